@@ -1,0 +1,43 @@
+# One verb per task. Every verb sets itself up: nothing but Python 3.10 to 3.12 and make is needed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+SCENARIO ?= 1v1
+ARGS ?=
+
+.PHONY: help setup train test check bench-world players clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+setup: $(READY)  ## virtual environment with the pinned versions
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 12) else f"Python {v[0]}.{v[1]} found; allowed is 3.10 to 3.12: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+train: $(READY)  ## make train SCENARIO=1v1 [ARGS="seed=3 train.lr=3e-4 --until 2e6"]
+	$(BIN)/multigrid-rl train scenario=$(SCENARIO) $(ARGS)
+
+players: $(READY)  ## who can sit at the table, and how strong they are
+	$(BIN)/multigrid-rl players
+
+test: $(READY)  ## all tests that belong to every change (under 10 minutes on 2 cores)
+	$(BIN)/python -m pytest
+
+check: $(READY)  ## lint, strict types, import law
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench-world: $(READY)  ## speed of the game engine; the last line is JSON
+	$(BIN)/python -m benchmarks.world
+
+clean:  ## remove the virtual environment and caches, never runs or checkpoints
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,194 @@
+"""What crosses rooms: plain data and protocols, shapes beside the fields.
+
+Letters used in shapes: ``N`` games, ``A`` agents of a game in index order (blue team first), ``V`` view size,
+``E`` event kinds, ``D = V * V + 2`` tokens of one observation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Colour = Literal["blue", "red"]
+
+#: Team order of the game: blue agents come first wherever there are any (rules, section 2).
+TEAM_ORDER: tuple[Colour, ...] = ("blue", "red")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Every named switch of the rules (rules, sections 5, 7 and 8).
+
+    The defaults are the ``fair`` rules; :meth:`classic` follows the recorded original bit for bit.
+    """
+
+    door_test: Literal["own", "any"] = "own"
+    order: Literal["random", "given"] = "random"
+    after_success: Literal["stop", "continue"] = "stop"
+    eliminated: Literal["out", "linger"] = "out"
+    mission_view: Literal["current", "lagged"] = "current"
+    key_cells: Literal["not_before_doors", "any"] = "not_before_doors"
+    eliminated_count: Literal["victims", "winners"] = "victims"
+    final_view: Literal["after_results", "before_results"] = "after_results"
+    ball_pay: Literal["repeat", "once"] = "repeat"
+    ball_discount: Literal["squared", "geometric"] = "squared"
+    success_reward: Literal["assign", "add"] = "assign"
+    success_to: Literal["first_living", "all_living"] = "first_living"
+    eliminated_key: Literal["kept", "dropped"] = "kept"
+
+    @classmethod
+    def fair(cls) -> Rules:
+        """The default rules: section 8's right column."""
+        return cls()
+
+    @classmethod
+    def classic(cls) -> Rules:
+        """The recorded original: section 8's left column."""
+        return cls(
+            door_test="any",
+            order="given",
+            after_success="continue",
+            eliminated="linger",
+            mission_view="lagged",
+            key_cells="any",
+            eliminated_count="winners",
+            final_view="before_results",
+        )
+
+
+@dataclass(frozen=True)
+class RewardWeights:
+    """Canonical reward of one agent, as weights on its events (rules, section 5)."""
+
+    key_pickup: float = 0.5
+    ball_pickup: float = 0.5
+    ball_discount: float = 0.9
+    invalid_pickup: float = -0.001
+    success: float = 1.0
+    eliminated_opponent: float = 0.5
+    got_eliminated: float = -1.0
+
+
+@dataclass(frozen=True)
+class GameSpec:
+    """One configuration of the game (rules, section 2)."""
+
+    blue: int = 1
+    red: int = 1
+    obstacle: bool = False
+    random_keys: bool = True
+    death_match: bool = True
+    max_steps: int = 300
+    view_size: int = 5
+    mission_observed: bool = True
+    rules: Rules = field(default_factory=Rules.fair)
+    reward: RewardWeights = field(default_factory=RewardWeights)
+    #: Seats whose weights differ from ``reward``.
+    seat_reward: tuple[tuple[str, RewardWeights], ...] = ()
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """Seat names in index order, blue first: ``("blue_0", "red_0")`` for 1v1."""
+        sizes: dict[Colour, int] = {"blue": self.blue, "red": self.red}
+        return tuple(f"{team}_{k}" for team in TEAM_ORDER for k in range(sizes[team]))
+
+    @property
+    def num_agents(self) -> int:
+        """Number of agents ``A``."""
+        return self.blue + self.red
+
+    @property
+    def num_tokens(self) -> int:
+        """Length ``D`` of one observation's token vector."""
+        return self.view_size * self.view_size + 2
+
+    def team_of(self, seat: str) -> Colour:
+        """Team colour of a seat name. Raises ``ValueError`` for a seat this game does not have."""
+        if seat not in self.seats:
+            raise ValueError(f"seat {seat!r} is not in this game; its seats are {', '.join(self.seats)}")
+        return "blue" if seat.startswith("blue") else "red"
+
+    def weights_of(self, seat: str) -> RewardWeights:
+        """Reward weights of a seat."""
+        return dict(self.seat_reward).get(seat, self.reward)
+
+
+class Board(NamedTuple):
+    """The whole board of ``N`` games: privileged knowledge that only scripted yardstick players read."""
+
+    cells: NDArray[np.uint8]  # (N, 128) cell codes, index x * 8 + y, agents not drawn in
+    position: NDArray[np.uint8]  # (N, A) cell index
+    heading: NDArray[np.uint8]  # (N, A) 0 +x, 1 +y, 2 -x, 3 -y
+    hand: NDArray[np.uint8]  # (N, A) code of the carried object, EMPTY for none
+    out: NDArray[np.uint8]  # (N, A) 1 where the agent is eliminated or its game is over
+
+
+class SeatView(NamedTuple):
+    """What one seat sees in ``N`` games."""
+
+    tokens: NDArray[np.uint8]  # (N, D): V * V cell codes as [i][j], then heading, then mission
+    board: Board | None  # the referee's view, for scripted players only
+    seat: int  # agent index of the seat
+
+
+class UniformSource(Protocol):
+    """A source of random numbers with one independent stream for each game."""
+
+    def uniform(self, columns: int) -> NDArray[np.float64]:
+        """Return ``(N, columns)`` numbers in [0, 1); each game's own stream moves on by ``columns``."""
+        ...
+
+
+class Policy(Protocol):
+    """A player: a pure step with explicit state, batched over games."""
+
+    name: str
+
+    def initial_state(self, games: int) -> Any:
+        """State of ``games`` fresh games (``None`` for a player without memory)."""
+        ...
+
+    def reset_state(self, state: Any, done: NDArray[np.bool_]) -> Any:
+        """State with the games in ``done`` (shape ``(N,)``) started afresh."""
+        ...
+
+    def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
+        """Return actions ``(N,)`` and the next state."""
+        ...
+
+
+class EpisodeTable(NamedTuple):
+    """Finished episodes, one row each (``M`` rows)."""
+
+    length: NDArray[np.int32]  # (M,) steps
+    returns: NDArray[np.float64]  # (M, A) canonical return
+    events: NDArray[np.float64]  # (M, A, E) sums over the episode
+    winner: NDArray[np.int8]  # (M,) 0 red, 1 blue, -1 nobody
+
+    @classmethod
+    def empty(cls, agents: int, events: int) -> EpisodeTable:
+        """A table without rows."""
+        return cls(
+            np.zeros(0, np.int32),
+            np.zeros((0, agents), np.float64),
+            np.zeros((0, agents, events), np.float64),
+            np.zeros(0, np.int8),
+        )
+
+    @classmethod
+    def concatenate(cls, tables: list[EpisodeTable]) -> EpisodeTable:
+        """Rows of all ``tables`` (at least one), in order."""
+        return cls(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
+
+    @property
+    def episodes(self) -> int:
+        """Number of rows ``M``."""
+        return len(self.length)
+
+
+def switches(rules: Rules) -> dict[str, str]:
+    """The switches of ``rules`` by name."""
+    return {f.name: getattr(rules, f.name) for f in fields(rules)}

@@ -1,0 +1,137 @@
+"""Board, encodings and event names (rules, sections 1 and 3).
+
+Inside the engine a cell is one byte, its *code*. ``CELL[code]`` is the public (type, colour, state) triple.
+Teams are numbered 0 red and 1 blue, so that the code of a team's object is ``BASE + team``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+WIDTH: Final = 16
+HEIGHT: Final = 8
+CELLS: Final = WIDTH * HEIGHT
+
+TYPES: Final = ("unseen", "empty", "wall", "floor", "door", "key", "ball", "box", "goal", "lava", "agent")
+COLOURS: Final = ("red", "green", "blue", "purple", "yellow", "grey")
+STATES: Final = ("open", "closed", "locked", "pickedup", "available", "alive", "dead")
+ACTIONS: Final = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
+MISSIONS: Final = (
+    "Go pick up the key or the ball for opening the door",
+    "Go pick up the key",
+    "Go move away the ball",
+    "Go open the door with the key",
+)
+
+LEFT: Final = 0
+RIGHT: Final = 1
+FORWARD: Final = 2
+PICKUP: Final = 3
+DROP: Final = 4
+TOGGLE: Final = 5
+DONE: Final = 6
+
+RED: Final = 0
+BLUE: Final = 1
+#: Index in ``COLOURS`` of each team.
+TEAM_COLOUR: Final = (0, 2)
+
+# Cell codes. Where a code says "+ team", add 0 for red and 1 for blue.
+UNSEEN: Final = 0
+EMPTY: Final = 1
+WALL: Final = 2
+DOOR_LOCKED: Final = 3  # + team
+DOOR_CLOSED: Final = 5  # + team: an unlocked door that somebody toggled shut
+DOOR_OPEN: Final = 7  # + team
+KEY: Final = 9  # + 2 * team, + 1 once it has been picked up
+BALL: Final = 13  # + team
+AGENT: Final = 15  # + 4 * team + heading
+NUM_CODES: Final = 23
+
+
+def _cell_table() -> NDArray[np.uint8]:
+    rows = [(0, 0, 0), (1, 0, 0), (2, 5, 0)]
+    rows += [(4, c, 2) for c in TEAM_COLOUR]
+    rows += [(4, c, 1) for c in TEAM_COLOUR]
+    rows += [(4, c, 0) for c in TEAM_COLOUR]
+    rows += [(5, c, state) for c in TEAM_COLOUR for state in (4, 3)]
+    rows += [(6, c, 0) for c in TEAM_COLOUR]
+    rows += [(10, c, heading) for c in TEAM_COLOUR for heading in range(4)]
+    return np.array(rows, np.uint8)
+
+
+#: (23, 3): the (type, colour, state) triple of each code.
+CELL: Final = _cell_table()
+
+
+def decode(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Turn cell codes of any shape into triples: shape ``codes.shape + (3,)``."""
+    triples: NDArray[np.uint8] = CELL[codes]
+    return triples
+
+
+def encode(triples: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Turn (type, colour, state) triples (last axis 3) into cell codes.
+
+    Raises ``ValueError`` naming the first triple that never occurs in this game.
+    """
+    keys = {tuple(int(v) for v in row): code for code, row in enumerate(CELL)}
+    flat = triples.reshape(-1, 3).astype(np.int64)
+    packed = flat[:, 0] * 4096 + flat[:, 1] * 64 + flat[:, 2]
+    codes = np.zeros(len(packed), np.uint8)
+    for value in np.unique(packed):
+        triple = (int(value) // 4096, int(value) // 64 % 64, int(value) % 64)
+        if triple not in keys:
+            raise ValueError(f"cell {triple} does not occur in this game")
+        codes[packed == value] = keys[triple]
+    return codes.reshape(triples.shape[:-1])
+
+
+def cell_index(x: int, y: int) -> int:
+    """Flat index of cell (x, y): ``x * 8 + y``."""
+    return x * HEIGHT + y
+
+
+#: Step in the flat index for each heading (+x, +y, -x, -y).
+STRIDE: Final = (HEIGHT, 1, -HEIGHT, -1)
+#: By team: door cell, the cell in front of it (where the obstacle ball stands), the side room for its eliminated.
+DOOR_CELL: Final = (cell_index(4, 6), cell_index(11, 1))
+DOOR_FRONT: Final = (cell_index(5, 6), cell_index(10, 1))
+FIXED_KEY: Final = (cell_index(7, 4), cell_index(8, 3))
+SIDE_ROOM: Final = (cell_index(2, 2), cell_index(13, 2))
+#: The middle room, where all play is: 36 cells.
+ROOM: Final = np.array([cell_index(x, y) for x in range(5, 11) for y in range(1, 7)], np.uint8)
+
+#: Event kinds, in the order of the last axis of ``Step.events``.
+EVENTS: Final = (
+    "key_pickup",  # 1 when the own key is picked up for the first time
+    "ball_pay",  # the factor that a rewarded ball pickup paid
+    "invalid_pickup",  # 1 for a pickup action that earns the penalty
+    "success",  # 1 - 0.9 * step / max_steps for a rewarded winner
+    "eliminated_opponents",  # number of opponents this agent eliminated
+    "got_eliminated",  # 1 when eliminated
+    "door_open",  # 1 when this agent opened its own door
+    "door_win",  # flag: success by a door
+    "elimination_win",  # flag: success by eliminating the last opponent
+)
+NUM_EVENTS: Final = len(EVENTS)
+EV_KEY, EV_BALL, EV_INVALID, EV_SUCCESS, EV_ELIMINATED, EV_VICTIM, EV_DOOR, EV_DOOR_WIN, EV_ELIMINATION_WIN = range(
+    NUM_EVENTS
+)
+
+# Columns of the weight table (A, 7) that kernels read.
+W_KEY, W_BALL, W_DISCOUNT, W_INVALID, W_SUCCESS, W_ELIMINATED, W_VICTIM = range(7)
+
+
+def empty_board() -> NDArray[np.uint8]:
+    """The (128,) codes of the board with locked doors and no movable object."""
+    board = np.full((WIDTH, HEIGHT), EMPTY, np.uint8)
+    board[[0, 4, 11, 15], :] = WALL
+    board[:, [0, 7]] = WALL
+    flat = board.reshape(-1)
+    for team in (RED, BLUE):
+        flat[DOOR_CELL[team]] = DOOR_LOCKED + team
+    return flat

@@ -1,0 +1,141 @@
+"""``World``: a batch of games. The one implementation of the game; every other face wears it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.types import Board, GameSpec
+from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.world.kernels import observe_games, reset_games, step_games
+from multigrid_rl.world.state import allocate_outputs, allocate_state, make_flags
+from multigrid_rl.world.streams import seeded
+from multigrid_rl.world.views import view_tables
+
+VIEW_SIZES = (3, 5, 7)
+
+
+class Step(NamedTuple):
+    """Result of one step. The arrays belong to the world and change at its next step: copy what you keep."""
+
+    tokens: NDArray[np.uint8]  # (N, A, D) observations to act on next (after auto-reset: of the new game)
+    final_tokens: NDArray[np.uint8]  # (N, A, D) last observations; only rows of ``done`` games mean anything
+    reward: NDArray[np.float64]  # (N, A) canonical reward
+    events: NDArray[np.float32]  # (N, A, E) what happened, columns ``constants.EVENTS``
+    terminated: NDArray[np.bool_]  # (N, A)
+    truncated: NDArray[np.bool_]  # (N,)
+    done: NDArray[np.bool_]  # (N,) the game ended in this step
+    acted: NDArray[np.bool_]  # (N, A) the agent was still in the game when the step began
+    winner: NDArray[np.int8]  # (N,) 0 red, 1 blue, -1 nobody
+
+
+class World:
+    """``num_games`` games of one specification, stepped together.
+
+    Args:
+        spec: the game.
+        num_games: how many games ``N``.
+        seed: together with a game's number it decides everything random in that game.
+        first_game: number of the first game; game ``k`` of any batch on any machine plays the same under one seed.
+        auto_reset: start a finished game afresh at once; else it stays finished until :meth:`reset`.
+        threads: how many threads share the games.
+
+    Raises:
+        ValueError: for a specification that makes no game.
+    """
+
+    def __init__(
+        self,
+        spec: GameSpec,
+        num_games: int,
+        *,
+        seed: int = 0,
+        first_game: int = 0,
+        auto_reset: bool = True,
+        threads: int = 1,
+    ) -> None:
+        _check(spec, num_games, threads)
+        self.spec = spec
+        self.num_games = num_games
+        self.first_game = first_game
+        self.auto_reset = auto_reset
+        self.state = allocate_state(num_games, spec.num_agents)
+        self.outputs = allocate_outputs(num_games, spec.num_agents, spec.num_tokens)
+        self.flags = make_flags(spec)
+        self.tables = view_tables(spec.view_size)
+        self._index_order = np.zeros((0, spec.num_agents), np.int8)
+        self._bounds = np.linspace(0, num_games, threads + 1).astype(int).tolist()
+        self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
+        self.reset(seed)
+
+    def reset(self, seed: int | None = None, which: NDArray[np.bool_] | None = None) -> NDArray[np.uint8]:
+        """Start the games in ``which`` (N,) afresh (all by default) and return tokens (N, A, D).
+
+        With a ``seed`` their random streams start anew; without one they go on.
+        """
+        chosen = np.ones(self.num_games, np.bool_) if which is None else which
+        if seed is not None:
+            numbers = np.arange(self.first_game, self.first_game + self.num_games, dtype=np.int64)
+            self.state.stream[chosen] = seeded(seed, numbers)[chosen]
+        reset_games(self.state, self.flags, self.outputs, self.tables, chosen)
+        return self.outputs.tokens
+
+    def step(self, actions: NDArray[np.int8], order: NDArray[np.int8] | None = None) -> Step:
+        """Play one step of every game.
+
+        Args:
+            actions: (N, A) int8, 0 to 6 (``constants.ACTIONS``). Those of finished games and eliminated agents are ignored
+                where the rules say so.
+            order: (N, A) int8 order in which agents are handled; by default what the rules say.
+
+        Raises:
+            ValueError: for actions of the wrong shape or type.
+        """
+        if actions.shape != (self.num_games, self.spec.num_agents) or actions.dtype != np.int8:
+            raise ValueError(
+                f"actions have shape {actions.shape} and type {actions.dtype}; "
+                f"allowed: {(self.num_games, self.spec.num_agents)} int8, values 0 to {len(ACTIONS) - 1}"
+            )
+        given = self._index_order if order is None else order
+        if self._pool is None:
+            self._step_range(actions, given, 0, self.num_games)
+        else:
+            spans = list(zip(self._bounds[:-1], self._bounds[1:], strict=True))
+            waiting = [self._pool.submit(self._step_range, actions, given, lo, hi) for lo, hi in spans[1:]]
+            self._step_range(actions, given, *spans[0])
+            for future in waiting:
+                future.result()
+        o = self.outputs
+        return Step(
+            o.tokens, o.final_tokens, o.reward, o.events, o.terminated, o.truncated, o.done, o.acted, o.winner
+        )
+
+    def observe(self) -> NDArray[np.uint8]:
+        """Observe all games as they stand, after ``state`` was written from outside. Returns tokens (N, A, D)."""
+        observe_games(self.state, self.flags, self.outputs, self.tables)
+        return self.outputs.tokens
+
+    def board(self) -> Board:
+        """The referee's view of all games (arrays are the world's own)."""
+        s = self.state
+        return Board(s.cells, s.position, s.heading, s.hand, s.out)
+
+    def _step_range(self, actions: NDArray[np.int8], given: NDArray[np.int8], lo: int, hi: int) -> None:
+        step_games(self.state, self.flags, self.outputs, self.tables, actions, given, lo, hi, self.auto_reset)
+
+
+def _check(spec: GameSpec, num_games: int, threads: int) -> None:
+    problems = {
+        "num_games": (num_games, num_games >= 1, "at least 1"),
+        "threads": (threads, 1 <= threads <= num_games, f"1 to num_games ({num_games})"),
+        "view_size": (spec.view_size, spec.view_size in VIEW_SIZES, " or ".join(map(str, VIEW_SIZES))),
+        "max_steps": (spec.max_steps, spec.max_steps >= 1, "at least 1"),
+        "red": (spec.red, 1 <= spec.red <= 4, "1 to 4 agents (a game without red is not defined)"),
+        "blue": (spec.blue, 0 <= spec.blue <= 4, "0 to 4 agents"),
+    }
+    for key, (value, good, allowed) in problems.items():
+        if not good:
+            raise ValueError(f"{key}={value}: allowed is {allowed}")

@@ -1,0 +1,152 @@
+"""Arrays that hold a batch of games, and the numbers that kernels read about the rules."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.types import GameSpec
+from multigrid_rl.world.constants import BLUE, CELLS, EMPTY, NUM_EVENTS, RED, empty_board
+
+
+class State(NamedTuple):
+    """State of ``N`` games of ``A`` agents."""
+
+    cells: NDArray[np.uint8]  # (N, 128) cell codes, agents not drawn in
+    position: NDArray[np.uint8]  # (N, A) cell index
+    heading: NDArray[np.uint8]  # (N, A)
+    hand: NDArray[np.uint8]  # (N, A) code of the carried object as it really is
+    shown: NDArray[np.uint8]  # (N, A) code that the own cell of the view shows: a copy made at pickup
+    under: NDArray[np.uint8]  # (N, A) scratch: what the agent's cell holds while it is drawn over it
+    order: NDArray[np.int8]  # (N, A) scratch: the order in which this step handles the agents
+    out: NDArray[np.uint8]  # (N, A) the agent's own terminated flag
+    mission: NDArray[np.int8]  # (N, A) index of the mission string
+    mission_value: NDArray[np.int8]  # (N, A) integer that stands for it in a classic observation
+    ball_factor: NDArray[np.float64]  # (N, 2) what the next rewarded pickup of the (red, blue) ball pays
+    clock: NDArray[np.int32]  # (N,) steps played
+    over: NDArray[np.uint8]  # (N,) 1 once the game has ended
+    stream: NDArray[np.uint64]  # (N,) the game's random stream
+
+
+class Flags(NamedTuple):
+    """A ``GameSpec`` as plain numbers, and per-agent constants."""
+
+    team: NDArray[np.uint8]  # (A,) 0 red, 1 blue
+    weights: NDArray[np.float64]  # (A, 7) reward weights, columns W_*
+    start_cell: NDArray[np.uint8]  # (A,)
+    start_heading: NDArray[np.uint8]  # (A,)
+    board: NDArray[np.uint8]  # (128,) the board without movable objects
+    max_steps: int
+    obstacle: bool
+    random_keys: bool
+    death_match: bool
+    any_door: bool
+    random_order: bool
+    stop_after_success: bool
+    eliminated_out: bool
+    mission_current: bool
+    keys_anywhere: bool
+    count_winners: bool
+    view_first: bool
+    pay_once: bool
+    squared: bool
+    assign: bool
+    first_living: bool
+    drop_key: bool
+
+
+class Outputs(NamedTuple):
+    """What one step writes."""
+
+    tokens: NDArray[np.uint8]  # (N, A, D) observation to act on next
+    obs_mission: NDArray[np.int8]  # (N, A) mission string index that the observation carries
+    final_tokens: NDArray[np.uint8]  # (N, A, D) last observation of a game that ended in this step
+    reward: NDArray[np.float64]  # (N, A)
+    events: NDArray[np.float32]  # (N, A, E)
+    terminated: NDArray[np.bool_]  # (N, A)
+    truncated: NDArray[np.bool_]  # (N,)
+    done: NDArray[np.bool_]  # (N,) the game ended in this step
+    acted: NDArray[np.bool_]  # (N, A) the agent was still in the game when the step began
+    winner: NDArray[np.int8]  # (N,) 0 red, 1 blue, -1 nobody yet
+
+
+def allocate_state(games: int, agents: int) -> State:
+    """Uninitialised games: all over, to be filled by a reset."""
+    grid = (games, agents)
+    return State(
+        cells=np.full((games, CELLS), EMPTY, np.uint8),
+        position=np.zeros(grid, np.uint8),
+        heading=np.zeros(grid, np.uint8),
+        hand=np.full(grid, EMPTY, np.uint8),
+        shown=np.full(grid, EMPTY, np.uint8),
+        under=np.zeros(grid, np.uint8),
+        order=np.zeros(grid, np.int8),
+        out=np.zeros(grid, np.uint8),
+        mission=np.zeros(grid, np.int8),
+        mission_value=np.zeros(grid, np.int8),
+        ball_factor=np.full((games, 2), np.nan),
+        clock=np.zeros(games, np.int32),
+        over=np.ones(games, np.uint8),
+        stream=np.zeros(games, np.uint64),
+    )
+
+
+def allocate_outputs(games: int, agents: int, tokens: int) -> Outputs:
+    """Zeroed output buffers."""
+    grid = (games, agents)
+    return Outputs(
+        tokens=np.zeros((*grid, tokens), np.uint8),
+        obs_mission=np.zeros(grid, np.int8),
+        final_tokens=np.zeros((*grid, tokens), np.uint8),
+        reward=np.zeros(grid, np.float64),
+        events=np.zeros((*grid, NUM_EVENTS), np.float32),
+        terminated=np.zeros(grid, np.bool_),
+        truncated=np.zeros(games, np.bool_),
+        done=np.zeros(games, np.bool_),
+        acted=np.ones(grid, np.bool_),
+        winner=np.full(games, -1, np.int8),
+    )
+
+
+def start_poses(spec: GameSpec) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Start cells and headings (A,) in index order (rules, section 2)."""
+    cells = [(6 + k) * 8 + 6 for k in range(spec.blue)] + [(9 - k) * 8 + 1 for k in range(spec.red)]
+    headings = [0] * spec.blue + [2] * spec.red
+    return np.array(cells, np.uint8), np.array(headings, np.uint8)
+
+
+def make_flags(spec: GameSpec) -> Flags:
+    """Turn a specification into the numbers that kernels read."""
+    rules = spec.rules
+    start_cell, start_heading = start_poses(spec)
+    weights = [spec.weights_of(seat) for seat in spec.seats]
+    table = [
+        (w.key_pickup, w.ball_pickup, w.ball_discount, w.invalid_pickup, w.success, w.eliminated_opponent, w.got_eliminated)
+        for w in weights
+    ]
+    return Flags(
+        team=np.array([BLUE] * spec.blue + [RED] * spec.red, np.uint8),
+        weights=np.array(table, np.float64),
+        start_cell=start_cell,
+        start_heading=start_heading,
+        board=empty_board(),
+        max_steps=spec.max_steps,
+        obstacle=spec.obstacle,
+        random_keys=spec.random_keys,
+        death_match=spec.death_match,
+        any_door=rules.door_test == "any",
+        random_order=rules.order == "random",
+        stop_after_success=rules.after_success == "stop",
+        eliminated_out=rules.eliminated == "out",
+        mission_current=rules.mission_view == "current",
+        keys_anywhere=rules.key_cells == "any",
+        count_winners=rules.eliminated_count == "winners",
+        view_first=rules.final_view == "before_results",
+        pay_once=rules.ball_pay == "once",
+        squared=rules.ball_discount == "squared",
+        assign=rules.success_reward == "assign",
+        first_living=rules.success_to == "first_living",
+        drop_key=rules.eliminated_key == "dropped",
+    )

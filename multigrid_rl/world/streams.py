@@ -1,0 +1,74 @@
+"""One random stream for each game: a 64-bit counter through the splitmix64 mixer.
+
+Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA 2014), and Vigna's reference constants.
+What a game draws depends on (seed, game number, purpose) alone, never on how many games run beside it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.world.jit import inlined, kernel
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX2 = np.uint64(0x94D049BB133111EB)
+_S30, _S27, _S31, _S11, _S32 = (np.uint64(k) for k in (30, 27, 31, 11, 32))
+_TWO53 = 1.0 / 9007199254740992.0
+
+
+@inlined
+def mix(z: np.uint64) -> np.uint64:
+    """The splitmix64 output function."""
+    z = (z ^ (z >> _S30)) * _MIX1
+    z = (z ^ (z >> _S27)) * _MIX2
+    return z ^ (z >> _S31)
+
+
+@inlined
+def next_u64(stream: NDArray[np.uint64], game: int) -> np.uint64:
+    """Advance one game's stream and return 64 random bits."""
+    stream[game] += _GAMMA
+    return mix(stream[game])
+
+
+@inlined
+def below(stream: NDArray[np.uint64], game: int, bound: int) -> int:
+    """Uniform integer in [0, bound); the bias is under bound / 2**32."""
+    high = next_u64(stream, game) >> _S32
+    return int((high * np.uint64(bound)) >> _S32)
+
+
+@kernel
+def _seed_streams(seed: np.uint64, purpose: np.uint64, games: NDArray[np.int64], out: NDArray[np.uint64]) -> None:
+    root = mix(mix(seed + _GAMMA) ^ (purpose * _MIX1 + _GAMMA))
+    for k in range(len(games)):
+        out[k] = mix(root + (np.uint64(games[k]) + np.uint64(1)) * _GAMMA)
+
+
+@kernel
+def _fill_uniform(stream: NDArray[np.uint64], out: NDArray[np.float64]) -> None:
+    for g in range(out.shape[0]):
+        for c in range(out.shape[1]):
+            out[g, c] = float(next_u64(stream, g) >> _S11) * _TWO53
+
+
+def seeded(seed: int, games: NDArray[np.int64], purpose: int = 0) -> NDArray[np.uint64]:
+    """Start states (N,) of the streams of ``games`` under ``seed``, for one ``purpose`` (a small integer)."""
+    out = np.empty(len(games), np.uint64)
+    _seed_streams(np.uint64(seed % 2**64), np.uint64(purpose), games, out)
+    return out
+
+
+class Streams:
+    """Independent random streams, one for each game; implements ``types.UniformSource``."""
+
+    def __init__(self, seed: int, games: NDArray[np.int64], purpose: int = 0) -> None:
+        self.state = seeded(seed, games, purpose)
+
+    def uniform(self, columns: int) -> NDArray[np.float64]:
+        """Return (N, columns) numbers in [0, 1)."""
+        out = np.empty((len(self.state), columns), np.float64)
+        _fill_uniform(self.state, out)
+        return out

@@ -1,0 +1,239 @@
+"""Check the engine against recorded episodes of the original game, array by array.
+
+A trace file holds the layouts and the actions of many episodes together with everything the original answered
+(`tests/golden/traces/README.md`). The engine starts each episode from its recorded first state, plays the recorded actions
+under the classic rules, and must answer the same.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.types import GameSpec, RewardWeights, Rules
+from multigrid_rl.world import constants as c
+from multigrid_rl.world.engine import Step, World
+from multigrid_rl.world.units import Units
+
+Arrays = dict[str, NDArray[Any]]
+
+#: State arrays (one row for each state), then step arrays, in the order in which a step produces them.
+STATE_ARRAYS = (
+    "grid",
+    "agent_pos",
+    "agent_dir",
+    "agent_terminated",
+    "agent_carrying",
+    "agent_carried_object",
+    "agent_mission",
+    "ball_discount",
+    "obs_image",
+    "obs_direction",
+    "obs_mission",
+    "obs_mission_value",
+)
+STEP_ARRAYS = (
+    "agent_reward",
+    "reward",
+    "terminated",
+    "truncated",
+    "info_door_open_done",
+    "info_eliminated_opponents_done",
+    "info_got_eliminated_done",
+    "info_eliminated_opponent_num",
+)
+_NEEDED = (
+    *("meta_json", "ep_len", "ep_step_start", "ep_state_start", "action", "order"),
+    *STATE_ARRAYS,
+    *STEP_ARRAYS,
+)
+_REAL = ("ball_discount", "agent_reward", "reward")
+RELATIVE_TOLERANCE = 1e-12
+
+
+class TraceError(ValueError):
+    """The file is not a trace of this game."""
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first place where engine and recording differ. Step 0 is the state after reset."""
+
+    episode: int
+    step: int
+    array: str
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return (
+            f"episode {self.episode} step {self.step} array {self.array} expected {self.expected} got {self.got}"
+        )
+
+
+@dataclass(frozen=True)
+class TraceReport:
+    """Outcome of one file."""
+
+    config: str
+    episodes: int
+    steps: int
+    divergence: Divergence | None
+
+
+def verify_trace(path: Path) -> TraceReport:
+    """Replay one file.
+
+    Raises:
+        TraceError: the file cannot be read, lacks an array, or describes no game that the engine knows.
+    """
+    data = _load(path)
+    try:
+        meta = json.loads(str(data["meta_json"]))
+        spec = spec_of(meta)
+        replayed = _replay(data, meta, spec)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise TraceError(f"not a trace of this game: {type(error).__name__}: {error}") from error
+    lengths = data["ep_len"]
+    return TraceReport(str(meta["config"]), len(lengths), int(lengths.sum()), _first_difference(data, replayed))
+
+
+def spec_of(meta: dict[str, Any]) -> GameSpec:
+    """The classic game that a trace's ``meta_json`` describes, reward weights included."""
+    names = [agent["name"] for agent in meta["agents"]]
+    schemes = meta.get("registered_kwargs", {}).get("reward_schemes", {})
+    return GameSpec(
+        blue=sum(name.startswith("blue") for name in names),
+        red=sum(name.startswith("red") for name in names),
+        obstacle=meta["obstacle"],
+        random_keys=meta["randomization"],
+        death_match=meta["death_match"],
+        max_steps=meta["max_steps"],
+        view_size=meta["view_size"],
+        mission_observed=meta["env_class"].endswith("V3"),
+        rules=Rules.classic(),
+        seat_reward=tuple((name, _weights(schemes[name])) for name in names if name in schemes),
+    )
+
+
+def _weights(scheme: dict[str, Any]) -> RewardWeights:
+    return RewardWeights(
+        key_pickup=scheme["key_pickup_sparse_reward"],
+        ball_pickup=scheme["ball_pickup_dense_reward"],
+        ball_discount=scheme["dense_reward_discount_factor"]["ball_carrying_discount_factor"],
+        invalid_pickup=-scheme["invalid_pickup_dense_penalty"],
+        eliminated_opponent=scheme["eliminated_opponent_sparse_reward"],
+    )
+
+
+def _load(path: Path) -> Arrays:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            data = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, BadZipFile, EOFError, AttributeError) as error:
+        raise TraceError(f"cannot be read as a NumPy archive: {error}") from error
+    missing = [name for name in _NEEDED if name not in data]
+    if missing:
+        raise TraceError(f"lacks the arrays {', '.join(missing)}")
+    return data
+
+
+def _load_first_states(world: World, data: Arrays) -> None:
+    first = data["ep_state_start"]
+    s = world.state
+    s.cells[:] = c.encode(data["grid"][first]).reshape(len(first), c.CELLS)
+    s.position[:] = data["agent_pos"][first] @ np.array([c.HEIGHT, 1], np.int64)
+    s.heading[:] = data["agent_dir"][first]
+    s.hand[:] = c.encode(data["agent_carried_object"][first])
+    s.shown[:] = c.encode(data["agent_carrying"][first])
+    s.out[:] = data["agent_terminated"][first]
+    s.mission[:] = data["agent_mission"][first]
+    observed = data["obs_mission_value"][first]
+    s.mission_value[:] = np.where(observed >= 0, observed, s.mission)
+    s.ball_factor[:] = data["ball_discount"][first][:, [1, 0]]  # recorded as (blue, red)
+    world.observe()
+
+
+def _replay(data: Arrays, meta: dict[str, Any], spec: GameSpec) -> Arrays:
+    lengths, steps, states = (data[k].astype(np.int64) for k in ("ep_len", "ep_step_start", "ep_state_start"))
+    if list(spec.seats) != [agent["name"] for agent in meta["agents"]]:
+        raise TraceError(f"agents are not in index order: {meta['agents']}")
+    world = World(spec, len(lengths), auto_reset=False)
+    _load_first_states(world, data)
+    units = Units(spec, meta["training_scheme"])
+    if list(units.names) != list(meta["units"]):
+        raise TraceError(f"units {meta['units']} are not those of {meta['training_scheme']}: {list(units.names)}")
+    out: Arrays = {name: np.zeros_like(data[name]) for name in (*STATE_ARRAYS, *STEP_ARRAYS)}
+    running = lengths >= 0
+    _record_state(world, out, states[running], running)
+    actions = np.full((len(lengths), spec.num_agents), c.DONE, np.int8)
+    orders = np.tile(np.arange(spec.num_agents, dtype=np.int8), (len(lengths), 1))
+    for t in range(int(lengths.max())):
+        running = lengths > t
+        actions[running] = data["action"][steps[running] + t]
+        orders[running] = data["order"][steps[running] + t]
+        answer = world.step(actions, orders)
+        _record_step(answer, units, out, steps[running] + t, running)
+        _record_state(world, out, states[running] + t + 1, running)
+    return out
+
+
+def _record_state(world: World, out: Arrays, rows: NDArray[np.int64], games: NDArray[np.bool_]) -> None:
+    s, o, v = world.state, world.outputs, world.spec.view_size
+    tokens = o.tokens[games]
+    out["grid"][rows] = c.decode(s.cells[games]).reshape(-1, c.WIDTH, c.HEIGHT, 3)
+    out["agent_pos"][rows] = np.stack(np.divmod(s.position[games], c.HEIGHT), axis=-1)
+    out["agent_dir"][rows] = s.heading[games]
+    out["agent_terminated"][rows] = s.out[games]
+    out["agent_carrying"][rows] = c.decode(s.shown[games])
+    out["agent_carried_object"][rows] = c.decode(s.hand[games])
+    out["agent_mission"][rows] = s.mission[games]
+    out["ball_discount"][rows] = s.ball_factor[games][:, [1, 0]]
+    out["obs_image"][rows] = c.decode(tokens[..., : v * v]).reshape(*tokens.shape[:2], v, v, 3)
+    out["obs_direction"][rows] = tokens[..., v * v]
+    out["obs_mission"][rows] = o.obs_mission[games] if world.spec.mission_observed else -1
+    out["obs_mission_value"][rows] = tokens[..., v * v + 1] if world.spec.mission_observed else -1
+
+
+def _record_step(answer: Step, units: Units, out: Arrays, rows: NDArray[np.int64], games: NDArray[np.bool_]) -> None:
+    events = answer.events[games]
+    out["agent_reward"][rows] = answer.reward[games]
+    out["reward"][rows] = units.total(answer.reward[games])
+    out["terminated"][rows] = units.all(answer.terminated[games])
+    out["truncated"][rows] = answer.truncated[games][:, None]
+    out["info_door_open_done"][rows] = units.any(events[..., c.EV_DOOR_WIN] > 0)
+    out["info_eliminated_opponents_done"][rows] = units.any(events[..., c.EV_ELIMINATION_WIN] > 0)
+    out["info_got_eliminated_done"][rows] = units.any(events[..., c.EV_VICTIM] > 0)
+    out["info_eliminated_opponent_num"][rows] = units.total(events[..., c.EV_ELIMINATION_WIN])
+
+
+def _differs(name: str, expected: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:
+    if name in _REAL:
+        close = np.isclose(got, expected, rtol=RELATIVE_TOLERANCE, atol=0.0, equal_nan=True)
+        return np.asarray(~close)
+    return np.asarray(expected != got)
+
+
+def _first_difference(data: Arrays, replayed: Arrays) -> Divergence | None:
+    found: list[tuple[int, int, int, Divergence]] = []
+    for rank, name in enumerate((*STEP_ARRAYS, *STATE_ARRAYS)):
+        wrong = _differs(name, data[name], replayed[name])
+        rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
+        if not len(rows):
+            continue
+        first_step = name in STEP_ARRAYS
+        starts = data["ep_step_start"] if first_step else data["ep_state_start"]
+        episode = int(np.searchsorted(starts, rows[0], side="right")) - 1
+        step = int(rows[0] - starts[episode]) + int(first_step)
+        place = tuple(int(i) for i in np.argwhere(wrong[rows[0]])[0])
+        label = name + (str(list(place)) if place else "")
+        expected, got = data[name][rows[0]][place], replayed[name][rows[0]][place]
+        found.append((episode, step, rank, Divergence(episode, step, label, str(expected), str(got))))
+    return min(found, key=lambda entry: entry[:3])[3] if found else None
