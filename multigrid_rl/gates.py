@@ -1,0 +1,177 @@
+"""Gates: a metric, a bound, and what "held" means. Pure: fed with reports, asked for a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Hold = Literal["every", "mean", "share"]
+
+#: A report says something about the policy only if this many episodes finished behind it.
+MIN_EPISODES = 100
+
+
+@dataclass(frozen=True)
+class Gate:
+    """``metric <= bound`` or ``metric >= bound``, held over the last ``window`` environment steps.
+
+    Hold variants, each judged at a report and only once the run has reports that reach ``window`` steps back:
+        every: met at every report of the window.
+        mean: the mean over the window's reports meets the bound.
+        share: met at no less than ``share`` of the window's reports.
+    """
+
+    metric: str
+    comparison: Literal["<=", ">="]
+    bound: float
+    hold: Hold = "every"
+    share: float = 0.95
+    window: int = 100_000
+
+    def met(self, value: float) -> bool:
+        """Whether one value meets the bound. NaN never does."""
+        return value <= self.bound if self.comparison == "<=" else value >= self.bound
+
+    def margin(self, value: float) -> float:
+        """Distance to the bound, positive where it is met."""
+        return self.bound - value if self.comparison == "<=" else value - self.bound
+
+    def __str__(self) -> str:
+        """For example ``entropy/red_0 <= 0.3``."""
+        return f"{self.metric} {self.comparison} {self.bound:g}"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When something happened, counted in all the ways people count."""
+
+    env_steps: int
+    policy_updates: int
+    seconds: float
+
+
+@dataclass
+class GateState:
+    """One gate's history."""
+
+    gate: Gate
+    value: float = math.nan
+    streak_from: int | None = None
+    first_reached: Moment | None = None
+    first_held: Moment | None = None
+    held: bool = False
+    recent: deque[tuple[int, float]] = field(default_factory=deque)
+
+    def update(self, now: Moment, value: float, first_report: int) -> None:
+        """Take one report's value; ``first_report`` is the run's first report in environment steps."""
+        gate = self.gate
+        self.value = value
+        self.recent.append((now.env_steps, value))
+        while self.recent[0][0] <= now.env_steps - gate.window:
+            self.recent.popleft()
+        if gate.met(value):
+            self.first_reached = self.first_reached or now
+            self.streak_from = now.env_steps if self.streak_from is None else self.streak_from
+        else:
+            self.streak_from = None
+        self.held = self._judge(now.env_steps, first_report)
+        if self.held:
+            self.first_held = self.first_held or now
+
+    def _judge(self, now: int, first_report: int) -> bool:
+        gate = self.gate
+        if gate.hold == "every":
+            return self.streak_from is not None and now - self.streak_from >= gate.window
+        if now - first_report < gate.window:
+            return False
+        values = [value for _, value in self.recent]
+        if gate.hold == "mean":
+            return gate.met(sum(values) / len(values))
+        return sum(map(gate.met, values)) / len(values) >= gate.share
+
+    def held_steps(self, now: int) -> int:
+        """Environment steps for which the gate has been met without a break."""
+        return 0 if self.streak_from is None else now - self.streak_from
+
+    def row(self) -> dict[str, Any]:
+        """The gate's part of a verdict."""
+        values = [value for _, value in self.recent]
+        return {
+            "metric": self.gate.metric,
+            "comparison": self.gate.comparison,
+            "bound": self.gate.bound,
+            "hold": self.gate.hold,
+            "window": self.gate.window,
+            "value": None if math.isnan(self.value) else self.value,
+            "window_mean": sum(values) / len(values) if values and not any(map(math.isnan, values)) else None,
+            "met": self.gate.met(self.value),
+            "held": self.held,
+            "first_reached": asdict(self.first_reached) if self.first_reached else None,
+            "first_held": asdict(self.first_held) if self.first_held else None,
+        }
+
+
+class GateKeeper:
+    """All gates of a run. One object drives the live table, the stop rule and the verdict."""
+
+    def __init__(self, gates: list[Gate]) -> None:
+        self.states = [GateState(gate) for gate in gates]
+        self.first_report: int | None = None
+        self.first_reached: Moment | None = None
+        self.first_held: Moment | None = None
+        self.last: Moment | None = None
+
+    def report(self, now: Moment, episodes: int, values: dict[str, float]) -> bool:
+        """Take one report. Returns whether it counted.
+
+        Args:
+            now: environment steps, updates and seconds so far; steps must grow from report to report.
+            episodes: how many finished episodes the values are over; under ``MIN_EPISODES`` the report is not taken.
+            values: metric name to value.
+
+        Raises:
+            KeyError: a gate's metric is missing.
+            ValueError: environment steps did not grow.
+        """
+        if self.last is not None and now.env_steps <= self.last.env_steps:
+            raise ValueError(f"env_steps={now.env_steps}: allowed is more than the last report's {self.last.env_steps}")
+        if episodes < MIN_EPISODES:
+            return False
+        self.first_report = now.env_steps if self.first_report is None else self.first_report
+        self.last = now
+        for state in self.states:
+            state.update(now, values[state.gate.metric], self.first_report)
+        if self.states and all(s.gate.met(s.value) for s in self.states):
+            self.first_reached = self.first_reached or now
+        if self.held:
+            self.first_held = self.first_held or now
+        return True
+
+    @property
+    def held(self) -> bool:
+        """Whether there are gates and all of them are held at the last report."""
+        return bool(self.states) and all(state.held for state in self.states)
+
+    def steps_to_hold(self) -> int | None:
+        """Environment steps until everything could be held if it stays met; ``None`` without gates or reports."""
+        if not self.states or self.last is None:
+            return None
+        now = self.last.env_steps
+        return max(0 if s.held else s.gate.window - s.held_steps(now) for s in self.states)
+
+    def verdict(self) -> dict[str, Any]:
+        """What the run achieved, as plain data. ``held`` says whether all gates were ever held together."""
+        held, reached = self.first_held, self.first_reached
+        return {
+            "held": held is not None,
+            "held_at_end": self.held,
+            "env_steps_to_reached": reached.env_steps if reached else None,
+            "policy_updates_to_reached": reached.policy_updates if reached else None,
+            "seconds_to_reached": reached.seconds if reached else None,
+            "env_steps_to_held": held.env_steps if held else None,
+            "policy_updates_to_held": held.policy_updates if held else None,
+            "seconds_to_held": held.seconds if held else None,
+            "gates": [state.row() for state in self.states],
+        }

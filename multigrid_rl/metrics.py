@@ -1,0 +1,97 @@
+"""Every metric name once, with its meaning, and the pure arithmetic behind them.
+
+``<seat>`` is a seat such as ``red_0``; ``<module>`` is a trained module, named after the seat it plays.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Name pattern -> (meaning, unit). One row of ``metrics.jsonl`` holds these names and no others (tested).
+METRICS: dict[str, tuple[str, str]] = {
+    "iteration": ("training iterations so far: one rollout and its update", "count"),
+    "env_steps": ("environment steps so far; one step moves every agent of one game", "steps"),
+    "policy_updates": ("updates so far: one per iteration, `epochs` passes over its batch", "count"),
+    "gradient_steps": ("minibatch gradient steps so far, per module", "count"),
+    "seconds": ("wall time since training began, set-up not counted", "s"),
+    "episodes": ("finished episodes so far", "count"),
+    "report_episodes": ("finished episodes behind this row's episode metrics", "count"),
+    "env_steps_per_s": ("environment steps a second over this row, everything included", "steps/s"),
+    "episode_len_mean": ("mean length of the episodes that finished", "steps"),
+    "return_mean/<seat>": ("mean canonical return of the seat, never shaped", "reward"),
+    "explained_variance/<module>": ("1 - Var(target - value) / Var(target) over the whole train batch", "ratio"),
+    "entropy/<module>": ("mean entropy of the sampling policy over the whole train batch", "nats"),
+    "win/<seat>": ("share of episodes that the seat's team won", "share"),
+    "draw/<seat>": ("share of episodes that nobody won", "share"),
+    "loss/<seat>": ("share of episodes that the other team won", "share"),
+    "behaviour/<seat>/door_open": ("own door opened by this seat, per episode", "count"),
+    "behaviour/<seat>/eliminated_opponents": ("opponents eliminated by this seat, per episode", "count"),
+    "behaviour/<seat>/got_eliminated": ("times this seat was eliminated, per episode", "count"),
+    "behaviour/<seat>/key_pickup": ("first pickups of the own key by this seat, per episode", "count"),
+    "behaviour/<seat>/ball_pay": ("factors paid for ball pickups, per episode", "sum"),
+    "behaviour/<seat>/invalid_pickup": ("pickup actions that cost the penalty, per episode", "count"),
+    "learner/<module>/policy_loss": ("clipped surrogate loss, last minibatch", "loss"),
+    "learner/<module>/vf_loss": ("value loss, last minibatch", "loss"),
+    "learner/<module>/kl": ("mean KL of the batch's policy from the updated one, last minibatch", "nats"),
+    "learner/<module>/grad_norm": ("global gradient norm before clipping, last minibatch", "norm"),
+    "learner/lr": ("Adam step size of this update", "1"),
+    "learner/entropy_coef": ("entropy bonus weight of this update", "1"),
+    "timing/sample_s": ("playing: engine, players, policy forward passes, advantages", "s"),
+    "timing/learn_s": ("gradient steps", "s"),
+    "timing/sync_s": ("sending weights to the env runners", "s"),
+    "timing/other_s": ("the rest of the iteration: metrics, gates, records, checkpoints", "s"),
+    "gates/<gate>/met": ("1 where this report meets the gate, else 0", "flag"),
+    "gates/<gate>/held_steps": ("environment steps for which the gate has been met without a break", "steps"),
+    "gates/held": ("1 once every gate is held", "flag"),
+}
+
+#: Behaviour metrics: name -> event of the engine that they average.
+BEHAVIOUR: dict[str, str] = {
+    "door_open": "door_open",
+    "eliminated_opponents": "eliminated_opponents",
+    "got_eliminated": "got_eliminated",
+    "key_pickup": "key_pickup",
+    "ball_pay": "ball_pay",
+    "invalid_pickup": "invalid_pickup",
+}
+
+
+def explained_variance(targets: NDArray[np.float32], values: NDArray[np.float32]) -> float:
+    """``1 - Var(targets - values) / Var(targets)`` over all rows; NaN where the targets do not vary.
+
+    1 is a perfect critic, 0 one no better than a constant. Both arrays have shape ``(B,)``.
+    """
+    variance = float(np.var(targets, dtype=np.float64))
+    if variance == 0.0:
+        return float("nan")
+    return 1.0 - float(np.var(targets - values, dtype=np.float64)) / variance
+
+
+def outcome_shares(winner: NDArray[np.int8], team: int) -> tuple[float, float, float]:
+    """Shares of wins, draws and losses of ``team`` (0 red, 1 blue) from the win flags ``(M,)``, ``M >= 1``.
+
+    A win is the win flag, never "more reward than the other".
+    """
+    win = float(np.mean(winner == team))
+    draw = float(np.mean(winner < 0))
+    return win, draw, 1.0 - win - draw
+
+
+def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % Wilson score interval of a proportion (Wilson 1927). Raises ``ValueError`` for no trials."""
+    if trials < 1:
+        raise ValueError(f"trials={trials}: allowed is at least 1")
+    p = successes / trials
+    centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * float(np.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials)))
+    return centre - half, centre + half
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a metric name fits a pattern of :data:`METRICS`; ``<gate>`` may itself contain slashes."""
+    if "<gate>" in pattern:
+        before, after = pattern.split("<gate>")
+        return name.startswith(before) and name.endswith(after) and len(name) > len(before) + len(after)
+    parts, wanted = name.split("/"), pattern.split("/")
+    return len(parts) == len(wanted) and all(w.startswith("<") or w == p for p, w in zip(parts, wanted, strict=True))
