@@ -6,6 +6,7 @@ Letters used in shapes: ``N`` games, ``A`` agents of a game in index order (blue
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -187,6 +188,45 @@ class EpisodeTable(NamedTuple):
     def episodes(self) -> int:
         """Number of rows ``M``."""
         return len(self.length)
+
+
+#: A user's training reward: (events (N, A, E), canonical reward (N, A)) -> reward (N, A). Never used for gates.
+Shaping = Callable[[NDArray[np.float32], NDArray[np.float64]], NDArray[np.float64]]
+
+
+class BatchedStep(NamedTuple):
+    """One step of ``N`` environments, by focal seat. Arrays may change at the next step: copy what you keep."""
+
+    observations: dict[str, NDArray[Any]]  # (N, ...) to act on next
+    final_observations: dict[str, NDArray[Any]]  # (N, ...) only rows of ``done`` environments mean anything
+    rewards: dict[str, NDArray[np.float64]]  # (N,) training reward
+    terminated: dict[str, NDArray[np.bool_]]  # (N,)
+    acted: dict[str, NDArray[np.bool_]]  # (N,) the seat was still in the game when the step began
+    truncated: NDArray[np.bool_]  # (N,)
+    done: NDArray[np.bool_]  # (N,) the episode ended in this step
+
+
+class BatchedEnv(Protocol):
+    """The only face that the training room knows."""
+
+    num_envs: int
+    seats: tuple[str, ...]
+
+    def reset(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Start all environments afresh."""
+        ...
+
+    def observations(self) -> dict[str, NDArray[Any]]:
+        """Observations as the environments stand."""
+        ...
+
+    def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
+        """Play one step with auto-reset."""
+        ...
+
+    def drain_episodes(self) -> EpisodeTable:
+        """Episodes that finished since the last call."""
+        ...
 
 
 def switches(rules: Rules) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Who sits where: the players, their catalogue, and matches. No ray."""

@@ -1,0 +1,170 @@
+"""Frozen players on disk: ``model.safetensors`` and ``card.json``. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from multigrid_rl.models.registry import ArchitectureError, build
+from multigrid_rl.types import GameSpec
+from multigrid_rl.world.constants import ACTIONS, MISSIONS, NUM_CODES
+
+MODEL_FILE = "model.safetensors"
+CARD_FILE = "card.json"
+MAX_MODEL_BYTES = 5_000_000
+MAX_CARD_BYTES = 1_000_000
+
+
+class PlayerError(ValueError):
+    """A player that cannot be used; the message is one line naming file, value and what is allowed."""
+
+
+class ObservationSignature(BaseModel):
+    """What the network reads."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    view_size: int
+    categories: list[int]
+
+
+class Strength(BaseModel):
+    """Measured results against one opponent: shares of ``episodes`` games decided by the win flag."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    scenario: str
+    opponent: str
+    episodes: int
+    win: float
+    draw: float
+    loss: float
+    length_mean: float
+    seed: int
+
+
+class Card(BaseModel):
+    """Everything about a frozen player but its weights."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: int = Field(default=1, ge=1, le=1)
+    name: str
+    architecture: dict[str, Any]
+    observation: ObservationSignature
+    actions: int
+    scenario: str
+    seats: list[str]
+    bytes: int
+    sha256: str
+    provenance: dict[str, Any]
+    strength: list[Strength] = []
+    #: For comparison: what the uniform random player gets on the same seats against the same opponents.
+    baseline: list[Strength] = []
+
+
+def token_categories(spec: GameSpec) -> list[int]:
+    """Number of values of each observation token: cell codes, heading, mission."""
+    return [NUM_CODES] * spec.view_size**2 + [4, len(MISSIONS)]
+
+
+def sha256_of(data: bytes) -> str:
+    """Hexadecimal sha256."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_player(folder: Path, network: nn.Module, card: dict[str, Any]) -> Card:
+    """Write model and card into a new ``folder``; size and hash are filled in. Raises ``FileExistsError``."""
+    data = safetensors.torch.save({name: value.contiguous() for name, value in network.state_dict().items()})
+    complete = Card(**card, bytes=len(data), sha256=sha256_of(data))
+    folder.mkdir(parents=True, exist_ok=False)
+    (folder / MODEL_FILE).write_bytes(data)
+    write_card(folder, complete)
+    return complete
+
+
+def write_card(folder: Path, card: Card) -> None:
+    """Write ``card.json``."""
+    (folder / CARD_FILE).write_text(json.dumps(card.model_dump(), indent=2) + "\n", encoding="utf-8")
+
+
+def read_card(folder: Path) -> Card:
+    """Read and check ``card.json``. Raises :class:`PlayerError`."""
+    path = folder / CARD_FILE
+    try:
+        if path.stat().st_size > MAX_CARD_BYTES:
+            raise PlayerError(f"{path}: {path.stat().st_size} bytes; allowed is at most {MAX_CARD_BYTES}")
+        return Card.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise PlayerError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise PlayerError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def read_network(folder: Path, card: Card) -> nn.Module:
+    """Load the weights of ``card`` after checking size, hash, architecture, shapes and finiteness.
+
+    Raises:
+        PlayerError: anything that does not fit.
+    """
+    data = _checked_bytes(folder / MODEL_FILE, card)
+    try:
+        network = build(card.architecture, card.observation.categories, card.actions)
+    except ArchitectureError as error:
+        raise PlayerError(f"{folder / CARD_FILE}: {error}") from error
+    weights = _weights(folder / MODEL_FILE, data)
+    expected = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    found = {name: tuple(value.shape) for name, value in weights.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise PlayerError(
+                f"{folder / MODEL_FILE}: tensor {name} has shape {found.get(name)}; the card's network needs {expected.get(name)}"
+            )
+    network.load_state_dict(weights)
+    return network.eval()
+
+
+def _checked_bytes(path: Path, card: Card) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size != card.bytes or size > MAX_MODEL_BYTES:
+            hint = " (truncated?)" if size < card.bytes else ""
+            raise PlayerError(f"{path}: {size} bytes{hint}; the card says {card.bytes}, allowed is at most {MAX_MODEL_BYTES}")
+        data = path.read_bytes()
+    except OSError as error:
+        raise PlayerError(f"{path}: cannot be read: {error.strerror}") from error
+    if sha256_of(data) != card.sha256:
+        raise PlayerError(f"{path}: sha256 {sha256_of(data)[:16]}... differs from the card's {card.sha256[:16]}...: changed since it was frozen")
+    return data
+
+
+def _weights(path: Path, data: bytes) -> dict[str, Tensor]:
+    try:
+        weights = safetensors.torch.load(data)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise PlayerError(f"{path}: not a safetensors file: {error}") from error
+    for name, value in weights.items():
+        if not value.is_floating_point() or not bool(torch.isfinite(value).all()):
+            raise PlayerError(f"{path}: tensor {name} holds values that are not finite numbers")
+    return weights
+
+
+def check_fits(card: Card, spec: GameSpec, seat: str) -> None:
+    """Raise :class:`PlayerError` unless the player can sit on ``seat`` of the game ``spec``."""
+    if seat not in card.seats:
+        raise PlayerError(f"player {card.name} does not fit seat {seat}: it sits on {', '.join(card.seats)}")
+    needed = token_categories(spec)
+    if card.observation.categories != needed or card.actions != len(ACTIONS):
+        raise PlayerError(
+            f"player {card.name} does not fit seat {seat}: it reads views of size {card.observation.view_size} "
+            f"({len(card.observation.categories)} tokens), this game shows size {spec.view_size} ({len(needed)} tokens)"
+        )

@@ -1,0 +1,91 @@
+"""The catalogue of players: scripted ones by name, frozen ones by name or folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from multigrid_rl.players.basic import IdlePlayer, RandomPlayer
+from multigrid_rl.players.cards import PlayerError, Strength, check_fits, read_card, read_network
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.scripted import Hunter, KeyRunner
+from multigrid_rl.types import GameSpec, Policy
+
+#: Players that need no file. Each is made for one game.
+BUILT_IN: dict[str, Callable[[GameSpec], Policy]] = {
+    "random": lambda spec: RandomPlayer(),  # noqa: ARG005
+    "idle": lambda spec: IdlePlayer(),  # noqa: ARG005
+    "key-runner": KeyRunner,
+    "hunter": Hunter,
+}
+CATALOGUE_FILE = "catalogue.yaml"
+
+
+class Seated(NamedTuple):
+    """A player ready to play, and what to tell the user about it."""
+
+    player: Policy
+    name: str
+    sha256: str | None  # of the weights; None for built-in players
+    strength: list[Strength]
+
+
+class Catalogue:
+    """Players below one folder of frozen players (by default the project's ``checkpoints/``)."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        path = root / CATALOGUE_FILE
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
+        except yaml.YAMLError as error:
+            raise PlayerError(f"{path}: not valid yaml: {' '.join(str(error).split())}") from error
+        self.entries: dict[str, dict[str, Any]] = (content or {}).get("players") or {}
+
+    def names(self) -> list[str]:
+        """All players by name, built-in ones first."""
+        return [*BUILT_IN, *(name for name in self.entries if name not in BUILT_IN)]
+
+    def folder(self, name: str) -> Path:
+        """Folder of a frozen player, by catalogue name or by path. Raises :class:`PlayerError`."""
+        if name in self.entries and name not in BUILT_IN:
+            return self.root / name
+        if "/" in name or Path(name).is_dir():
+            return Path(name)
+        raise PlayerError(f"player {name}: unknown; allowed is {', '.join(self.names())}, or a folder with a frozen player")
+
+    def seat(self, name: str, spec: GameSpec, seat: str) -> Seated:
+        """Load a player for a seat, checking hash and fit.
+
+        Raises:
+            PlayerError: unknown, damaged, or made for another seat or game.
+        """
+        if name in BUILT_IN:
+            return Seated(BUILT_IN[name](spec), name, None, self.strength(name))
+        folder = self.folder(name)
+        card = read_card(folder)
+        listed = self.entries.get(name, {}).get("sha256", card.sha256)
+        if listed != card.sha256:
+            raise PlayerError(f"player {name}: the catalogue lists sha256 {listed[:16]}..., its card {card.sha256[:16]}...")
+        check_fits(card, spec, seat)
+        return Seated(FrozenPlayer(card.name, read_network(folder, card), card.sha256), name, card.sha256, card.strength)
+
+    def strength(self, name: str) -> list[Strength]:
+        """Measured results of a player. Raises :class:`PlayerError` for an unknown one."""
+        if name in BUILT_IN:
+            return [Strength(**row) for row in self.entries.get(name, {}).get("strength", [])]
+        return read_card(self.folder(name)).strength
+
+    def add(self, name: str, entry: dict[str, Any]) -> None:
+        """Append an entry; existing lines stay as they are. Raises :class:`PlayerError` if the name is taken."""
+        if name in self.names():
+            raise PlayerError(f"player {name}: the catalogue has one already; nothing was written")
+        self.entries[name] = entry
+        path = self.root / CATALOGUE_FILE
+        block = yaml.safe_dump({name: entry}, sort_keys=False, default_flow_style=None, width=120)
+        lines = "".join(f"  {line}\n" for line in block.splitlines())
+        before = path.read_text(encoding="utf-8") if path.exists() else "players:\n"
+        path.write_text(before.rstrip("\n") + "\n" + lines, encoding="utf-8")

@@ -1,0 +1,149 @@
+"""``Match``: a world whose background seats are filled, so that a learner sees only its own seats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.types import BatchedStep, EpisodeTable, GameSpec, Policy, SeatView, Shaping
+from multigrid_rl.world.constants import NUM_EVENTS
+from multigrid_rl.world.engine import Step, World
+from multigrid_rl.world.streams import Streams
+
+#: Purposes of random streams: the engine draws from 0, background players from here on, learners from further on.
+PLAYER_PURPOSE = 16
+LEARNER_PURPOSE = 64
+
+
+class EpisodeLog:
+    """Adds up returns, events and lengths, and keeps the rows of finished episodes."""
+
+    def __init__(self, games: int, agents: int) -> None:
+        self._returns = np.zeros((games, agents))
+        self._events = np.zeros((games, agents, NUM_EVENTS))
+        self._length = np.zeros(games, np.int32)
+        self._finished: list[EpisodeTable] = []
+
+    def add(self, step: Step) -> None:
+        """Take one step's rewards, events and ends."""
+        self._returns += step.reward
+        self._events += step.events
+        self._length += 1
+        done = step.done
+        if done.any():
+            row = EpisodeTable(self._length[done], self._returns[done], self._events[done], step.winner[done])
+            self._finished.append(row)
+            self.forget(done)
+
+    def forget(self, which: NDArray[np.bool_]) -> None:
+        """Start the games in ``which`` from zero."""
+        self._returns[which] = 0.0
+        self._events[which] = 0.0
+        self._length[which] = 0
+
+    def drain(self) -> EpisodeTable:
+        """Rows of the episodes that finished since the last call."""
+        empty = EpisodeTable.empty(self._returns.shape[1], NUM_EVENTS)
+        rows, self._finished = EpisodeTable.concatenate([empty, *self._finished]), []
+        return rows
+
+
+class Match:
+    """``num_games`` games with background players; implements ``types.BatchedEnv``.
+
+    Args:
+        spec: the game.
+        players: a player for each background seat; all other seats are focal.
+        num_games: how many games ``N``.
+        seed: with a game's number it decides everything random in it, background players included.
+        first_game: number of the first game.
+        auto_reset: start finished games afresh at once.
+        shaping: replaces the training reward; the canonical reward still goes into the episode table.
+
+    Raises:
+        ValueError: a player for a seat that the game does not have.
+    """
+
+    def __init__(
+        self,
+        spec: GameSpec,
+        players: dict[str, Policy],
+        num_games: int,
+        *,
+        seed: int = 0,
+        first_game: int = 0,
+        auto_reset: bool = True,
+        shaping: Shaping | None = None,
+    ) -> None:
+        for seat in players:
+            spec.team_of(seat)
+        self.spec = spec
+        self.num_envs = num_games
+        self.world = World(spec, num_games, seed=seed, first_game=first_game, auto_reset=auto_reset)
+        self.seats = tuple(seat for seat in spec.seats if seat not in players)
+        self._focal = {seat: spec.seats.index(seat) for seat in self.seats}
+        self._background = {spec.seats.index(seat): player for seat, player in players.items()}
+        self._shaping = shaping
+        self._actions = np.zeros((num_games, spec.num_agents), np.int8)
+        self._board = self.world.board()
+        self._start(seed)
+
+    def _start(self, seed: int) -> None:
+        first, games = self.world.first_game, self.num_envs
+        numbers = np.arange(first, first + games, dtype=np.int64)
+        self._rng = {a: Streams(seed, numbers, PLAYER_PURPOSE + a) for a in self._background}
+        self._memory: dict[int, Any] = {a: p.initial_state(games) for a, p in self._background.items()}
+        self._log = EpisodeLog(games, self.spec.num_agents)
+
+    def reset(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Start all games afresh under ``seed``; returns tokens (N, D) for each focal seat."""
+        self.world.reset(seed)
+        self._start(seed)
+        return self._shown(self.world.outputs.tokens)
+
+    def observations(self) -> dict[str, NDArray[Any]]:
+        """Tokens (N, D) of each focal seat as the games stand."""
+        return self._shown(self.world.outputs.tokens)
+
+    def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
+        """Play one step; ``actions`` holds (N,) integers for each focal seat."""
+        tokens = self.world.outputs.tokens
+        for seat, a in self._focal.items():
+            self._actions[:, a] = actions[seat]
+        for a, player in self._background.items():
+            view = SeatView(tokens[:, a], self._board, a)
+            self._actions[:, a], self._memory[a] = player.act(view, self._memory[a], self._rng[a])
+        step = self.world.step(self._actions)
+        self._log.add(step)
+        if step.done.any():
+            for a, player in self._background.items():
+                self._memory[a] = player.reset_state(self._memory[a], step.done)
+        reward = step.reward if self._shaping is None else self._shaping(step.events, step.reward)
+        return BatchedStep(
+            observations=self._shown(step.tokens),
+            final_observations=self._shown(step.final_tokens),
+            rewards={seat: reward[:, a] for seat, a in self._focal.items()},
+            terminated={seat: step.terminated[:, a] for seat, a in self._focal.items()},
+            acted={seat: step.acted[:, a] for seat, a in self._focal.items()},
+            truncated=step.truncated,
+            done=step.done,
+        )
+
+    def drain_episodes(self) -> EpisodeTable:
+        """Episodes that finished since the last call."""
+        return self._log.drain()
+
+    def _shown(self, tokens: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        return {seat: tokens[:, a] for seat, a in self._focal.items()}
+
+
+def play_episodes(spec: GameSpec, players: dict[str, Policy], episodes: int, *, seed: int) -> EpisodeTable:
+    """Play ``episodes`` whole games, one for each game number, every seat filled; rows in the order they finished."""
+    match = Match(spec, players, episodes, seed=seed, auto_reset=False)
+    if match.seats:
+        raise ValueError(f"seats {', '.join(match.seats)} are empty; allowed is a player for each of {', '.join(spec.seats)}")
+    while not match.world.state.over.all():
+        match.step({})
+    return match.drain_episodes()

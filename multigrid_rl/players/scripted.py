@@ -1,0 +1,211 @@
+"""Scripted yardsticks that know the whole board: the key-runner and the hunter (rules, section 9).
+
+They look for the shortest way over poses (cell and heading) by breadth-first search, once for each game and step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.players.basic import _Memoryless
+from multigrid_rl.types import GameSpec, SeatView, UniformSource
+from multigrid_rl.world.constants import (
+    BALL,
+    CELLS,
+    DONE,
+    DOOR_CELL,
+    DOOR_FRONT,
+    DROP,
+    EMPTY,
+    FORWARD,
+    KEY,
+    LEFT,
+    PICKUP,
+    RIGHT,
+    STRIDE,
+    TOGGLE,
+)
+from multigrid_rl.world.jit import inlined, kernel
+from multigrid_rl.world.state import make_flags
+
+_POSES = CELLS * 4
+
+
+@inlined
+def _agent_at(position: NDArray[np.uint8], out: NDArray[np.uint8], g: int, cell: int) -> int:
+    for a in range(position.shape[1]):
+        if position[g, a] == cell and not out[g, a]:
+            return a
+    return -1
+
+
+@inlined
+def _first_move(
+    cells: NDArray[np.uint8],
+    position: NDArray[np.uint8],
+    out: NDArray[np.uint8],
+    g: int,
+    start: int,
+    target: int,
+    through_agents: bool,
+    queue: NDArray[np.int16],
+    first: NDArray[np.int8],
+) -> int:
+    """First action of a shortest way from pose ``start`` to a pose that faces ``target``; -1 if there is none.
+
+    DONE means that the start already faces it.
+    """
+    for pose in range(_POSES):
+        first[pose] = -1
+    first[start] = DONE
+    queue[0] = start
+    head, tail = 0, 1
+    while head < tail:
+        pose = int(queue[head])
+        head += 1
+        cell, heading = pose // 4, pose % 4
+        ahead = cell + STRIDE[heading]
+        if ahead == target:
+            return int(first[pose])
+        free = cells[g, ahead] == EMPTY and (through_agents or _agent_at(position, out, g, ahead) < 0)
+        for action in range(3):
+            if action == FORWARD:
+                if not free:
+                    continue
+                following = ahead * 4 + heading
+            elif action == LEFT:
+                following = cell * 4 + (heading + 3) % 4
+            else:
+                following = cell * 4 + (heading + 1) % 4
+            if first[following] < 0:
+                first[following] = action if pose == start else first[pose]
+                queue[tail] = following
+                tail += 1
+    return -1
+
+
+@inlined
+def _find(cells: NDArray[np.uint8], g: int, low: int, high: int) -> int:
+    for cell in range(CELLS):
+        if low <= cells[g, cell] <= high:
+            return cell
+    return -1
+
+
+@inlined
+def _errand(cells: NDArray[np.uint8], g: int, team: int, hand: int) -> tuple[int, int]:
+    """Cell to face and action to take there, on the way to opening the own door; (-1, action) needs no way."""
+    ball_in_the_way = cells[g, DOOR_FRONT[team]] == BALL + 1 - team
+    if hand == EMPTY:
+        if ball_in_the_way:
+            return DOOR_FRONT[team], PICKUP
+        key = _find(cells, g, KEY + 2 * team, KEY + 2 * team + 1)
+        return (key, PICKUP) if key >= 0 else (-1, DONE)
+    if hand == BALL + 1 - team or ball_in_the_way:
+        return -1, DROP
+    return DOOR_CELL[team], TOGGLE
+
+
+@inlined
+def _nearest_opponent(
+    position: NDArray[np.uint8], out: NDArray[np.uint8], g: int, me: int, team: NDArray[np.uint8]
+) -> int:
+    best, nearest = -1, 1000
+    for a in range(len(team)):
+        if team[a] != team[me] and not out[g, a]:
+            here, there = int(position[g, me]), int(position[g, a])
+            distance = abs(here // 8 - there // 8) + abs(here % 8 - there % 8)
+            if distance < nearest:
+                best, nearest = there, distance
+    return best
+
+
+@kernel
+def _plan(
+    cells: NDArray[np.uint8],
+    position: NDArray[np.uint8],
+    heading: NDArray[np.uint8],
+    hand: NDArray[np.uint8],
+    out: NDArray[np.uint8],
+    me: int,
+    team: NDArray[np.uint8],
+    hunt: bool,
+    death_match: bool,
+    uniform: NDArray[np.float64],
+    queue: NDArray[np.int16],
+    first: NDArray[np.int8],
+    actions: NDArray[np.int8],
+) -> None:
+    for g in range(len(cells)):
+        actions[g] = DONE
+        if out[g, me]:
+            continue
+        pose = int(position[g, me]) * 4 + int(heading[g, me])
+        ahead = int(position[g, me]) + STRIDE[heading[g, me]]
+        other = _agent_at(position, out, g, ahead)
+        if death_match and other >= 0 and team[other] != team[me]:
+            actions[g] = TOGGLE
+            continue
+        target, action = _errand(cells, g, int(team[me]), int(hand[g, me]))
+        if hunt and death_match:
+            prey = _nearest_opponent(position, out, g, me, team)
+            if prey >= 0:
+                target, action = prey, TOGGLE
+        if action == DROP:
+            clear = cells[g, ahead] == EMPTY and other < 0 and ahead != DOOR_FRONT[team[me]]
+            actions[g] = DROP if clear else (LEFT if uniform[g, 0] < 0.5 else RIGHT)
+            continue
+        if target < 0:
+            continue
+        move = _first_move(cells, position, out, g, pose, target, False, queue, first)
+        if move < 0:
+            move = _first_move(cells, position, out, g, pose, target, True, queue, first)
+        if move == DONE:
+            actions[g] = action
+        elif move >= 0:
+            # A team mate in the way: one of the two must give way some time.
+            stuck = move == FORWARD and other >= 0 and uniform[g, 0] < 0.3
+            actions[g] = LEFT if stuck else move
+
+
+class _Scripted(_Memoryless):
+    hunt: bool
+
+    def __init__(self, spec: GameSpec) -> None:
+        self._team = make_flags(spec).team
+        self._death_match = spec.death_match
+        self._queue = np.empty(_POSES, np.int16)
+        self._first = np.empty(_POSES, np.int8)
+
+    def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[np.int8], None]:  # noqa: ARG002
+        """Plan one action for each game. Raises ``ValueError`` if the view does not carry the board."""
+        if view.board is None:
+            raise ValueError(f"player {self.name} needs the whole board, and this view has none")
+        actions = np.empty(len(view.tokens), np.int8)
+        _plan(
+            *view.board,
+            view.seat,
+            self._team,
+            self.hunt,
+            self._death_match,
+            rng.uniform(1),
+            self._queue,
+            self._first,
+            actions,
+        )
+        return actions, None
+
+
+class KeyRunner(_Scripted):
+    """Clears the ball, fetches the own key, opens the own door, and toggles whoever stands in front."""
+
+    name = "key-runner"
+    hunt = False
+
+
+class Hunter(_Scripted):
+    """Chases the nearest living opponent and toggles it; runs for the door when there is nobody to hunt."""
+
+    name = "hunter"
+    hunt = True

@@ -1,0 +1,148 @@
+"""Shared by tests: set up one position by hand, play one step, read the outcome by seat name."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from multigrid_rl.types import GameSpec, Rules
+from multigrid_rl.world import constants as c
+from multigrid_rl.world.engine import World
+
+EAST, SOUTH, WEST, NORTH = range(4)
+VECTORS = ((1, 0), (0, 1), (-1, 0), (0, -1))
+RED_KEY, RED_KEY_USED, BLUE_KEY, BLUE_KEY_USED = range(c.KEY, c.KEY + 4)
+RED_BALL, BLUE_BALL = c.BALL, c.BALL + 1
+RED_DOOR, BLUE_DOOR = (4, 6), (11, 1)
+RED_FRONT, BLUE_FRONT = (5, 6), (10, 1)
+ROOM = [(x, y) for x in range(5, 11) for y in range(1, 7)]
+RULE_SETS = {"classic": Rules.classic(), "fair": Rules.fair()}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One step of game 0, by seat name."""
+
+    reward: dict[str, float]
+    events: dict[str, dict[str, float]]  # only those that are not zero
+    terminated: dict[str, bool]
+    acted: dict[str, bool]
+    truncated: bool
+    done: bool
+    winner: int
+
+
+def spec(rules: Rules | str = "classic", *, blue: int = 1, red: int = 1, **changes: Any) -> GameSpec:
+    """A game with fixed keys and 300 steps, unless told otherwise."""
+    chosen = RULE_SETS[rules] if isinstance(rules, str) else rules
+    settings: dict[str, Any] = {"random_keys": False, "max_steps": 300, **changes}
+    return GameSpec(blue=blue, red=red, rules=chosen, **settings)
+
+
+def world(rules: Rules | str = "classic", **changes: Any) -> World:
+    """One game that stays finished at its end."""
+    return World(spec(rules, **changes), 1, auto_reset=False)
+
+
+def place(w: World, seat: str, x: int, y: int, heading: int, hand: int = c.EMPTY) -> None:
+    """Put an agent of game 0 somewhere, with something in its hands."""
+    a = w.spec.seats.index(seat)
+    w.state.position[0, a] = c.cell_index(x, y)
+    w.state.heading[0, a] = heading
+    w.state.hand[0, a] = w.state.shown[0, a] = hand
+
+
+def put(w: World, cell: tuple[int, int], code: int) -> None:
+    """Write one cell of game 0."""
+    w.state.cells[0, c.cell_index(*cell)] = code
+
+
+def at(w: World, cell: tuple[int, int]) -> int:
+    """Read one cell of game 0."""
+    return int(w.state.cells[0, c.cell_index(*cell)])
+
+
+def find(w: World, code: int) -> list[tuple[int, int]]:
+    """Cells of game 0 that hold ``code``."""
+    return [divmod(int(k), c.HEIGHT) for k in np.flatnonzero(w.state.cells[0] == code)]
+
+
+def clear(w: World) -> None:
+    """Take every key and ball off the board of game 0."""
+    cells = w.state.cells[0]
+    cells[(cells >= c.KEY) & (cells <= BLUE_BALL)] = c.EMPTY
+
+
+def where(w: World, seat: str) -> tuple[int, int]:
+    """Cell of an agent of game 0."""
+    return divmod(int(w.state.position[0, w.spec.seats.index(seat)]), c.HEIGHT)
+
+
+def hand(w: World, seat: str) -> int:
+    """What an agent of game 0 carries."""
+    return int(w.state.hand[0, w.spec.seats.index(seat)])
+
+
+def image(w: World, seat: str) -> np.ndarray:
+    """The (V, V, 3) view that was handed out last to an agent of game 0."""
+    v = w.spec.view_size
+    return c.decode(w.outputs.tokens[0, w.spec.seats.index(seat), : v * v]).reshape(v, v, 3)
+
+
+def heading_and_mission(w: World, seat: str) -> tuple[int, int]:
+    """The last two tokens of an agent of game 0."""
+    tokens = w.outputs.tokens[0, w.spec.seats.index(seat)]
+    return int(tokens[-2]), int(tokens[-1])
+
+
+def play(w: World, order: tuple[str, ...] | None = None, **actions: int) -> Outcome:
+    """One step: ``play(w, red_0=FORWARD)``. Seats not named do nothing; ``order`` names those handled first."""
+    seats = w.spec.seats
+    row = np.full((1, len(seats)), c.DONE, np.int8)
+    for seat, action in actions.items():
+        row[0, seats.index(seat)] = action
+    given = None
+    if order is not None:
+        rest = [s for s in seats if s not in order]
+        given = np.array([[seats.index(s) for s in (*order, *rest)]], np.int8)
+    step = w.step(row, given)
+    events = [{k: float(v) for k, v in zip(c.EVENTS, row, strict=True) if v} for row in step.events[0]]
+    return Outcome(
+        reward=dict(zip(seats, step.reward[0].tolist(), strict=True)),
+        events=dict(zip(seats, events, strict=True)),
+        terminated=dict(zip(seats, step.terminated[0].tolist(), strict=True)),
+        acted=dict(zip(seats, step.acted[0].tolist(), strict=True)),
+        truncated=bool(step.truncated[0]),
+        done=bool(step.done[0]),
+        winner=int(step.winner[0]),
+    )
+
+
+def key_and_door_plan(start: tuple[int, int, int], key: tuple[int, int], goal: tuple[int, int, int]) -> list[int]:
+    """Fewest actions from a pose to the own key and on to the pose ``goal``, where the last action toggles."""
+    first = (*start, False)
+    before: dict[Any, Any] = {first: None}
+    queue = deque([first])
+    while queue:
+        state = queue.popleft()
+        x, y, heading, has = state
+        if has and (x, y, heading) == goal:
+            plan = [c.TOGGLE]
+            while before[state]:
+                state, action = before[state]
+                plan.append(action)
+            return plan[::-1]
+        ahead = (x + VECTORS[heading][0], y + VECTORS[heading][1])
+        after = [(c.LEFT, (x, y, (heading - 1) % 4, has)), (c.RIGHT, (x, y, (heading + 1) % 4, has))]
+        if ahead == key and not has:
+            after.append((c.PICKUP, (x, y, heading, True)))
+        elif ahead in ROOM:
+            after.append((c.FORWARD, (*ahead, heading, has)))
+        for action, following in after:
+            if following not in before:
+                before[following] = (state, action)
+                queue.append(following)
+    raise AssertionError("no way to the door")

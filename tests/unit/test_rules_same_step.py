@@ -1,0 +1,317 @@
+"""The numbered cases of section 7: what happens when several agents act in one step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from games import (
+    BLUE_DOOR,
+    BLUE_FRONT,
+    BLUE_KEY_USED,
+    EAST,
+    NORTH,
+    RED_BALL,
+    RED_DOOR,
+    RED_FRONT,
+    RED_KEY,
+    RED_KEY_USED,
+    SOUTH,
+    WEST,
+    at,
+    hand,
+    place,
+    play,
+    put,
+    where,
+    world,
+)
+
+from multigrid_rl.world.constants import BLUE, DOOR_LOCKED, DOOR_OPEN, EMPTY, FORWARD, PICKUP, RED, RIGHT, TOGGLE
+
+both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])
+#: Success in the first of 300 steps.
+WIN = 1 - 0.9 * 1 / 300
+BLUE_SIDE, RED_SIDE = (13, 2), (2, 2)
+
+
+def approx(value: float):
+    return pytest.approx(value, rel=1e-12)
+
+
+def face_to_face(rules, **teams):
+    """red_0 on (7, 3) looks east at blue_0 on (8, 3), who looks back; the others stay at their starts."""
+    w = world(rules, **teams)
+    put(w, (8, 3), EMPTY)  # the fixed blue key
+    place(w, "red_0", 7, 3, EAST)
+    place(w, "blue_0", 8, 3, WEST)
+    return w
+
+
+def at_their_doors(rules, *, red_hand=RED_KEY_USED, blue_hand=BLUE_KEY_USED, **teams):
+    w = world(rules, **teams)
+    place(w, "red_0", *RED_FRONT, WEST, red_hand)
+    place(w, "blue_0", *BLUE_FRONT, EAST, blue_hand)
+    return w
+
+
+# 1. One cell for two -------------------------------------------------------------------------------------------------
+
+
+@both_rules
+@pytest.mark.parametrize(("order", "there", "blocked"), [
+    (("red_0", "red_1"), "red_0", "red_1"),
+    (("red_1", "red_0"), "red_1", "red_0"),
+])  # fmt: skip
+def test_1_the_first_in_order_gets_the_cell_that_two_want(rules, order, there, blocked):
+    w = world(rules, blue=0, red=2)
+    place(w, "red_0", 6, 3, EAST)
+    place(w, "red_1", 8, 3, WEST)
+    start = where(w, blocked)
+    step = play(w, order, red_0=FORWARD, red_1=FORWARD)
+    assert where(w, there) == (7, 3)
+    assert where(w, blocked) == start
+    assert step.reward == {"red_0": 0, "red_1": 0}
+
+
+@both_rules
+@pytest.mark.parametrize(("order", "follower_at"), [(("red_0", "red_1"), (8, 3)), (("red_1", "red_0"), (9, 3))])
+def test_1_following_works_only_behind_a_leader_who_is_earlier(rules, order, follower_at):
+    w = world(rules, blue=0, red=2)
+    place(w, "red_0", 8, 3, WEST)
+    place(w, "red_1", 9, 3, WEST)
+    play(w, order, red_0=FORWARD, red_1=FORWARD)
+    assert where(w, "red_0") == (7, 3)
+    assert where(w, "red_1") == follower_at
+
+
+@both_rules
+@pytest.mark.parametrize("order", [("red_0", "blue_0"), ("blue_0", "red_0")])
+def test_1_swapping_never_works(rules, order):
+    w = face_to_face(rules)
+    play(w, order, red_0=FORWARD, blue_0=FORWARD)
+    assert (where(w, "red_0"), where(w, "blue_0")) == ((7, 3), (8, 3))
+
+
+# 2. Walking out of and into a toggle ---------------------------------------------------------------------------------
+
+
+@both_rules
+@pytest.mark.parametrize("order", [("red_0", "blue_0"), ("blue_0", "red_0")])
+def test_2_an_opponent_who_walks_away_is_missed(rules, order):
+    w = face_to_face(rules)
+    place(w, "blue_0", 8, 3, SOUTH)
+    step = play(w, order, red_0=TOGGLE, blue_0=FORWARD)
+    assert step.reward == {"red_0": 0, "blue_0": 0}
+    assert step.events == {"red_0": {}, "blue_0": {}}
+    assert where(w, "blue_0") == (8, 4)
+    assert not step.done
+
+
+@both_rules
+@pytest.mark.parametrize("order", [("red_0", "blue_0"), ("blue_0", "red_0")])
+def test_2_an_opponent_who_walks_into_the_toggled_cell_is_eliminated(rules, order):
+    w = face_to_face(rules, blue=2, red=2)
+    place(w, "blue_0", 9, 3, WEST)
+    step = play(w, order, red_0=TOGGLE, blue_0=FORWARD)
+    assert step.reward == {"blue_0": -1, "blue_1": 0, "red_0": 0.5, "red_1": 0}
+    assert where(w, "blue_0") == BLUE_SIDE
+    assert w.state.out[0].tolist() == [1, 0, 0, 0]
+    assert step.events["blue_0"] == {"got_eliminated": 1}
+    assert step.events["red_0"] == {"eliminated_opponents": 1}
+    assert not step.done
+
+
+# 3. Two opponents toggle each other ----------------------------------------------------------------------------------
+
+
+@both_rules
+@pytest.mark.parametrize(("first", "second", "side"), [
+    ("red_0", "blue_0", BLUE_SIDE),
+    ("blue_0", "red_0", RED_SIDE),
+])  # fmt: skip
+def test_3_of_two_who_toggle_each_other_the_first_in_order_wins(rules, first, second, side):
+    w = face_to_face(rules, blue=2, red=2)
+    stays = where(w, first)
+    step = play(w, (first, second), red_0=TOGGLE, blue_0=TOGGLE)
+    assert step.reward[first] == 0.5
+    assert step.reward[second] == -1
+    assert (where(w, first), where(w, second)) == (stays, side)
+    assert step.events[second] == {"got_eliminated": 1}
+    assert "got_eliminated" not in step.events[first]
+    assert not step.done
+    assert step.winner == -1
+
+
+@both_rules
+@pytest.mark.parametrize(("first", "second", "winner"), [("red_0", "blue_0", RED), ("blue_0", "red_0", BLUE)])
+def test_3_in_1v1_it_decides_the_game(rules, first, second, winner):
+    w = face_to_face(rules)
+    step = play(w, (first, second), red_0=TOGGLE, blue_0=TOGGLE)
+    assert step.reward[first] == approx(WIN)
+    assert step.reward[second] == -1
+    assert step.events[first]["elimination_win"] == 1
+    assert step.winner == winner
+    assert step.done
+    assert step.terminated == {"blue_0": True, "red_0": True}
+
+
+# 4. An opponent who opens its door -----------------------------------------------------------------------------------
+
+
+def hunter_behind_opener(rules, **teams):
+    """blue_0 is about to open its door, red_0 behind it is about to toggle it."""
+    w = world(rules, **teams)
+    place(w, "blue_0", *BLUE_FRONT, EAST, BLUE_KEY_USED)
+    place(w, "red_0", 9, 1, EAST)
+    return w
+
+
+@both_rules
+def test_4_eliminated_while_opening_the_door_the_door_pays_nobody(rules):
+    w = hunter_behind_opener(rules, blue=2, red=2)
+    place(w, "red_1", 7, 5, WEST)
+    step = play(w, ("red_0", "blue_0"), red_0=TOGGLE, blue_0=TOGGLE)
+    assert step.reward == {"blue_0": -1, "blue_1": 0, "red_0": 0.5, "red_1": 0}
+    assert at(w, BLUE_DOOR) == DOOR_OPEN + BLUE
+    assert "door_win" not in step.events["blue_0"]
+    assert where(w, "blue_0") == BLUE_SIDE
+    assert hand(w, "blue_0") == BLUE_KEY_USED
+    assert not step.done
+
+
+@both_rules
+def test_4_the_last_opponent_eliminated_while_opening_loses(rules):
+    w = hunter_behind_opener(rules)
+    step = play(w, ("red_0", "blue_0"), red_0=TOGGLE, blue_0=TOGGLE)
+    assert step.reward["red_0"] == approx(WIN)
+    assert step.reward["blue_0"] == -1
+    assert step.winner == RED
+    assert "door_win" not in step.events["blue_0"]
+
+
+def test_4_classic_the_winner_is_still_eliminated_by_a_later_toggle():
+    w = hunter_behind_opener("classic")
+    step = play(w, ("blue_0", "red_0"), red_0=TOGGLE, blue_0=TOGGLE)
+    assert step.reward["blue_0"] == approx(WIN - 1)
+    assert step.reward["red_0"] == 0.5
+    assert step.events["blue_0"]["door_win"] == 1
+    assert step.events["blue_0"]["got_eliminated"] == 1
+    assert "elimination_win" not in step.events["red_0"]
+    assert where(w, "blue_0") == BLUE_SIDE
+    assert step.winner == BLUE
+    assert step.done
+
+
+def test_4_fair_nothing_happens_to_the_winner():
+    w = hunter_behind_opener("fair")
+    step = play(w, ("blue_0", "red_0"), red_0=TOGGLE, blue_0=TOGGLE)
+    assert step.reward["blue_0"] == approx(WIN)
+    assert step.reward["red_0"] == 0
+    assert "got_eliminated" not in step.events["blue_0"]
+    assert step.events["red_0"] == {}
+    assert where(w, "blue_0") == BLUE_FRONT
+    assert step.winner == BLUE
+
+
+# 5. Two doors in one step --------------------------------------------------------------------------------------------
+
+
+@both_rules
+@pytest.mark.parametrize(("first", "second", "winner"), [("red_0", "blue_0", RED), ("blue_0", "red_0", BLUE)])
+def test_5_if_both_open_their_doors_the_first_in_order_wins(rules, first, second, winner):
+    w = at_their_doors(rules)
+    step = play(w, (first, second), red_0=TOGGLE, blue_0=TOGGLE)
+    assert step.reward[first] == approx(WIN)
+    assert step.reward[second] == 0
+    assert step.events[first]["door_win"] == 1
+    assert "door_win" not in step.events[second]
+    assert step.winner == winner
+    assert (at(w, RED_DOOR), at(w, BLUE_DOOR)) == (DOOR_OPEN + RED, DOOR_OPEN + BLUE)
+
+
+@pytest.mark.parametrize(("thief", "opener", "locked", "winner"), [
+    ("red_0", "blue_0", RED_DOOR, RED),
+    ("blue_0", "red_0", BLUE_DOOR, BLUE),
+])  # fmt: skip
+def test_5_classic_a_keyless_agent_at_its_locked_door_wins_by_the_opponents_door(thief, opener, locked, winner):
+    w = at_their_doors("classic", **{f"{thief[:-2]}_hand": EMPTY})
+    before = at(w, locked)
+    step = play(w, (thief, opener), red_0=TOGGLE, blue_0=TOGGLE)
+    assert step.reward == {thief: approx(WIN), opener: 0}
+    assert step.winner == winner
+    assert at(w, locked) == before == DOOR_LOCKED + winner
+
+
+@pytest.mark.parametrize(("thief", "opener", "winner"), [("red_0", "blue_0", BLUE), ("blue_0", "red_0", RED)])
+def test_5_fair_a_keyless_agent_at_its_locked_door_wins_nothing(thief, opener, winner):
+    w = at_their_doors("fair", **{f"{thief[:-2]}_hand": EMPTY})
+    step = play(w, (thief, opener), red_0=TOGGLE, blue_0=TOGGLE)
+    assert step.reward == {thief: 0, opener: approx(WIN)}
+    assert step.winner == winner
+
+
+@both_rules
+def test_5_a_keyless_agent_who_is_later_in_order_wins_nothing(rules):
+    w = at_their_doors(rules, red_hand=EMPTY)
+    step = play(w, ("blue_0", "red_0"), red_0=TOGGLE, blue_0=TOGGLE)
+    assert step.reward == {"red_0": 0, "blue_0": approx(WIN)}
+
+
+# 6. The success reward goes to the first living member ---------------------------------------------------------------
+
+
+@both_rules
+@pytest.mark.parametrize("order", [("red_1", "red_0"), ("red_0", "red_1")])
+def test_6_the_eliminator_keeps_its_half_and_the_first_living_is_assigned_the_success(rules, order):
+    w = world(rules, blue=1, red=2)
+    put(w, (8, 3), EMPTY)
+    place(w, "blue_0", 8, 3, WEST)
+    place(w, "red_1", 7, 3, EAST)
+    place(w, "red_0", 6, 1, WEST)
+    step = play(w, order, red_1=TOGGLE, red_0=RIGHT)
+    assert step.reward == {"blue_0": -1, "red_0": approx(WIN), "red_1": 0.5}
+    assert step.events["red_0"] == {"elimination_win": 1, "success": pytest.approx(WIN, rel=1e-6)}
+    assert step.events["red_1"] == {"eliminated_opponents": 1}
+    assert step.winner == RED
+    assert step.done
+
+
+@both_rules
+def test_6_success_overwrites_what_was_earned_before_it_in_the_step(rules):
+    w = world(rules, blue=1, red=2)
+    place(w, "red_0", 8, 5, NORTH)
+    put(w, (8, 4), RED_KEY)
+    put(w, (7, 4), EMPTY)
+    place(w, "red_1", *RED_FRONT, WEST, RED_KEY_USED)
+    step = play(w, ("red_0", "red_1"), red_0=PICKUP, red_1=TOGGLE)
+    assert step.reward["red_0"] == approx(WIN)  # the 0.5 of the key is gone
+    assert step.reward["red_1"] == 0
+
+
+@pytest.mark.parametrize(("rules", "expected"), [("classic", WIN - 0.001), ("fair", WIN)])
+def test_6_what_is_handled_after_the_success_adds_to_it_under_classic_only(rules, expected):
+    w = world(rules, blue=1, red=2)
+    place(w, "red_0", 6, 1, WEST)
+    place(w, "red_1", *RED_FRONT, WEST, RED_KEY_USED)
+    step = play(w, ("red_1", "red_0"), red_0=PICKUP, red_1=TOGGLE)
+    assert step.reward["red_0"] == approx(expected)
+
+
+# 7. One object for two -----------------------------------------------------------------------------------------------
+
+
+@both_rules
+@pytest.mark.parametrize(("first", "second"), [("red_0", "red_1"), ("red_1", "red_0")])
+@pytest.mark.parametrize(("thing", "cell", "pay"), [(RED_KEY, (7, 4), 0.5), (RED_BALL + 1, RED_FRONT, 0.45)])
+def test_7_of_two_who_pick_up_one_object_the_second_pays(rules, first, second, thing, cell, pay):
+    w = world(rules, blue=0, red=2, obstacle=True)
+    x, y = cell
+    place(w, "red_0", x + 1, y, WEST)
+    place(w, "red_1", x, y - 1, SOUTH)
+    assert at(w, cell) == thing
+    step = play(w, (first, second), red_0=PICKUP, red_1=PICKUP)
+    assert step.reward == {first: approx(pay), second: approx(-0.001)}
+    assert at(w, cell) == EMPTY
+    assert hand(w, first) in (thing, RED_KEY_USED)
+    assert hand(w, second) == EMPTY
+    assert np.isclose(sum(step.reward.values()), pay - 0.001)
