@@ -128,6 +128,7 @@ class TrainConfig(_Part):
     entropy_decay: int = Field(ge=1)
     grad_clip: float = Field(gt=0)
     torch_threads: int = Field(ge=0)
+    shaping: str | None = None
     checkpoint_every: int = Field(ge=1)
 
     @field_validator("until", "entropy_decay", "checkpoint_every", mode="before")

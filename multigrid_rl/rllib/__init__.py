@@ -1,0 +1,1 @@
+"""The only RLlib room: env runner, algorithm, modules, callbacks, records, the training loop."""

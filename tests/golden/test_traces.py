@@ -141,10 +141,11 @@ def test_a_truncated_archive_is_refused(kept, tmp_path):
         verify_trace(path)
 
 
-def test_an_archive_with_damaged_bytes_is_refused(tmp_path):
+@pytest.mark.parametrize("percent", [17, 50, 97])
+def test_an_archive_with_damaged_bytes_is_refused(percent, tmp_path):
     whole = bytearray(SMALL.read_bytes())
-    middle = len(whole) // 2
-    whole[middle : middle + 64] = b"\xff" * 64
+    start = len(whole) * percent // 100
+    whole[start : start + 64] = b"\xff" * 64
     path = tmp_path / "damaged.npz"
     path.write_bytes(whole)
     with pytest.raises(TraceError, match="cannot be read as a NumPy archive"):

@@ -1,0 +1,130 @@
+"""PPO whose experience comes in whole batches; RLlib's own learner makes the gradient steps."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
+from ray.rllib.core.columns import Columns
+from ray.rllib.evaluation.postprocessing import Postprocessing
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
+
+from multigrid_rl.metrics import explained_variance
+from multigrid_rl.models.registry import fingerprint
+from multigrid_rl.rllib.advantages import standardise
+from multigrid_rl.rllib.env_runner import Rollout, SeatBatch
+from multigrid_rl.types import EpisodeTable
+
+
+class WeightsError(RuntimeError):
+    """An env runner played with other weights than the learner sent."""
+
+
+class BatchPPO(PPO):
+    """PPO on batches from :class:`~multigrid_rl.rllib.env_runner.BatchedEnvRunner`.
+
+    Attributes:
+        env_steps: environment steps so far.
+        policy_updates: iterations so far.
+        gradient_steps: minibatch steps so far, per module.
+        latest: what the last iteration measured, by metric name.
+        finished: episodes that finished in the last iteration.
+    """
+
+    def setup(self, config: Any) -> None:
+        """Build runners and learner, then hand the learner's weights to the runners."""
+        self.env_steps = 0
+        self.policy_updates = 0
+        self.gradient_steps = 0
+        self.latest: dict[str, float] = {}
+        self.finished: EpisodeTable | None = None
+        self._sent: dict[str, str] = {}
+        super().setup(config)
+        self.send_weights()
+
+    def training_step(self) -> None:
+        """One iteration: play, learn, send weights."""
+        marks = [time.perf_counter()]
+        rollouts = self._collect()
+        marks.append(time.perf_counter())
+        batches = {
+            seat: SeatBatch(*map(np.concatenate, zip(*(r.seats[seat] for r in rollouts), strict=True)))
+            for seat in rollouts[0].seats
+        }
+        self.env_steps += sum(r.env_steps for r in rollouts)
+        self.finished = EpisodeTable.concatenate([r.episodes for r in rollouts])
+        learned = self._learn(batches)
+        marks.append(time.perf_counter())
+        self.send_weights()
+        marks.append(time.perf_counter())
+        self.policy_updates += 1
+        sample_s, learn_s, sync_s = np.diff(marks).tolist()
+        self.latest = {"timing/sample_s": sample_s, "timing/learn_s": learn_s, "timing/sync_s": sync_s, **learned}
+        for seat, batch in batches.items():
+            self.latest[f"explained_variance/{seat}"] = explained_variance(batch.targets, batch.values)
+            self.latest[f"entropy/{seat}"] = float(batch.entropy.mean())
+
+    def _collect(self) -> list[Rollout]:
+        group = self.env_runner_group
+        if group.num_remote_workers() == 0:
+            rollouts = [self.env_runner.sample()]
+        else:
+            rollouts = group.foreach_env_runner("sample", local_env_runner=False)
+        for number, rollout in enumerate(rollouts, 1):
+            if rollout.weights != self._sent:
+                raise WeightsError(f"env runner {number} played with weights {rollout.weights}; sent were {self._sent}")
+        return list(rollouts)
+
+    def _learn(self, batches: dict[str, SeatBatch]) -> dict[str, float]:
+        policies = {
+            seat: SampleBatch(
+                {
+                    Columns.OBS: batch.obs,
+                    Columns.ACTIONS: batch.actions,
+                    Columns.ACTION_LOGP: batch.logp,
+                    Columns.ACTION_DIST_INPUTS: batch.logits,
+                    Postprocessing.ADVANTAGES: standardise(batch.advantages),
+                    Postprocessing.VALUE_TARGETS: batch.targets,
+                }
+            )
+            for seat, batch in batches.items()
+        }
+        rows = max(len(batch.obs) for batch in batches.values())
+        results = self.learner_group.update(
+            batch=MultiAgentBatch(policies, env_steps=rows),
+            timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: self.env_steps},
+            num_epochs=self.config.num_epochs,
+            minibatch_size=self.config.minibatch_size,
+            shuffle_batch_per_epoch=True,
+        )
+        self.gradient_steps += self.config.num_epochs * -(-rows // self.config.minibatch_size)
+        return _learner_metrics(results[0], list(batches))
+
+    def send_weights(self) -> None:
+        """Copy the learner's weights to every env runner and remember their fingerprints."""
+        state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
+        modules = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
+        self._sent = {name: fingerprint(weights) for name, weights in modules.items()}
+        if self.env_runner_group.num_remote_workers() == 0:
+            self.env_runner.set_state({COMPONENT_RL_MODULE: modules})
+        else:
+            self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group)
+
+
+def _learner_metrics(results: dict[str, Any], seats: list[str]) -> dict[str, float]:
+    names = {
+        "policy_loss": "policy_loss",
+        "vf_loss": "vf_loss_unclipped",
+        "grad_norm": "gradients_default_optimizer_global_norm",
+    }
+    row = {}
+    for seat in seats:
+        stats = results[seat]
+        for ours, theirs in names.items():
+            value = stats[theirs]
+            row[f"learner/{seat}/{ours}"] = float(value.peek() if hasattr(value, "peek") else value)
+    return row

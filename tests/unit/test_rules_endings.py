@@ -1,0 +1,193 @@
+"""Section 8's legitimate tactics, after which a game must still end, and doors that swing shut again."""
+
+from __future__ import annotations
+
+import pytest
+from games import (
+    BLUE_BALL,
+    BLUE_DOOR,
+    BLUE_FRONT,
+    BLUE_KEY_USED,
+    EAST,
+    NORTH,
+    RED_BALL,
+    RED_KEY_USED,
+    SOUTH,
+    WEST,
+    at,
+    clear,
+    find,
+    hand,
+    image,
+    place,
+    play,
+    put,
+    where,
+    world,
+)
+
+from multigrid_rl.world.constants import (
+    BLUE,
+    DOOR_CLOSED,
+    DOOR_LOCKED,
+    DOOR_OPEN,
+    DROP,
+    EMPTY,
+    FORWARD,
+    LEFT,
+    PICKUP,
+    TOGGLE,
+)
+
+both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])
+MAX_STEPS = 24
+WIN_AT_2 = 1 - 0.9 * 2 / 300
+
+
+def play_to_the_end(w, actions):
+    """Play ``actions`` of the seats over and over until the game ends; every reward on the way is checked to be no win."""
+    start = int(w.state.clock[0])
+    for t in range(start, MAX_STEPS):
+        step = play(w, **{seat: moves[t % len(moves)] for seat, moves in actions.items()})
+        assert step.winner == -1
+        assert step.done == step.truncated == (t + 1 == MAX_STEPS)
+    return step
+
+
+# Tactics -------------------------------------------------------------------------------------------------------------
+
+
+@both_rules
+@pytest.mark.parametrize("thing", [RED_KEY_USED, BLUE_BALL])
+def test_a_thing_dropped_before_the_other_door_shuts_it_and_the_game_ends_by_truncation(rules, thing):
+    w = world(rules, max_steps=MAX_STEPS)
+    clear(w)
+    place(w, "red_0", 9, 1, EAST, thing)
+    place(w, "blue_0", 10, 2, NORTH, BLUE_KEY_USED)
+    play(w, red_0=DROP)
+    assert at(w, BLUE_FRONT) == thing
+    last = play_to_the_end(w, {"blue_0": (FORWARD, TOGGLE)})
+    assert where(w, "blue_0") == (10, 2)
+    assert at(w, BLUE_DOOR) == DOOR_LOCKED + BLUE
+    assert not any(last.terminated.values())
+    assert last.reward == {"blue_0": 0, "red_0": 0}
+
+
+@both_rules
+def test_with_empty_hands_the_thing_before_the_own_door_cannot_be_taken_either(rules):
+    w = world(rules, max_steps=MAX_STEPS)
+    clear(w)
+    put(w, BLUE_FRONT, RED_KEY_USED)
+    place(w, "red_0", 5, 1, WEST)
+    place(w, "blue_0", 10, 2, NORTH)
+    last = play_to_the_end(w, {"blue_0": (PICKUP, FORWARD, TOGGLE, DROP)})
+    assert at(w, BLUE_FRONT) == RED_KEY_USED
+    assert hand(w, "blue_0") == EMPTY
+    assert last.truncated
+
+
+@both_rules
+def test_after_the_key_carrier_is_eliminated_the_game_ends_by_truncation(rules):
+    w = world(rules, blue=2, red=2, max_steps=MAX_STEPS)
+    clear(w)
+    place(w, "blue_0", 8, 3, WEST, BLUE_KEY_USED)
+    place(w, "red_0", 7, 3, EAST)
+    place(w, "blue_1", *BLUE_FRONT, EAST)
+    assert play(w, red_0=TOGGLE).events["blue_0"] == {"got_eliminated": 1}
+    last = play_to_the_end(w, {"blue_0": (TOGGLE,), "blue_1": (TOGGLE, DROP), "red_0": (FORWARD, LEFT)})
+    assert hand(w, "blue_0") == BLUE_KEY_USED  # it stays with its carrier for good
+    assert find(w, BLUE_KEY_USED) == []
+    assert at(w, BLUE_DOOR) == DOOR_LOCKED + BLUE
+    assert last.terminated == {"blue_0": rules == "fair", "blue_1": False, "red_0": False, "red_1": False}
+
+
+# Doors that swing shut again -----------------------------------------------------------------------------------------
+
+
+def door_left_open(rules):
+    """blue_0 was eliminated while it opened the blue door; blue_1 stands at the open door."""
+    w = world(rules, blue=2, red=2)
+    clear(w)
+    place(w, "blue_0", *BLUE_FRONT, EAST, BLUE_KEY_USED)
+    place(w, "red_0", 9, 1, EAST)
+    play(w, ("red_0", "blue_0"), red_0=TOGGLE, blue_0=TOGGLE)
+    assert at(w, BLUE_DOOR) == DOOR_OPEN + BLUE
+    place(w, "blue_1", *BLUE_FRONT, EAST)
+    place(w, "red_0", 6, 3, WEST)
+    w.observe()
+    return w
+
+
+@both_rules
+def test_an_open_door_is_seen_through_and_a_door_toggled_shut_is_not(rules):
+    w = door_left_open(rules)
+    view = image(w, "blue_1")
+    assert view[2, 3].tolist() == [4, 2, 0]
+    assert view[2, 2].tolist() == [1, 0, 0]  # (12, 1)
+    play(w, blue_1=TOGGLE)
+    view = image(w, "blue_1")
+    assert view[2, 3].tolist() == [4, 2, 1]
+    assert not view[:, :3].any()  # nothing beyond the wall and the door
+
+
+@both_rules
+def test_toggling_the_own_open_door_shuts_it_and_pays_nothing(rules):
+    w = door_left_open(rules)
+    step = play(w, blue_1=TOGGLE)
+    assert at(w, BLUE_DOOR) == DOOR_CLOSED + BLUE
+    assert set(step.reward.values()) == {0}
+    assert not step.done
+
+
+@both_rules
+def test_a_shut_door_is_no_passage(rules):
+    w = door_left_open(rules)
+    play(w, blue_1=TOGGLE)
+    play(w, blue_1=FORWARD)
+    assert where(w, "blue_1") == BLUE_FRONT
+
+
+@both_rules
+def test_a_shut_door_opens_again_without_a_key_and_wins(rules):
+    w = door_left_open(rules)
+    put(w, BLUE_DOOR, DOOR_CLOSED + BLUE)
+    step = play(w, blue_1=TOGGLE)
+    assert at(w, BLUE_DOOR) == DOOR_OPEN + BLUE
+    assert step.reward["blue_1"] == pytest.approx(WIN_AT_2, rel=1e-12)
+    assert (step.winner, step.done) == (BLUE, True)
+
+
+@both_rules
+def test_an_opponent_swings_the_door_both_ways_and_wins_nothing(rules):
+    w = door_left_open(rules)
+    place(w, "blue_1", 7, 6, SOUTH)
+    place(w, "red_0", *BLUE_FRONT, EAST)
+    for expected in (DOOR_CLOSED, DOOR_OPEN, DOOR_CLOSED):
+        step = play(w, red_0=TOGGLE)
+        assert at(w, BLUE_DOOR) == expected + BLUE
+        assert set(step.reward.values()) == {0}
+        assert step.events["red_0"] == {}
+        assert not step.done
+
+
+@both_rules
+@pytest.mark.parametrize("carried", [EMPTY, RED_KEY_USED, RED_BALL])
+def test_a_locked_door_stays_locked_for_whoever_lacks_its_key(rules, carried):
+    w = world(rules, blue=2, red=2)
+    place(w, "blue_0", *BLUE_FRONT, EAST, carried)
+    step = play(w, blue_0=TOGGLE)
+    assert at(w, BLUE_DOOR) == DOOR_LOCKED + BLUE
+    assert step.events["blue_0"] == {}
+    assert not step.done
+
+
+@both_rules
+def test_a_win_in_the_last_step_pays_a_tenth_and_is_also_truncated(rules):
+    w = world(rules, max_steps=MAX_STEPS)
+    place(w, "blue_0", *BLUE_FRONT, EAST, BLUE_KEY_USED)
+    for _ in range(MAX_STEPS - 1):
+        assert not play(w).done
+    step = play(w, blue_0=TOGGLE)
+    assert step.reward["blue_0"] == pytest.approx(0.1, rel=1e-12)
+    assert (step.truncated, step.done, step.winner) == (True, True, BLUE)
+    assert set(step.terminated.values()) == {True}

@@ -1,0 +1,360 @@
+"""Section 8: each row of the table under both rule sets, each named switch, and tactics after which a game must end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from games import (
+    BLUE_BALL,
+    BLUE_DOOR,
+    BLUE_FRONT,
+    BLUE_KEY,
+    BLUE_KEY_USED,
+    EAST,
+    NORTH,
+    RED_BALL,
+    RED_DOOR,
+    RED_FRONT,
+    RED_KEY,
+    RED_KEY_USED,
+    ROOM,
+    SOUTH,
+    WEST,
+    at,
+    find,
+    hand,
+    heading_and_mission,
+    image,
+    place,
+    play,
+    put,
+    spec,
+    where,
+    world,
+)
+
+from multigrid_rl.types import RewardWeights, Rules
+from multigrid_rl.world import constants as c
+from multigrid_rl.world.constants import BLUE, DOOR_CLOSED, DOOR_OPEN, DROP, EMPTY, FORWARD, PICKUP, RED, RIGHT, TOGGLE
+from multigrid_rl.world.engine import World
+
+WIN = 1 - 0.9 * 1 / 300
+BLUE_SIDE = (13, 2)
+both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])
+
+
+def approx(value: float):
+    return pytest.approx(value, rel=1e-12)
+
+
+def eliminated_blue_0(rules):
+    """2v2 after red_0 eliminated blue_0 on (8, 3); returns the world and the step."""
+    w = world(rules, blue=2, red=2)
+    put(w, (8, 3), EMPTY)
+    place(w, "blue_0", 8, 3, WEST)
+    place(w, "red_0", 7, 3, EAST)
+    return w, play(w, ("red_0",), red_0=TOGGLE)
+
+
+# Door test -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rules", "reward", "winner"), [("classic", WIN, RED), ("fair", 0, -1)])
+def test_door_test_asks_for_any_open_door_or_for_the_own_one(rules, reward, winner):
+    w = world(rules, blue=2, red=1)
+    put(w, BLUE_DOOR, DOOR_OPEN + BLUE)
+    place(w, "red_0", *RED_FRONT, WEST)
+    step = play(w, red_0=TOGGLE)
+    assert step.reward["red_0"] == approx(reward)
+    assert (step.winner, step.done) == (winner, winner == RED)
+
+
+# Handling order ------------------------------------------------------------------------------------------------------
+
+
+def two_want_one_cell(rules, games):
+    w = World(spec(rules, blue=0, red=2), games, seed=3, auto_reset=False)
+    w.state.position[:] = [c.cell_index(6, 3), c.cell_index(8, 3)]
+    w.state.heading[:] = [EAST, WEST]
+    w.step(np.full((games, 2), FORWARD, np.int8))
+    return w.state.position[:, 0] == c.cell_index(7, 3)
+
+
+def test_order_is_the_index_order_under_classic():
+    assert two_want_one_cell("classic", 200).all()
+
+
+def test_order_is_random_and_even_under_fair():
+    games = 4000
+    first = two_want_one_cell("fair", games).sum()
+    assert abs(first - games / 2) < 5 * np.sqrt(games / 4)
+
+
+def test_order_is_drawn_anew_each_step_under_fair():
+    w = world("fair", blue=0, red=2)
+    firsts = set()
+    for _ in range(40):
+        place(w, "red_0", 6, 3, EAST)
+        place(w, "red_1", 8, 3, WEST)
+        play(w, red_0=FORWARD, red_1=FORWARD)
+        firsts.add(where(w, "red_0") == (7, 3))
+    assert firsts == {True, False}
+
+
+def test_every_order_of_four_agents_comes_up_equally_often_under_fair():
+    games = 4800
+    w = World(spec("fair", blue=2, red=2), games, seed=1)
+    w.step(np.full((games, 4), c.DONE, np.int8))
+    _, counts = np.unique(w.state.order, axis=0, return_counts=True)
+    assert len(counts) == 24
+    assert abs(counts - games / 24).max() < 5 * np.sqrt(games / 24)
+
+
+@both_rules
+def test_an_order_given_by_the_caller_is_followed(rules):
+    for _ in range(10):
+        w = world(rules, blue=0, red=2)
+        place(w, "red_0", 6, 3, EAST)
+        place(w, "red_1", 8, 3, WEST)
+        play(w, ("red_1", "red_0"), red_0=FORWARD, red_1=FORWARD)
+        assert where(w, "red_1") == (7, 3)
+
+
+# Winner eliminated in the winning step -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rules", "rewards", "flags"), [
+    ("classic", (WIN - 1, 0.5), {"door_win", "got_eliminated"}),
+    ("fair", (WIN, 0), {"door_win"}),
+])  # fmt: skip
+def test_a_winner_can_be_eliminated_in_the_winning_step_under_classic_only(rules, rewards, flags):
+    w = world(rules)
+    place(w, "blue_0", *BLUE_FRONT, EAST, BLUE_KEY_USED)
+    place(w, "red_0", 9, 1, EAST)
+    step = play(w, ("blue_0", "red_0"), red_0=TOGGLE, blue_0=TOGGLE)
+    assert (step.reward["blue_0"], step.reward["red_0"]) == (approx(rewards[0]), rewards[1])
+    assert set(step.events["blue_0"]) - {"success", "door_open"} == flags
+
+
+# Eliminated agents ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rules", "reported"), [("classic", False), ("fair", True)])
+def test_elimination_is_reported_at_once_under_fair_and_at_the_end_under_classic(rules, reported):
+    w, step = eliminated_blue_0(rules)
+    assert step.terminated == {"blue_0": reported, "blue_1": False, "red_0": False, "red_1": False}
+    assert play(w).terminated["blue_0"] == reported
+    place(w, "red_0", *RED_FRONT, WEST, RED_KEY_USED)
+    assert set(play(w, red_0=TOGGLE).terminated.values()) == {True}
+
+
+@pytest.mark.parametrize(("rules", "penalty"), [("classic", -0.001), ("fair", 0)])
+def test_pickups_of_the_eliminated_cost_under_classic_only(rules, penalty):
+    w, step = eliminated_blue_0(rules)
+    assert step.reward["blue_0"] == -1
+    for _ in range(3):
+        after = play(w, blue_0=PICKUP)
+        assert after.reward == {"blue_0": approx(penalty), "blue_1": 0, "red_0": 0, "red_1": 0}
+        assert ("invalid_pickup" in after.events["blue_0"]) == (penalty < 0)
+
+
+@pytest.mark.parametrize(("rules", "reward"), [("classic", -1.001), ("fair", -1)])
+def test_a_pickup_in_the_step_of_the_elimination_costs_under_classic_only(rules, reward):
+    w = world(rules, blue=2, red=2)
+    place(w, "blue_0", 8, 5, WEST)
+    place(w, "red_0", 7, 5, EAST)
+    assert play(w, ("red_0", "blue_0"), red_0=TOGGLE, blue_0=PICKUP).reward["blue_0"] == approx(reward)
+
+
+@pytest.mark.parametrize(("rules", "acted"), [("classic", True), ("fair", False)])
+def test_eliminated_agents_leave_the_training_batch_under_fair_only(rules, acted):
+    w, step = eliminated_blue_0(rules)
+    assert set(step.acted.values()) == {True}  # the step of the elimination itself still counts
+    assert play(w).acted == {"blue_0": acted, "blue_1": True, "red_0": True, "red_1": True}
+
+
+@both_rules
+def test_eliminated_agents_do_not_move_and_still_observe_from_the_side_room(rules):
+    w, _ = eliminated_blue_0(rules)
+    for action in range(7):
+        play(w, blue_0=action)
+        assert where(w, "blue_0") == BLUE_SIDE
+        assert heading_and_mission(w, "blue_0")[0] == WEST
+    assert image(w, "blue_0")[2, 3].tolist() == [1, 0, 0]  # (12, 2)
+    assert image(w, "blue_0")[2, 2].tolist() == [2, 5, 0]  # (11, 2)
+
+
+@pytest.mark.parametrize(("rules", "again"), [("classic", True), ("fair", False)])
+def test_an_eliminated_agent_is_eliminated_a_second_time_under_classic_only(rules, again):
+    w, _ = eliminated_blue_0(rules)
+    put(w, BLUE_DOOR, DOOR_OPEN + BLUE)
+    place(w, "red_0", *BLUE_FRONT, EAST)
+    play(w, red_0=FORWARD)
+    assert where(w, "red_0") == BLUE_DOOR
+    play(w, red_0=FORWARD)
+    play(w, red_0=RIGHT)
+    play(w, red_0=FORWARD)
+    assert where(w, "red_0") == (12, 2)
+    play(w, red_0=c.LEFT)
+    play(w, red_0=FORWARD)
+    assert where(w, "red_0") == (12, 2)  # (13, 2) is taken by the eliminated
+    step = play(w, red_0=TOGGLE)
+    assert step.reward == {"blue_0": -1 if again else 0, "blue_1": 0, "red_0": 0.5 if again else 0, "red_1": 0}
+    assert ("got_eliminated" in step.events["blue_0"]) == again
+    assert not step.done
+
+
+# Mission in the observation ------------------------------------------------------------------------------------------
+
+
+def test_first_mission_is_random_under_classic_and_the_first_string_under_fair():
+    classic = World(spec("classic"), 400, seed=5)
+    assert np.bincount(classic.state.mission[:, 0], minlength=4).min() > 60
+    assert (classic.state.mission[:, :1] == classic.state.mission).all()  # the same for all agents
+    assert (classic.outputs.tokens[..., -1] == classic.state.mission).all()
+    fair = World(spec("fair"), 400, seed=5)
+    assert not fair.outputs.tokens[..., -1].any()
+    assert not fair.outputs.obs_mission.any()
+
+
+@pytest.mark.parametrize(("rules", "tokens", "strings"), [
+    ("classic", [1, 1, 0], [1, 1, 3]),  # the step of the pickup still shows the old one
+    ("fair", [0, 3, 3], [0, 3, 3]),
+])  # fmt: skip
+def test_mission_token_is_late_and_zero_under_classic_and_true_at_once_under_fair(rules, tokens, strings):
+    w = world(rules)
+    if rules == "classic":
+        w.state.mission[:] = w.state.mission_value[:] = 1
+        w.observe()
+    place(w, "red_0", 7, 3, SOUTH)
+    seen = [(heading_and_mission(w, "red_0")[1], int(w.outputs.obs_mission[0, 1]))]
+    for action in (PICKUP, c.DONE):
+        play(w, red_0=action)
+        seen.append((heading_and_mission(w, "red_0")[1], int(w.outputs.obs_mission[0, 1])))
+    assert seen == list(zip(tokens, strings, strict=True))
+
+
+# Random keys ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rules", "before_doors"), [("classic", True), ("fair", False)])
+@pytest.mark.parametrize("code", [RED_KEY, BLUE_KEY])
+def test_random_keys_land_before_doors_under_classic_only(rules, before_doors, code):
+    w = World(spec(rules, random_keys=True), 4000, seed=11)
+    seen = {divmod(int(k), 8) for k in np.argmax(w.state.cells == code, axis=1)}
+    assert (RED_FRONT in seen, BLUE_FRONT in seen) == (before_doors, before_doors)
+    assert seen == set(ROOM) - {(9, 1), (6, 6)} - (set() if before_doors else {RED_FRONT, BLUE_FRONT})
+
+
+# Number of eliminated opponents --------------------------------------------------------------------------------------
+
+
+@both_rules
+def test_events_tell_victims_of_the_eliminator_from_the_rewarded_winner(rules):
+    _, step = eliminated_blue_0(rules)
+    assert step.events["red_0"] == {"eliminated_opponents": 1}  # fair counts 1 here, classic 0
+    w = world(rules, blue=1, red=2)
+    place(w, "blue_0", 8, 5, WEST)
+    place(w, "red_1", 7, 5, EAST)
+    last = play(w, red_1=TOGGLE).events
+    assert last["red_1"] == {"eliminated_opponents": 1}  # fair: 1 for red_1, classic: 1 for red_0
+    assert last["red_0"]["elimination_win"] == 1
+    assert "eliminated_opponents" not in last["red_0"]
+
+
+# View of the final step ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rules", "shown"), [("classic", [10, 2, WEST]), ("fair", [1, 0, 0])])
+def test_the_victim_is_shown_where_it_stood_under_classic_only(rules, shown):
+    for team in (1, 2):  # the last step of a game, and a step within one
+        w = world(rules, blue=team, red=2)
+        place(w, "blue_0", 8, 5, WEST)
+        place(w, "red_0", 7, 5, EAST)
+        step = play(w, ("red_0",), red_0=TOGGLE)
+        assert step.done == (team == 1)
+        assert image(w, "red_0")[2, 3].tolist() == shown
+
+
+# Named switches ------------------------------------------------------------------------------------------------------
+
+
+def ball_pays(steps, rules, **settings):
+    w = world(rules, blue=0, red=1, obstacle=True, **settings)
+    place(w, "red_0", 6, 6, WEST)
+    return [play(w, red_0=PICKUP).reward["red_0"] for _ in range(steps)]
+
+
+@pytest.mark.parametrize("base", [Rules.classic(), Rules.fair()], ids=["classic", "fair"])
+def test_ball_pay_repeat_or_once(base):
+    assert ball_pays(4, base) == approx([0.45, 0.405, 0.32805, 0.5 * 0.9**8])
+    assert ball_pays(4, replace(base, ball_pay="once")) == approx([0.45, -0.001, -0.001, -0.001])
+
+
+def test_ball_pay_once_does_not_pay_after_the_ball_was_put_back():
+    w = world(Rules(ball_pay="once"), blue=0, red=1, obstacle=True)
+    place(w, "red_0", 6, 6, WEST)
+    pays = [play(w, red_0=action).reward["red_0"] for action in (PICKUP, DROP, PICKUP)]
+    assert pays == approx([0.45, 0, -0.001])
+
+
+def test_ball_discount_squared_or_geometric():
+    assert ball_pays(4, Rules(ball_discount="squared")) == approx([0.5 * 0.9 ** (2**k) for k in range(4)])
+    assert ball_pays(4, Rules(ball_discount="geometric")) == approx([0.5 * 0.9 ** (k + 1) for k in range(4)])
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0])
+def test_the_discount_factor_of_the_weights_is_used(factor):
+    weights = RewardWeights(ball_pickup=2.0, ball_discount=factor)
+    squared = [2 * factor ** (2**k) for k in range(3)]
+    assert ball_pays(3, Rules.fair(), reward=weights) == approx(squared)
+
+
+@pytest.mark.parametrize(("switch", "expected"), [("assign", WIN), ("add", 0.5 + WIN)])
+def test_success_reward_assign_or_add(switch, expected):
+    w = world(Rules(success_reward=switch), blue=0, red=2)
+    place(w, "red_0", 7, 3, SOUTH)
+    place(w, "red_1", *RED_FRONT, WEST, RED_KEY_USED)
+    step = play(w, ("red_0", "red_1"), red_0=PICKUP, red_1=TOGGLE)
+    assert step.reward == {"red_0": approx(expected), "red_1": 0}
+
+
+@pytest.mark.parametrize(("switch", "second"), [("first_living", 0), ("all_living", WIN)])
+def test_success_to_the_first_living_or_all_living(switch, second):
+    w = world(Rules(success_to=switch), blue=1, red=3)
+    place(w, "red_1", *RED_FRONT, WEST, RED_KEY_USED)
+    w.state.out[0, w.spec.seats.index("red_2")] = 1
+    step = play(w, red_1=TOGGLE)
+    assert step.reward == {"blue_0": 0, "red_0": approx(WIN), "red_1": approx(second), "red_2": 0}
+    assert ("door_win" in step.events["red_1"]) == (second > 0)
+
+
+@pytest.mark.parametrize("switch", ["kept", "dropped"])
+def test_eliminated_key_kept_or_dropped(switch):
+    w = world(Rules(eliminated_key=switch), blue=2, red=2)
+    put(w, (8, 3), EMPTY)
+    place(w, "blue_0", 8, 3, WEST, BLUE_KEY_USED)
+    place(w, "red_0", 7, 3, EAST)
+    play(w, red_0=TOGGLE)
+    place(w, "blue_1", 9, 3, WEST)
+    step = play(w, blue_1=PICKUP)
+    dropped = switch == "dropped"
+    assert hand(w, "blue_0") == (EMPTY if dropped else BLUE_KEY_USED)
+    assert hand(w, "blue_1") == (BLUE_KEY_USED if dropped else EMPTY)
+    assert image(w, "blue_0")[2, 4].tolist() == ([1, 0, 0] if dropped else [5, 2, 3])
+    assert step.reward["blue_1"] == approx(-0.001)  # a key picked up again costs what an empty cell costs
+    assert find(w, BLUE_KEY_USED) == []
+
+
+def test_eliminated_key_dropped_in_a_doorway_leaves_the_door_whole():
+    w = world(Rules(eliminated_key="dropped"), blue=2, red=2)
+    put(w, (8, 3), EMPTY)
+    put(w, BLUE_DOOR, DOOR_OPEN + BLUE)
+    place(w, "blue_0", *BLUE_DOOR, WEST, BLUE_KEY_USED)
+    place(w, "red_0", *BLUE_FRONT, EAST)
+    step = play(w, red_0=TOGGLE)
+    assert step.events["blue_0"] == {"got_eliminated": 1}
+    assert at(w, BLUE_DOOR) in (DOOR_OPEN + BLUE, DOOR_CLOSED + BLUE)
+    assert len(find(w, BLUE_KEY_USED)) + (hand(w, "blue_0") == BLUE_KEY_USED) == 1

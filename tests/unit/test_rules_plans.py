@@ -1,0 +1,202 @@
+"""Whole games: the plans of section 9, missions on the way, truncation, and who step answers for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from games import (
+    BLUE_FRONT,
+    BLUE_KEY,
+    EAST,
+    RED_FRONT,
+    RED_KEY,
+    ROOM,
+    SOUTH,
+    WEST,
+    clear,
+    key_and_door_plan,
+    place,
+    play,
+    put,
+    spec,
+    world,
+)
+
+from multigrid_rl.world.constants import BLUE, DROP, PICKUP, RED
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.units import Units
+
+both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])
+RED_START, BLUE_START = (9, 1, WEST), (6, 6, EAST)
+#: Clear the ball away, paid n times, then key and door; found by exhaustive search over pose, hand, key and ball cell.
+OBSTACLE_PLANS = {
+    1: "02222212223122413122125",
+    2: "022222122233122413122125",
+    6: "0222221222333333122413122125",
+}
+
+
+def run(w, seat, plan):
+    """Play the plan of one seat; the others stand still. Returns the return of ``seat`` and the last step."""
+    total = 0.0
+    for k, action in enumerate(plan, 1):
+        step = play(w, **{seat: int(action)})
+        total += step.reward[seat]
+        assert step.done == (k == len(plan))
+    return total, step
+
+
+# Plans ---------------------------------------------------------------------------------------------------------------
+
+
+@both_rules
+@pytest.mark.parametrize(("limit", "view", "published"), [(1000, 7, 1.4883), (1280, 5, 1.4909)])
+def test_single_red_wins_in_13_steps_at_best(rules, limit, view, published):
+    plan = key_and_door_plan(RED_START, (7, 4), (*RED_FRONT, WEST))
+    assert len(plan) == 13
+    total, last = run(world(rules, blue=0, red=1, max_steps=limit, view_size=view), "red_0", plan)
+    assert total == pytest.approx(0.5 + 1 - 0.9 * 13 / limit, rel=1e-12)
+    assert total == pytest.approx(published, abs=5e-5)
+    assert (last.winner, last.truncated) == (RED, False)
+
+
+@both_rules
+@pytest.mark.parametrize(("pickups", "steps", "v2", "v3"), [
+    (1, 23, 1.9293, 1.9338), (2, 24, 2.3334, 2.3381), (6, 28, 2.9829, 2.9884),
+])  # fmt: skip
+def test_single_red_with_obstacle_earns_what_section_9_says(rules, pickups, steps, v2, v3):
+    plan = OBSTACLE_PLANS[pickups]
+    assert len(plan) == steps
+    for limit, published in ((1000, v2), (1280, v3)):
+        total, last = run(world(rules, blue=0, red=1, obstacle=True, max_steps=limit), "red_0", plan)
+        balls = sum(0.5 * 0.9 ** (2**k) for k in range(pickups))
+        assert total == pytest.approx(0.5 + balls + 1 - 0.9 * steps / limit, rel=1e-12)
+        assert total == pytest.approx(published, abs=5.1e-5)
+        assert last.winner == RED
+
+
+@both_rules
+@pytest.mark.parametrize(("seat", "start", "goal", "code", "winner"), [
+    ("red_0", RED_START, (*RED_FRONT, WEST), RED_KEY, RED),
+    ("blue_0", BLUE_START, (*BLUE_FRONT, EAST), BLUE_KEY, BLUE),
+])  # fmt: skip
+def test_1v1_key_and_door_takes_13_to_15_steps_from_every_key_cell(rules, seat, start, goal, code, winner):
+    lengths = []
+    for key in (cell for cell in ROOM if cell not in ((9, 1), (6, 6))):
+        plan = key_and_door_plan(start, key, goal)
+        w = world(rules)
+        clear(w)
+        put(w, key, code)
+        bystander = "blue_0" if seat == "red_0" else "red_0"
+        place(w, bystander, 2, 2, EAST)  # the opponent is ignored: out of the way
+        total, last = run(w, seat, plan)
+        assert total == pytest.approx(1.5 - 0.9 * len(plan) / 300, rel=1e-12)
+        assert (last.winner, last.reward[bystander]) == (winner, 0)
+        lengths.append(len(plan))
+    assert (len(lengths), min(lengths), max(lengths)) == (34, 13, 15)
+    assert np.mean(lengths) == pytest.approx(13.35, abs=0.005)
+    assert 1.5 - 0.9 * min(lengths) / 300 == pytest.approx(1.461)
+
+
+# Truncation ----------------------------------------------------------------------------------------------------------
+
+
+@both_rules
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_a_game_nobody_wins_is_truncated_after_max_steps(rules, limit):
+    w = world(rules, max_steps=limit)
+    for k in range(1, limit + 1):
+        step = play(w)
+        assert (step.truncated, step.done) == (k == limit, k == limit)
+        assert not any(step.terminated.values())
+    assert step.winner == -1
+
+
+# Missions ------------------------------------------------------------------------------------------------------------
+
+
+def missions(w):
+    return dict(zip(w.spec.seats, w.state.mission[0].tolist(), strict=True))
+
+
+@both_rules
+def test_the_key_sends_its_taker_to_the_door_and_the_mates_to_the_ball(rules):
+    w = world(rules, blue=2, red=2)
+    w.state.mission[:] = 0
+    place(w, "red_1", 7, 3, SOUTH)
+    play(w, red_1=PICKUP)
+    assert missions(w) == {"blue_0": 0, "blue_1": 0, "red_0": 2, "red_1": 3}
+
+
+@both_rules
+def test_the_ball_sends_mates_without_the_key_to_the_key_and_with_it_to_the_door(rules):
+    w = world(rules, blue=0, red=3, obstacle=True)
+    w.state.mission[:] = 0
+    place(w, "red_0", 7, 3, SOUTH)
+    place(w, "red_1", 5, 5, SOUTH)
+    play(w, red_1=PICKUP)
+    assert missions(w) == {"red_0": 1, "red_1": 2, "red_2": 1}
+    play(w, red_0=PICKUP)
+    assert missions(w) == {"red_0": 3, "red_1": 2, "red_2": 2}
+    play(w, red_1=PICKUP)
+    assert missions(w) == {"red_0": 3, "red_1": 2, "red_2": 1}
+
+
+@both_rules
+def test_pickups_that_cost_leave_missions_alone(rules):
+    w = world(rules, blue=0, red=2)
+    place(w, "red_0", 7, 3, SOUTH)
+    play(w, red_0=PICKUP)
+    w.state.mission[:] = 0
+    for action in (PICKUP, DROP, PICKUP):
+        play(w, red_0=action, red_1=PICKUP)
+    assert missions(w) == {"red_0": 0, "red_1": 0}
+
+
+# Seeds ---------------------------------------------------------------------------------------------------------------
+
+
+@both_rules
+def test_keys_follow_from_the_seed(rules):
+    def layouts(seed):
+        return World(spec(rules, random_keys=True), 50, seed=seed).state.cells.copy()
+
+    assert np.array_equal(layouts(7), layouts(7))
+    assert not np.array_equal(layouts(7), layouts(8))
+    w = World(spec(rules, random_keys=True), 50, seed=1)
+    w.reset()
+    assert not np.array_equal(w.state.cells, layouts(1))  # without a seed the streams go on
+    w.reset(seed=7)
+    assert np.array_equal(w.state.cells, layouts(7))
+
+
+def test_reset_of_some_games_leaves_the_others_alone():
+    w = World(spec("fair", random_keys=True), 6, seed=1)
+    for _ in range(3):
+        w.step(np.zeros((6, 2), np.int8))
+    before = w.state.cells.copy(), w.state.clock.copy()
+    which = np.array([1, 0, 0, 1, 0, 0], np.bool_)
+    w.reset(which=which)
+    assert w.state.clock.tolist() == [0, 3, 3, 0, 3, 3]
+    assert np.array_equal(w.state.cells[~which], before[0][~which])
+    assert w.state.heading[:, 1].tolist() == [WEST, NORTH + 0, 3, WEST, 3, 3]
+
+
+# Units ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["DTDE", "CTDE"])
+def test_agents_are_the_units_of_dtde_and_ctde(scheme):
+    units = Units(spec(blue=1, red=2), scheme)
+    assert units.names == ("blue_0", "red_0", "red_1")
+    assert units.total(np.array([[1.0, 2, 3]])).tolist() == [[1, 2, 3]]
+
+
+def test_teams_are_the_units_of_ctce():
+    units = Units(spec(blue=1, red=2), "CTCE")
+    assert units.names == ("blue", "red")
+    assert units.total(np.array([[1.0, 2, 3]])).tolist() == [[1, 5]]
+    flags = np.array([[True, True, False], [False, True, True]])
+    assert units.any(flags).tolist() == [[True, True], [False, True]]
+    assert units.all(flags).tolist() == [[True, False], [False, True]]
+    assert Units(spec(blue=0, red=2), "CTCE").names == ("red",)
