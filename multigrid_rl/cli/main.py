@@ -1,7 +1,115 @@
-"""The ``multigrid-rl`` command."""
+"""The ``multigrid-rl`` command: parse, load, call. Heavy rooms are imported by the verb that needs them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+from multigrid_rl.config import ConfigError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split(":")[0])
+
+
+def fail(message: object) -> typer.Exit:
+    """Print one line to stderr; raise the result to leave with status 2."""
+    typer.echo(f"multigrid-rl: {message}", err=True)
+    return typer.Exit(2)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn mistakes in what the user gave into one line and status 2."""
+    from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
+
+    try:
+        yield
+    except (ConfigError, PlayerError) as error:
+        raise fail(error) from error
+
+
+@app.command()
+def train(
+    overrides: Annotated[list[str] | None, typer.Argument(help="Hydra overrides: scenario=1v1 seed=3 train.lr=3e-4")] = None,
+    until: Annotated[float | None, typer.Option(help="Environment steps at which the run ends at the latest.")] = None,
+    require_gates: Annotated[bool, typer.Option("--require-gates", help="Leave with status 1 unless all gates were held.")] = False,
+) -> None:
+    """Train the learning seats of a scenario and judge them by its gates."""
+    from multigrid_rl.cli.training import run_training  # noqa: PLC0415
+
+    given = list(overrides or [])
+    if until is not None:
+        if until != int(until):
+            raise fail(f"--until {until}: allowed is a whole number of environment steps")
+        given.append(f"train.until={int(until)}")
+    with one_line_errors():
+        verdict = run_training(given)
+    if require_gates and not verdict["held"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def players(
+    measure: Annotated[int, typer.Option(help="Play so many games against random now instead of quoting the catalogue.")] = 0,
+    scenario: Annotated[str, typer.Option(help="Scenario of the games played now.")] = "1v1",
+    checkpoints: Annotated[Path | None, typer.Option(help="Folder of frozen players.")] = None,
+) -> None:
+    """List the players with their measured strength."""
+    from multigrid_rl.cli.listing import list_players  # noqa: PLC0415
+
+    with one_line_errors():
+        list_players(checkpoints, measure, scenario)
+
+
+@app.command()
+def freeze(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    seat: Annotated[str, typer.Option(help="Seat to freeze, for example blue_0.")],
+    name: Annotated[str, typer.Option(help="Name in the catalogue, for example blue-rookie.")],
+    checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")] = None,
+    episodes: Annotated[int, typer.Option(min=100, help="Games that measure its strength.")] = 1000,
+    checkpoints: Annotated[Path | None, typer.Option(help="Folder of frozen players.")] = None,
+) -> None:
+    """Turn a trained seat into a frozen player: model, card and catalogue entry. Never overwrites."""
+    from multigrid_rl.config import data_root  # noqa: PLC0415
+    from multigrid_rl.players.catalogue import Catalogue  # noqa: PLC0415
+    from multigrid_rl.players.freeze import freeze as freeze_player  # noqa: PLC0415
+    from multigrid_rl.players.freeze import run_player  # noqa: PLC0415
+
+    with one_line_errors():
+        catalogue = Catalogue(checkpoints or data_root() / "checkpoints")
+        card = freeze_player(run_player(run, seat, checkpoint), name, catalogue, episodes)
+    won, base = card.strength[0], card.baseline[0]
+    typer.echo(f"froze {catalogue.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
+    typer.echo(
+        f"{won.episodes} games against {won.opponent}: win {won.win:.1%}, draw {won.draw:.1%}, loss {won.loss:.1%} "
+        f"(random itself: win {base.win:.1%}, draw {base.draw:.1%}, loss {base.loss:.1%})"
+    )
+
+
+@app.command("verify-trace")
+def verify_trace(files: Annotated[list[Path], typer.Argument(help="Recorded episodes, .npz")]) -> None:
+    """Replay recorded episodes and compare every array that the rules determine."""
+    from multigrid_rl.world.traces import TraceError  # noqa: PLC0415
+    from multigrid_rl.world.traces import verify_trace as verify  # noqa: PLC0415
+
+    bad = False
+    for file in files:
+        try:
+            report = verify(file)
+        except TraceError as error:
+            bad = True
+            typer.echo(f"{file}: {error}")
+            continue
+        outcome = "identical" if report.divergence is None else f"{report.divergence}"
+        bad |= report.divergence is not None
+        typer.echo(f"{file}: {outcome} ({report.config}, {report.episodes} episodes, {report.steps} steps)" if report.divergence is None else f"{file}: {outcome}")
+    if bad:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    app()

@@ -33,6 +33,7 @@ class BatchPPO(PPO):
         gradient_steps: minibatch steps so far, per module.
         latest: what the last iteration measured, by metric name.
         finished: episodes that finished in the last iteration.
+        sent_weights: fingerprints of the weights that every env runner was sent, by module.
     """
 
     def setup(self, config: Any) -> None:
@@ -42,7 +43,7 @@ class BatchPPO(PPO):
         self.gradient_steps = 0
         self.latest: dict[str, float] = {}
         self.finished: EpisodeTable | None = None
-        self._sent: dict[str, str] = {}
+        self.sent_weights: dict[str, str] = {}
         super().setup(config)
         self.send_weights()
 
@@ -75,8 +76,8 @@ class BatchPPO(PPO):
         else:
             rollouts = group.foreach_env_runner("sample", local_env_runner=False)
         for number, rollout in enumerate(rollouts, 1):
-            if rollout.weights != self._sent:
-                raise WeightsError(f"env runner {number} played with weights {rollout.weights}; sent were {self._sent}")
+            if rollout.weights != self.sent_weights:
+                raise WeightsError(f"env runner {number} played with weights {rollout.weights}; sent were {self.sent_weights}")
         return list(rollouts)
 
     def _learn(self, batches: dict[str, SeatBatch]) -> dict[str, float]:
@@ -108,7 +109,7 @@ class BatchPPO(PPO):
         """Copy the learner's weights to every env runner and remember their fingerprints."""
         state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
         modules = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
-        self._sent = {name: fingerprint(weights) for name, weights in modules.items()}
+        self.sent_weights = {name: fingerprint(weights) for name, weights in modules.items()}
         if self.env_runner_group.num_remote_workers() == 0:
             self.env_runner.set_state({COMPONENT_RL_MODULE: modules})
         else:

@@ -7,6 +7,7 @@ from typing import Any
 from ray.rllib.algorithms.ppo import PPOConfig
 
 from multigrid_rl.config import RunConfig, available_cpus
+from multigrid_rl.gates import Gate
 from multigrid_rl.players.cards import token_categories
 from multigrid_rl.players.factory import MatchFactory
 from multigrid_rl.rllib.algorithm import BatchPPO
@@ -45,7 +46,12 @@ def algorithm_config(config: RunConfig, factory: MatchFactory) -> PPOConfig:
             env=None,
             observation_space=one.observation_space,
             action_space=one.action_space,
-            env_config={"factory": factory, "num_envs": train.num_envs // max(runners, 1), "num_steps": train.num_steps},
+            env_config={
+                "factory": factory,
+                "num_envs": train.num_envs // max(runners, 1),
+                "num_steps": train.num_steps,
+                "gates": gates_of(config),
+            },
         )
         .env_runners(
             env_runner_cls=BatchedEnvRunner,
@@ -73,6 +79,21 @@ def algorithm_config(config: RunConfig, factory: MatchFactory) -> PPOConfig:
         .callbacks(GateCallback)
         .debugging(seed=config.seed)
     )
+
+
+def gates_of(config: RunConfig) -> list[Gate]:
+    """The scenario's gates for the learning seats."""
+    return [
+        Gate(
+            metric=metric,
+            comparison="<=" if gate.at_most is not None else ">=",
+            bound=gate.at_most if gate.at_most is not None else float(gate.at_least or 0.0),
+            hold=gate.hold,
+            share=gate.share,
+            window=gate.window,
+        )
+        for metric, gate in config.scenario.gate_list()
+    ]
 
 
 def _seat_is_module(seat: str, *_: Any, **__: Any) -> str:

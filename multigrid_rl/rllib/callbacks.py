@@ -34,8 +34,8 @@ class GateCallback(RLlibCallback):  # type: ignore[misc]
     """Adds our row to every result and reports to the gate keeper whenever enough episodes have finished."""
 
     def on_algorithm_init(self, *, algorithm: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Start counting. ``algorithm.keeper`` may be replaced by one with gates before the first iteration."""
-        algorithm.keeper = GateKeeper([])
+        """Start counting."""
+        algorithm.keeper = GateKeeper(algorithm.config.env_config["gates"])
         algorithm.began = time.perf_counter()
         self._pending: list[EpisodeTable] = []
         self._episodes = 0

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env.env_runner import EnvRunner
+from ray.rllib.utils.checkpoints import Checkpointable
 
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.match import LEARNER_PURPOSE
@@ -57,7 +58,7 @@ class _Buffer:
         self.terminated, self.acted = (np.empty((steps, games), np.bool_) for _ in range(2))
 
 
-class BatchedEnvRunner(EnvRunner):
+class BatchedEnvRunner(EnvRunner, Checkpointable):  # type: ignore[misc]
     """Plays ``num_envs`` games for ``num_steps`` steps with the current weights.
 
     ``config.env_config`` holds ``factory`` (builds the batched environment), ``num_envs``, ``num_steps`` and
@@ -171,6 +172,14 @@ class BatchedEnvRunner(EnvRunner):
         """Take over weights."""
         if COMPONENT_RL_MODULE in state:
             self.module.set_state(state[COMPONENT_RL_MODULE])
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple[()], dict[str, Any]]:
+        """How RLlib builds this runner again from a checkpoint."""
+        return (), {"config": self.config, "worker_index": self.worker_index, "num_workers": self.num_workers}
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """The modules, as a part of their own in checkpoints."""
+        return [(COMPONENT_RL_MODULE, self.module)]
 
     def get_metrics(self) -> Any:
         """RLlib's own metrics: none; everything is in the rollout."""

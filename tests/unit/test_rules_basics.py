@@ -35,8 +35,20 @@ from games import (
 
 from multigrid_rl.types import RewardWeights
 from multigrid_rl.world import constants as c
-from multigrid_rl.world.constants import BLUE, DOOR_LOCKED, DOOR_OPEN, DROP, EMPTY, FORWARD, LEFT, PICKUP, RED, RIGHT
-from multigrid_rl.world.constants import TOGGLE, WALL
+from multigrid_rl.world.constants import (
+    BLUE,
+    DOOR_LOCKED,
+    DOOR_OPEN,
+    DROP,
+    EMPTY,
+    FORWARD,
+    LEFT,
+    PICKUP,
+    RED,
+    RIGHT,
+    TOGGLE,
+    WALL,
+)
 from multigrid_rl.world.engine import World
 
 both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])
@@ -250,7 +262,7 @@ def test_a_held_ball_pays_again_and_again_on_its_starting_cell(rules):
     place(w, "red_0", 5, 5, SOUTH)
     pays = [play(w, red_0=PICKUP).reward["red_0"] for _ in range(7)]
     assert pays == approx([0.5 * 0.9 ** (2**k) for k in range(7)])
-    assert pays == pytest.approx([0.45, 0.405, 0.32805, 0.215234, 0.092651, 0.017169, 0.000590], abs=5e-7)
+    assert pays == pytest.approx([0.45, 0.405, 0.32805, 0.215234, 0.092651, 0.017168, 0.000590], abs=5e-7)
     total = sum(pays) + sum(play(w, red_0=PICKUP).reward["red_0"] for _ in range(40))
     assert total == pytest.approx(1.508693, abs=5e-7)
 

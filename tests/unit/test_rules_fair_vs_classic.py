@@ -7,15 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from games import (
-    BLUE_BALL,
     BLUE_DOOR,
     BLUE_FRONT,
     BLUE_KEY,
     BLUE_KEY_USED,
     EAST,
-    NORTH,
-    RED_BALL,
-    RED_DOOR,
     RED_FRONT,
     RED_KEY,
     RED_KEY_USED,

@@ -8,6 +8,7 @@ from games import (
     BLUE_FRONT,
     BLUE_KEY,
     EAST,
+    NORTH,
     RED_FRONT,
     RED_KEY,
     ROOM,
@@ -179,7 +180,7 @@ def test_reset_of_some_games_leaves_the_others_alone():
     w.reset(which=which)
     assert w.state.clock.tolist() == [0, 3, 3, 0, 3, 3]
     assert np.array_equal(w.state.cells[~which], before[0][~which])
-    assert w.state.heading[:, 1].tolist() == [WEST, NORTH + 0, 3, WEST, 3, 3]
+    assert w.state.heading[:, 1].tolist() == [WEST, NORTH, NORTH, WEST, NORTH, NORTH]
 
 
 # Units ---------------------------------------------------------------------------------------------------------------

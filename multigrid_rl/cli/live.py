@@ -1,0 +1,97 @@
+"""The live table of a run; plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from multigrid_rl.gates import GateKeeper, GateState
+
+#: Seconds between two plain lines.
+PLAIN_EVERY = 5.0
+
+
+class Progress:
+    """Shows the last row and the gates while a run goes on."""
+
+    def __init__(self, console: Console, until: int) -> None:
+        self._console = console
+        self._until = until
+        self._last_line = 0.0
+        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
+        #: The newest value of every metric: some rows carry no episode metrics.
+        self._known: dict[str, Any] = {}
+
+    def __enter__(self) -> Progress:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, row: dict[str, Any], keeper: GateKeeper) -> None:
+        """Take one iteration's row."""
+        self._known |= row
+        if self._live:
+            self._live.update(Group(Text(headline(self._known, self._until)), gate_table(keeper)))
+        elif keeper.held or time.monotonic() - self._last_line >= PLAIN_EVERY:
+            self._last_line = time.monotonic()
+            self._console.print(f"{headline(self._known, self._until)} | {plain_gates(keeper)}")
+
+
+def headline(row: dict[str, Any], until: int) -> str:
+    """Steps, speed, what the time goes into, and the win rate, in one line."""
+    parts = {name: row[f"timing/{name}_s"] for name in ("sample", "learn", "sync", "other")}
+    total = sum(parts.values()) or 1.0
+    bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
+    wins = [f"{name.split('/')[1]} wins {value:.0%}" for name, value in row.items() if name.startswith("win/")]
+    return " | ".join(
+        [
+            f"{row['env_steps']:>9,} of {until:,} steps",
+            f"{row['env_steps_per_s']:>6,.0f}/s ({bound}-bound, {max(parts['learn'], parts['sample']) / total:.0%})",
+            *wins,
+        ]
+    )
+
+
+def gate_state(state: GateState, now: int) -> tuple[str, str, str]:
+    """Colour, word and steps still to hold of one gate."""
+    left = max(0, state.gate.window - state.held_steps(now))
+    if state.held:
+        return "green", "held", "0"
+    if state.streak_from is not None:
+        return "yellow", "met", f"{left:,}"
+    return "red", "not met", f"{left:,}"
+
+
+def gate_table(keeper: GateKeeper) -> Table:
+    """One row for each gate."""
+    table = Table(box=None, pad_edge=False)
+    for title, justify in (("gate", "left"), ("now", "right"), ("state", "left"), ("steps still to hold", "right")):
+        table.add_column(title, justify=justify)  # type: ignore[arg-type]
+    if keeper.last is None:
+        table.add_row(f"(waiting for {len(keeper.states)} gates' first 100 episodes)", "", "", "")
+        return table
+    for state in keeper.states:
+        colour, word, left = gate_state(state, keeper.last.env_steps)
+        table.add_row(str(state.gate), f"{state.value:.3f}", Text(word, style=colour), left)
+    return table
+
+
+def plain_gates(keeper: GateKeeper) -> str:
+    """All gates in one line."""
+    if keeper.last is None:
+        return "gates: waiting for 100 finished episodes"
+    parts = []
+    for state in keeper.states:
+        _, word, left = gate_state(state, keeper.last.env_steps)
+        parts.append(f"{state.gate} now {state.value:.3f} {word}" + ("" if state.held else f" ({left} to hold)"))
+    return "; ".join(parts) or "no gates"

@@ -1,0 +1,109 @@
+"""The ``train`` verb: preflight, live table, closing lines."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+from multigrid_rl.cli.live import Progress
+from multigrid_rl.config import ConfigError, RunConfig, compose, default_run_dir
+
+
+def run_training(overrides: list[str]) -> dict[str, Any]:
+    """Train as the overrides say and return the verdict.
+
+    Raises:
+        ConfigError, PlayerError: before Ray starts, with one line.
+    """
+    config = compose(overrides)
+    path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
+    if path.exists():
+        raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet")
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"[bold]multigrid-rl train[/] {config.scenario.name}: {config.scenario.description}")
+    # The players are loaded and checked before Ray starts: a damaged file costs a second, not a minute.
+    from multigrid_rl.rllib.build import learner_threads, match_factory  # noqa: PLC0415
+
+    factory = match_factory(config)
+    try:
+        seated = factory.load()
+        factory.build(1, 0)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    for line in preflight(config, seated, learner_threads(config), path):
+        console.print(line)
+    from multigrid_rl.rllib.record import RunFolder  # noqa: PLC0415
+    from multigrid_rl.rllib.train import train  # noqa: PLC0415
+
+    folder = RunFolder(path, config, seated)
+    try:
+        with interruption(console) as interrupted, Progress(console, config.train.until) as progress:
+            verdict = train(config, folder, progress.show, interrupted)
+    finally:
+        folder.close()
+    for line in closing(verdict, path):
+        console.print(line)
+    return verdict
+
+
+def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Path) -> list[str]:
+    """Who plays, who samples, how many threads, where the results go."""
+    lines = [f"learns:   {', '.join(config.scenario.learning)}"]
+    for seat, player in seated.items():
+        made = f"sha256 {player.sha256[:16]}" if player.sha256 else "scripted"
+        measured = [s for s in player.strength if s.opponent == "random"]
+        strength = (
+            f"wins {measured[0].win:.1%} of {measured[0].episodes} games against random" if measured else "strength not measured"
+        )
+        lines.append(f"opponent: {player.name} on {seat} ({made}; {strength})")
+    train, runners = config.train, config.cluster.num_env_runners
+    who = "the driver process samples (0 env runners)" if runners == 0 else f"{runners} remote env runner(s) sample, 1 torch thread each"
+    lines.append(
+        f"sampling: {who}; {train.num_envs} games x {train.num_steps} steps = {train.batch_size} steps a batch; "
+        f"learner: {threads} torch thread(s)"
+    )
+    lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} environment steps)")
+    return lines
+
+
+def closing(verdict: dict[str, Any], path: Path) -> list[str]:
+    """What the run achieved."""
+    spent = f"{verdict['env_steps']:,} environment steps, {verdict['policy_updates']} updates, {verdict['seconds']:.1f} s ({verdict['env_steps_per_s']:,.0f} steps/s)"
+    gates = verdict["gates"]
+    if verdict["held"]:
+        first = f"[bold green]HELD[/] all {len(gates)} gates at {verdict['env_steps_to_held']:,} environment steps ({verdict['policy_updates_to_held']} updates, {verdict['seconds_to_held']:.1f} s)"
+    elif gates:
+        unmet = ", ".join(f"{g['metric']} {g['comparison']} {g['bound']:g}" for g in gates if not g["held"])
+        first = f"[bold yellow]NOT HELD[/]: {unmet}"
+    else:
+        first = "this scenario has no gates for the seats that learn"
+    if verdict["ended"] == "interrupted":
+        first = f"interrupted; {first}"
+    return [first, f"played:   {spent}", f"saved:    {path / verdict['checkpoint']} and {path / 'verdict.json'}"]
+
+
+@contextmanager
+def interruption(console: Console) -> Iterator[Any]:
+    """Ctrl-C asks the run to end after this iteration, with a checkpoint; a second one ends it at once."""
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        console.print("interrupted: writing a checkpoint (once more Ctrl-C leaves at once)")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

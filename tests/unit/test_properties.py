@@ -1,0 +1,250 @@
+"""What holds in every game of every specification, whatever the players do."""
+
+from __future__ import annotations
+
+import numpy as np
+from games import spec as make_spec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from multigrid_rl.types import GameSpec, RewardWeights, Rules
+from multigrid_rl.world import constants as c
+from multigrid_rl.world.engine import World
+
+few = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+RULES = st.builds(
+    Rules,
+    door_test=st.sampled_from(["own", "any"]),
+    order=st.sampled_from(["random", "given"]),
+    after_success=st.sampled_from(["stop", "continue"]),
+    eliminated=st.sampled_from(["out", "linger"]),
+    mission_view=st.sampled_from(["current", "lagged"]),
+    key_cells=st.sampled_from(["not_before_doors", "any"]),
+    eliminated_count=st.sampled_from(["victims", "winners"]),
+    final_view=st.sampled_from(["after_results", "before_results"]),
+    ball_pay=st.sampled_from(["repeat", "once"]),
+    ball_discount=st.sampled_from(["squared", "geometric"]),
+    success_reward=st.sampled_from(["assign", "add"]),
+    success_to=st.sampled_from(["first_living", "all_living"]),
+    eliminated_key=st.sampled_from(["kept", "dropped"]),
+)
+WEIGHTS = st.builds(
+    RewardWeights,
+    key_pickup=st.floats(0, 2),
+    ball_pickup=st.floats(0, 2),
+    ball_discount=st.floats(0.1, 1),
+    invalid_pickup=st.floats(-0.1, 0),
+    success=st.floats(0, 3),
+    eliminated_opponent=st.floats(0, 2),
+    got_eliminated=st.floats(-2, 0),
+)
+
+
+@st.composite
+def specs(draw, rules=RULES, reward=st.just(RewardWeights())):
+    """Any game; the registered numbers of agents and more."""
+    return GameSpec(
+        blue=draw(st.integers(0, 3)),
+        red=draw(st.integers(1, 3)),
+        obstacle=draw(st.booleans()),
+        random_keys=draw(st.booleans()),
+        death_match=draw(st.booleans()),
+        max_steps=draw(st.sampled_from([1, 40, 150, 300])),
+        view_size=draw(st.sampled_from([3, 5, 7])),
+        rules=draw(rules),
+        reward=draw(reward),
+    )
+
+
+SEEDS = st.integers(0, 2**32 - 1)
+GAMES, STEPS = 24, 160
+
+
+class Crowd:
+    """Random players who know the way: they pick up, toggle and drop when it matters, so that games get somewhere."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def actions(self, w: World) -> np.ndarray:
+        s, agents = w.state, w.spec.num_agents
+        shape = (w.num_games, agents)
+        wander = self.rng.choice(np.array([0, 1, 2, 2, 2, 2, 3, 4, 5, 6], np.int8), size=shape)
+        ahead = s.position.astype(np.int64) + np.array(c.STRIDE)[s.heading]
+        code = np.take_along_axis(s.cells, ahead, axis=1)
+        useful = np.full(shape, -1, np.int8)
+        useful[(code >= c.KEY) & (code < c.AGENT) & (s.hand == c.EMPTY)] = c.PICKUP
+        useful[(code >= c.DOOR_LOCKED) & (code < c.KEY)] = c.TOGGLE
+        for a in range(agents):
+            for b in range(agents):
+                if w.flags.team[a] != w.flags.team[b]:
+                    useful[ahead[:, a] == s.position[:, b], a] = c.TOGGLE
+        take = (useful >= 0) & (self.rng.random(shape) < 0.7)
+        return np.where(take, useful, wander).astype(np.int8)
+
+
+def play_out(w: World, seed: int, steps: int = STEPS):
+    """Yield the steps of a crowd's play."""
+    crowd = Crowd(seed)
+    for _ in range(steps):
+        yield w.step(crowd.actions(w))
+
+
+def count_objects(w: World):
+    """How often each key and ball is on the board or in a hand: (N, 4) for red key, blue key, red ball, blue ball."""
+    kinds = [(c.KEY, c.KEY + 1), (c.KEY + 2, c.KEY + 3), (c.BALL,), (c.BALL + 1,)]
+    s = w.state
+    return np.stack([np.isin(s.cells, k).sum(1) + np.isin(s.hand, k).sum(1) for k in kinds], axis=1)
+
+
+def same_step(a, b) -> bool:
+    return all(np.array_equal(x, y) for name, x, y in zip(a._fields, a, b, strict=True) if name != "final_tokens")
+
+
+@few
+@given(specs(), SEEDS)
+def test_keys_balls_and_doors_are_conserved(spec, seed):
+    w = World(spec, GAMES, seed=seed)
+    start = [1, spec.blue > 0, spec.obstacle and spec.blue > 0, spec.obstacle]
+    for _ in play_out(w, seed):
+        assert (count_objects(w) == start).all()
+        doors = w.state.cells[:, c.DOOR_CELL]
+        assert ((doors - c.DOOR_LOCKED) % 2 == [c.RED, c.BLUE]).all()
+        assert ((doors >= c.DOOR_LOCKED) & (doors < c.KEY)).all()
+        fixed = np.isin(c.empty_board(), [c.WALL])
+        assert (w.state.cells[:, fixed] == c.WALL).all()
+
+
+@few
+@given(specs(), SEEDS)
+def test_living_agents_have_a_walkable_cell_each_and_the_out_are_in_the_side_room(spec, seed):
+    w = World(spec, GAMES, seed=seed)
+    side = np.array(c.SIDE_ROOM)[w.flags.team]
+    for _ in play_out(w, seed):
+        s = w.state
+        living = s.out == 0
+        under = np.take_along_axis(s.cells, s.position.astype(np.int64), axis=1)
+        on_door = np.isin(s.position, c.DOOR_CELL)  # a door may swing shut on whoever stands in it
+        assert (under[living & ~on_door] == c.EMPTY).all()
+        assert (s.position == side)[~living].all()
+        cells = np.where(living, s.position.astype(np.int64), 1000 + np.arange(spec.num_agents))
+        assert (np.diff(np.sort(cells, axis=1), axis=1) > 0).all()
+
+
+@few
+@given(specs(), SEEDS)
+def test_a_finished_game_stays_finished_without_auto_reset(spec, seed):
+    w = World(spec, GAMES, seed=seed, auto_reset=False)
+    for t, step in enumerate(play_out(w, seed, steps=spec.max_steps + 3), 1):
+        assert step.done[w.state.clock == t].sum() == w.state.over[w.state.clock == t].sum()
+        if t == spec.max_steps:
+            break
+    assert w.state.over.all()
+    before = [field.copy() for field in w.state], w.outputs.tokens.copy()
+    step = w.step(Crowd(seed + 1).actions(w))
+    assert not step.reward.any()
+    assert not step.events.any()
+    assert not step.done.any()
+    assert not step.acted.any()
+    assert all(np.array_equal(x, y, equal_nan=x.dtype == np.float64) for x, y in zip(before[0], w.state, strict=True))
+    assert np.array_equal(before[1], step.tokens)
+
+
+@few
+@given(specs(), SEEDS, st.integers(1, 6))
+def test_batch_size_and_threads_do_not_matter(spec, seed, split):
+    whole = World(spec, 7, seed=seed, threads=2)
+    parts = [
+        World(spec, split, seed=seed),
+        World(spec, 7 - split, seed=seed, first_game=split),
+    ]
+    crowd = Crowd(seed)
+    for _ in range(60):
+        actions = crowd.actions(whole)
+        together = whole.step(actions)
+        halves = [parts[0].step(actions[:split].copy()), parts[1].step(actions[split:].copy())]
+        joined = type(together)(*(np.concatenate(fields) for fields in zip(*halves, strict=True)))
+        assert same_step(together, joined)
+
+
+@few
+@given(specs(rules=RULES.map(lambda r: r), reward=WEIGHTS), SEEDS)
+def test_with_added_success_the_reward_is_the_weighted_sum_of_events(spec, seed):
+    rules = Rules(**{**vars(spec.rules), "success_reward": "add"})
+    w = World(GameSpec(**{**vars(spec), "rules": rules}), GAMES, seed=seed)
+    r = spec.reward
+    weights = [r.key_pickup, r.ball_pickup, r.invalid_pickup, r.success, r.eliminated_opponent, r.got_eliminated]
+    columns = [c.EV_KEY, c.EV_BALL, c.EV_INVALID, c.EV_SUCCESS, c.EV_ELIMINATED, c.EV_VICTIM]
+    for step in play_out(w, seed):
+        expected = step.events[..., columns].astype(np.float64) @ np.array(weights)
+        np.testing.assert_allclose(step.reward, expected, rtol=1e-6, atol=1e-6)
+
+
+@few
+@given(specs(rules=st.sampled_from([Rules.classic(), Rules.fair()])), SEEDS)
+def test_returns_and_events_are_bounded(spec, seed):
+    w = World(spec, GAMES, seed=seed)
+    rivals = np.where(w.flags.team == c.BLUE, spec.red, spec.blue)
+    totals = np.zeros((GAMES, spec.num_agents))
+    for step in play_out(w, seed):
+        assert np.isfinite(step.reward).all()
+        totals += step.reward
+        best = 0.5 + 1.508694 * spec.obstacle + 1 + 0.5 * rivals
+        if spec.rules.eliminated == "out":
+            assert (totals <= best + 1e-9).all()
+            assert (totals >= -1 - 0.001 * spec.max_steps - 1e-9).all()
+            assert (step.events[..., c.EV_VICTIM] <= 1).all()
+        assert (step.events >= 0).all()
+        assert (step.events[..., [c.EV_KEY, c.EV_INVALID, c.EV_DOOR]] <= 1).all()
+        assert (step.events[..., c.EV_SUCCESS] <= 1).all()
+        totals[step.done] = 0
+
+
+@few
+@given(specs(), SEEDS)
+def test_tokens_flags_and_winners_stay_in_range(spec, seed):
+    w = World(spec, GAMES, seed=seed)
+    area = spec.view_size**2
+    for step in play_out(w, seed):
+        assert step.tokens.shape == (GAMES, spec.num_agents, spec.num_tokens)
+        assert (step.tokens[..., :area] < c.NUM_CODES).all()
+        assert (step.tokens[..., area:] < 4).all()
+        assert ((w.state.clock >= 0) & (w.state.clock < spec.max_steps)).all()
+        assert np.isin(step.winner, [-1, c.RED, c.BLUE] if spec.blue else [-1, c.RED]).all()
+        assert (step.done == (step.truncated | (step.winner >= 0))).all()
+        assert (step.terminated.all(axis=1) >= (step.winner >= 0)).all()
+        assert not step.truncated[~step.done].any()
+        if spec.rules.eliminated == "linger":
+            assert (step.terminated.any(axis=1) == (step.winner >= 0)).all()
+
+
+@few
+@given(specs(), SEEDS)
+def test_auto_reset_hands_out_the_final_observation_and_then_a_fresh_game(spec, seed):
+    w = World(spec, GAMES, seed=seed)
+    twin = World(spec, GAMES, seed=seed, auto_reset=False)
+    crowd = Crowd(seed)
+    for _ in range(STEPS):
+        actions = crowd.actions(w)
+        step, other = w.step(actions), twin.step(actions)
+        done = step.done.copy()
+        assert np.array_equal(done, other.done)
+        assert np.array_equal(step.final_tokens[done], other.tokens[done])
+        if done.any():
+            assert np.array_equal(w.state.clock == 0, done)
+            twin.reset(which=done)
+        assert np.array_equal(step.tokens, twin.outputs.tokens)
+        assert np.array_equal(w.state.stream, twin.state.stream)
+
+
+def test_the_crowd_reaches_what_the_properties_are_about():
+    """Without wins, eliminations, paid balls and doors left open the tests above would prove little."""
+    w = World(make_spec("fair", blue=2, red=2, obstacle=True, random_keys=True), 64, seed=1)
+    seen = np.zeros(c.NUM_EVENTS)
+    open_doors = 0
+    for step in play_out(w, 1, steps=600):
+        seen += step.events.sum(axis=(0, 1))
+        open_doors += int((w.state.cells[:, c.DOOR_CELL] >= c.DOOR_CLOSED).any(axis=1).sum())
+    assert (seen > 0).all(), dict(zip(c.EVENTS, seen, strict=True))
+    assert open_doors > 0

@@ -1,0 +1,129 @@
+"""Random streams: one for each game, decided by seed, game number and purpose alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from games import spec
+
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.streams import Streams, below, seeded
+
+STEPS = 120
+SPEC = spec("fair", blue=1, red=1, random_keys=True, obstacle=True, max_steps=25)
+FIELDS = ("tokens", "final_tokens", "reward", "events", "terminated", "truncated", "done", "acted", "winner")
+
+
+def actions_of_game(game):
+    """The same actions for a game, wherever it is played: (STEPS, A)."""
+    rng = np.random.default_rng([99, game])
+    return rng.choice([0, 1, 2, 2, 2, 3, 4, 5, 6], size=(STEPS, SPEC.num_agents)).astype(np.int8)
+
+
+def history(first, games, seed=5, threads=1):
+    """Everything that ``games`` games answer in STEPS steps with auto-reset: field -> (STEPS, games, ...)."""
+    w = World(SPEC, games, seed=seed, first_game=first, threads=threads)
+    plans = np.stack([actions_of_game(first + k) for k in range(games)], axis=1)
+    rows = {name: [] for name in FIELDS}
+    rows["cells"] = []
+    for t in range(STEPS):
+        step = w.step(plans[t])
+        for name in FIELDS:
+            rows[name].append(getattr(step, name).copy())
+        rows["cells"].append(w.state.cells.copy())
+    return {name: np.stack(values) for name, values in rows.items()}
+
+
+def assert_same(a, b):
+    for name, values in a.items():
+        if name == "final_tokens":  # of done games only
+            assert np.array_equal(values[a["done"]], b[name][b["done"]])
+        else:
+            assert np.array_equal(values, b[name]), name
+
+
+@pytest.fixture(scope="module")
+def many():
+    return history(0, 64)
+
+
+def test_each_game_went_through_several_episodes(many):
+    assert many["done"].sum(axis=0).min() >= 4
+
+
+@pytest.mark.parametrize("game", [0, 1, 31, 63])
+def test_a_game_plays_the_same_alone_as_among_64(game, many):
+    assert_same(history(game, 1), {name: values[:, [game]] for name, values in many.items()})
+
+
+def test_a_slice_of_games_plays_the_same_as_the_whole(many):
+    assert_same(history(20, 7), {name: values[:, 20:27] for name, values in many.items()})
+
+
+@pytest.mark.parametrize("threads", [2, 3, 64])
+def test_threads_change_nothing(threads, many):
+    assert_same(history(0, 64, threads=threads), many)
+
+
+def test_another_seed_plays_other_games(many):
+    other = history(0, 64, seed=6)
+    same = (other["cells"] == many["cells"]).all(axis=(0, 2))
+    assert not same.any()
+
+
+def test_game_numbers_and_seeds_are_large_and_far_apart():
+    w = World(SPEC, 3, seed=2**63 + 5, first_game=10**12)
+    again = World(SPEC, 1, seed=2**63 + 5, first_game=10**12 + 2)
+    assert w.state.stream[2] == again.state.stream[0]
+
+
+@pytest.mark.parametrize("seed", [-1, 0, 2**64 - 1])
+def test_any_integer_is_a_seed(seed):
+    assert len(np.unique(seeded(seed, np.arange(100)))) == 100
+
+
+def test_streams_of_seeds_purposes_and_games_all_differ():
+    starts = [seeded(seed, np.arange(50), purpose) for seed in range(20) for purpose in range(8)]
+    assert len(np.unique(np.concatenate(starts))) == 20 * 8 * 50
+
+
+def test_streams_do_not_overlap_soon():
+    """A stream is a counter: two streams whose counters come near each other would repeat each other's numbers."""
+    numbers = [Streams(seed, np.arange(20), purpose).uniform(200) for seed in range(5) for purpose in range(3)]
+    assert len(np.unique(np.concatenate(numbers))) == 15 * 20 * 200
+
+
+def test_uniform_lies_in_0_1_and_is_even():
+    numbers = Streams(1, np.arange(500)).uniform(400)
+    assert numbers.shape == (500, 400)
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    counts, _ = np.histogram(numbers, bins=20, range=(0, 1))
+    expected = numbers.size / 20
+    assert ((counts - expected) ** 2 / expected).sum() < 60  # chi-squared with 19 degrees of freedom
+    assert abs(np.corrcoef(numbers[:, :-1].ravel(), numbers[:, 1:].ravel())[0, 1]) < 0.012
+    assert abs(np.corrcoef(numbers[:-1].ravel(), numbers[1:].ravel())[0, 1]) < 0.012
+
+
+def test_uniform_goes_on_where_it_stopped():
+    whole = Streams(3, np.arange(4)).uniform(6)
+    source = Streams(3, np.arange(4))
+    assert np.array_equal(np.hstack([source.uniform(2), source.uniform(4)]), whole)
+    assert np.array_equal(Streams(3, np.arange(2, 3)).uniform(6), whole[2:3])
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3, 36, 255])
+def test_below_is_even_and_in_range(bound):
+    stream = seeded(bound, np.arange(1))
+    draws = 200 * bound
+    counts = np.bincount([below(stream, 0, bound) for _ in range(draws)], minlength=bound)
+    assert len(counts) == bound
+    degrees = bound - 1
+    assert ((counts - 200) ** 2 / 200).sum() <= degrees + 5 * np.sqrt(2 * degrees)
+
+
+def test_below_moves_only_its_own_stream():
+    stream = seeded(0, np.arange(3))
+    before = stream.copy()
+    below(stream, 1, 10)
+    assert (stream != before).tolist() == [False, True, False]
