@@ -9,7 +9,7 @@ import difflib
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -29,6 +29,9 @@ def data_root() -> Path:
     """Folder that holds ``configs/`` and ``checkpoints/``: inside an installed wheel, or the project itself."""
     packaged = Path(__file__).parent / "_data"
     return packaged if packaged.is_dir() else Path(__file__).parent.parent
+
+
+Schema = TypeVar("Schema", bound=BaseModel)
 
 
 class _Part(BaseModel):
@@ -181,9 +184,7 @@ class RunConfig(_Part):
         cpus = available_cpus()
         _require(runners <= cpus, "cluster.num_env_runners", runners, f"0 to {cpus}, the CPUs of this machine")
         shares = max(runners, 1)
-        _require(
-            train.num_envs % shares == 0, "train.num_envs", train.num_envs, f"a multiple of {shares} env runners"
-        )
+        _require(train.num_envs % shares == 0, "train.num_envs", train.num_envs, f"a multiple of {shares} env runners")
         _require(
             train.minibatch_size <= train.batch_size,
             "train.minibatch_size",
@@ -298,7 +299,7 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
             composed = OmegaConf.to_container(hydra_compose("config", overrides), resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(f"{' '.join(overrides)}: {' '.join(str(error).split())}") from error
-    values: dict[str, Any] = dict(composed) if isinstance(composed, dict) else {}
+    values = cast("dict[str, Any]", composed)
     values["scenario"] = {**values["scenario"], "name": chosen["scenario"]}
     return values
 
@@ -320,7 +321,7 @@ def _suggest(word: str, allowed: list[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _validated(schema: type[Any], values: dict[str, Any], prefix: str = "") -> Any:
+def _validated(schema: type[Schema], values: dict[str, Any], prefix: str = "") -> Schema:
     try:
         return schema.model_validate(values)
     except ValidationError as error:

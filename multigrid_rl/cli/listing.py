@@ -29,7 +29,9 @@ def list_players(checkpoints: Path | None, episodes: int, scenario: str) -> None
     """
     catalogue = Catalogue(checkpoints or data_root() / "checkpoints")
     console = Console(highlight=False)
-    table = Table("player", "seats", "what it is", "against random: win / draw / loss", "sha256", box=None, pad_edge=False)
+    table = Table(
+        "player", "seats", "what it is", "against random: win / draw / loss", "sha256", box=None, pad_edge=False
+    )
     for name in catalogue.names():
         if name in BUILT_IN:
             seats, what, sha = "any", WHAT[name], "-"
@@ -37,7 +39,9 @@ def list_players(checkpoints: Path | None, episodes: int, scenario: str) -> None
             card = read_card(catalogue.folder(name))
             trained = card.provenance.get("env_steps")
             seats, sha = ", ".join(card.seats), card.sha256[:16]
-            what = f"frozen {card.architecture['name']} of {card.scenario}" + (f", {trained:,} steps" if trained else "")
+            what = f"frozen {card.architecture['name']} of {card.scenario}" + (
+                f", {trained:,} steps" if trained else ""
+            )
         rows = _measured(catalogue, name, episodes, scenario) if episodes else catalogue.strength(name)
         table.add_row(name, seats, what, "\n".join(map(_shares, rows)) or "not measured", sha)
     console.print(table)

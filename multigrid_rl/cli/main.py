@@ -11,7 +11,9 @@ import typer
 
 from multigrid_rl.config import ConfigError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split(":")[0])
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split(":")[0]
+)
 
 
 def fail(message: object) -> typer.Exit:
@@ -33,9 +35,13 @@ def one_line_errors() -> Iterator[None]:
 
 @app.command()
 def train(
-    overrides: Annotated[list[str] | None, typer.Argument(help="Hydra overrides: scenario=1v1 seed=3 train.lr=3e-4")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Hydra overrides: scenario=1v1 seed=3 train.lr=3e-4")
+    ] = None,
     until: Annotated[float | None, typer.Option(help="Environment steps at which the run ends at the latest.")] = None,
-    require_gates: Annotated[bool, typer.Option("--require-gates", help="Leave with status 1 unless all gates were held.")] = False,
+    require_gates: Annotated[
+        bool, typer.Option("--require-gates", help="Leave with status 1 unless all gates were held.")
+    ] = False,
 ) -> None:
     """Train the learning seats of a scenario and judge them by its gates."""
     from multigrid_rl.cli.training import run_training  # noqa: PLC0415
@@ -53,7 +59,9 @@ def train(
 
 @app.command()
 def players(
-    measure: Annotated[int, typer.Option(help="Play so many games against random now instead of quoting the catalogue.")] = 0,
+    measure: Annotated[
+        int, typer.Option(help="Play so many games against random now instead of quoting the catalogue.")
+    ] = 0,
     scenario: Annotated[str, typer.Option(help="Scenario of the games played now.")] = "1v1",
     checkpoints: Annotated[Path | None, typer.Option(help="Folder of frozen players.")] = None,
 ) -> None:
@@ -106,7 +114,11 @@ def verify_trace(files: Annotated[list[Path], typer.Argument(help="Recorded epis
             continue
         outcome = "identical" if report.divergence is None else f"{report.divergence}"
         bad |= report.divergence is not None
-        typer.echo(f"{file}: {outcome} ({report.config}, {report.episodes} episodes, {report.steps} steps)" if report.divergence is None else f"{file}: {outcome}")
+        typer.echo(
+            f"{file}: {outcome} ({report.config}, {report.episodes} episodes, {report.steps} steps)"
+            if report.divergence is None
+            else f"{file}: {outcome}"
+        )
     if bad:
         raise typer.Exit(1)
 

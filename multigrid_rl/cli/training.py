@@ -60,11 +60,17 @@ def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Pat
         made = f"sha256 {player.sha256[:16]}" if player.sha256 else "scripted"
         measured = [s for s in player.strength if s.opponent == "random"]
         strength = (
-            f"wins {measured[0].win:.1%} of {measured[0].episodes} games against random" if measured else "strength not measured"
+            f"wins {measured[0].win:.1%} of {measured[0].episodes} games against random"
+            if measured
+            else "strength not measured"
         )
         lines.append(f"opponent: {player.name} on {seat} ({made}; {strength})")
     train, runners = config.train, config.cluster.num_env_runners
-    who = "the driver process samples (0 env runners)" if runners == 0 else f"{runners} remote env runner(s) sample, 1 torch thread each"
+    who = (
+        "the driver process samples (0 env runners)"
+        if runners == 0
+        else f"{runners} remote env runner(s) sample, 1 torch thread each"
+    )
     lines.append(
         f"sampling: {who}; {train.num_envs} games x {train.num_steps} steps = {train.batch_size} steps a batch; "
         f"learner: {threads} torch thread(s)"
@@ -75,10 +81,17 @@ def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Pat
 
 def closing(verdict: dict[str, Any], path: Path) -> list[str]:
     """What the run achieved."""
-    spent = f"{verdict['env_steps']:,} environment steps, {verdict['policy_updates']} updates, {verdict['seconds']:.1f} s ({verdict['env_steps_per_s']:,.0f} steps/s)"
+    v = verdict
+    spent = (
+        f"{v['env_steps']:,} environment steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
+        f"({v['env_steps_per_s']:,.0f} steps/s)"
+    )
     gates = verdict["gates"]
     if verdict["held"]:
-        first = f"[bold green]HELD[/] all {len(gates)} gates at {verdict['env_steps_to_held']:,} environment steps ({verdict['policy_updates_to_held']} updates, {verdict['seconds_to_held']:.1f} s)"
+        first = (
+            f"[bold green]HELD[/] all {len(gates)} gates at {v['env_steps_to_held']:,} environment steps "
+            f"({v['policy_updates_to_held']} updates, {v['seconds_to_held']:.1f} s)"
+        )
     elif gates:
         unmet = ", ".join(f"{g['metric']} {g['comparison']} {g['bound']:g}" for g in gates if not g["held"])
         first = f"[bold yellow]NOT HELD[/]: {unmet}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 class MLPActorCritic(nn.Module):
     """Separate policy and value towers.
 
-    The first layer is a linear layer on the concatenated one-hot codes of all tokens. One token switches on one row of its
-    weight matrix, so it is computed as a sum of ``D`` table rows: no wide one-hot input, no wide matrix product.
+    The first layer is a linear layer on the concatenated one-hot codes of all tokens. One token switches on one row of
+    its weight matrix, so it is computed as a sum of ``D`` table rows: no wide one-hot input, no wide matrix product.
 
     Args:
         categories: number of values of each of the ``D`` tokens.
@@ -26,7 +26,12 @@ class MLPActorCritic(nn.Module):
     """
 
     def __init__(
-        self, categories: Sequence[int], actions: int, hidden: Sequence[int], activation: str, generator: torch.Generator
+        self,
+        categories: Sequence[int],
+        actions: int,
+        hidden: Sequence[int],
+        activation: str,
+        generator: torch.Generator,
     ) -> None:
         super().__init__()
         first = list(accumulate(categories, initial=0))
@@ -57,6 +62,6 @@ class MLPActorCritic(nn.Module):
 
 def _tower(hidden: Sequence[int], outputs: int, activation: type[nn.Module]) -> nn.Sequential:
     layers: list[nn.Module] = [activation()]
-    for before, after in zip(hidden[:-1], hidden[1:], strict=True):
+    for before, after in pairwise(hidden):
         layers += [nn.Linear(before, after), activation()]
     return nn.Sequential(*layers, nn.Linear(hidden[-1], outputs))

@@ -126,8 +126,9 @@ def read_network(folder: Path, card: Card) -> nn.Module:
     found = {name: tuple(value.shape) for name, value in weights.items()}
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
+            shape, needed = found.get(name), expected.get(name)
             raise PlayerError(
-                f"{folder / MODEL_FILE}: tensor {name} has shape {found.get(name)}; the card's network needs {expected.get(name)}"
+                f"{folder / MODEL_FILE}: tensor {name} has shape {shape}; the card's network needs {needed}"
             )
     network.load_state_dict(weights)
     return network.eval()
@@ -138,18 +139,23 @@ def _checked_bytes(path: Path, card: Card) -> bytes:
         size = path.stat().st_size
         if size != card.bytes or size > MAX_MODEL_BYTES:
             hint = " (truncated?)" if size < card.bytes else ""
-            raise PlayerError(f"{path}: {size} bytes{hint}; the card says {card.bytes}, allowed is at most {MAX_MODEL_BYTES}")
+            raise PlayerError(
+                f"{path}: {size} bytes{hint}; the card says {card.bytes}, allowed is at most {MAX_MODEL_BYTES}"
+            )
         data = path.read_bytes()
     except OSError as error:
         raise PlayerError(f"{path}: cannot be read: {error.strerror}") from error
     if sha256_of(data) != card.sha256:
-        raise PlayerError(f"{path}: sha256 {sha256_of(data)[:16]}... differs from the card's {card.sha256[:16]}...: changed since it was frozen")
+        found = sha256_of(data)
+        raise PlayerError(
+            f"{path}: sha256 {found[:16]}... differs from the card's {card.sha256[:16]}...: changed since it was frozen"
+        )
     return data
 
 
 def _weights(path: Path, data: bytes) -> dict[str, Tensor]:
     try:
-        weights = safetensors.torch.load(data)
+        weights: dict[str, Tensor] = safetensors.torch.load(data)
     except (SafetensorError, KeyError, ValueError) as error:
         raise PlayerError(f"{path}: not a safetensors file: {error}") from error
     for name, value in weights.items():

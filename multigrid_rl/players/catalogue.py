@@ -55,7 +55,9 @@ class Catalogue:
             return self.root / name
         if "/" in name or Path(name).is_dir():
             return Path(name)
-        raise PlayerError(f"player {name}: unknown; allowed is {', '.join(self.names())}, or a folder with a frozen player")
+        raise PlayerError(
+            f"player {name}: unknown; allowed is {', '.join(self.names())}, or a folder with a frozen player"
+        )
 
     def seat(self, name: str, spec: GameSpec, seat: str) -> Seated:
         """Load a player for a seat, checking hash and fit.
@@ -69,9 +71,13 @@ class Catalogue:
         card = read_card(folder)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
         if listed != card.sha256:
-            raise PlayerError(f"player {name}: the catalogue lists sha256 {listed[:16]}..., its card {card.sha256[:16]}...")
+            raise PlayerError(
+                f"player {name}: the catalogue lists sha256 {listed[:16]}..., its card {card.sha256[:16]}..."
+            )
         check_fits(card, spec, seat)
-        return Seated(FrozenPlayer(card.name, read_network(folder, card), card.sha256), name, card.sha256, card.strength)
+        return Seated(
+            FrozenPlayer(card.name, read_network(folder, card), card.sha256), name, card.sha256, card.strength
+        )
 
     def strength(self, name: str) -> list[Strength]:
         """Measured results of a player. Raises :class:`PlayerError` for an unknown one."""

@@ -33,10 +33,10 @@ class MatchFactory:
     shaping: str | None = None
 
     def load(self) -> dict[str, Seated]:
-        """Load every background player.
+        """Load every background player, by seat.
 
         Raises:
-            PlayerError: a player is unknown, damaged, does not fit its seat, or is not the one whose hash was announced.
+            PlayerError: a player is unknown, damaged, does not fit its seat, or is not the one that was announced.
         """
         catalogue = Catalogue(self.checkpoints)
         seated = {}

@@ -26,7 +26,9 @@ def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
         known = sorted(path.name for path in checkpoints.glob("step_*"))
         raise PlayerError(f"checkpoint={name}: {run} has none of that name; allowed is {', '.join(known) or 'none'}")
     if not (players / seat).is_dir():
-        raise PlayerError(f"seat={seat}: not trained in {run}; allowed is {', '.join(sorted(p.name for p in players.iterdir()))}")
+        raise PlayerError(
+            f"seat={seat}: not trained in {run}; allowed is {', '.join(sorted(p.name for p in players.iterdir()))}"
+        )
     return players / seat
 
 

@@ -76,7 +76,7 @@ class Match:
         first_game: int = 0,
         auto_reset: bool = True,
         shaping: Shaping | None = None,
-    ) -> None:
+    ) -> None:  # noqa: PLR0913
         for seat in players:
             spec.team_of(seat)
         self.spec = spec
@@ -143,7 +143,9 @@ def play_episodes(spec: GameSpec, players: dict[str, Policy], episodes: int, *, 
     """Play ``episodes`` whole games, one for each game number, every seat filled; rows in the order they finished."""
     match = Match(spec, players, episodes, seed=seed, auto_reset=False)
     if match.seats:
-        raise ValueError(f"seats {', '.join(match.seats)} are empty; allowed is a player for each of {', '.join(spec.seats)}")
+        raise ValueError(
+            f"seats {', '.join(match.seats)} are empty; allowed is a player for each of {', '.join(spec.seats)}"
+        )
     while not match.world.state.over.all():
         match.step({})
     return match.drain_episodes()

@@ -25,8 +25,8 @@ class Trajectories(NamedTuple):
 def advantages(path: Trajectories, gamma: float, lam: float) -> Floats:
     """Advantages (T, N): ``A_t = delta_t + gamma lam A_{t+1}``, ``delta_t = r_t + gamma V(s_{t+1}) - V(s_t)``.
 
-    Termination drops ``V(s_{t+1})``; truncation keeps it (it bootstraps from the final observation). Neither lets ``A`` of
-    the next episode flow back. Rows with ``acted`` false are 0.
+    Termination drops ``V(s_{t+1})``; truncation keeps it (it bootstraps from the final observation). Neither lets ``A``
+    of the next episode flow back. Rows with ``acted`` false are 0.
     """
     result = np.zeros_like(path.values)
     following = np.zeros(path.values.shape[1], np.float32)

@@ -77,7 +77,9 @@ class BatchPPO(PPO):
             rollouts = group.foreach_env_runner("sample", local_env_runner=False)
         for number, rollout in enumerate(rollouts, 1):
             if rollout.weights != self.sent_weights:
-                raise WeightsError(f"env runner {number} played with weights {rollout.weights}; sent were {self.sent_weights}")
+                raise WeightsError(
+                    f"env runner {number} played with weights {rollout.weights}; sent were {self.sent_weights}"
+                )
         return list(rollouts)
 
     def _learn(self, batches: dict[str, SeatBatch]) -> dict[str, float]:

@@ -30,7 +30,7 @@ def episode_metrics(table: EpisodeTable, seats: tuple[str, ...], agents: tuple[s
     return row
 
 
-class GateCallback(RLlibCallback):  # type: ignore[misc]
+class GateCallback(RLlibCallback):
     """Adds our row to every result and reports to the gate keeper whenever enough episodes have finished."""
 
     def on_algorithm_init(self, *, algorithm: Any, **kwargs: Any) -> None:  # noqa: ARG002

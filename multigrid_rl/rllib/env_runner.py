@@ -58,7 +58,7 @@ class _Buffer:
         self.terminated, self.acted = (np.empty((steps, games), np.bool_) for _ in range(2))
 
 
-class BatchedEnvRunner(EnvRunner, Checkpointable):  # type: ignore[misc]
+class BatchedEnvRunner(EnvRunner, Checkpointable):
     """Plays ``num_envs`` games for ``num_steps`` steps with the current weights.
 
     ``config.env_config`` holds ``factory`` (builds the batched environment), ``num_envs``, ``num_steps`` and
@@ -77,9 +77,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):  # type: ignore[misc]
         self.env = settings["factory"].build(self.games, first)
         numbers = np.arange(first, first + self.games, dtype=np.int64)
         seed = self.config.seed or 0
-        self.streams = {
-            seat: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, seat in enumerate(self.env.seats)
-        }
+        self.streams = {seat: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, seat in enumerate(self.env.seats)}
         self.module = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=False).build()
         self.boundary = np.empty((self.steps, self.games), np.bool_)
         shown = self.env.observations()

@@ -62,9 +62,7 @@ def train(config: RunConfig, folder: RunFolder, observe: Observer, interrupted: 
     return verdict
 
 
-def _ended(
-    config: RunConfig, row: dict[str, Any], keeper: GateKeeper, interrupted: Callable[[], bool]
-) -> str | None:
+def _ended(config: RunConfig, row: dict[str, Any], keeper: GateKeeper, interrupted: Callable[[], bool]) -> str | None:
     if config.train.stop_when_held and keeper.held:
         return "held"
     if row["env_steps"] >= config.train.until:

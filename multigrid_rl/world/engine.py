@@ -87,8 +87,8 @@ class World:
         """Play one step of every game.
 
         Args:
-            actions: (N, A) int8, 0 to 6 (``constants.ACTIONS``). Those of finished games and eliminated agents are ignored
-                where the rules say so.
+            actions: (N, A) int8, 0 to 6 (``constants.ACTIONS``). Those of finished games and eliminated agents are
+                ignored where the rules say so.
             order: (N, A) int8 order in which agents are handled; by default what the rules say.
 
         Raises:
@@ -109,9 +109,7 @@ class World:
             for future in waiting:
                 future.result()
         o = self.outputs
-        return Step(
-            o.tokens, o.final_tokens, o.reward, o.events, o.terminated, o.truncated, o.done, o.acted, o.winner
-        )
+        return Step(o.tokens, o.final_tokens, o.reward, o.events, o.terminated, o.truncated, o.done, o.acted, o.winner)
 
     def observe(self) -> NDArray[np.uint8]:
         """Observe all games as they stand, after ``state`` was written from outside. Returns tokens (N, A, D)."""

@@ -123,7 +123,15 @@ def make_flags(spec: GameSpec) -> Flags:
     start_cell, start_heading = start_poses(spec)
     weights = [spec.weights_of(seat) for seat in spec.seats]
     table = [
-        (w.key_pickup, w.ball_pickup, w.ball_discount, w.invalid_pickup, w.success, w.eliminated_opponent, w.got_eliminated)
+        (
+            w.key_pickup,
+            w.ball_pickup,
+            w.ball_discount,
+            w.invalid_pickup,
+            w.success,
+            w.eliminated_opponent,
+            w.got_eliminated,
+        )
         for w in weights
     ]
     return Flags(

@@ -23,7 +23,8 @@ def mix(z: np.uint64) -> np.uint64:
     """The splitmix64 output function."""
     z = (z ^ (z >> _S30)) * _MIX1
     z = (z ^ (z >> _S27)) * _MIX2
-    return z ^ (z >> _S31)
+    mixed: np.uint64 = z ^ (z >> _S31)
+    return mixed
 
 
 @inlined

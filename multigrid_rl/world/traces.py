@@ -1,8 +1,8 @@
 """Check the engine against recorded episodes of the original game, array by array.
 
 A trace file holds the layouts and the actions of many episodes together with everything the original answered
-(`tests/golden/traces/README.md`). The engine starts each episode from its recorded first state, plays the recorded actions
-under the classic rules, and must answer the same.
+(`tests/golden/traces/README.md`). The engine starts each episode from its recorded first state, plays the recorded
+actions under the classic rules, and must answer the same.
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ class Divergence:
 
     def __str__(self) -> str:
         """One line."""
-        return (
-            f"episode {self.episode} step {self.step} array {self.array} expected {self.expected} got {self.got}"
-        )
+        return f"episode {self.episode} step {self.step} array {self.array} expected {self.expected} got {self.got}"
 
 
 @dataclass(frozen=True)

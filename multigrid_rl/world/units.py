@@ -24,7 +24,7 @@ class Units:
             self.names = seats
             self.members = [[a] for a in range(len(seats))]
 
-    def total(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def total(self, values: NDArray[np.floating]) -> NDArray[np.float64]:
         """Sum of members: (N, A) -> (N, U)."""
         return np.stack([values[:, m].sum(axis=1) for m in self.members], axis=1)
 

@@ -1,8 +1,9 @@
 """What an agent sees (rules, section 4): table lookups, one row of the window at a time.
 
-The window of an agent at (cell, heading) always covers the same board cells, so they come from a table. The board's outer
-ring is wall, so clamping coordinates to the board gives "outside counts as wall" for free. How visibility spreads within
-one row, and into the next, depends only on which cells of the row are visible and which are opaque: another table.
+The window of an agent at (cell, heading) always covers the same board cells, so they come from a table. The board's
+outer ring is wall, so clamping coordinates to the board gives "outside counts as wall" for free. How visibility spreads
+within one row, and into the next, depends only on which cells of the row are visible and which are opaque: another
+table.
 """
 
 from __future__ import annotations
@@ -83,4 +84,3 @@ def draw_view(
             if not (visible >> i) & 1:
                 out[i * size + j] = UNSEEN
         visible = int(beyond)
-
