@@ -66,7 +66,7 @@ class Match:
         ValueError: a player for a seat that the game does not have.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but three have defaults
         self,
         spec: GameSpec,
         players: dict[str, Policy],
@@ -76,7 +76,7 @@ class Match:
         first_game: int = 0,
         auto_reset: bool = True,
         shaping: Shaping | None = None,
-    ) -> None:  # noqa: PLR0913
+    ) -> None:
         for seat in players:
             spec.team_of(seat)
         self.spec = spec

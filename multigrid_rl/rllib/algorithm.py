@@ -20,6 +20,10 @@ from multigrid_rl.rllib.env_runner import Rollout, SeatBatch
 from multigrid_rl.types import EpisodeTable
 
 
+class RunnerError(RuntimeError):
+    """An env runner failed while it played."""
+
+
 class WeightsError(RuntimeError):
     """An env runner played with other weights than the learner sent."""
 
@@ -75,6 +79,8 @@ class BatchPPO(PPO):
             rollouts = [self.env_runner.sample()]
         else:
             rollouts = group.foreach_env_runner("sample", local_env_runner=False)
+            if len(rollouts) < self.config.num_env_runners:
+                raise RunnerError(f"{self.config.num_env_runners - len(rollouts)} of {self.config.num_env_runners} env runners failed")
         for number, rollout in enumerate(rollouts, 1):
             if rollout.weights != self.sent_weights:
                 raise WeightsError(

@@ -57,6 +57,9 @@ def algorithm_config(config: RunConfig, factory: MatchFactory) -> PPOConfig:
             env_runner_cls=BatchedEnvRunner,
             num_env_runners=runners,
             create_local_env_runner=runners == 0,
+            # Connectors turn episodes into batches; ours are batches from the start.
+            add_default_connectors_to_env_to_module_pipeline=False,
+            add_default_connectors_to_module_to_env_pipeline=False,
         )
         .learners(num_learners=0, num_gpus_per_learner=0)
         .multi_agent(policies=set(seats), policy_mapping_fn=_seat_is_module)

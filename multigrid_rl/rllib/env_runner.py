@@ -6,6 +6,7 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
+import ray
 import torch
 from numpy.typing import NDArray
 from ray.rllib.core import COMPONENT_RL_MODULE
@@ -169,7 +170,9 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over weights."""
         if COMPONENT_RL_MODULE in state:
-            self.module.set_state(state[COMPONENT_RL_MODULE])
+            modules = state[COMPONENT_RL_MODULE]
+            # RLlib's weight sync sends a reference inside the dictionary.
+            self.module.set_state(ray.get(modules) if isinstance(modules, ray.ObjectRef) else modules)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[()], dict[str, Any]]:
         """How RLlib builds this runner again from a checkpoint."""

@@ -1,0 +1,166 @@
+"""The game as a PettingZoo parallel environment: every seat is an agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import seeding
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+
+from multigrid_rl.config import ConfigError, load_scenario
+from multigrid_rl.types import GameSpec
+from multigrid_rl.world.constants import AGENT, CELL, DONE, HEIGHT, WIDTH, decode
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.rendering import living_agents, render_frame
+from multigrid_rl.world.spaces import (
+    Info,
+    Observation,
+    action_space,
+    check_action,
+    check_render_mode,
+    info,
+    observation,
+    observation_space,
+)
+
+
+def parallel_env(scenario: str = "1v1", *, render_mode: str | None = None, rules: str | None = None) -> RedBlueDoors:
+    """Make the environment of a scenario.
+
+    Args:
+        scenario: one of ``multigrid_rl.config.scenario_names()``, or an environment name of the original course, such
+            as ``MultiGrid-CompetativeRedBlueDoor-v3-DTDE-1v1``.
+        render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
+        rules: ``"fair"`` or ``"classic"`` in place of the scenario's own rules.
+
+    Raises:
+        ConfigError: unknown scenario or rules.
+        ValueError: unknown render mode.
+    """
+    chosen = load_scenario(scenario)
+    game = chosen.game
+    if rules is not None:
+        if rules not in ("fair", "classic"):
+            raise ConfigError(f"rules={rules}: allowed is fair, classic")
+        game = game.model_copy(update={"rules": rules})
+    return RedBlueDoors(chosen.name, game.spec(), render_mode)
+
+
+class RedBlueDoors(ParallelEnv):
+    """One game, all seats played from outside. Make it with :func:`parallel_env`.
+
+    * Agents: ``spec.seats``, blue first: ``blue_0``, ``red_0`` in 1v1.
+    * Observation: see :func:`multigrid_rl.world.spaces.observation_space`.
+    * Action: Discrete(7): left, right, forward, pickup, drop, toggle, done.
+    * Reward: the canonical reward of the rules, section 5.
+    * Terminated: everybody when the game is won; under ``fair`` rules an eliminated agent at once, and it leaves
+      ``agents``. Truncated: everybody still there after ``spec.max_steps`` steps. A win in the last step is both.
+    * Info: see :func:`multigrid_rl.world.spaces.info`.
+
+    Everything random in a game follows from ``reset(seed=...)``. Without a seed, each game's own is drawn from this
+    environment's generator, which the last seed started (or the operating system, if there was none).
+
+    Args:
+        name: shown as ``metadata["name"]``.
+        spec: the game.
+        render_mode: ``None`` or ``"rgb_array"``.
+
+    Raises:
+        ValueError: unknown render mode.
+    """
+
+    metadata = {"name": "multigrid_rl", "render_modes": ["rgb_array"], "is_parallelizable": True, "render_fps": 10}  # noqa: RUF012
+
+    def __init__(self, name: str, spec: GameSpec, render_mode: str | None = None) -> None:
+        self.metadata = {**type(self).metadata, "name": name}
+        self.render_mode = check_render_mode(render_mode)
+        self.spec = spec
+        self.possible_agents: list[str] = list(spec.seats)
+        self.agents: list[str] = []
+        self.observation_spaces = {seat: observation_space(spec) for seat in spec.seats}
+        self.action_spaces = {seat: action_space() for seat in spec.seats}
+        self.state_space = spaces.Box(0, int(CELL.max()), (WIDTH, HEIGHT, 3), np.uint8)
+        self.world = World(spec, 1, auto_reset=False)
+        self._index = {seat: a for a, seat in enumerate(spec.seats)}
+        self._rng: np.random.Generator | None = None
+
+    def observation_space(self, agent: str) -> spaces.Dict:
+        """Observation space of one agent, always the same object. Raises ``KeyError`` for an unknown agent."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> spaces.Discrete:
+        """Action space of one agent, always the same object. Raises ``KeyError`` for an unknown agent."""
+        return self.action_spaces[agent]
+
+    def reset(
+        self,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,  # noqa: ARG002
+    ) -> tuple[dict[str, Observation], dict[str, Info]]:
+        """Start a new game; returns observations and infos of all agents. ``options`` are not used.
+
+        Raises:
+            gymnasium.error.Error: a negative seed.
+        """
+        if seed is not None or self._rng is None:
+            self._rng, _ = seeding.np_random(seed)
+        self.world.reset(int(self._rng.integers(2**63)) if seed is None else seed)
+        self.agents = list(self.possible_agents)
+        return self._observations(self.agents), self._infos(self.agents)
+
+    def step(
+        self, actions: dict[str, Any]
+    ) -> tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Info]]:
+        """Play one step.
+
+        Args:
+            actions: an integer 0 to 6 for each of ``agents``. One that is left out does nothing (rules, section 3);
+                those of eliminated agents are not looked at.
+
+        Returns:
+            Observations, rewards, terminated, truncated and infos of the agents that were in the game before the step.
+
+        Raises:
+            RuntimeError: there is no game to play.
+            ValueError: an unknown agent or action.
+        """
+        if not self.agents:
+            raise RuntimeError("no agent is in the game: call reset() before step()")
+        row = np.full((1, self.spec.num_agents), DONE, np.int8)
+        for seat, action in actions.items():
+            if seat not in self._index:
+                raise ValueError(f"agent {seat!r} is not in this game; allowed is {', '.join(self.possible_agents)}")
+            if seat in self.agents:
+                row[0, self._index[seat]] = check_action(action, seat)
+        step = self.world.step(row)
+        played = self.agents
+        rewards = {seat: float(step.reward[0, self._index[seat]]) for seat in played}
+        terminated = {seat: bool(step.terminated[0, self._index[seat]]) for seat in played}
+        truncated = dict.fromkeys(played, bool(step.truncated[0]))
+        self.agents = [seat for seat in played if not (terminated[seat] or truncated[seat])]
+        return self._observations(played), rewards, terminated, truncated, self._infos(played)
+
+    def state(self) -> NDArray[np.uint8]:
+        """The board, uint8 (16, 8, 3) triples with living agents drawn in; what they carry is not shown."""
+        s = self.world.state
+        codes = s.cells[0].copy()
+        for a in living_agents(self.world, 0):
+            codes[s.position[0, a]] = AGENT + 4 * self.world.flags.team[a] + s.heading[0, a]
+        return decode(codes).reshape(WIDTH, HEIGHT, 3)
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """Frame uint8 (256, 512, 3) of the game as it stands; ``None`` if made without a render mode."""
+        return None if self.render_mode is None else render_frame(self.world, 0)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _observations(self, seats: list[str]) -> dict[str, Observation]:
+        tokens = self.world.outputs.tokens[0]
+        return {seat: observation(self.spec, tokens[self._index[seat]]) for seat in seats}
+
+    def _infos(self, seats: list[str]) -> dict[str, Info]:
+        return {seat: info(self.world, self._index[seat]) for seat in seats}

@@ -1,0 +1,130 @@
+"""Pictures of a game, drawn by the ``multigrid`` package itself.
+
+``multigrid`` is imported at the first frame only: it pulls in pygame, and nobody who trains needs it.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.world.constants import CELLS, COLOURS, EMPTY, HEIGHT, SIDE_ROOM, TEAM_COLOUR, TYPES, WIDTH, decode
+from multigrid_rl.world.engine import World
+
+TILE_SIZE = 32
+#: Below this a triangle is no triangle any more.
+SMALLEST_TILE = 4
+
+_DOOR = TYPES.index("door")
+_FRAME_GREY = 200
+
+
+def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> NDArray[np.uint8]:
+    """Draw one game as it stands.
+
+    Walls, doors, keys and balls are drawn in their colours, living agents as triangles that point where they head. What
+    an agent carries is framed in the corner at its front left. Cells that some living agent sees are lighter.
+
+    Args:
+        world: the batch of games.
+        game: number of the game within the batch.
+        tile_size: width and height of one cell in pixels.
+
+    Returns:
+        uint8 (8 * tile_size, 16 * tile_size, 3), red, green, blue; the caller's own.
+
+    Raises:
+        ValueError: the batch has no such game, or the tile is too small to show anything.
+    """
+    if not 0 <= game < world.num_games:
+        raise ValueError(f"game={game}: allowed is 0 to {world.num_games - 1}")
+    if tile_size < SMALLEST_TILE:
+        raise ValueError(f"tile_size={tile_size}: allowed is at least {SMALLEST_TILE} pixels")
+    living = living_agents(world, game)
+    grid = _library().Grid(WIDTH, HEIGHT)
+    grid.state[...] = _known_to_library(decode(world.state.cells[game])).reshape(WIDTH, HEIGHT, 3)
+    triangles = [_triangle(world, game, a) for a in living]
+    frame: NDArray[np.uint8] = grid.render(tile_size, triangles, visible_cells(world, game))
+    for a in living:
+        if world.state.hand[game, a] != EMPTY:
+            _draw_carried(frame, world, game, a, tile_size)
+    return frame
+
+
+def living_agents(world: World, game: int) -> list[int]:
+    """Indices of the agents that nobody has eliminated, in index order; also after the game's end."""
+    # A win takes all agents out at once, the winners too. Only the eliminated are moved to their side room.
+    s = world.state
+    rooms = [SIDE_ROOM[team] for team in world.flags.team]
+    return [a for a, room in enumerate(rooms) if not (s.out[game, a] and s.position[game, a] == room)]
+
+
+def visible_cells(world: World, game: int) -> NDArray[np.bool_]:
+    """Board cells (16, 8) that living agents saw in the observations handed out last."""
+    area = world.spec.view_size**2
+    seen = np.zeros(CELLS, np.bool_)
+    for a in living_agents(world, game):
+        pose = int(world.state.position[game, a]) * 4 + int(world.state.heading[game, a])
+        seen[world.tables.cells[pose][world.outputs.tokens[game, a, :area] > 0]] = True
+    return seen.reshape(WIDTH, HEIGHT)
+
+
+class _Library:
+    """The parts of ``multigrid`` that draw."""
+
+    def __init__(self) -> None:
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
+        from multigrid.core.agent import Agent  # noqa: PLC0415
+        from multigrid.core.grid import Grid  # noqa: PLC0415
+        from multigrid.core.world_object import WorldObj  # noqa: PLC0415
+        from multigrid.utils.rendering import downsample  # noqa: PLC0415
+
+        self.Agent: Any = Agent
+        self.Grid: Any = Grid
+        self.WorldObj: Any = WorldObj
+        self.downsample: Any = downsample
+
+
+@lru_cache(maxsize=1)
+def _library() -> _Library:
+    return _Library()
+
+
+def _known_to_library(triples: NDArray[np.uint8]) -> NDArray[np.int64]:
+    # The package has the states open, closed and locked only, and they mean something for doors only.
+    known = triples.astype(np.int64)
+    known[known[..., 0] != _DOOR, 2] = 0
+    return known
+
+
+def _triangle(world: World, game: int, agent: int) -> Any:
+    drawn = _library().Agent(agent)
+    drawn.state.color = COLOURS[TEAM_COLOUR[world.flags.team[agent]]]
+    drawn.state.pos = divmod(int(world.state.position[game, agent]), HEIGHT)
+    drawn.state.dir = int(world.state.heading[game, agent])
+    return drawn
+
+
+def _draw_carried(frame: NDArray[np.uint8], world: World, game: int, agent: int, tile_size: int) -> None:
+    x, y = divmod(int(world.state.position[game, agent]), HEIGHT)
+    picture = _carried_picture(int(world.state.hand[game, agent]), max(tile_size * 3 // 8, 2))
+    size = len(picture)
+    # The triangle leaves the corners at its tip free: front left is up when heading +x, right when heading +y, ...
+    right, down = ((1, 0), (1, 1), (0, 1), (0, 0))[world.state.heading[game, agent]]
+    left = x * tile_size + right * (tile_size - size)
+    top = y * tile_size + down * (tile_size - size)
+    frame[top : top + size, left : left + size] = picture
+
+
+@lru_cache(maxsize=64)
+def _carried_picture(code: int, size: int) -> NDArray[np.uint8]:
+    library = _library()
+    large = np.zeros((3 * size, 3 * size, 3), np.uint8)
+    library.WorldObj.from_array(_known_to_library(decode(np.array(code)))).render(large)
+    picture: NDArray[np.uint8] = library.downsample(large, 3).astype(np.uint8)
+    picture[[0, -1], :] = picture[:, [0, -1]] = _FRAME_GREY
+    return picture
