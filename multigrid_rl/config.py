@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -17,8 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from multigrid_rl.types import GameSpec, Rules
 
 LEARN = "learn"
+#: Widest layer of a network, in a run and in a frozen player's card.
+MAX_UNITS = 4096
 GROUPS = ("scenario", "train", "model", "cluster")
 _TEXT_KEYS = ("run_dir", "checkpoints")
+_SEATS = "scenario.seats."
 
 
 class ConfigError(ValueError):
@@ -35,7 +39,18 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_flag_as_number(cls, values: Any) -> Any:
+        # pydantic would read true as 1: whole classes trained without parallelism because of such a flag.
+        for name, value in values.items() if isinstance(values, dict) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field is not None and field.annotation in (int, float):
+                kind = "integer" if field.annotation is int else "number"
+                raise ValueError(f"{name}={value}: allowed is a valid {kind}")
+        return values
 
 
 class GameConfig(_Part):
@@ -71,7 +86,7 @@ class GateConfig(_Part):
     @model_validator(mode="after")
     def _one_bound(self) -> GateConfig:
         if (self.at_most is None) == (self.at_least is None):
-            raise ValueError("allowed is exactly one of at_most and at_least")
+            raise ValueError(f"gate on {self.metric}: allowed is exactly one of at_most and at_least")
         return self
 
 
@@ -155,8 +170,8 @@ class ModelConfig(_Part):
     @field_validator("hidden")
     @classmethod
     def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if any(units < 1 for units in value):
-            raise ValueError("allowed is at least 1 unit in each layer")
+        if any(not 1 <= units <= MAX_UNITS for units in value):
+            raise ValueError(f"allowed is at least 1 unit and at most {MAX_UNITS} in each layer")
         return value
 
 
@@ -262,10 +277,6 @@ def _with_scenario_id(overrides: list[str]) -> list[str]:
             raise ConfigError(f"{override}: not an override; allowed is key=value, for example train.lr=3e-4")
         if key == "scenario":
             result.append(f"scenario={scenario_id(value)}")
-        elif key in _TEXT_KEYS or key.startswith("scenario.seats."):
-            # A path may hold characters that mean something to Hydra.
-            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-            result.append(override if value == "null" else f"{key}='{escaped}'")
         else:
             _check_choice(key, value)
             result.append(override)
@@ -296,12 +307,23 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
             for override in overrides:
                 if override not in groups:
                     _check_key(override, known)
-            composed = OmegaConf.to_container(hydra_compose("config", overrides), resolve=True)
+            grammar = [override for override in overrides if not _is_text(override)]
+            composed = OmegaConf.to_container(hydra_compose("config", grammar), resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(f"{' '.join(overrides)}: {' '.join(str(error).split())}") from error
     values = cast("dict[str, Any]", composed)
     values["scenario"] = {**values["scenario"], "name": chosen["scenario"]}
+    for override in filter(_is_text, overrides):
+        key, _, value = override.partition("=")
+        holder = values["scenario"]["seats"] if key.startswith(_SEATS) else values
+        holder[key.removeprefix(_SEATS)] = None if value == "null" else value
     return values
+
+
+def _is_text(override: str) -> bool:
+    # Paths and names are taken as they were typed: they may hold characters that mean something to Hydra.
+    key = override.partition("=")[0]
+    return key in _TEXT_KEYS or key.startswith(_SEATS)
 
 
 def _check_key(override: str, known: Any) -> None:
@@ -329,7 +351,9 @@ def _validated(schema: type[Schema], values: dict[str, Any], prefix: str = "") -
         key = ".".join(map(str, [*([prefix] if prefix else []), *first["loc"]]))
         message = first["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
         shown = f"={first['input']}" if not isinstance(first["input"], dict) else ""
-        raise ConfigError(f"{key}{shown}: {message}" if key else message) from error
+        # A message about one key of a part names that key itself: cluster + num_env_runners=True: ...
+        joint = "." if re.match(r"\w+=", message) else ": "
+        raise ConfigError(f"{key}{shown}{joint}{message}" if key else message) from error
 
 
 def default_run_dir(config: RunConfig, now: datetime) -> Path:

@@ -139,10 +139,11 @@ class GateKeeper:
             raise ValueError(f"env_steps={now.env_steps}: allowed is more than the last report's {self.last.env_steps}")
         if episodes < MIN_EPISODES:
             return False
+        wanted = [values[state.gate.metric] for state in self.states]  # before anything changes
         self.first_report = now.env_steps if self.first_report is None else self.first_report
         self.last = now
-        for state in self.states:
-            state.update(now, values[state.gate.metric], self.first_report)
+        for state, value in zip(self.states, wanted, strict=True):
+            state.update(now, value, self.first_report)
         if self.states and all(s.gate.met(s.value) for s in self.states):
             self.first_reached = self.first_reached or now
         if self.held:

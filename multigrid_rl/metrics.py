@@ -94,4 +94,6 @@ def matches(name: str, pattern: str) -> bool:
         before, after = pattern.split("<gate>")
         return name.startswith(before) and name.endswith(after) and len(name) > len(before) + len(after)
     parts, wanted = name.split("/"), pattern.split("/")
-    return len(parts) == len(wanted) and all(w.startswith("<") or w == p for p, w in zip(parts, wanted, strict=True))
+    return len(parts) == len(wanted) and all(
+        (w.startswith("<") and p) or w == p for p, w in zip(parts, wanted, strict=True)
+    )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from multigrid_rl.config import MAX_UNITS
 from multigrid_rl.models.mlp import ACTIVATIONS, MLPActorCritic
 
 ARCHITECTURES = ("mlp",)
@@ -34,11 +35,11 @@ def build(architecture: Mapping[str, Any], categories: Sequence[int], actions: i
     if name not in ARCHITECTURES:
         raise ArchitectureError(f"architecture.name={name}: unknown; allowed is {', '.join(ARCHITECTURES)}")
     hidden, activation = architecture.get("hidden"), architecture.get("activation")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ArchitectureError(f"architecture.activation={activation}: allowed is {', '.join(ACTIVATIONS)}")
     sizes = hidden if isinstance(hidden, (list, tuple)) else []
-    if not sizes or any(not isinstance(units, int) or not 1 <= units <= 4096 for units in sizes):
-        raise ArchitectureError(f"architecture.hidden={hidden}: allowed is a list of 1 to 4096 units per layer")
+    if not sizes or any(not isinstance(units, int) or not 1 <= units <= MAX_UNITS for units in sizes):
+        raise ArchitectureError(f"architecture.hidden={hidden}: allowed is a list of 1 to {MAX_UNITS} units per layer")
     generator = torch.Generator().manual_seed(seed)
     return MLPActorCritic(categories, actions, tuple(sizes), activation, generator)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.world.jit import kernel
+from multigrid_rl.jit import kernel
 
 
 class Sampled(NamedTuple):

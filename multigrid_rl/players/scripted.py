@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.jit import inlined, kernel
 from multigrid_rl.players.basic import _Memoryless
 from multigrid_rl.types import GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import (
@@ -26,7 +27,6 @@ from multigrid_rl.world.constants import (
     STRIDE,
     TOGGLE,
 )
-from multigrid_rl.world.jit import inlined, kernel
 from multigrid_rl.world.state import make_flags
 
 _POSES = CELLS * 4

@@ -80,7 +80,9 @@ class BatchPPO(PPO):
         else:
             rollouts = group.foreach_env_runner("sample", local_env_runner=False)
             if len(rollouts) < self.config.num_env_runners:
-                raise RunnerError(f"{self.config.num_env_runners - len(rollouts)} of {self.config.num_env_runners} env runners failed")
+                raise RunnerError(
+                    f"{self.config.num_env_runners - len(rollouts)} of {self.config.num_env_runners} env runners failed"
+                )
         for number, rollout in enumerate(rollouts, 1):
             if rollout.weights != self.sent_weights:
                 raise WeightsError(

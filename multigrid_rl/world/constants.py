@@ -80,10 +80,10 @@ def encode(triples: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """
     keys = {tuple(int(v) for v in row): code for code, row in enumerate(CELL)}
     flat = triples.reshape(-1, 3).astype(np.int64)
-    packed = flat[:, 0] * 4096 + flat[:, 1] * 64 + flat[:, 2]
+    packed = flat[:, 0] * 65536 + flat[:, 1] * 256 + flat[:, 2]
     codes = np.zeros(len(packed), np.uint8)
     for value in np.unique(packed):
-        triple = (int(value) // 4096, int(value) // 64 % 64, int(value) % 64)
+        triple = (int(value) // 65536, int(value) // 256 % 256, int(value) % 256)
         if triple not in keys:
             raise ValueError(f"cell {triple} does not occur in this game")
         codes[packed == value] = keys[triple]

@@ -77,6 +77,10 @@ class World:
         With a ``seed`` their random streams start anew; without one they go on.
         """
         chosen = np.ones(self.num_games, np.bool_) if which is None else which
+        if chosen.shape != (self.num_games,) or chosen.dtype != np.bool_:
+            raise ValueError(
+                f"which has shape {chosen.shape} and type {chosen.dtype}; allowed: ({self.num_games},) bool"
+            )
         if seed is not None:
             numbers = np.arange(self.first_game, self.first_game + self.num_games, dtype=np.int64)
             self.state.stream[chosen] = seeded(seed, numbers)[chosen]
@@ -92,14 +96,15 @@ class World:
             order: (N, A) int8 order in which agents are handled; by default what the rules say.
 
         Raises:
-            ValueError: for actions of the wrong shape or type.
+            ValueError: for actions or an order of the wrong shape or type.
         """
         if actions.shape != (self.num_games, self.spec.num_agents) or actions.dtype != np.int8:
             raise ValueError(
                 f"actions have shape {actions.shape} and type {actions.dtype}; "
                 f"allowed: {(self.num_games, self.spec.num_agents)} int8, values 0 to {len(ACTIONS) - 1}"
             )
-        given = self._index_order if order is None else order
+        given = self._index_order if order is None else self._checked_order(order)
+        actions = np.ascontiguousarray(actions)
         if self._pool is None:
             self._step_range(actions, given, 0, self.num_games)
         else:
@@ -120,6 +125,16 @@ class World:
         """The referee's view of all games (arrays are the world's own)."""
         s = self.state
         return Board(s.cells, s.position, s.heading, s.hand, s.out)
+
+    def _checked_order(self, order: NDArray[np.int8]) -> NDArray[np.int8]:
+        agents = np.arange(self.spec.num_agents)
+        shape = (self.num_games, len(agents))
+        if order.shape != shape or order.dtype != np.int8 or (np.sort(order, axis=1) != agents).any():
+            raise ValueError(
+                f"order has shape {order.shape} and type {order.dtype}; allowed: {shape} int8, "
+                f"each row a permutation of 0 to {len(agents) - 1}"
+            )
+        return np.ascontiguousarray(order)
 
     def _step_range(self, actions: NDArray[np.int8], given: NDArray[np.int8], lo: int, hi: int) -> None:
         step_games(self.state, self.flags, self.outputs, self.tables, actions, given, lo, hi, self.auto_reset)

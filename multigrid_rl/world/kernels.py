@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.jit import inlined, kernel
 from multigrid_rl.world.constants import (
     AGENT,
     BALL,
@@ -17,7 +18,6 @@ from multigrid_rl.world.constants import (
     ROOM,
     W_DISCOUNT,
 )
-from multigrid_rl.world.jit import inlined, kernel
 from multigrid_rl.world.phases import act, report_terminated, settle
 from multigrid_rl.world.state import Flags, Outputs, State
 from multigrid_rl.world.streams import below
@@ -174,10 +174,10 @@ def step_games(
         if won or o.truncated[g]:
             o.done[g] = True
             s.over[g] = 1
+            for a in range(agents):
+                for k in range(o.tokens.shape[2]):
+                    o.final_tokens[g, a, k] = o.tokens[g, a, k]
             if auto_reset:
-                for a in range(agents):
-                    for k in range(o.tokens.shape[2]):
-                        o.final_tokens[g, a, k] = o.tokens[g, a, k]
                 reset_game(s, f, g)
                 observe(s, f, g, tables, o.tokens, o.obs_mission)
 

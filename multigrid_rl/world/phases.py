@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from multigrid_rl.jit import inlined
 from multigrid_rl.world.constants import (
     BALL,
     DOOR_CELL,
@@ -38,7 +39,6 @@ from multigrid_rl.world.constants import (
     W_SUCCESS,
     W_VICTIM,
 )
-from multigrid_rl.world.jit import inlined
 from multigrid_rl.world.state import Flags, Outputs, State
 
 _GO_KEY, _GO_BALL, _GO_DOOR = 1, 2, 3
@@ -139,7 +139,9 @@ def _success(s: State, f: Flags, o: Outputs, g: int, team: int, flag: int) -> bo
 
 @inlined
 def _eliminate(s: State, f: Flags, o: Outputs, g: int, a: int, victim: int) -> bool:
-    if f.drop_key and _own_key(int(s.hand[g, victim]), int(f.team[victim])):
+    # In a doorway there is no room for a key: it stays in the hand.
+    room = s.cells[g, s.position[g, victim]] == EMPTY
+    if f.drop_key and room and _own_key(int(s.hand[g, victim]), int(f.team[victim])):
         s.cells[g, s.position[g, victim]] = s.hand[g, victim]
         s.hand[g, victim] = EMPTY
         s.shown[g, victim] = EMPTY

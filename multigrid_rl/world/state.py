@@ -48,7 +48,6 @@ class Flags(NamedTuple):
     eliminated_out: bool
     mission_current: bool
     keys_anywhere: bool
-    count_winners: bool
     view_first: bool
     pay_once: bool
     squared: bool
@@ -150,7 +149,6 @@ def make_flags(spec: GameSpec) -> Flags:
         eliminated_out=rules.eliminated == "out",
         mission_current=rules.mission_view == "current",
         keys_anywhere=rules.key_cells == "any",
-        count_winners=rules.eliminated_count == "winners",
         view_first=rules.final_view == "before_results",
         pay_once=rules.ball_pay == "once",
         squared=rules.ball_discount == "squared",

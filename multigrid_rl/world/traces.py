@@ -8,6 +8,7 @@ actions under the classic rules, and must answer the same.
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from multigrid_rl.types import GameSpec, RewardWeights, Rules
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import Step, World
-from multigrid_rl.world.units import Units
+from multigrid_rl.world.units import Units, eliminated_opponent_num
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -97,7 +98,7 @@ def verify_trace(path: Path) -> TraceReport:
         meta = json.loads(str(data["meta_json"]))
         spec = spec_of(meta)
         replayed = _replay(data, meta, spec)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise TraceError(f"not a trace of this game: {type(error).__name__}: {error}") from error
     lengths = data["ep_len"]
     return TraceReport(str(meta["config"]), len(lengths), int(lengths.sum()), _first_difference(data, replayed))
@@ -133,9 +134,18 @@ def _weights(scheme: dict[str, Any]) -> RewardWeights:
 
 def _load(path: Path) -> Arrays:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             data = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, BadZipFile, EOFError, AttributeError) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        BadZipFile,
+        EOFError,
+        zlib.error,
+        NotImplementedError,
+    ) as error:
         raise TraceError(f"cannot be read as a NumPy archive: {error}") from error
     missing = [name for name in _NEEDED if name not in data]
     if missing:
@@ -209,7 +219,7 @@ def _record_step(answer: Step, units: Units, out: Arrays, rows: NDArray[np.int64
     out["info_door_open_done"][rows] = units.any(events[..., c.EV_DOOR_WIN] > 0)
     out["info_eliminated_opponents_done"][rows] = units.any(events[..., c.EV_ELIMINATION_WIN] > 0)
     out["info_got_eliminated_done"][rows] = units.any(events[..., c.EV_VICTIM] > 0)
-    out["info_eliminated_opponent_num"][rows] = units.total(events[..., c.EV_ELIMINATION_WIN])
+    out["info_eliminated_opponent_num"][rows] = units.total(eliminated_opponent_num(events, Rules.classic()))
 
 
 def _differs(name: str, expected: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:

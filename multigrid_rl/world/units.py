@@ -7,7 +7,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.types import TEAM_ORDER, GameSpec
+from multigrid_rl.types import TEAM_ORDER, GameSpec, Rules
+from multigrid_rl.world.constants import EV_ELIMINATED, EV_ELIMINATION_WIN
+
+
+def eliminated_opponent_num(events: NDArray[np.floating], rules: Rules) -> NDArray[np.floating]:
+    """The info number of that name: (N, A) from events (N, A, E), rewarded winners (classic) or victims (fair)."""
+    return events[..., EV_ELIMINATION_WIN if rules.eliminated_count == "winners" else EV_ELIMINATED]
+
 
 Scheme = Literal["DTDE", "CTDE", "CTCE"]
 

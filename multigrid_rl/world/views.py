@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.jit import inlined
 from multigrid_rl.world.constants import CELLS, DOOR_CLOSED, HEIGHT, UNSEEN, WALL, WIDTH
-from multigrid_rl.world.jit import inlined
 
 _OPAQUE_FROM = WALL
 _OPAQUE_TO = DOOR_CLOSED + 1

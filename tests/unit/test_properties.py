@@ -41,8 +41,11 @@ WEIGHTS = st.builds(
 )
 
 
+USUAL = st.just(RewardWeights())
+
+
 @st.composite
-def specs(draw, rules=RULES, reward=st.just(RewardWeights())):
+def specs(draw, rules=RULES, reward=USUAL):
     """Any game; the registered numbers of agents and more."""
     return GameSpec(
         blue=draw(st.integers(0, 3)),
@@ -76,6 +79,7 @@ class Crowd:
         useful = np.full(shape, -1, np.int8)
         useful[(code >= c.KEY) & (code < c.AGENT) & (s.hand == c.EMPTY)] = c.PICKUP
         useful[(code >= c.DOOR_LOCKED) & (code < c.KEY)] = c.TOGGLE
+        useful[(code >= c.DOOR_OPEN) & (code < c.KEY) & (self.rng.random(shape) < 0.7)] = c.FORWARD
         for a in range(agents):
             for b in range(agents):
                 if w.flags.team[a] != w.flags.team[b]:
@@ -85,17 +89,29 @@ class Crowd:
 
 
 def play_out(w: World, seed: int, steps: int = STEPS):
-    """Yield the steps of a crowd's play."""
+    """Yield the steps of a crowd's play.
+
+    Now and then a door stands open, as one does whose opener is eliminated: too rare to wait for.
+    """
     crowd = Crowd(seed)
     for _ in range(steps):
+        for cell in c.DOOR_CELL:
+            ajar = (crowd.rng.random(w.num_games) < 0.03) & (w.state.cells[:, cell] < c.DOOR_CLOSED)
+            w.state.cells[ajar, cell] += c.DOOR_OPEN - c.DOOR_LOCKED
         yield w.step(crowd.actions(w))
 
 
+#: Each code's worth as one digit of a number in base 1000: red key, blue key, red ball, blue ball.
+DIGIT = np.zeros(c.NUM_CODES, np.int64)
+DIGIT[[c.KEY, c.KEY + 1]] = 1
+DIGIT[[c.KEY + 2, c.KEY + 3]] = 1000
+DIGIT[c.BALL] = 1000**2
+DIGIT[c.BALL + 1] = 1000**3
+
+
 def count_objects(w: World):
-    """How often each key and ball is on the board or in a hand: (N, 4) for red key, blue key, red ball, blue ball."""
-    kinds = [(c.KEY, c.KEY + 1), (c.KEY + 2, c.KEY + 3), (c.BALL,), (c.BALL + 1,)]
-    s = w.state
-    return np.stack([np.isin(s.cells, k).sum(1) + np.isin(s.hand, k).sum(1) for k in kinds], axis=1)
+    """How often each key and ball is on the board or in a hand, as a number of four digits in base 1000: (N,)."""
+    return DIGIT[w.state.cells].sum(axis=1) + DIGIT[w.state.hand].sum(axis=1)
 
 
 def same_step(a, b) -> bool:
@@ -106,14 +122,15 @@ def same_step(a, b) -> bool:
 @given(specs(), SEEDS)
 def test_keys_balls_and_doors_are_conserved(spec, seed):
     w = World(spec, GAMES, seed=seed)
-    start = [1, spec.blue > 0, spec.obstacle and spec.blue > 0, spec.obstacle]
+    red_ball = spec.obstacle and spec.blue > 0
+    start = 1 + 1000 * (spec.blue > 0) + 1000**2 * red_ball + 1000**3 * spec.obstacle
+    walls = c.empty_board() == c.WALL
     for _ in play_out(w, seed):
         assert (count_objects(w) == start).all()
         doors = w.state.cells[:, c.DOOR_CELL]
         assert ((doors - c.DOOR_LOCKED) % 2 == [c.RED, c.BLUE]).all()
         assert ((doors >= c.DOOR_LOCKED) & (doors < c.KEY)).all()
-        fixed = np.isin(c.empty_board(), [c.WALL])
-        assert (w.state.cells[:, fixed] == c.WALL).all()
+        assert (w.state.cells[:, walls] == c.WALL).all()
 
 
 @few
@@ -136,10 +153,10 @@ def test_living_agents_have_a_walkable_cell_each_and_the_out_are_in_the_side_roo
 @given(specs(), SEEDS)
 def test_a_finished_game_stays_finished_without_auto_reset(spec, seed):
     w = World(spec, GAMES, seed=seed, auto_reset=False)
-    for t, step in enumerate(play_out(w, seed, steps=spec.max_steps + 3), 1):
-        assert step.done[w.state.clock == t].sum() == w.state.over[w.state.clock == t].sum()
-        if t == spec.max_steps:
-            break
+    ended = np.zeros(GAMES, int)
+    for step in play_out(w, seed, steps=spec.max_steps):
+        ended += step.done
+    assert (ended == 1).all()
     assert w.state.over.all()
     before = [field.copy() for field in w.state], w.outputs.tokens.copy()
     step = w.step(Crowd(seed + 1).actions(w))
@@ -169,7 +186,7 @@ def test_batch_size_and_threads_do_not_matter(spec, seed, split):
 
 
 @few
-@given(specs(rules=RULES.map(lambda r: r), reward=WEIGHTS), SEEDS)
+@given(specs(reward=WEIGHTS), SEEDS)
 def test_with_added_success_the_reward_is_the_weighted_sum_of_events(spec, seed):
     rules = Rules(**{**vars(spec.rules), "success_reward": "add"})
     w = World(GameSpec(**{**vars(spec), "rules": rules}), GAMES, seed=seed)
@@ -242,9 +259,12 @@ def test_the_crowd_reaches_what_the_properties_are_about():
     """Without wins, eliminations, paid balls and doors left open the tests above would prove little."""
     w = World(make_spec("fair", blue=2, red=2, obstacle=True, random_keys=True), 64, seed=1)
     seen = np.zeros(c.NUM_EVENTS)
-    open_doors = 0
+    in_doorways = in_side_rooms = 0
     for step in play_out(w, 1, steps=600):
         seen += step.events.sum(axis=(0, 1))
-        open_doors += int((w.state.cells[:, c.DOOR_CELL] >= c.DOOR_CLOSED).any(axis=1).sum())
+        living = w.state.out == 0
+        in_doorways += int((living & np.isin(w.state.position, c.DOOR_CELL)).sum())
+        x = w.state.position // c.HEIGHT
+        in_side_rooms += int((living & ((x < 4) | (x > 11))).sum())
     assert (seen > 0).all(), dict(zip(c.EVENTS, seen, strict=True))
-    assert open_doors > 0
+    assert min(in_doorways, in_side_rooms) > 100

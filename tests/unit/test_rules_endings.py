@@ -45,7 +45,7 @@ WIN_AT_2 = 1 - 0.9 * 2 / 300
 
 
 def play_to_the_end(w, actions):
-    """Play ``actions`` of the seats over and over until the game ends; every reward on the way is checked to be no win."""
+    """Play ``actions`` of the seats over and over until the game ends, by truncation and nothing else."""
     start = int(w.state.clock[0])
     for t in range(start, MAX_STEPS):
         step = play(w, **{seat: moves[t % len(moves)] for seat, moves in actions.items()})

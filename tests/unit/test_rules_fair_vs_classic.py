@@ -134,6 +134,16 @@ def test_a_winner_can_be_eliminated_in_the_winning_step_under_classic_only(rules
     assert set(step.events["blue_0"]) - {"success", "door_open"} == flags
 
 
+@pytest.mark.parametrize(("switch", "toggler", "bystander"), [("stop", 0, 0), ("continue", 0.5, -0.001)])
+def test_after_success_alone_decides_what_is_handled_after_the_winner(switch, toggler, bystander):
+    w = world(replace(Rules.classic(), after_success=switch), blue=1, red=2)
+    place(w, "blue_0", *BLUE_FRONT, EAST, BLUE_KEY_USED)
+    place(w, "red_0", 9, 1, EAST)
+    step = play(w, ("blue_0", "red_0", "red_1"), blue_0=TOGGLE, red_0=TOGGLE, red_1=PICKUP)
+    assert (step.reward["red_0"], step.reward["red_1"]) == (toggler, approx(bystander))
+    assert step.reward["blue_0"] == approx(WIN if switch == "stop" else WIN - 1)
+
+
 # Eliminated agents ---------------------------------------------------------------------------------------------------
 
 

@@ -21,8 +21,8 @@ _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"
 @lru_cache(maxsize=1)
 def _sources_digest() -> str:
     digest = hashlib.sha256()
-    package = Path(__file__).parent.parent
-    for room in ("world", "players"):
+    package = Path(__file__).parent
+    for room in ("world", "models", "players"):
         for source in sorted((package / room).glob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()

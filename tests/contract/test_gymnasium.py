@@ -1,0 +1,293 @@
+"""The Gymnasium face: contract, seeds, ends and who may sit where, for every scenario there is."""
+
+from __future__ import annotations
+
+import pickle
+
+import cloudpickle
+import gymnasium
+import numpy as np
+import pytest
+from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, WEST, clear, image, place
+from gymnasium.utils.env_checker import check_env, data_equivalence
+
+from multigrid_rl.config import ConfigError, load_scenario, scenario_names
+from multigrid_rl.models.registry import build
+from multigrid_rl.players.cards import PlayerError, token_categories, write_player
+from multigrid_rl.players.gymnasium_env import SeatEnv, register_envs
+from multigrid_rl.world import constants as c
+from multigrid_rl.world.pettingzoo_env import parallel_env
+
+FOCAL = "red_0"
+every_scenario = pytest.mark.parametrize("scenario", scenario_names())
+TEAM_DEATH_MATCHES = [
+    name for name in scenario_names() if load_scenario(name).game.death_match and load_scenario(name).game.blue > 1
+]
+
+
+def others(scenario, player="random", seat=FOCAL):
+    """The same player for every seat but the focal one."""
+    return {other: player for other in load_scenario(scenario).game.spec().seats if other != seat}
+
+
+def seat_env(scenario, player="random", **settings):
+    """The focal seat with one player everywhere else."""
+    return SeatEnv(scenario, FOCAL, others(scenario, player), **settings)
+
+
+def transcript(env, steps, seed=None, start=True):
+    """All that ``steps`` steps answer under actions from one fixed generator; finished games start anew."""
+    rng = np.random.default_rng(7)
+    told = [env.reset(seed=seed)] if start else []
+    for _ in range(steps):
+        told.append(env.step(int(rng.integers(len(c.ACTIONS)))))
+        if told[-1][2] or told[-1][3]:
+            told.append(env.reset())
+    return told
+
+
+@pytest.fixture
+def registered():
+    """Ids of all scenarios, known to ``gymnasium.make`` for the time of one test."""
+    before = set(gymnasium.registry)
+    yield register_envs()
+    for env_id in set(gymnasium.registry) - before:
+        del gymnasium.registry[env_id]
+
+
+# The contract --------------------------------------------------------------------------------------------------------
+
+
+@every_scenario
+def test_passes_the_gymnasium_checker(scenario, registered):
+    made = gymnasium.make(f"multigrid_rl/{scenario}-v0", players=others(scenario), disable_env_checker=True)
+    assert isinstance(made.unwrapped, SeatEnv)
+    check_env(made.unwrapped)
+
+
+@every_scenario
+def test_made_environments_play_through_their_wrappers(scenario, registered):
+    env = gymnasium.make(f"multigrid_rl/{scenario}-v0", players=others(scenario), render_mode="rgb_array")
+    seen, _ = env.reset(seed=1)
+    for _ in range(5):
+        assert env.observation_space.contains(seen)
+        seen, *_ = env.step(env.action_space.sample())
+    assert env.render().shape == (8 * 32, 16 * 32, 3)
+    env.close()
+
+
+def test_registering_is_the_callers_choice_and_can_be_repeated(registered):
+    assert registered == [f"multigrid_rl/{name}-v0" for name in scenario_names()]
+    assert register_envs() == registered
+
+
+@every_scenario
+def test_is_the_parallel_environment_with_the_other_seats_filled(scenario):
+    one, all_seats = seat_env(scenario, "idle"), parallel_env(scenario)
+    rng = np.random.default_rng(4)
+    (seen, told), (every_seen, every_told) = one.reset(seed=6), all_seats.reset(seed=6)
+    assert data_equivalence((seen, told), (every_seen[FOCAL], every_told[FOCAL]))
+    for _ in range(300):
+        if FOCAL not in all_seats.agents:
+            break
+        action = int(rng.integers(len(c.ACTIONS)))
+        expected = [part[FOCAL] for part in all_seats.step({FOCAL: action})]
+        assert data_equivalence(list(one.step(action)), expected)
+
+
+@every_scenario
+def test_every_seat_can_be_played(scenario):
+    for seat in load_scenario(scenario).game.spec().seats:
+        env = SeatEnv(scenario, seat, others(scenario, seat=seat))
+        transcript(env, 30, seed=1)
+        assert env.seat == seat
+
+
+def test_plays_in_a_vector_of_environments():
+    env = gymnasium.vector.SyncVectorEnv([lambda: seat_env("1v1")] * 3)
+    seen, _ = env.reset(seed=[1, 2, 3])
+    assert seen["image"].shape == (3, 5, 5, 3)
+    for _ in range(400):
+        seen, rewards, *_ = env.step(env.action_space.sample())
+    assert rewards.shape == (3,)
+    env.close()
+
+
+# Seeds ---------------------------------------------------------------------------------------------------------------
+
+
+@every_scenario
+def test_twins_under_one_seed_play_alike(scenario):
+    one, two = seat_env(scenario), seat_env(scenario)
+    assert data_equivalence(transcript(one, 400, seed=5), transcript(two, 400, seed=5))
+    assert data_equivalence(transcript(one, 50, seed=5), transcript(seat_env(scenario), 50, seed=5))
+
+
+def test_games_without_a_seed_differ_in_keys_and_in_what_opponents_do():
+    env = seat_env("1v1")
+    boards = set()
+    for _ in range(20):
+        env.reset()
+        boards.add(env.match.world.state.cells.tobytes())
+    assert len(boards) > 10
+    moves = set()
+    for _ in range(5):  # fixed keys: only the opponents' draws are left
+        fixed = seat_env("2v2")
+        fixed.reset()
+        for _ in range(30):
+            fixed.step(c.DONE)
+        moves.add(fixed.match.world.state.position.tobytes() + fixed.match.world.state.heading.tobytes())
+    assert len(moves) > 1
+
+
+@every_scenario
+@pytest.mark.parametrize("pickler", [pickle, cloudpickle])
+def test_a_pickled_game_goes_on_as_the_original(scenario, pickler):
+    env = seat_env(scenario, render_mode="rgb_array")
+    transcript(env, 20, seed=9)
+    twin = pickler.loads(pickler.dumps(env))
+    assert np.array_equal(env.render(), twin.render())
+    assert data_equivalence(transcript(env, 300, start=False), transcript(twin, 300, start=False))
+
+
+# Ends ----------------------------------------------------------------------------------------------------------------
+
+
+@every_scenario
+def test_an_idle_game_is_truncated_and_not_terminated(scenario):
+    env = seat_env(scenario, "idle")
+    env.reset(seed=0)
+    for step in range(1, env.game.max_steps + 1):
+        seen, reward, terminated, truncated, told = env.step(c.RIGHT)
+        last = step == env.game.max_steps
+        assert (reward, terminated, truncated) == (0.0, False, last)
+        assert ("winner" in told) == last
+    assert told["winner"] is None
+    # The observation is that of the last state, not of a game begun anew.
+    assert seen["direction"] == (WEST + env.game.max_steps) % 4
+    assert env.match.world.state.clock[0] == env.game.max_steps
+    with pytest.raises(RuntimeError, match=r"call reset\(\)"):
+        env.step(c.DONE)
+
+
+@every_scenario
+@pytest.mark.parametrize("last", [False, True])
+def test_a_win_is_terminated_and_in_the_last_step_truncated_too(scenario, last):
+    env = seat_env(scenario, "idle")
+    env.reset(seed=0)
+    world = env.match.world
+    clear(world)
+    place(world, FOCAL, *RED_FRONT, WEST, RED_KEY_USED)
+    if last:
+        world.state.clock[0] = env.game.max_steps - 1
+    seen, reward, terminated, truncated, told = env.step(c.TOGGLE)
+    assert (terminated, truncated) == (True, last)
+    assert reward == pytest.approx(0.1 if last else 1 - 0.9 / env.game.max_steps)
+    assert told["winner"] == "red"
+    assert told["door_win"] == told["door_open"] == 1.0
+    # The final observation: the door ahead is open.
+    middle = env.game.view_size // 2
+    assert seen["image"][middle, env.game.view_size - 2].tolist() == [4, 0, 0]
+    assert np.array_equal(seen["image"], image(world, FOCAL))
+
+
+def test_losing_is_terminated_with_the_winner_named():
+    env = SeatEnv("1v1", "blue_0", {"red_0": "key-runner"})
+    env.reset(seed=0)
+    terminated, steps = False, 0
+    while not terminated:
+        _, _, terminated, truncated, told = env.step(c.DONE)
+        steps += 1
+        assert not truncated
+    assert told["winner"] == "red"
+    assert steps < 60
+
+
+@pytest.mark.parametrize("scenario", TEAM_DEATH_MATCHES)
+def test_an_eliminated_seat_is_terminated_while_its_team_plays_on(scenario):
+    env = SeatEnv(scenario, FOCAL, others(scenario, "idle") | {"blue_0": "key-runner"})
+    env.reset(seed=0)
+    world = env.match.world
+    place(world, FOCAL, 7, 3, NORTH)
+    place(world, "blue_0", 6, 3, EAST)  # a key-runner toggles whoever stands in front of it
+    _, reward, terminated, truncated, told = env.step(c.DONE)
+    assert (reward, terminated, truncated) == (-1.0, True, False)
+    assert told["got_eliminated"] == 1.0
+    assert "winner" not in told
+    with pytest.raises(RuntimeError, match=r"call reset\(\)"):
+        env.step(c.DONE)
+    _, told = env.reset()
+    assert told["got_eliminated"] == 0.0
+    assert not env.step(c.DONE)[2]
+
+
+# Who may sit where ---------------------------------------------------------------------------------------------------
+
+
+def test_seats_not_named_keep_the_scenarios_players():
+    env = SeatEnv("2v2", FOCAL, {"red_1": "idle", "blue_1": "hunter"})
+    assert {env.game.seats[a]: player.name for a, player in env.match._background.items()} == {
+        "blue_0": "random",
+        "blue_1": "hunter",
+        "red_1": "idle",
+    }
+
+
+def test_original_names_are_understood():
+    assert SeatEnv("MultiGrid-CompetativeRedBlueDoor-v2-DTDE-Red-Single").game.view_size == 7
+
+
+@pytest.mark.parametrize("scenario", [name for name in scenario_names() if len(load_scenario(name).learning) > 1])
+def test_a_seat_that_would_learn_must_be_filled(scenario):
+    with pytest.raises(
+        ValueError, match=r"seat red_1 of .* learns.*players={'red_1': NAME}; allowed is random, idle, "
+    ):
+        SeatEnv(scenario)
+
+
+def test_unknown_names_are_refused_by_name(tmp_path):
+    with pytest.raises(ConfigError, match="scenario=1v2: unknown"):
+        SeatEnv("1v2")
+    with pytest.raises(ValueError, match="seat 'green_0' is not in this game; its seats are blue_0, red_0"):
+        SeatEnv("1v1", "green_0", {"blue_0": "idle"})
+    with pytest.raises(ValueError, match=r"players\['blue_1'\]: allowed seats beside red_0 are blue_0"):
+        SeatEnv("1v1", FOCAL, {"blue_0": "idle", "blue_1": "idle"})
+    with pytest.raises(ValueError, match=r"players\['red_0'\]: allowed seats beside red_0 are none"):
+        SeatEnv("single", FOCAL, {FOCAL: "idle"})
+    with pytest.raises(PlayerError, match="player nobody: unknown; allowed is random, idle"):
+        SeatEnv("1v1", FOCAL, {"blue_0": "nobody"}, checkpoints=tmp_path)
+    with pytest.raises(ValueError, match="render_mode='human': allowed is None or 'rgb_array'"):
+        seat_env("1v1", render_mode="human")
+
+
+def test_unknown_actions_and_negative_seeds_are_refused():
+    env = seat_env("1v1")
+    with pytest.raises(RuntimeError, match=r"call reset\(\)"):
+        env.step(0)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="action 7 of red_0: allowed is 0 left"):
+        env.step(7)
+    with pytest.raises(gymnasium.error.Error, match="-1"):
+        env.reset(seed=-1)
+
+
+def test_frozen_players_come_from_the_given_folder(tmp_path):
+    spec = load_scenario("1v1").game.spec()
+    architecture = {"name": "mlp", "hidden": [4], "activation": "tanh"}
+    card = {
+        "name": "tiny",
+        "architecture": architecture,
+        "observation": {"view_size": spec.view_size, "categories": token_categories(spec)},
+        "actions": len(c.ACTIONS),
+        "scenario": "1v1",
+        "seats": ["blue_0"],
+        "provenance": {},
+    }
+    network = build(architecture, token_categories(spec), len(c.ACTIONS))
+    written = write_player(tmp_path / "tiny", network, card)
+    (tmp_path / "catalogue.yaml").write_text(f"players: {{tiny: {{sha256: {written.sha256}}}}}\n", encoding="utf-8")
+    env = SeatEnv("1v1", FOCAL, {"blue_0": "tiny"}, checkpoints=tmp_path)
+    twin = pickle.loads(pickle.dumps(env))
+    assert data_equivalence(transcript(env, 40, seed=3), transcript(twin, 40, seed=3))
+    with pytest.raises(PlayerError, match="does not fit seat red_0"):
+        SeatEnv("1v1", "blue_0", {FOCAL: "tiny"}, checkpoints=tmp_path)

@@ -1,0 +1,388 @@
+"""The PettingZoo face: contract, seeds, ends and aliases, for every scenario there is."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import cloudpickle
+import gymnasium
+import numpy as np
+import pytest
+from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, SOUTH, WEST, clear, place, put
+from gymnasium.utils.env_checker import data_equivalence
+from pettingzoo.utils.conversions import parallel_to_aec
+
+from multigrid_rl.config import ConfigError, load_scenario, scenario_names
+from multigrid_rl.world import constants as c
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.pettingzoo_env import parallel_env
+
+with warnings.catch_warnings():
+    # PettingZoo's tests import one of its games by a way of its own that it calls deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
+
+COURSE = "MultiGrid-CompetativeRedBlueDoor-"
+#: Rules, section 2, every row: (blue, red, obstacle, random keys, death match, max steps, view size, mission observed).
+ORIGINAL = {
+    "v2-DTDE-Red-Single": (0, 1, False, False, False, 1000, 7, False),
+    "v2-DTDE-Red-Single-with-Obstacle": (0, 1, True, False, False, 1000, 7, False),
+    "v3-DTDE-Red-Single": (0, 1, False, False, False, 1280, 5, True),
+    "v3-DTDE-Red-Single-with-Obstacle": (0, 1, True, False, False, 1280, 5, True),
+    **{f"v3-{scheme}-Red": (0, 2, True, True, False, 1280, 5, True) for scheme in ("DTDE", "CTDE", "CTCE")},
+    **{f"v3-{scheme}-Red-Eval": (0, 2, True, True, False, 300, 5, True) for scheme in ("DTDE", "CTDE", "CTCE")},
+    **{f"v3-{scheme}-1v1": (1, 1, False, True, True, 300, 5, True) for scheme in ("DTDE", "CTCE")},
+    **{f"v3-{scheme}-2v2": (2, 2, True, False, True, 1280, 5, True) for scheme in ("DTDE", "CTCE")},
+    "v3-CTDE-2v2": (2, 2, True, False, False, 1280, 5, True),
+    **{
+        f"v3-{scheme}-2v2-Death-Match": (2, 2, False, False, True, 1280, 5, True) for scheme in ("DTDE", "CTDE", "CTCE")
+    },
+}
+SINGLES = {
+    "Red-Single": {"v2": "single", "v3": "single-v3"},
+    "Red-Single-with-Obstacle": {"v2": "single-obstacle", "v3": "single-obstacle-v3"},
+}
+DEATH_MATCHES = [name for name in scenario_names() if load_scenario(name).game.death_match]
+RANDOM_KEYS = [name for name in scenario_names() if load_scenario(name).game.random_keys]
+
+every_scenario = pytest.mark.parametrize("scenario", scenario_names())
+every_death_match = pytest.mark.parametrize("scenario", DEATH_MATCHES)
+
+
+def moves(env, rng):
+    """One random action for each agent that plays."""
+    return {agent: int(rng.integers(len(c.ACTIONS))) for agent in env.agents}
+
+
+def transcript(env, steps, seed=None, start=True):
+    """All that ``steps`` steps answer under actions from one fixed generator; finished games start anew."""
+    rng = np.random.default_rng(7)
+    told = [env.reset(seed=seed)] if start else []
+    for _ in range(steps):
+        if not env.agents:
+            told.append(env.reset())
+        told.append(env.step(moves(env, rng)))
+    return told
+
+
+def face(env, seat="red_0"):
+    """Put a seat in the middle of the room, facing east, and return the cell ahead of it."""
+    place(env.world, seat, 7, 3, EAST)
+    return 8, 3
+
+
+# The contract --------------------------------------------------------------------------------------------------------
+
+
+@every_scenario
+def test_passes_the_parallel_api_test(scenario):
+    parallel_api_test(parallel_env(scenario), num_cycles=1500)
+
+
+@every_scenario
+def test_passes_the_parallel_seed_test(scenario):
+    parallel_seed_test(lambda: parallel_env(scenario))
+
+
+@every_scenario
+# Two remarks that api_test makes on every environment whose observations are dictionaries.
+@pytest.mark.filterwarnings("ignore:Observation is not a NumPy array:UserWarning")
+@pytest.mark.filterwarnings("ignore:Observation space for each agent probably should be:UserWarning")
+def test_passes_the_sequential_tests_after_conversion(scenario):
+    api_test(parallel_to_aec(parallel_env(scenario, render_mode="rgb_array")), num_cycles=200)
+    seed_test(lambda: parallel_to_aec(parallel_env(scenario)), num_cycles=200)
+
+
+@every_scenario
+def test_agents_are_the_seats_and_observations_fit_their_spaces(scenario):
+    env, rng = parallel_env(scenario), np.random.default_rng(1)
+    spec = load_scenario(scenario).game.spec()
+    assert tuple(env.possible_agents) == spec.seats
+    assert env.agents == []
+    observations, infos = env.reset(seed=1)
+    assert list(observations) == list(infos) == env.agents == list(spec.seats)
+    keys = ["image", "direction", "mission"] if spec.mission_observed else ["image", "direction"]
+    for _ in range(200):
+        for agent, seen in observations.items():
+            assert env.observation_space(agent).contains(seen)
+            assert sorted(seen) == sorted(keys)
+            assert seen["image"].shape == (spec.view_size, spec.view_size, 3)
+        if not env.agents:
+            break
+        observations, *_ = env.step(moves(env, rng))
+
+
+@every_scenario
+def test_plays_the_very_games_of_the_world(scenario):
+    env, rng = parallel_env(scenario), np.random.default_rng(3)
+    spec = env.spec
+    world = World(spec, 1, seed=11, auto_reset=False)
+    env.reset(seed=11)
+    area = spec.view_size**2
+    for _ in range(300):
+        if not env.agents:
+            break
+        actions = moves(env, rng)
+        observations, rewards, terminated, truncated, infos = env.step(actions)
+        step = world.step(np.array([[actions.get(seat, c.DONE) for seat in spec.seats]], np.int8))
+        for agent, seen in observations.items():
+            a = spec.seats.index(agent)
+            assert rewards[agent] == step.reward[0, a]
+            assert (terminated[agent], truncated[agent]) == (step.terminated[0, a], step.truncated[0])
+            assert np.array_equal(c.encode(seen["image"]).reshape(area), step.tokens[0, a, :area])
+            assert seen["direction"] == step.tokens[0, a, area]
+            assert [infos[agent][event] for event in c.EVENTS] == step.events[0, a].tolist()
+            assert infos[agent]["mission"] in c.MISSIONS
+            if spec.mission_observed:
+                assert infos[agent]["mission"] == c.MISSIONS[seen["mission"]]
+
+
+@every_scenario
+def test_observations_share_no_memory_with_the_game(scenario):
+    env = parallel_env(scenario)
+    before, _ = env.reset(seed=2)
+    kept = {agent: seen["image"].copy() for agent, seen in before.items()}
+    env.step(dict.fromkeys(env.agents, c.RIGHT))
+    assert all(np.array_equal(before[agent]["image"], kept[agent]) for agent in kept)
+
+
+@every_scenario
+def test_renders_a_frame(scenario):
+    env = parallel_env(scenario, render_mode="rgb_array")
+    env.reset(seed=0)
+    frame = env.render()
+    assert frame.shape == (8 * 32, 16 * 32, 3)
+    assert frame.dtype == np.uint8
+    env.step(dict.fromkeys(env.agents, c.RIGHT))
+    assert not np.array_equal(env.render(), frame)
+
+
+def test_metadata_and_missing_or_unknown_render_mode():
+    env = parallel_env("1v1")
+    assert env.metadata["name"] == str(env) == "1v1"
+    assert env.metadata["render_modes"] == ["rgb_array"]
+    assert env.metadata["is_parallelizable"]
+    env.reset()
+    assert env.render() is None
+    with pytest.raises(ValueError, match="render_mode='human': allowed is None or 'rgb_array'"):
+        parallel_env("1v1", render_mode="human")
+
+
+# Names ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ORIGINAL)
+def test_original_names_lead_to_the_right_game(name):
+    env = parallel_env(COURSE + name)
+    s = env.spec
+    assert ORIGINAL[name] == (
+        s.blue,
+        s.red,
+        s.obstacle,
+        s.random_keys,
+        s.death_match,
+        s.max_steps,
+        s.view_size,
+        s.mission_observed,
+    )
+    version, _, rest = name.split("-", 2)
+    peaceful = "-peace" if name == "v3-CTDE-2v2" else ""
+    ids = {"Red": "coop", "Red-Eval": "coop-eval", "1v1": "1v1", "2v2": "2v2", "2v2-Death-Match": "2v2-deathmatch"}
+    expected = SINGLES[rest][version] if rest in SINGLES else ids[rest] + peaceful
+    assert env.metadata["name"] == expected
+
+
+def test_no_alias_stands_for_two_scenarios():
+    aliases = [alias for name in scenario_names() for alias in load_scenario(name).aliases]
+    assert len(aliases) == len(set(aliases))
+    assert set(aliases) >= {COURSE + name for name in ORIGINAL}
+    assert not set(aliases) & set(scenario_names())
+
+
+def test_an_unknown_scenario_or_rule_set_is_named():
+    with pytest.raises(ConfigError, match=r"scenario=1v2: unknown.*allowed is .*1v1"):
+        parallel_env("1v2")
+    with pytest.raises(ConfigError, match="rules=original: allowed is fair, classic"):
+        parallel_env("1v1", rules="original")
+
+
+@every_scenario
+def test_rules_can_be_chosen(scenario):
+    given = load_scenario(scenario).game.rules
+    assert parallel_env(scenario).spec == parallel_env(scenario, rules=given).spec
+    assert parallel_env(scenario, rules="fair").spec.rules != parallel_env(scenario, rules="classic").spec.rules
+
+
+# Seeds ---------------------------------------------------------------------------------------------------------------
+
+
+@every_scenario
+@pytest.mark.parametrize("rules", ["fair", "classic"])
+def test_twins_under_one_seed_play_alike(scenario, rules):
+    one, two = (parallel_env(scenario, rules=rules) for _ in range(2))
+    assert data_equivalence(transcript(one, 400, seed=5), transcript(two, 400, seed=5))
+    # What was played before does not matter, nor does a generator that has moved on.
+    assert data_equivalence(transcript(one, 100, seed=5), transcript(parallel_env(scenario, rules=rules), 100, seed=5))
+
+
+def layouts(env, seeds):
+    """First boards of games under ``seeds``; ``None`` resets without one."""
+    boards = []
+    for seed in seeds:
+        env.reset(seed=seed)
+        boards.append(env.state().tobytes())
+    return boards
+
+
+@pytest.mark.parametrize("scenario", RANDOM_KEYS)
+def test_seeds_and_resets_without_a_seed_give_other_games(scenario):
+    env, fresh = parallel_env(scenario), parallel_env(scenario)
+    assert len(set(layouts(env, range(20)))) > 10
+    assert len(set(layouts(env, [None] * 20))) > 10
+    assert layouts(env, [None] * 10) != layouts(fresh, [None] * 10)
+    assert layouts(env, [3, None, None]) == layouts(fresh, [3, None, None])
+
+
+def test_a_negative_seed_is_refused():
+    with pytest.raises(gymnasium.error.Error, match="-1"):
+        parallel_env("1v1").reset(seed=-1)
+
+
+@every_scenario
+@pytest.mark.parametrize("pickler", [pickle, cloudpickle])
+def test_a_pickled_game_goes_on_as_the_original(scenario, pickler):
+    env = parallel_env(scenario, render_mode="rgb_array")
+    transcript(env, 20, seed=9)
+    twin = pickler.loads(pickler.dumps(env))
+    assert np.array_equal(env.render(), twin.render())
+    assert data_equivalence(transcript(env, 300, start=False), transcript(twin, 300, start=False))
+    assert data_equivalence(env.reset(), twin.reset())
+
+
+# Ends ----------------------------------------------------------------------------------------------------------------
+
+
+@every_scenario
+def test_an_idle_game_is_truncated_after_max_steps(scenario):
+    env = parallel_env(scenario)
+    env.reset(seed=0)
+    for step in range(1, env.spec.max_steps + 1):
+        _, rewards, terminated, truncated, infos = env.step(dict.fromkeys(env.agents, c.DONE))
+        last = step == env.spec.max_steps
+        assert set(truncated.values()) == {last}
+        assert set(terminated.values()) == {False}
+        assert set(rewards.values()) == {0.0}
+        assert all(("winner" in told) == last for told in infos.values())
+    assert env.agents == []
+    assert all(told["winner"] is None for told in infos.values())
+    with pytest.raises(RuntimeError, match=r"call reset\(\)"):
+        env.step({})
+
+
+@every_scenario
+@pytest.mark.parametrize("last", [False, True])
+def test_a_win_terminates_everybody_and_in_the_last_step_is_truncated_too(scenario, last):
+    env = parallel_env(scenario)
+    env.reset(seed=0)
+    clear(env.world)
+    place(env.world, "red_0", *RED_FRONT, WEST, RED_KEY_USED)
+    if last:
+        env.world.state.clock[0] = env.spec.max_steps - 1
+    _, rewards, terminated, truncated, infos = env.step({"red_0": c.TOGGLE})
+    assert set(terminated.values()) == {True}
+    assert set(truncated.values()) == {last}
+    assert rewards["red_0"] == pytest.approx(0.1 if last else 1 - 0.9 / env.spec.max_steps)
+    assert all(told["winner"] == "red" for told in infos.values())
+    assert infos["red_0"]["door_win"] == 1.0
+    assert env.agents == []
+
+
+@every_death_match
+def test_an_eliminated_agent_leaves_in_that_step(scenario):
+    env = parallel_env(scenario)
+    env.reset(seed=0)
+    clear(env.world)
+    place(env.world, "blue_0", *face(env), NORTH)
+    observations, rewards, terminated, truncated, infos = env.step({"red_0": c.TOGGLE})
+    everybody, rest = set(env.possible_agents), set(env.possible_agents) - {"blue_0"}
+    assert all(set(part) == everybody for part in (observations, rewards, terminated, truncated, infos))
+    assert terminated["blue_0"]
+    assert infos["blue_0"]["got_eliminated"] == infos["red_0"]["eliminated_opponents"] == 1.0
+    assert rewards["blue_0"] == -1.0
+    assert not any(truncated.values())
+    if env.spec.blue == 1:
+        assert env.agents == []
+        assert infos["red_0"]["winner"] == infos["blue_0"]["winner"] == "red"
+        return
+    assert set(env.agents) == rest
+    assert [agent for agent in rest if terminated[agent]] == []
+    assert "winner" not in infos["red_0"]
+    # Afterwards only the others are answered for, and what the eliminated one sends is not looked at.
+    parts = env.step({"red_0": c.RIGHT, "blue_0": "no action at all"})
+    assert all(set(part) == rest for part in parts)
+    assert set(env.reset()[0]) == everybody == set(env.agents)
+
+
+@every_death_match
+def test_eliminating_the_last_opponent_ends_the_game(scenario):
+    env = parallel_env(scenario)
+    env.reset(seed=0)
+    clear(env.world)
+    for k in range(env.spec.blue):
+        place(env.world, f"blue_{k}", *face(env), NORTH)
+        _, _, terminated, _, infos = env.step({"red_0": c.TOGGLE})
+    assert set(terminated.values()) == {True}
+    assert infos["red_0"]["winner"] == "red"
+    assert infos["red_0"]["elimination_win"] == 1.0
+    assert env.agents == []
+
+
+@pytest.mark.parametrize("scenario", [name for name in DEATH_MATCHES if load_scenario(name).game.blue > 1])
+def test_under_classic_rules_eliminated_agents_stay_to_the_end(scenario):
+    env = parallel_env(scenario, rules="classic")
+    env.reset(seed=0)
+    clear(env.world)
+    place(env.world, "blue_0", *face(env), NORTH)
+    _, rewards, terminated, _, infos = env.step({"red_0": c.TOGGLE})
+    assert rewards["blue_0"] == -1.0
+    assert infos["blue_0"]["got_eliminated"] == 1.0
+    assert not any(terminated.values())
+    assert set(env.agents) == set(env.possible_agents)
+
+
+# What goes in, and the state -----------------------------------------------------------------------------------------
+
+
+def test_steps_without_a_game_and_unknown_agents_or_actions_are_refused():
+    env = parallel_env("1v1")
+    with pytest.raises(RuntimeError, match=r"call reset\(\)"):
+        env.step({})
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="agent 'green_0' is not in this game; allowed is blue_0, red_0"):
+        env.step({"green_0": 0})
+    for wrong in (7, -1, 2.0, None, "left", np.array([1])):
+        with pytest.raises(ValueError, match=r"of red_0: allowed is 0 left, .* 6 done"):
+            env.step({"red_0": wrong})
+    assert env.world.state.clock[0] == 0
+    for right in (np.int8(1), np.int64(1), np.array(1)):
+        env.step({"red_0": right})
+    assert env.world.state.heading[0].tolist() == [EAST, SOUTH]
+
+
+def test_the_state_is_the_board_with_living_agents():
+    env = parallel_env("2v2")
+    env.reset(seed=0)
+    clear(env.world)
+    put(env.world, (6, 3), c.KEY)
+    place(env.world, "blue_0", *face(env), NORTH)
+    before = env.state()
+    assert env.state_space.contains(before)
+    assert before[7, 3].tolist() == [10, 0, EAST]
+    assert before[8, 3].tolist() == [10, 2, NORTH]
+    assert before[6, 3].tolist() == [5, 0, 4]
+    assert before[4, 6].tolist() == [4, 0, 2]
+    env.step({"red_0": c.TOGGLE})
+    after = env.state()
+    assert after[8, 3].tolist() == [1, 0, 0]
+    assert (before != after).any(axis=2).sum() == 1

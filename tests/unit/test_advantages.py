@@ -1,0 +1,159 @@
+"""Generalised advantage estimation against hand computation and a plain reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from multigrid_rl.rllib.advantages import Trajectories, advantages, standardise
+
+GAMMA, LAM = 0.5, 0.5
+EXACT = {"rel": 1e-6}
+
+
+def path(rewards, values, next_values, **flags) -> Trajectories:
+    """One environment: a column of ``T`` rows. Flags are lists of step numbers."""
+    steps = len(rewards)
+
+    def column(numbers):
+        return np.array(numbers, np.float32).reshape(steps, 1)
+
+    def flag(name: str) -> np.ndarray:
+        return np.isin(np.arange(steps), flags.get(name, ())).reshape(steps, 1)
+
+    return Trajectories(
+        rewards=column(rewards),
+        values=column(values),
+        next_values=column(next_values),
+        terminated=flag("terminated"),
+        done=flag("done"),
+        acted=~flag("absent"),
+    )
+
+
+def column_of(given: Trajectories) -> list[float]:
+    return advantages(given, GAMMA, LAM)[:, 0].tolist()
+
+
+def test_three_steps_by_hand():
+    # deltas: 1 + .5*2 - 4 = -2;  2 + .5*6 - 2 = 3;  4 + .5*8 - 6 = 2
+    # A_2 = 2; A_1 = 3 + .25*2 = 3.5; A_0 = -2 + .25*3.5 = -1.125
+    assert column_of(path([1, 2, 4], [4, 2, 6], [2, 6, 8])) == [-1.125, 3.5, 2.0]
+
+
+def test_lambda_0_is_the_one_step_error_and_lambda_1_the_discounted_return():
+    given = path([1, 2, 4], [4, 2, 6], [2, 6, 8])
+    assert advantages(given, GAMMA, 0.0)[:, 0].tolist() == [-2.0, 3.0, 2.0]
+    # returns with bootstrap 8: 4 + 4 = 8, 2 + 4 = 6, 1 + 3 = 4; minus the values 6, 2, 4
+    assert advantages(given, GAMMA, 1.0)[:, 0].tolist() == [0.0, 4.0, 2.0]
+
+
+def test_termination_drops_the_bootstrap():
+    # delta_2 = 4 - 6 = -2; A_1 = 3 - .5 = 2.5; A_0 = -2 + .625
+    assert column_of(path([1, 2, 4], [4, 2, 6], [2, 6, 8], terminated=[2], done=[2])) == [-1.375, 2.5, -2.0]
+
+
+def test_truncation_bootstraps_from_the_final_observation():
+    given = path([1, 2, 4], [4, 2, 6], [2, 6, 8], done=[2])
+    assert column_of(given) == [-1.125, 3.5, 2.0]
+    further = given._replace(next_values=given.next_values + np.array([[0], [0], [10]], np.float32))
+    assert column_of(further)[2] == 2.0 + GAMMA * 10
+
+
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+def test_nothing_leaks_back_over_an_episode_boundary(ending):
+    flags = {"done": [1], "terminated": [1] if ending == "terminated" else []}
+    poor = column_of(path([1, 2, 0, 0], [4, 2, 6, 1], [2, 6, 1, 0], **flags))
+    rich = column_of(path([1, 2, 999, -50], [4, 2, -77, 1], [2, 6, 1, 0], **flags))
+    assert poor[:2] == rich[:2]
+    assert poor[2:] != rich[2:]
+
+
+def test_rows_not_acted_are_0_and_do_not_leak():
+    # The seat is eliminated in step 1 (terminated, the game goes on until step 3), and plays again from step 4.
+    flags = {"terminated": [1, 3], "done": [3], "absent": [2, 3]}
+    given = path([1, 2, 50, 60, 3], [4, 2, 70, 80, 1], [2, 90, 95, 99, 2], **flags)
+    # A_1 = 2 - 2 = 0; A_0 = 1 + .5*2 - 4 = -2; A_4 = 3 + 1 - 1
+    assert column_of(given) == [-2.0, 0.0, 0.0, 0.0, 3.0]
+
+
+def test_rows_not_acted_are_cut_even_where_the_flag_of_termination_is_missing():
+    given = path([1, 2, 50], [4, 2, 70], [2, 6, 95], absent=[2])
+    assert column_of(given) == [-2 + 0.25 * 3, 3.0, 0.0]
+
+
+def test_environments_do_not_mix():
+    one = path([1, 2, 4], [4, 2, 6], [2, 6, 8])
+    two = path([9, 9, 9], [0, 5, 1], [5, 1, 0], terminated=[1], done=[1])
+    both = Trajectories(*(np.concatenate(columns, axis=1) for columns in zip(one, two, strict=True)))
+    result = advantages(both, GAMMA, LAM)
+    assert result.shape == (3, 2)
+    assert result.T.tolist() == [column_of(one), column_of(two)]
+
+
+def random_trajectories(steps: int = 60, games: int = 40) -> Trajectories:
+    """Games with episodes of random length, seats that leave early, and both kinds of ending."""
+    rng = np.random.default_rng(11)
+    shape = (steps, games)
+    done = rng.random(shape) < 0.15
+    acted = np.ones(shape, bool)
+    terminated = done & (rng.random(shape) < 0.6)
+    for n in range(games):
+        absent = False
+        for t in range(steps):
+            acted[t, n] = not absent
+            if not absent and not done[t, n] and rng.random() < 0.05:
+                terminated[t, n], absent = True, True
+            if done[t, n]:
+                absent = False
+    rewards, values, next_values = (rng.normal(size=shape).astype(np.float32) for _ in range(3))
+    return Trajectories(rewards, values, next_values, terminated, done, acted)
+
+
+def reference(given: Trajectories, gamma: float, lam: float) -> np.ndarray:
+    """Each episode by itself, as the sum of its discounted one-step errors, in double precision."""
+    steps, games = given.values.shape
+    result = np.zeros((steps, games))
+    for n in range(games):
+        start = 0
+        while start < steps:
+            end = start
+            while end < steps - 1 and not given.done[end, n]:
+                end += 1
+            lived = [t for t in range(start, end + 1) if given.acted[t, n]]
+            errors = {}
+            for t in lived:
+                bootstrap = 0.0 if given.terminated[t, n] else gamma * float(given.next_values[t, n])
+                errors[t] = float(given.rewards[t, n]) + bootstrap - float(given.values[t, n])
+            for t in lived:
+                result[t, n] = sum((gamma * lam) ** (k - t) * errors[k] for k in lived if k >= t)
+            start = end + 1
+    return result
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(0.99, 0.95), (1.0, 1.0), (0.9, 0.0)])
+def test_agrees_with_a_plain_reference_for_each_episode(gamma, lam):
+    given = random_trajectories()
+    assert (~given.acted).any()
+    assert (given.done & ~given.terminated).any()
+    np.testing.assert_allclose(advantages(given, gamma, lam), reference(given, gamma, lam), rtol=1e-4, atol=1e-4)
+
+
+def test_inputs_are_left_alone_and_the_result_is_float32():
+    given = random_trajectories(5, 3)
+    before = [array.copy() for array in given]
+    assert advantages(given, 0.99, 0.95).dtype == np.float32
+    for array, old in zip(given, before, strict=True):
+        np.testing.assert_array_equal(array, old)
+
+
+def test_standardise_gives_zero_mean_and_unit_variance():
+    result = standardise(np.array([1, 2, 3, 6], np.float32))
+    # mean 3, variance (4 + 1 + 0 + 9) / 4 = 3.5
+    assert result.tolist() == pytest.approx(((np.array([1, 2, 3, 6]) - 3) / 3.5**0.5).tolist(), **EXACT)
+    assert result.dtype == np.float32
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e6])
+def test_standardise_turns_a_constant_into_zeros(value):
+    assert standardise(np.full(1000, value, np.float32)).tolist() == [0.0] * 1000

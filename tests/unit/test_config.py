@@ -1,0 +1,327 @@
+"""The schema and the yaml agree, every original name resolves, and every mistake is one line."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from multigrid_rl.config import (
+    LEARN,
+    ClusterConfig,
+    ConfigError,
+    GameConfig,
+    GateConfig,
+    ModelConfig,
+    RunConfig,
+    ScenarioConfig,
+    TrainConfig,
+    available_cpus,
+    compose,
+    data_root,
+    default_run_dir,
+    load_scenario,
+    scenario_id,
+    scenario_names,
+    to_yaml,
+)
+from multigrid_rl.types import Rules
+
+CONFIGS = data_root() / "configs"
+SCENARIOS = scenario_names()
+#: Filled in from the file's name, so no yaml names it.
+DERIVED = {"name"}
+
+
+def read(path: Path) -> dict:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def files(group: str) -> list:
+    found = sorted((CONFIGS / group).glob("*.yaml"))
+    return [pytest.param(path, id=path.stem) for path in found]
+
+
+def error_of(*overrides: str) -> str:
+    """The message of the ConfigError; one line, as every mistake must be."""
+    with pytest.raises(ConfigError) as caught:
+        compose(list(overrides))
+    text = str(caught.value)
+    assert text
+    assert "\n" not in text
+    return text
+
+
+# --- schema and yaml
+
+
+@pytest.mark.parametrize("path", files("train"))
+def test_train_yaml_names_exactly_the_keys_of_its_schema(path):
+    assert set(read(path)) == set(TrainConfig.model_fields)
+
+
+@pytest.mark.parametrize("path", files("model"))
+def test_model_yaml_names_exactly_the_keys_of_its_schema(path):
+    assert set(read(path)) == set(ModelConfig.model_fields)
+
+
+@pytest.mark.parametrize("path", files("cluster"))
+def test_cluster_yaml_names_exactly_the_keys_of_its_schema(path):
+    assert set(read(path)) == set(ClusterConfig.model_fields)
+
+
+@pytest.mark.parametrize("path", files("scenario"))
+def test_scenario_yaml_names_exactly_the_keys_of_its_schema(path):
+    content = read(path)
+    assert set(content) == set(ScenarioConfig.model_fields) - DERIVED
+    assert set(content["game"]) == set(GameConfig.model_fields)
+    for gate in content["gates"]:
+        assert set(gate) <= set(GateConfig.model_fields)
+
+
+def test_the_root_yaml_names_exactly_the_keys_of_its_schema():
+    content = read(CONFIGS / "config.yaml")
+    groups = {next(iter(entry)) for entry in content.pop("defaults") if isinstance(entry, dict)}
+    assert set(content) | groups == set(RunConfig.model_fields)
+
+
+def test_every_folder_of_configs_is_a_group_that_holds_yaml():
+    folders = {path.parent.name for path in CONFIGS.glob("*/*.yaml")}
+    assert folders == {"scenario", "train", "model", "cluster"}
+
+
+@pytest.mark.parametrize("path", [*files("train"), *files("cluster"), pytest.param(CONFIGS / "config.yaml", id="root")])
+def test_each_key_has_a_comment_beside_its_value(path):
+    rows = [line for line in path.read_text(encoding="utf-8").splitlines() if re.match(r"[a-z_]+:", line)]
+    keys = set(read(path)) - {"defaults"}
+    bare = [key for key in keys if not any(re.match(rf"{key}:.*\S\s+# \S.{{8,}}", line) for line in rows)]
+    assert bare == []
+
+
+# --- scenarios
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_loads_with_its_name_a_description_and_a_learner(name):
+    scenario = load_scenario(name)
+    assert scenario.name == name
+    assert scenario.description
+    assert scenario.learning
+    assert set(scenario.learning) | set(scenario.opponents) == set(scenario.game.spec().seats)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_composes_and_plays_by_the_fair_rules(name):
+    config = compose([f"scenario={name}"])
+    assert config.scenario == load_scenario(name)
+    assert config.scenario.game.spec().rules == Rules.fair()
+
+
+def test_classic_rules_are_one_override_away():
+    assert compose(["scenario.game.rules=classic"]).scenario.game.spec().rules == Rules.classic()
+
+
+# Rules, section 2: name -> (blue, red, obstacle, random keys, death match, max steps, view, mission).
+ALONE_V2 = {"Red-Single": (0, 1, False, False, False, 1000, 7, False)}
+ALONE_V2["Red-Single-with-Obstacle"] = (0, 1, True, False, False, 1000, 7, False)
+ALONE_V3 = {"Red-Single": (0, 1, False, False, False, 1280, 5, True)}
+ALONE_V3["Red-Single-with-Obstacle"] = (0, 1, True, False, False, 1280, 5, True)
+COOP, COOP_EVAL = ((0, 2, True, True, False, steps, 5, True) for steps in (1280, 300))
+DUEL = (1, 1, False, True, True, 300, 5, True)
+FOUR, FOUR_PEACE = ((2, 2, True, False, deadly, 1280, 5, True) for deadly in (True, False))
+FOUR_FREE = (2, 2, False, False, True, 1280, 5, True)
+SCHEMES = ("DTDE", "CTDE", "CTCE")
+ORIGINAL = {
+    **{f"v2-DTDE-{name}": game for name, game in ALONE_V2.items()},
+    **{f"v3-DTDE-{name}": game for name, game in ALONE_V3.items()},
+    **{f"v3-{scheme}-Red": COOP for scheme in SCHEMES},
+    **{f"v3-{scheme}-Red-Eval": COOP_EVAL for scheme in SCHEMES},
+    **{f"v3-{scheme}-1v1": DUEL for scheme in ("DTDE", "CTCE")},
+    **{f"v3-{scheme}-2v2": FOUR for scheme in ("DTDE", "CTCE")},
+    "v3-CTDE-2v2": FOUR_PEACE,
+    **{f"v3-{scheme}-2v2-Death-Match": FOUR_FREE for scheme in SCHEMES},
+}
+
+
+def test_the_rules_list_18_original_names():
+    assert len(ORIGINAL) == 18
+
+
+@pytest.mark.parametrize(("name", "game"), ORIGINAL.items())
+def test_an_original_name_resolves_to_the_right_game(name, game):
+    spec = load_scenario(f"MultiGrid-CompetativeRedBlueDoor-{name}").game.spec()
+    found = (spec.blue, spec.red, spec.obstacle, spec.random_keys, spec.death_match, spec.max_steps, spec.view_size)
+    assert (*found, spec.mission_observed) == game
+
+
+def test_there_are_no_aliases_but_the_original_names_and_none_twice():
+    aliases = [alias for name in SCENARIOS for alias in load_scenario(name).aliases]
+    assert sorted(aliases) == sorted(f"MultiGrid-CompetativeRedBlueDoor-{name}" for name in ORIGINAL)
+
+
+def test_an_original_name_composes_as_our_id():
+    alias = "MultiGrid-CompetativeRedBlueDoor-v2-DTDE-Red-Single"
+    assert scenario_id(alias) == "single"
+    assert compose([f"scenario={alias}"]) == compose(["scenario=single"])
+
+
+# --- mistakes
+
+TOO_MANY = available_cpus() + 1
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("scenario=1v2", ["scenario=1v2", "unknown", *SCENARIOS]),
+        ("scenario=", ["scenario=", "unknown", "1v1"]),
+        ("train.lrr=1", ["train.lrr=1", "unknown key 'lrr'", "did you mean lr?", "lr_final"]),
+        ("+train.foo=1", ["train.foo=1", "unknown key 'foo'", "lr_final"]),
+        ("colour=3", ["colour=3", "unknown key 'colour'", "seed"]),
+        ("scenario.seats.blue_5=random", ["scenario.seats.blue_5=random", "unknown key 'blue_5'", "blue_0, red_0"]),
+        ("train.lr=-1", ["train.lr=-1", "greater than 0"]),
+        ("train.lr=inf", ["train.lr=inf", "finite"]),
+        ("train.lr=fast", ["train.lr=fast", "allowed is a valid number"]),
+        ("train.gamma=1.1", ["train.gamma=1.1", "less than or equal to 1"]),
+        ("train.num_envs=1.5", ["train.num_envs=1.5", "valid integer"]),
+        ("train.stop_when_held=maybe", ["train.stop_when_held=maybe", "valid boolean"]),
+        ("cluster.num_env_runners=true", ["cluster.num_env_runners=", "valid integer"]),
+        (f"cluster.num_env_runners={TOO_MANY}", [f"num_env_runners={TOO_MANY}", f"0 to {TOO_MANY - 1}", "CPUs"]),
+        ("cluster.num_env_runners=-1", ["cluster.num_env_runners=-1", "greater than or equal to 0"]),
+        ("train.minibatch_size=9000", ["train.minibatch_size=9000", "at most num_envs * num_steps = 8192"]),
+        ("scenario.seats.red_0=random", ["scenario.seats=", "'red_0': 'random'", "at least one seat: learn"]),
+        ("train.foo", ["train.foo", "not an override", "key=value"]),
+        ("train=dqn", ["train=dqn", "unknown", "allowed is ppo"]),
+        ("model=cnn", ["model=cnn", "unknown", "allowed is mlp"]),
+        ("cluster=moon", ["cluster=moon", "unknown", "allowed is local"]),
+        ("model.hidden=[0]", ["model.hidden=[0]", "at least 1 unit"]),
+        ("model.hidden=[5000]", ["model.hidden=[5000]", "4096"]),
+        ("model.activation=gelu", ["model.activation=gelu", "'tanh' or 'relu'"]),
+        ("scenario.game.view_size=4", ["scenario.game.view_size=4", "3, 5 or 7"]),
+        ("scenario.game.blue=0", ["scenario", "blue_0, red_0", "this game's seats are red_0"]),
+        ("seed=-1", ["seed=-1", "greater than or equal to 0"]),
+        ("train.until=1.5", ["train.until=1.5", "valid integer"]),
+        ("train.lr=[1", ["train.lr=[1"]),
+    ],
+)
+def test_a_mistake_is_one_line_with_key_value_and_what_is_allowed(override, said):
+    text = error_of(override)
+    assert [part for part in said if part not in text] == []
+
+
+def test_games_that_the_env_runners_cannot_share_evenly_are_refused(monkeypatch):
+    monkeypatch.setattr("multigrid_rl.config.available_cpus", lambda: 4)
+    text = error_of("cluster.num_env_runners=3", "train.num_envs=256")
+    assert text == "train.num_envs=256: allowed is a multiple of 3 env runners"
+
+
+@pytest.mark.parametrize("bounds", ["at_most:20,at_least:3", "share:0.5"])
+def test_a_gate_has_exactly_one_bound(bounds):
+    text = error_of(f"scenario.gates=[{{metric:episode_len_mean,{bounds}}}]")
+    assert "exactly one of at_most and at_least" in text
+    assert "scenario.gates.0" in text
+    assert "episode_len_mean" in text  # an index alone does not tell which gate is meant
+
+
+def test_the_first_of_several_mistakes_in_groups_and_keys_is_told():
+    assert error_of("scenario=nowhere", "train.lr=-1").startswith("scenario=nowhere")
+
+
+# --- values
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["runs/lr=3e-4 seed=1", "/tmp/a=b=c", "it's mine", "a,b", "[a]", "{a: b}", "x:y", "#1", "~/é", "a\\b", "a${b"],
+)
+def test_a_path_survives_as_it_was_typed(value):
+    config = compose([f"run_dir={value}", f"checkpoints={value}"])
+    assert (config.run_dir, config.checkpoints) == (value, value)
+
+
+def test_a_folder_with_a_player_survives_as_it_was_typed():
+    config = compose(["scenario.seats.blue_0=/tmp/my players/lr=3e-4/it's"])
+    assert config.scenario.opponents == {"blue_0": "/tmp/my players/lr=3e-4/it's"}
+
+
+def test_the_folder_of_players_is_the_projects_own_unless_told_otherwise(tmp_path):
+    assert compose(["checkpoints=null"]).checkpoint_root() == data_root() / "checkpoints"
+    assert compose([f"checkpoints={tmp_path}"]).checkpoint_root() == tmp_path
+
+
+def test_star_in_a_gate_stands_for_every_learning_seat():
+    names = [metric for metric, _ in load_scenario("coop").gate_list()]
+    assert names == [
+        "episode_len_mean",
+        *(f"{kind}/{seat}" for kind in ("return_mean", "explained_variance", "entropy") for seat in ("red_0", "red_1")),
+    ]
+
+
+def test_star_leaves_out_seats_that_do_not_learn():
+    scenario = compose(["scenario=coop", "scenario.seats.red_0=random"]).scenario
+    assert [metric for metric, _ in scenario.gate_list() if metric.startswith("entropy/")] == ["entropy/red_1"]
+    assert compose(["scenario.seats.blue_0=learn"]).scenario.learning == ("blue_0", "red_0")
+
+
+@pytest.mark.parametrize("scenario", ["1v1", "coop", "single-obstacle"])
+def test_gates_are_those_of_the_course(scenario):
+    bounds = {
+        "1v1": (20, 1.3, 0.4, 0.3),
+        "coop": (40, 1.3, 0.9, 0.4),
+        "single-obstacle": (40, 2.0, 0.6, 0.3),
+    }[scenario]
+    gates = {metric.split("/")[0]: gate for metric, gate in load_scenario(scenario).gate_list()}
+    found = gates["episode_len_mean"].at_most, gates["return_mean"].at_least, gates["explained_variance"].at_least
+    assert (*found, gates["entropy"].at_most) == bounds
+    assert {(gate.hold, gate.window) for gate in gates.values()} == {("every", 100_000)}
+
+
+@pytest.mark.parametrize(("text", "steps"), [("2e6", 2_000_000), ("1_000", 1000), ("300000.0", 300_000)])
+def test_until_is_accepted_in_scientific_notation(text, steps):
+    until = compose([f"train.until={text}"]).train.until
+    assert until == steps
+    assert isinstance(until, int)
+
+
+@pytest.mark.parametrize(("text", "value"), [("False", False), ("false", False), ("0", False), ("true", True)])
+def test_false_is_false(text, value):
+    assert compose([f"train.stop_when_held={text}"]).train.stop_when_held is value
+
+
+def test_overrides_override_and_leave_the_rest():
+    plain = compose(["scenario=coop"])
+    config = compose(["scenario=coop", "train.lr=3e-4", "seed=7", "model.hidden=[32,16]", "train.num_envs=64"])
+    train = plain.train.model_copy(update={"lr": 3e-4, "num_envs": 64})
+    model = plain.model.model_copy(update={"hidden": (32, 16)})
+    assert config == plain.model_copy(update={"train": train, "model": model, "seed": 7})
+    assert config.train.batch_size == 64 * 32
+
+
+def test_the_same_overrides_give_equal_configurations():
+    overrides = ["scenario=coop", "train.lr=3e-4"]
+    assert compose(overrides) == compose(list(reversed(overrides)))
+    assert compose(overrides) != compose(["scenario=coop"])
+
+
+def test_a_resolved_configuration_survives_as_yaml():
+    config = compose(["scenario=2v2", "seed=5"])
+    assert RunConfig.model_validate(yaml.safe_load(to_yaml(config))) == config
+
+
+def test_a_configuration_cannot_be_changed_afterwards():
+    config = compose([])
+    with pytest.raises(ValueError, match="frozen"):
+        config.train.lr = 1.0
+
+
+def test_the_default_run_folder_tells_scenario_time_and_seed():
+    path = default_run_dir(compose(["scenario=coop", "seed=7"]), datetime(2031, 2, 3, 4, 5, 6))
+    assert path == Path("runs/coop/20310203-040506-seed7")
+
+
+def test_the_default_scenario_is_the_duel_that_red_learns():
+    scenario = compose([]).scenario
+    assert (scenario.name, scenario.seats["red_0"], scenario.learning) == ("1v1", LEARN, ("red_0",))

@@ -1,0 +1,154 @@
+"""The arithmetic behind the metrics, against hand-computed and published numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from multigrid_rl.metrics import (
+    BEHAVIOUR,
+    METRICS,
+    explained_variance,
+    matches,
+    outcome_shares,
+    wilson_interval,
+)
+from multigrid_rl.world.constants import BLUE, EVENTS, RED
+
+
+def floats(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+# --- explained variance
+
+
+@pytest.mark.parametrize(
+    ("targets", "values", "expected"),
+    [
+        ((1, 2, 3, 4), (1, 2, 3, 4), 1.0),  # perfect
+        ((1, 2, 3, 4), (7, 7, 7, 7), 0.0),  # a constant explains nothing, however wrong it is
+        ((1, 2, 3, 4), (11, 12, 13, 14), 1.0),  # a constant offset costs nothing
+        ((0, 2), (2, 0), -3.0),  # Var(t) = 1, errors -2 and 2: 1 - 4 / 1
+        ((0, 0, 4, 4), (1, 1, 3, 3), 0.75),  # Var(t) = 4, errors -1, -1, 1, 1: 1 - 1 / 4
+    ],
+)
+def test_explained_variance_by_hand(targets, values, expected):
+    assert explained_variance(floats(*targets), floats(*values)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("values", [(0.1, 0.1, 0.1), (1.0, 2.0, 3.0)])
+def test_explained_variance_of_constant_targets_is_nan(values):
+    assert math.isnan(explained_variance(floats(0.1, 0.1, 0.1), floats(*values)))
+
+
+def test_a_constant_that_float32_cannot_hold_still_has_no_variance():
+    targets = np.full(99_999, 0.1, np.float32)
+    assert math.isnan(explained_variance(targets, np.zeros_like(targets)))
+
+
+def test_explained_variance_of_a_batch_is_not_the_mean_over_its_minibatches():
+    # Two halves at levels 0 and 10; the critic knows the level and nothing within a half.
+    targets, values = floats(-1, 1, 9, 11), floats(0, 0, 10, 10)
+    whole = explained_variance(targets, values)
+    halves = [explained_variance(targets[part], values[part]) for part in (slice(0, 2), slice(2, 4))]
+    assert whole == pytest.approx(1 - 1 / 26)  # Var(t) = 26, Var(t - v) = 1
+    assert halves == [0.0, 0.0]
+
+
+def test_explained_variance_does_not_lose_a_small_error_beside_large_targets():
+    targets = np.arange(1000, dtype=np.float32)
+    errors = np.tile(floats(-0.5, 0.5), 500)
+    assert explained_variance(targets, targets + errors) == pytest.approx(1 - 0.25 / targets.var(dtype=np.float64))
+
+
+# --- outcomes
+
+
+def test_outcome_shares_follow_the_win_flag_from_either_side():
+    winner = np.array([RED, RED, RED, BLUE, -1, -1, -1, -1], np.int8)
+    assert outcome_shares(winner, RED) == pytest.approx((3 / 8, 4 / 8, 1 / 8))
+    assert outcome_shares(winner, BLUE) == pytest.approx((1 / 8, 4 / 8, 3 / 8))
+
+
+@pytest.mark.parametrize(("flag", "expected"), [(RED, (1, 0, 0)), (-1, (0, 1, 0)), (BLUE, (0, 0, 1))])
+def test_a_single_episode_is_a_win_a_draw_or_a_loss(flag, expected):
+    assert outcome_shares(np.array([flag], np.int8), RED) == expected
+
+
+# --- Wilson interval (values of the closed form as published, for example by statsmodels' method="wilson")
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [
+        (8, 10, 0.4902, 0.9433),
+        (0, 10, 0.0, 0.2775),
+        (10, 10, 0.7225, 1.0),
+        (5, 10, 0.2366, 0.7634),
+        (50, 100, 0.4038, 0.5962),
+        (1, 1, 0.2065, 1.0),
+    ],
+)
+def test_wilson_interval_against_known_values(successes, trials, low, high):
+    assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_wilson_interval_ends_solve_the_score_equation():
+    # By definition the ends are the p with |successes / trials - p| = z sqrt(p (1 - p) / trials).
+    for p in wilson_interval(37, 90, z=2.5):
+        assert abs(37 / 90 - p) == pytest.approx(2.5 * math.sqrt(p * (1 - p) / 90))
+
+
+def test_wilson_interval_needs_a_trial():
+    with pytest.raises(ValueError, match=r"^trials=0: allowed is at least 1$"):
+        wilson_interval(0, 0)
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("env_steps", "env_steps"),
+        ("return_mean/red_0", "return_mean/<seat>"),
+        ("behaviour/blue_1/door_open", "behaviour/<seat>/door_open"),
+        ("learner/red_0/kl", "learner/<module>/kl"),
+        ("gates/entropy/red_0 <= 0.3/met", "gates/<gate>/met"),
+        ("gates/episode_len_mean <= 20/held_steps", "gates/<gate>/held_steps"),
+        ("gates/held", "gates/held"),
+    ],
+)
+def test_a_name_matches_its_pattern_and_no_other(name, pattern):
+    assert [known for known in METRICS if matches(name, known)] == [pattern]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "env_step",
+        "return_mean",
+        "return_mean/",
+        "return_mean/red_0/x",
+        "behaviour/red_0/dance",
+        "gates//met",
+        "gates/met",
+        "learner//kl",
+        "",
+    ],
+)
+def test_an_unknown_name_matches_nothing(name):
+    assert [known for known in METRICS if matches(name, known)] == []
+
+
+def test_every_metric_has_a_meaning_and_a_unit():
+    assert [name for name, (meaning, unit) in METRICS.items() if len(meaning) < 5 or not unit] == []
+
+
+def test_behaviour_metrics_average_events_that_exist_and_are_documented():
+    assert set(BEHAVIOUR.values()) <= set(EVENTS)
+    documented = {name.split("/")[2] for name in METRICS if name.startswith("behaviour/")}
+    assert documented == set(BEHAVIOUR)

@@ -1,0 +1,154 @@
+"""The network: what it computes, how it starts, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from multigrid_rl.models.registry import ArchitectureError, build, fingerprint
+
+CATEGORIES = [5, 3, 4]
+ACTIONS = 7
+MLP = {"name": "mlp", "hidden": [8, 6], "activation": "tanh"}
+
+
+def network(seed: int = 0, **changes):
+    return build({**MLP, **changes}, CATEGORIES, ACTIONS, seed)
+
+
+def all_tokens() -> torch.Tensor:
+    """Every combination of token values: (60, 3)."""
+    return torch.cartesian_prod(*(torch.arange(k) for k in CATEGORIES))
+
+
+def same(one: torch.nn.Module, two: torch.nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+
+
+# --- refused
+
+
+@pytest.mark.parametrize("name", ["cnn", "MLP", "", None, ["mlp"]])
+def test_an_unknown_architecture_is_refused_with_the_known_ones(name):
+    with pytest.raises(ArchitectureError, match=r"^architecture\.name=.*: unknown; allowed is mlp$"):
+        network(name=name)
+
+
+def test_an_architecture_without_a_name_is_refused():
+    with pytest.raises(ArchitectureError, match=r"^architecture\.name=None: unknown; allowed is mlp$"):
+        build({}, CATEGORIES, ACTIONS)
+
+
+@pytest.mark.parametrize("hidden", [[], None, 64, "64", [0], [8, -1], [8.0], ["8"], [4097], [None], {"8": 8}])
+def test_impossible_hidden_layers_are_refused(hidden):
+    with pytest.raises(ArchitectureError, match=r"^architecture\.hidden=.*: allowed is a list of 1 to 4096 units"):
+        network(hidden=hidden)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "Tanh", None, 3, ["tanh"], {"tanh": 1}])
+def test_an_unknown_activation_is_refused_with_the_known_ones(activation):
+    with pytest.raises(ArchitectureError, match=r"^architecture\.activation=.*: allowed is tanh, relu$"):
+        network(activation=activation)
+
+
+# --- what it computes
+
+
+def dense_first_layer(net, tokens: torch.Tensor) -> torch.Tensor:
+    one_hot = torch.cat([F.one_hot(tokens[:, k], size) for k, size in enumerate(CATEGORIES)], dim=1)
+    return one_hot.double() @ net.table.weight.double() + net.bias.double()
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_the_first_layer_is_a_dense_layer_on_the_concatenated_one_hot_codes(activation):
+    net = network(activation=activation)
+    with torch.no_grad():
+        net.bias.copy_(torch.linspace(-1, 1, 16))  # it starts at zero, where a forgotten bias would not show
+        features = dense_first_layer(net, all_tokens()).float()
+        wanted = net.policy(features[:, :8]), net.value(features[:, 8:]).squeeze(-1)
+        logits, values = net(all_tokens())
+    torch.testing.assert_close((logits, values), wanted)
+    assert logits.shape == (60, ACTIONS)
+    assert values.shape == (60,)
+
+
+def test_byte_tokens_do_not_overflow_when_the_table_is_long():
+    categories = [200, 200, 200]
+    net = build(MLP, categories, ACTIONS)
+    tokens = torch.tensor([[199, 150, 120]])
+    with torch.no_grad():
+        torch.testing.assert_close(net(tokens.to(torch.uint8)), net(tokens))
+
+
+def test_policy_and_value_share_no_weights():
+    net = network()
+    with torch.no_grad():
+        logits, values = net(all_tokens())
+        for layer in net.value:
+            if isinstance(layer, torch.nn.Linear):
+                layer.weight.add_(1.0)
+        net.table.weight[:, 8:].add_(1.0)
+        changed, other = net(all_tokens())
+    torch.testing.assert_close(changed, logits)
+    assert (other != values).any()
+
+
+def test_gradient_reaches_every_parameter_and_every_row_of_the_table():
+    net = network()
+    logits, values = net(all_tokens())
+    targets = torch.linspace(-1, 1, len(values))
+    (F.cross_entropy(logits, all_tokens().sum(1) % ACTIONS) + F.mse_loss(values, targets)).backward()
+    without = [name for name, p in net.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    assert without == []
+    assert (net.table.weight.grad.abs().sum(1) > 0).all()
+
+
+def test_it_starts_close_to_uniform_so_that_it_explores():
+    probabilities = torch.softmax(network(hidden=[64, 64])(all_tokens())[0], 1)
+    assert (probabilities - 1 / ACTIONS).abs().max() < 0.01
+
+
+# --- seeds and fingerprints
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
+    assert same(network(seed=3), network(seed=3))
+    assert not same(network(seed=3), network(seed=4))
+
+
+def test_weights_do_not_depend_on_the_global_generator():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        first = network()
+        torch.manual_seed(2)
+        assert same(first, network())
+
+
+def test_the_fingerprint_changes_with_any_single_weight():
+    net = network()
+    seen = {fingerprint(net.state_dict())}
+    for parameter in net.parameters():
+        flat = parameter.data.view(-1)
+        for index in (0, len(flat) - 1):
+            flat[index] += 1e-4
+            seen.add(fingerprint(net.state_dict()))
+    assert len(seen) == 1 + 2 * len(list(net.parameters()))
+
+
+def test_the_fingerprint_of_tensors_and_arrays_is_the_same():
+    weights = network().state_dict()
+    arrays = {name: value.numpy().copy() for name, value in weights.items()}
+    assert fingerprint(weights) == fingerprint(arrays)
+    assert fingerprint(weights) == fingerprint(dict(reversed(list(arrays.items()))))
+
+
+def test_the_fingerprint_tells_names_shapes_and_types_apart():
+    value = torch.zeros(2, 3)
+    variants = [{"a": value}, {"b": value}, {"a": value.view(3, 2)}, {"a": value.to(torch.int32)}, {}]
+    assert len({fingerprint(weights) for weights in variants}) == len(variants)
+
+
+def test_the_fingerprint_of_a_strided_tensor_is_that_of_its_copy():
+    value = torch.arange(6.0).view(2, 3).t()
+    assert fingerprint({"a": value}) == fingerprint({"a": value.contiguous()})

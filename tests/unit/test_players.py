@@ -1,0 +1,366 @@
+"""Players and matches: strengths, streams, the episode table and auto-reset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from multigrid_rl.config import load_scenario
+from multigrid_rl.players.basic import IdlePlayer, RandomPlayer
+from multigrid_rl.players.catalogue import BUILT_IN
+from multigrid_rl.players.match import Match, play_episodes
+from multigrid_rl.types import EpisodeTable, GameSpec, Policy, Rules, SeatView
+from multigrid_rl.world.constants import ACTIONS, BLUE, DONE, EVENTS, NUM_EVENTS, RED
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.streams import Streams
+
+FAIR = load_scenario("1v1").game.spec()
+CLASSIC = replace(FAIR, rules=Rules.classic())
+SHORT = replace(FAIR, max_steps=12)
+
+
+def filled(spec: GameSpec, names: dict[str, str]) -> dict[str, Policy]:
+    return {seat: BUILT_IN[name](spec) for seat, name in names.items()}
+
+
+def played(spec: GameSpec, episodes: int = 1000, seed: int = 1, **names: str) -> EpisodeTable:
+    return play_episodes(spec, filled(spec, names), episodes, seed=seed)
+
+
+def share(table: EpisodeTable, team: int) -> float:
+    return float(np.mean(table.winner == team))
+
+
+def scripted_actions(seed: int, steps: int, games: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, len(ACTIONS), (steps, games)).astype(np.int8)
+
+
+def blank_view(games: int) -> SeatView:
+    return SeatView(np.zeros((games, FAIR.num_tokens), np.uint8), None, 0)
+
+
+# --- simple players
+
+
+def test_random_plays_every_action_with_the_same_probability():
+    games = 70_000
+    actions, _ = RandomPlayer().act(blank_view(games), None, Streams(1, np.arange(games, dtype=np.int64)))
+    counts = np.bincount(actions, minlength=7)
+    assert len(counts) == len(ACTIONS)
+    # 99.9 % quantile of chi-square with 6 degrees of freedom.
+    assert ((counts - games / 7) ** 2 / (games / 7)).sum() < 22.46
+
+
+def test_idle_does_nothing():
+    actions, _ = IdlePlayer().act(blank_view(5), None, Streams(1, np.arange(5, dtype=np.int64)))
+    assert actions.tolist() == [DONE] * 5
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_built_in_players_are_called_by_their_name_and_have_no_memory(name):
+    player = BUILT_IN[name](FAIR)
+    assert player.name == name
+    assert player.initial_state(4) is None
+    assert player.reset_state(None, np.ones(4, bool)) is None
+
+
+@pytest.mark.parametrize("name", ["key-runner", "hunter"])
+def test_scripted_players_refuse_a_view_without_the_board(name):
+    with pytest.raises(ValueError, match=f"^player {name} needs the whole board, and this view has none$"):
+        BUILT_IN[name](FAIR).act(blank_view(3), None, Streams(1, np.arange(3, dtype=np.int64)))
+
+
+# --- strengths (rules, section 9)
+
+
+def test_key_runner_against_uniform_is_as_strong_as_in_the_original():
+    table = played(CLASSIC, red_0="key-runner", blue_0="random")
+    assert share(table, RED) >= 0.90
+    assert table.length.mean() <= 20
+    assert 1.25 <= table.returns[:, 1].mean() <= 1.43
+
+
+def test_hunter_against_uniform_is_as_strong_as_in_the_original():
+    table = played(CLASSIC, red_0="hunter", blue_0="random")
+    assert 0.88 <= share(table, RED) <= 0.96
+    assert table.length.mean() == pytest.approx(9.7, abs=0.4)
+    assert 0.70 <= table.returns[:, 1].mean() <= 0.90
+
+
+def test_of_two_key_runners_the_one_handled_first_wins_most():
+    table = played(CLASSIC, red_0="key-runner", blue_0="key-runner")
+    assert 0.72 <= share(table, BLUE) <= 0.88
+    assert table.length.mean() == pytest.approx(13.2, abs=0.3)
+
+
+def test_under_the_fair_rules_neither_of_two_key_runners_is_favoured():
+    table = played(FAIR, episodes=2000, red_0="key-runner", blue_0="key-runner")
+    assert share(table, BLUE) == pytest.approx(0.5, abs=0.05)
+    assert share(table, RED) == pytest.approx(0.5, abs=0.05)
+
+
+def test_key_runner_beats_an_idle_opponent_in_every_game_from_either_seat():
+    assert share(played(FAIR, red_0="key-runner", blue_0="idle"), RED) == 1.0
+    assert share(played(FAIR, red_0="idle", blue_0="key-runner"), BLUE) == 1.0
+
+
+def test_two_idle_players_draw_at_the_last_step():
+    table = played(SHORT, episodes=5, red_0="idle", blue_0="idle")
+    assert table.length.tolist() == [12] * 5
+    assert table.winner.tolist() == [-1] * 5
+    assert not table.returns.any()
+
+
+@pytest.mark.parametrize(("scenario", "best"), [("single", 1.4883), ("single-v3", 1.49085937)])
+def test_key_runner_plays_the_shortest_single_game(scenario, best):
+    table = played(load_scenario(scenario).game.spec(), episodes=5, red_0="key-runner")
+    assert table.length.tolist() == [13] * 5
+    assert table.returns[:, 0] == pytest.approx([best] * 5)
+
+
+@pytest.mark.parametrize("scenario", ["single-obstacle", "single-obstacle-v3"])
+def test_key_runner_solves_every_game_with_an_obstacle(scenario):
+    table = played(load_scenario(scenario).game.spec(), episodes=300, red_0="key-runner")
+    assert share(table, RED) == 1.0
+    assert table.length.min() >= 23  # nobody can do it in fewer
+    assert table.length.max() <= 60
+
+
+@pytest.mark.parametrize("runner", ["red_0", "red_1"])
+def test_key_runner_solves_every_coop_game_beside_an_idle_mate(runner):
+    names = {"red_0": "idle", "red_1": "idle", runner: "key-runner"}
+    assert share(played(load_scenario("coop").game.spec(), episodes=300, **names), RED) == 1.0
+
+
+def test_two_key_runners_rarely_block_each_other_in_coop():
+    table = played(load_scenario("coop").game.spec(), red_0="key-runner", red_1="key-runner")
+    assert share(table, RED) >= 0.95
+
+
+# --- whole games
+
+
+def test_the_same_seed_plays_the_same_table_and_another_seed_another():
+    names = {"red_0": "random", "blue_0": "hunter"}
+    first, again, other = (played(FAIR, 50, seed, **names) for seed in (4, 4, 5))
+    for one, two in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert first.length.tolist() != other.length.tolist()
+
+
+def test_each_game_is_played_exactly_once():
+    table = played(FAIR, 64, red_0="random", blue_0="random")
+    assert table.episodes == 64
+    assert (table.length >= 1).all()
+    assert (table.length <= 300).all()
+
+
+@pytest.mark.parametrize(("given", "empty"), [({"red_0": "idle"}, "blue_0"), ({}, "blue_0, red_0")])
+def test_empty_seats_are_refused(given, empty):
+    with pytest.raises(ValueError, match=f"^seats {empty} are empty; allowed is a player for each of blue_0, red_0$"):
+        played(FAIR, 3, **given)
+
+
+def test_a_player_for_a_seat_that_the_game_does_not_have_is_refused():
+    with pytest.raises(ValueError, match=r"seat 'red_1' is not in this game; its seats are blue_0, red_0"):
+        Match(FAIR, filled(FAIR, {"red_1": "idle"}), 2)
+
+
+# --- matches
+
+
+def test_a_match_shows_the_focal_seats_only():
+    match = Match(FAIR, filled(FAIR, {"blue_0": "random"}), 6)
+    assert match.seats == ("red_0",)
+    assert {seat: shown.shape for seat, shown in match.observations().items()} == {"red_0": (6, FAIR.num_tokens)}
+    step = match.step({"red_0": np.full(6, DONE)})
+    assert [set(part) for part in step[:5]] == [{"red_0"}] * 5
+
+
+def test_a_focal_seat_sees_its_own_view_and_plays_its_own_agent():
+    games = 4
+    match = Match(FAIR, {"blue_0": IdlePlayer()}, games, seed=2)
+    world = World(FAIR, games, seed=2)
+    row = np.full((games, 2), DONE, np.int8)
+    for actions in scripted_actions(1, 30, games):
+        row[:, 1] = actions
+        wanted = world.step(row)
+        step = match.step({"red_0": actions})
+        np.testing.assert_array_equal(step.observations["red_0"], wanted.tokens[:, 1])
+        np.testing.assert_array_equal(step.rewards["red_0"], wanted.reward[:, 1])
+
+
+class Recorder:
+    """Plays as another player and remembers what it did."""
+
+    def __init__(self, player: Policy) -> None:
+        self.name, self.player = player.name, player
+        self.actions: list[np.ndarray] = []
+
+    def initial_state(self, games):
+        return self.player.initial_state(games)
+
+    def reset_state(self, state, done):
+        return self.player.reset_state(state, done)
+
+    def act(self, view, state, rng):
+        actions, following = self.player.act(view, state, rng)
+        self.actions.append(actions.copy())
+        return actions, following
+
+
+@pytest.mark.parametrize("name", ["random", "hunter", "key-runner"])
+def test_game_k_alone_plays_as_game_k_among_16(name):
+    games, k, steps = 16, 11, 80
+    actions = scripted_actions(8, steps, games)
+    together, alone = Recorder(BUILT_IN[name](FAIR)), Recorder(BUILT_IN[name](FAIR))
+    many = Match(FAIR, {"blue_0": together}, games, seed=6)
+    one = Match(FAIR, {"blue_0": alone}, 1, seed=6, first_game=k)
+    for row in actions:
+        wide, narrow = many.step({"red_0": row}), one.step({"red_0": row[k : k + 1]})
+        np.testing.assert_array_equal(wide.observations["red_0"][k], narrow.observations["red_0"][0])
+    assert np.array(together.actions)[:, k].tolist() == np.array(alone.actions)[:, 0].tolist()
+    assert many.drain_episodes().episodes > one.drain_episodes().episodes > 0  # new games began on the way
+
+
+def test_two_background_players_of_one_kind_do_not_play_the_same():
+    spec = load_scenario("2v2").game.spec()
+    first, second = Recorder(RandomPlayer()), Recorder(RandomPlayer())
+    match = Match(spec, {"blue_0": first, "blue_1": second}, 50)
+    match.step(dict.fromkeys(match.seats, np.full(50, DONE)))
+    assert first.actions[0].tolist() != second.actions[0].tolist()
+
+
+class Remembering:
+    """Counts the steps of each game in its state, and notes the counts that it acts on."""
+
+    name = "remembering"
+
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+
+    def initial_state(self, games):
+        return np.zeros(games, int)
+
+    def reset_state(self, state, done):
+        return np.where(done, 0, state)
+
+    def act(self, view, state, rng):
+        self.seen.append(state.tolist())
+        return np.full(len(view.tokens), DONE, np.int8), state + 1
+
+
+def test_a_players_memory_starts_afresh_with_each_game():
+    player = Remembering()
+    match = Match(SHORT, {"blue_0": player}, 2)
+    for _ in range(26):
+        match.step({"red_0": np.full(2, DONE)})
+    assert player.seen == [[t % 12, t % 12] for t in range(26)]
+
+
+def test_the_episode_table_adds_up():
+    games, steps = 8, 200
+    spec = replace(FAIR, max_steps=40)
+    match = Match(spec, {}, games, seed=3)
+    rewards, rows = np.zeros((games, 2)), []
+    length = np.zeros(games, int)
+    for blue, red in zip(scripted_actions(1, steps, games), scripted_actions(2, steps, games), strict=True):
+        step = match.step({"blue_0": blue, "red_0": red})
+        rewards += np.stack([step.rewards["blue_0"], step.rewards["red_0"]], axis=1)
+        length += 1
+        for n in np.flatnonzero(step.done):
+            rows.append((length[n], *rewards[n]))
+            rewards[n], length[n] = 0, 0
+    table = match.drain_episodes()
+    assert table.episodes == len(rows) > 30
+    np.testing.assert_array_equal(table.length, [row[0] for row in rows])
+    np.testing.assert_allclose(table.returns, [row[1:] for row in rows], rtol=1e-12, atol=1e-15)
+    assert match.drain_episodes().episodes == 0  # each row is told once
+
+
+def test_the_events_of_an_episode_explain_its_return():
+    table = played(FAIR, 300, red_0="key-runner", blue_0="random")
+    events = dict(zip(EVENTS, np.moveaxis(table.events, 2, 0), strict=True))
+    told = 0.5 * events["key_pickup"] - 0.001 * events["invalid_pickup"] + events["success"] - events["got_eliminated"]
+    # Success is assigned, not added: it replaces the 0.5 that the winner's last elimination would have paid.
+    np.testing.assert_allclose(table.returns, told, atol=1e-6)
+    assert ((events["door_win"] + events["elimination_win"]).sum(1) == (table.winner >= 0)).all()
+
+
+def test_shaping_changes_the_training_reward_and_not_the_table():
+    def shaping(events, reward):
+        assert (events.shape[1:], reward.shape[1:]) == ((2, NUM_EVENTS), (2,))
+        return reward * 0 + 7.0
+
+    actions = scripted_actions(4, 150, 5)
+    plain, shaped = (Match(FAIR, {"blue_0": RandomPlayer()}, 5, seed=1, shaping=s) for s in (None, shaping))
+    for row in actions:
+        canonical, training = plain.step({"red_0": row}), shaped.step({"red_0": row})
+        assert training.rewards["red_0"].tolist() == [7.0] * 5
+        np.testing.assert_array_equal(canonical.observations["red_0"], training.observations["red_0"])
+    tables = plain.drain_episodes(), shaped.drain_episodes()
+    assert tables[0].episodes > 0
+    for one, two in zip(*tables, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+# --- ends and starts
+
+
+def test_auto_reset_keeps_the_final_observation_beside_the_first_of_the_new_game():
+    games = 3
+    going, stopping = (
+        Match(SHORT, {"blue_0": IdlePlayer()}, games, seed=9, auto_reset=auto) for auto in (True, False)
+    )
+    for row in np.full((12, games), 1, np.int8):  # red turns right, over and over
+        step, wanted = going.step({"red_0": row}), stopping.step({"red_0": row})
+    assert step.done.all()
+    assert step.truncated.all()
+    assert not step.terminated["red_0"].any()
+    np.testing.assert_array_equal(step.final_observations["red_0"], wanted.observations["red_0"])
+    # 12 right turns from heading 2 end at heading 2; one step into the new game tells the two apart.
+    after, still = going.step({"red_0": row}), stopping.step({"red_0": row})
+    assert after.observations["red_0"][:, -2].tolist() == [3] * games
+    np.testing.assert_array_equal(still.observations["red_0"], wanted.observations["red_0"])
+    assert going.world.state.clock.tolist() == [1] * games
+
+
+def test_a_won_game_starts_afresh_and_its_win_is_in_the_final_observation_only():
+    match = Match(FAIR, filled(FAIR, {"blue_0": "idle", "red_0": "hunter"}), 20, seed=2)
+    starts = match.world.state.position.copy()
+    for _ in range(40):
+        step = match.step({})
+        clock = match.world.state.clock
+        assert (clock[step.done] == 0).all()
+        assert (match.world.state.position[step.done] == starts[step.done]).all()
+    assert match.drain_episodes().episodes > 20
+
+
+def test_reset_with_a_seed_plays_as_a_new_match_of_that_seed():
+    def run(match: Match) -> tuple[list, EpisodeTable]:
+        shown = [match.step({"red_0": row}).observations["red_0"].tolist() for row in scripted_actions(3, 60, 6)]
+        return shown, match.drain_episodes()
+
+    fresh = Match(FAIR, {"blue_0": RandomPlayer()}, 6, seed=21, first_game=4)
+    used = Match(FAIR, {"blue_0": RandomPlayer()}, 6, seed=1, first_game=4)
+    before = run(used)
+    begun = used.reset(21)
+    np.testing.assert_array_equal(begun["red_0"], fresh.observations()["red_0"])
+    (shown, table), (wanted, wanted_table) = run(used), run(fresh)
+    assert shown == wanted != before[0]
+    for one, two in zip(table, wanted_table, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_reset_in_the_middle_of_a_game_forgets_it():
+    match = Match(SHORT, {"blue_0": IdlePlayer()}, 2, seed=1)
+    for _ in range(5):
+        match.step({"red_0": np.full(2, 3)})  # red pays for picking up nothing
+    match.reset(1)
+    for _ in range(12):
+        match.step({"red_0": np.full(2, DONE)})
+    table = match.drain_episodes()
+    assert table.length.tolist() == [12, 12]
+    assert not table.returns.any()
