@@ -8,6 +8,8 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor, nn
 
+from multigrid_rl.models.table import sum_of_rows
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
@@ -38,7 +40,7 @@ class MLPActorCritic(nn.Module):
         self.register_buffer("offsets", torch.tensor(first[:-1], dtype=torch.int64), persistent=False)
         self.offsets: Tensor
         self.width = hidden[0]
-        self.table = nn.EmbeddingBag(first[-1], 2 * hidden[0], mode="sum")
+        self.table = nn.Parameter(torch.empty(first[-1], 2 * hidden[0]))
         self.bias = nn.Parameter(torch.zeros(2 * hidden[0]))
         self.policy = _tower(hidden, actions, ACTIVATIONS[activation])
         self.value = _tower(hidden, 1, ACTIVATIONS[activation])
@@ -46,7 +48,7 @@ class MLPActorCritic(nn.Module):
 
     def _initialise(self, tokens: int, generator: torch.Generator) -> None:
         # Exactly `tokens` rows are summed, so this gives the first layer unit variance.
-        nn.init.normal_(self.table.weight, std=tokens**-0.5, generator=generator)
+        nn.init.normal_(self.table, std=tokens**-0.5, generator=generator)
         for tower, gain in ((self.policy, 0.01), (self.value, 1.0)):
             layers = [layer for layer in tower if isinstance(layer, nn.Linear)]
             for layer in layers:
@@ -55,7 +57,7 @@ class MLPActorCritic(nn.Module):
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
-        features = self.table(tokens.long() + self.offsets) + self.bias
+        features = sum_of_rows(tokens.long() + self.offsets, self.table) + self.bias
         values: Tensor = self.value(features[:, self.width :])
         return self.policy(features[:, : self.width]), values.squeeze(-1)
 

@@ -13,6 +13,7 @@ from multigrid_rl.players.factory import MatchFactory
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.callbacks import GateCallback
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
+from multigrid_rl.rllib.learner import CategoricalPPOLearner
 from multigrid_rl.rllib.modules import module_specs
 from multigrid_rl.world.constants import ACTIONS
 
@@ -65,6 +66,7 @@ def algorithm_config(config: RunConfig, factory: MatchFactory) -> PPOConfig:
         .multi_agent(policies=set(seats), policy_mapping_fn=_seat_is_module)
         .rl_module(rl_module_spec=spec)
         .training(
+            learner_class=CategoricalPPOLearner,
             lr=_schedule(train.lr, train.lr_final, train.until),
             gamma=train.gamma,
             lambda_=train.lam,

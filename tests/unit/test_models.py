@@ -57,7 +57,7 @@ def test_an_unknown_activation_is_refused_with_the_known_ones(activation):
 
 def dense_first_layer(net, tokens: torch.Tensor) -> torch.Tensor:
     one_hot = torch.cat([F.one_hot(tokens[:, k], size) for k, size in enumerate(CATEGORIES)], dim=1)
-    return one_hot.double() @ net.table.weight.double() + net.bias.double()
+    return one_hot.double() @ net.table.double() + net.bias.double()
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
@@ -88,7 +88,7 @@ def test_policy_and_value_share_no_weights():
         for layer in net.value:
             if isinstance(layer, torch.nn.Linear):
                 layer.weight.add_(1.0)
-        net.table.weight[:, 8:].add_(1.0)
+        net.table[:, 8:].add_(1.0)
         changed, other = net(all_tokens())
     torch.testing.assert_close(changed, logits)
     assert (other != values).any()
@@ -101,7 +101,7 @@ def test_gradient_reaches_every_parameter_and_every_row_of_the_table():
     (F.cross_entropy(logits, all_tokens().sum(1) % ACTIONS) + F.mse_loss(values, targets)).backward()
     without = [name for name, p in net.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert without == []
-    assert (net.table.weight.grad.abs().sum(1) > 0).all()
+    assert (net.table.grad.abs().sum(1) > 0).all()
 
 
 def test_it_starts_close_to_uniform_so_that_it_explores():

@@ -214,10 +214,11 @@ class Recorder:
 @pytest.mark.parametrize("name", ["random", "hunter", "key-runner"])
 def test_game_k_alone_plays_as_game_k_among_16(name):
     games, k, steps = 16, 11, 80
+    spec = replace(FAIR, max_steps=40)
     actions = scripted_actions(8, steps, games)
-    together, alone = Recorder(BUILT_IN[name](FAIR)), Recorder(BUILT_IN[name](FAIR))
-    many = Match(FAIR, {"blue_0": together}, games, seed=6)
-    one = Match(FAIR, {"blue_0": alone}, 1, seed=6, first_game=k)
+    together, alone = Recorder(BUILT_IN[name](spec)), Recorder(BUILT_IN[name](spec))
+    many = Match(spec, {"blue_0": together}, games, seed=6)
+    one = Match(spec, {"blue_0": alone}, 1, seed=6, first_game=k)
     for row in actions:
         wide, narrow = many.step({"red_0": row}), one.step({"red_0": row[k : k + 1]})
         np.testing.assert_array_equal(wide.observations["red_0"][k], narrow.observations["red_0"][0])
@@ -310,21 +311,18 @@ def test_shaping_changes_the_training_reward_and_not_the_table():
 
 
 def test_auto_reset_keeps_the_final_observation_beside_the_first_of_the_new_game():
-    games = 3
-    going, stopping = (
-        Match(SHORT, {"blue_0": IdlePlayer()}, games, seed=9, auto_reset=auto) for auto in (True, False)
-    )
-    for row in np.full((12, games), 1, np.int8):  # red turns right, over and over
+    games, row = 3, np.full(3, 1, np.int8)  # red turns right, over and over
+    spec = replace(FAIR, max_steps=13)
+    going, stopping = (Match(spec, {"blue_0": IdlePlayer()}, games, seed=9, auto_reset=auto) for auto in (True, False))
+    for _ in range(13):
         step, wanted = going.step({"red_0": row}), stopping.step({"red_0": row})
     assert step.done.all()
     assert step.truncated.all()
     assert not step.terminated["red_0"].any()
     np.testing.assert_array_equal(step.final_observations["red_0"], wanted.observations["red_0"])
-    # 12 right turns from heading 2 end at heading 2; one step into the new game tells the two apart.
-    after, still = going.step({"red_0": row}), stopping.step({"red_0": row})
-    assert after.observations["red_0"][:, -2].tolist() == [3] * games
-    np.testing.assert_array_equal(still.observations["red_0"], wanted.observations["red_0"])
-    assert going.world.state.clock.tolist() == [1] * games
+    assert step.final_observations["red_0"][:, -2].tolist() == [3] * games  # heading 2 and 13 right turns
+    assert step.observations["red_0"][:, -2].tolist() == [2] * games
+    assert going.world.state.clock.tolist() == [0] * games
 
 
 def test_a_won_game_starts_afresh_and_its_win_is_in_the_final_observation_only():

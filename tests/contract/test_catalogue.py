@@ -1,0 +1,99 @@
+"""The shipped players, without playing: files, hashes, seats, strengths, and who is needed."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from multigrid_rl.config import data_root, load_scenario, scenario_names
+from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, check_fits, read_card, read_network, sha256_of
+from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
+
+ROOT = data_root() / "checkpoints"
+LISTED = yaml.safe_load((ROOT / CATALOGUE_FILE).read_text(encoding="utf-8"))["players"] or {}
+FROZEN = [name for name in LISTED if name not in BUILT_IN]
+SCENARIOS = scenario_names()
+MAX_BYTES = 1_000_000
+MIN_EPISODES = 1000
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> Catalogue:
+    return Catalogue(ROOT)
+
+
+def test_the_catalogue_knows_every_built_in_and_every_listed_player_once(catalogue):
+    names = catalogue.names()
+    assert len(names) == len(set(names))
+    assert set(names) == set(BUILT_IN) | set(LISTED)
+
+
+def test_there_is_no_folder_without_an_entry_and_no_entry_without_a_folder():
+    folders = sorted(path.name for path in ROOT.iterdir() if path.is_dir())
+    assert folders == sorted(FROZEN)
+
+
+def test_nothing_but_players_is_shipped():
+    stray = [p for p in ROOT.rglob("*") if p.is_file() and p.name not in (MODEL_FILE, CARD_FILE, CATALOGUE_FILE)]
+    assert stray == []
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_frozen_player_has_an_entry_with_exactly_what_its_card_says(name):
+    card = read_card(ROOT / name)
+    assert card.name == name
+    assert LISTED[name] == {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_frozen_players_model_is_the_one_that_was_frozen_and_small(name):
+    data = (ROOT / name / MODEL_FILE).read_bytes()
+    assert sha256_of(data) == LISTED[name]["sha256"]
+    assert len(data) < MAX_BYTES
+    read_network(ROOT / name, read_card(ROOT / name))  # raises unless architecture, shapes and values are sound
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_frozen_player_fits_every_seat_it_claims_in_its_scenario(name):
+    card = read_card(ROOT / name)
+    spec = load_scenario(card.scenario).game.spec()
+    assert card.seats
+    for seat in card.seats:
+        check_fits(card, spec, seat)
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_frozen_players_strength_against_random_was_measured_beside_randoms_own(name):
+    card = read_card(ROOT / name)
+    for rows in (card.strength, card.baseline):
+        measured = [row for row in rows if row.opponent == "random" and row.scenario == card.scenario]
+        assert measured
+        assert all(row.episodes >= MIN_EPISODES for row in measured)
+        assert all(row.win + row.draw + row.loss == pytest.approx(1, abs=2e-4) for row in measured)
+    # A player worth shipping beats the player that it could have been without any training.
+    assert card.strength[0].win > card.baseline[0].win
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_frozen_player_tells_where_it_comes_from(name):
+    provenance = read_card(ROOT / name).provenance
+    assert {"command", "seed", "commit", "versions", "env_steps"} <= set(provenance)
+    assert provenance["env_steps"] > 0
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_scenarios_default_opponents_are_in_the_catalogue_and_fit(scenario, catalogue):
+    loaded = load_scenario(scenario)
+    for seat, name in loaded.opponents.items():
+        assert name in catalogue.names()
+        catalogue.seat(name, loaded.game.spec(), seat)
+
+
+def test_every_frozen_player_is_somebodys_default_opponent():
+    used = {name for scenario in SCENARIOS for name in load_scenario(scenario).opponents.values()}
+    assert set(FROZEN) <= used
+
+
+def test_built_in_players_with_a_listed_strength_were_measured_often_enough(catalogue):
+    rows = {name: catalogue.strength(name) for name in BUILT_IN}
+    assert [name for name, listed in rows.items() if any(row.episodes < MIN_EPISODES for row in listed)] == []

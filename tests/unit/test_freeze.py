@@ -1,0 +1,237 @@
+"""From a run's seat to a frozen player of the catalogue, and what stays untouched when that is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from multigrid_rl.config import load_scenario
+from multigrid_rl.models.registry import build
+from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card, token_categories, write_player
+from multigrid_rl.players.catalogue import CATALOGUE_FILE, Catalogue
+from multigrid_rl.players.freeze import freeze, run_player
+from multigrid_rl.players.strength import measure
+from multigrid_rl.world.constants import ACTIONS
+
+SPEC = load_scenario("1v1").game.spec()
+MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
+GAMES = 100
+HEAD = "# Players by name.\nplayers:\n"
+
+
+def write_seat(folder: Path, seat: str, seed: int = 1) -> None:
+    card = {
+        "name": f"1v1-{seat}",
+        "architecture": MLP,
+        "observation": {"view_size": SPEC.view_size, "categories": token_categories(SPEC)},
+        "actions": len(ACTIONS),
+        "scenario": "1v1",
+        "seats": [seat],
+        "provenance": {"seed": seed, "env_steps": seed * 100},
+    }
+    write_player(folder / seat, build(MLP, token_categories(SPEC), len(ACTIONS), seed), card)
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    """A run folder with two checkpoints, the second the latest, and two trained seats."""
+    checkpoints = tmp_path / "run" / "checkpoints"
+    for number in (1, 2):
+        for seat in ("blue_0", "red_0"):
+            write_seat(checkpoints / f"step_{number:09d}" / "players", seat, number)
+    (checkpoints / "latest").write_text("step_000000002\n")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """A folder of frozen players with a catalogue that lists none."""
+    (tmp_path / "frozen").mkdir()
+    (tmp_path / "frozen" / CATALOGUE_FILE).write_text(HEAD)
+    return tmp_path / "frozen"
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    """Every path below ``folder`` with its bytes."""
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def frozen(run: Path, root: Path, name: str = "newcomer", seat: str = "blue_0"):
+    return freeze(run_player(run, seat), name, Catalogue(root), GAMES)
+
+
+def refusal(action) -> str:
+    with pytest.raises(PlayerError) as caught:
+        action()
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+# --- which player of a run
+
+
+def test_the_latest_checkpoint_is_taken_unless_another_is_named(run):
+    players = run / "checkpoints"
+    assert run_player(run, "red_0") == players / "step_000000002" / "players" / "red_0"
+    assert run_player(run, "red_0", "step_000000001") == players / "step_000000001" / "players" / "red_0"
+
+
+def test_an_unknown_seat_is_refused_with_the_trained_ones(run):
+    assert refusal(lambda: run_player(run, "red_1")) == f"seat=red_1: not trained in {run}; allowed is blue_0, red_0"
+
+
+def test_an_unknown_checkpoint_is_refused_with_the_known_ones(run):
+    text = refusal(lambda: run_player(run, "red_0", "step_000000003"))
+    assert text.startswith(f"checkpoint=step_000000003: {run} has none of that name")
+    assert text.endswith("allowed is step_000000001, step_000000002")
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    assert refusal(lambda: run_player(tmp_path / "nowhere", "red_0")).startswith(f"{tmp_path / 'nowhere'}: holds no")
+
+
+def test_a_run_without_a_checkpoint_is_refused(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    assert refusal(lambda: run_player(tmp_path, "red_0")).startswith(f"{tmp_path}: holds no checkpoint")
+    assert "allowed is none" in refusal(lambda: run_player(tmp_path, "red_0", "step_000000001"))
+
+
+# --- freezing
+
+
+def test_freezing_writes_the_model_unchanged_and_leaves_the_run_alone(run, root):
+    before = everything(run)
+    frozen(run, root)
+    assert (root / "newcomer" / MODEL_FILE).read_bytes() == (run_player(run, "blue_0") / MODEL_FILE).read_bytes()
+    assert everything(run) == before
+
+
+def test_freezing_writes_a_card_with_measured_strength_and_baseline(run, root):
+    card = frozen(run, root)
+    assert read_card(root / "newcomer") == card
+    assert (card.name, card.scenario, card.seats) == ("newcomer", "1v1", ["blue_0"])
+    assert card.provenance == {"seed": 2, "env_steps": 200}
+    (strength,), (baseline,) = card.strength, card.baseline
+    for row in (strength, baseline):
+        assert (row.scenario, row.opponent, row.episodes) == ("1v1", "random", GAMES)
+        assert row.win + row.draw + row.loss == pytest.approx(1.0, abs=2e-4)
+        assert 0 < row.length_mean <= SPEC.max_steps
+    assert strength.model_dump() != baseline.model_dump()
+
+
+def test_the_strength_on_the_card_can_be_measured_again(run, root):
+    told = frozen(run, root).strength[0]
+    player = Catalogue(root).seat("newcomer", SPEC, "blue_0").player
+    assert measure(player, "blue_0", SPEC, "1v1", episodes=GAMES, seed=told.seed) == told
+
+
+def test_strength_is_counted_for_the_team_of_the_seat():
+    def of(seat: str):
+        return measure(
+            Catalogue(Path("nowhere")).seat("hunter", SPEC, seat).player, seat, SPEC, "1v1", episodes=200, seed=1
+        )
+
+    assert min(of("blue_0").win, of("red_0").win) > 0.85
+
+
+def test_freezing_appends_an_entry_that_can_be_seated(run, root):
+    card = frozen(run, root)
+    frozen(run, root, "second", "red_0")
+    text = (root / CATALOGUE_FILE).read_text()
+    assert text.startswith(HEAD.rstrip("\n"))
+    entries = yaml.safe_load(text)["players"]
+    assert list(entries) == ["newcomer", "second"]
+    assert entries["newcomer"] == {"scenario": "1v1", "seats": ["blue_0"], "sha256": card.sha256}
+    assert Catalogue(root).seat("newcomer", SPEC, "blue_0").sha256 == card.sha256
+    assert Catalogue(root).seat("second", SPEC, "red_0").player.name == "second"
+
+
+@pytest.mark.parametrize("before", [None, "", "players:\n", "players: {}\n", "# nobody yet\n"])
+def test_an_entry_lands_in_a_catalogue_that_lists_nobody(before, run, root):
+    (root / CATALOGUE_FILE).unlink()
+    if before is not None:
+        (root / CATALOGUE_FILE).write_text(before)
+    frozen(run, root)
+    assert Catalogue(root).names()[-1] == "newcomer"
+
+
+def test_a_player_can_be_frozen_into_a_folder_that_does_not_exist_yet(run, tmp_path):
+    frozen(run, tmp_path / "fresh")
+    assert Catalogue(tmp_path / "fresh").names()[-1] == "newcomer"
+
+
+def test_the_same_run_freezes_to_the_same_bytes(run, tmp_path):
+    for name in ("one", "two"):
+        frozen(run, tmp_path / name)
+    assert everything(tmp_path / "one") == everything(tmp_path / "two")
+
+
+# --- refused, with nothing written
+
+
+@pytest.mark.parametrize("name", ["random", "hunter", "newcomer"])
+def test_a_taken_name_is_refused_and_everything_stays_as_it_was(name, run, root):
+    frozen(run, root)
+    before = everything(root)
+    text = refusal(lambda: frozen(run, root, name, "red_0"))
+    assert text == f"name={name}: {root} has a player of that name already; nothing was written"
+    assert everything(root) == before
+
+
+def test_an_existing_folder_without_an_entry_is_not_overwritten(run, root):
+    (root / "stray").mkdir()
+    (root / "stray" / "notes.txt").write_text("mine")
+    before = everything(root)
+    assert "nothing was written" in refusal(lambda: frozen(run, root, "stray"))
+    assert everything(root) == before
+
+
+@pytest.mark.parametrize("name", ["", "Rookie", "a b", "../up", "a/b", "-dash", "é", "a\n", ".", "a_b", "a:b", "#a"])
+def test_a_name_that_is_none_is_refused(name, run, root, tmp_path):
+    before = everything(tmp_path)
+    with pytest.raises(PlayerError, match="allowed are small letters, digits and dashes"):
+        frozen(run, root, name)
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["null", "true", "123", "1e3", "no"])
+def test_a_name_that_yaml_could_take_for_something_else_stays_a_name(name, run, root):
+    frozen(run, root, name)
+    assert Catalogue(root).seat(name, SPEC, "blue_0").name == name
+
+
+def damage_model(folder: Path) -> None:
+    data = bytearray((folder / MODEL_FILE).read_bytes())
+    data[-1] ^= 1
+    (folder / MODEL_FILE).write_bytes(data)
+
+
+def edit_card(**changes):
+    def edit(folder: Path) -> None:
+        path = folder / "card.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (damage_model, "sha256"),
+        (edit_card(colour="red"), "colour"),
+        (edit_card(seats=[]), "seats"),
+        (edit_card(seats=["green_0"]), "green_0"),
+        (edit_card(actions=9), "tensor"),
+        (edit_card(observation={"view_size": 5, "categories": []}), "categories"),
+    ],
+    ids=["model", "unknown key", "no seat", "unknown seat", "actions", "no tokens"],
+)
+def test_a_damaged_source_is_refused_and_nothing_is_written(damage, said, run, root):
+    damage(run_player(run, "blue_0"))
+    before = everything(root)
+    assert said in refusal(lambda: frozen(run, root))
+    assert everything(root) == before
