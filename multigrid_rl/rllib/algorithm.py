@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from typing import Any
 
@@ -50,6 +51,20 @@ class BatchPPO(PPO):
         self.sent_weights: dict[str, str] = {}
         super().setup(config)
         self.send_weights()
+
+    def _setup_logdir(self) -> None:
+        # Outside Tune, Ray would leave an empty folder in the user's home for every run.
+        self._scratch = None if self._storage else tempfile.TemporaryDirectory(prefix="multigrid-rl-")
+        if self._scratch is None:
+            super()._setup_logdir()
+        else:
+            self._logdir = self._scratch.name
+
+    def cleanup(self) -> None:
+        """Stop runners and learner, remove what was temporary."""
+        super().cleanup()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
     def training_step(self) -> None:
         """One iteration: play, learn, send weights."""

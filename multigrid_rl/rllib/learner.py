@@ -16,8 +16,8 @@ from torch import Tensor
 class CategoricalPPOLearner(PPOTorchLearner):
     """PPO loss (Schulman et al. 2017, equation 9) for categorical actions, without distribution objects.
 
-    RLlib's own loss normalises three sets of logits and computes an explained variance for every minibatch; a test holds
-    that both losses agree.
+    RLlib's own loss normalises three sets of logits and computes an explained variance for every minibatch; a test
+    holds that both losses agree.
     """
 
     def compute_loss_for_module(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -53,7 +54,7 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=False)
         self.path = path
         self.provenance: dict[str, Any] = {
-            "command": sys.argv,
+            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "seed": config.seed,
             "commit": git_commit(),

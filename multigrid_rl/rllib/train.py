@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ def train(config: RunConfig, folder: RunFolder, observe: Observer, interrupted: 
     opponents = folder.provenance["opponents"]
     hashes = {row["seat"]: row["sha256"] for row in opponents if row["sha256"]}
     torch.set_num_threads(learner_threads(config))
+    logging.getLogger("ray").setLevel(logging.ERROR)  # RLlib greets every run with advice for its own defaults
     with ray_session(), algorithm_of(config, hashes) as algorithm:
         keeper: GateKeeper = algorithm.keeper
         last_checkpoint, ended = 0, None
