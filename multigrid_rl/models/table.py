@@ -24,7 +24,7 @@ def _add_rows(rows: NDArray[np.int64], gradient: NDArray[np.float32], out: NDArr
 
 
 class _SumOfRows(torch.autograd.Function):
-    """``EmbeddingBag(mode="sum")`` whose backward pass adds rows; torch sorts all indices first and takes far longer."""
+    """``EmbeddingBag(mode="sum")`` whose backward pass adds rows; torch sorts all indices first, which takes longer."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, table: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class _SumOfRows(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
         (rows,) = ctx.saved_tensors
         out = np.zeros(tuple(ctx.shape), np.float32)
         _add_rows(rows.numpy(), gradient.contiguous().numpy(), out)

@@ -82,7 +82,7 @@ def algorithm_config(config: RunConfig, factory: MatchFactory) -> PPOConfig:
             train_batch_size=train.batch_size,
         )
         .callbacks(GateCallback)
-        .debugging(seed=config.seed)
+        .debugging(seed=config.seed, log_level="ERROR")
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import ray
 import torch
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
@@ -16,6 +17,7 @@ from multigrid_rl.config import RunConfig, available_cpus
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import token_categories, write_player
+from multigrid_rl.players.sampling import sample
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.build import algorithm_config, learner_threads, match_factory
 from multigrid_rl.rllib.callbacks import ROW
@@ -35,7 +37,8 @@ def train(config: RunConfig, folder: RunFolder, observe: Observer, interrupted: 
     opponents = folder.provenance["opponents"]
     hashes = {row["seat"]: row["sha256"] for row in opponents if row["sha256"]}
     torch.set_num_threads(learner_threads(config))
-    logging.getLogger("ray").setLevel(logging.ERROR)  # RLlib greets every run with advice for its own defaults
+    logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it greets every run with advice for its own defaults
+    warm_up(config)
     with ray_session(), algorithm_of(config, hashes) as algorithm:
         keeper: GateKeeper = algorithm.keeper
         last_checkpoint, ended = 0, None
@@ -70,6 +73,17 @@ def _ended(config: RunConfig, row: dict[str, Any], keeper: GateKeeper, interrupt
     if row["env_steps"] >= config.train.until:
         return "until"
     return "interrupted" if interrupted() else None
+
+
+def warm_up(config: RunConfig) -> None:
+    """Compile or load every kernel before the clock runs and before env runners would all compile them at once."""
+    match = match_factory(config).build(1, 0)
+    network = build(config.model.model_dump(), token_categories(match.spec), len(ACTIONS))
+    tokens = next(iter(match.observations().values()))
+    logits, values = network(torch.from_numpy(np.ascontiguousarray(tokens)))
+    (logits.sum() + values.sum()).backward()
+    drawn = sample(logits.detach().numpy(), np.zeros((1, 1)))
+    match.step(dict.fromkeys(match.seats, drawn.actions))
 
 
 @contextmanager

@@ -51,6 +51,16 @@ def root(tmp_path, monkeypatch) -> Path:
     return tmp_path / "players"
 
 
+@pytest.fixture(autouse=True)
+def _halted(monkeypatch):
+    """Training ends where the run folder would be made: no test here starts Ray, whatever it lets pass."""
+
+    def halt(path, config, seated):
+        raise PlayerError(f"halted before {path}")
+
+    monkeypatch.setattr("multigrid_rl.rllib.record.RunFolder", halt)
+
+
 def call(*args: object):
     return CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1"})
 
@@ -198,17 +208,6 @@ def test_train_refuses_an_existing_run_folder_and_leaves_it_alone(kind, root, tm
     assert everything(tmp_path) == before
 
 
-@pytest.fixture
-def halted(monkeypatch):
-    """Training ends where the run folder would be made: only the preflight is printed."""
-
-    def halt(path, config, seated):
-        raise PlayerError(f"halted before {path}")
-
-    monkeypatch.setattr("multigrid_rl.rllib.record.RunFolder", halt)
-
-
-@pytest.mark.usefixtures("halted")
 def test_preflight_tells_who_learns_who_plays_who_samples_and_where_it_lands(root, tmp_path):
     result = train(root, f"run_dir={tmp_path / 'new'}", "seed=7", "--until", "3e5")
     assert f"halted before {tmp_path / 'new'}" in complaint(result)
@@ -222,7 +221,6 @@ def test_preflight_tells_who_learns_who_plays_who_samples_and_where_it_lands(roo
         assert line in result.stdout
 
 
-@pytest.mark.usefixtures("halted")
 @pytest.mark.parametrize("name", ["lr=3e-4 [a]", "x[red]y", "it's", "a[/b]"])
 def test_preflight_shows_a_run_folder_as_it_was_typed(name, root, tmp_path):
     result = train(root, f"run_dir={tmp_path}/{name}")
@@ -280,7 +278,7 @@ def run(tmp_path, root) -> Path:
     return tmp_path / "run"
 
 
-def test_freeze_makes_a_player_that_train_accepts(run, root, tmp_path, halted):
+def test_freeze_makes_a_player_that_train_accepts(run, root):
     result = call("freeze", run, "--seat", "blue_0", "--name", "fresh", "--episodes", 100, "--checkpoints", root)
     assert result.exit_code == 0, result.output
     assert read_card(root / "fresh").sha256 in result.stdout
