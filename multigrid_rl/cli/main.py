@@ -53,6 +53,8 @@ def train(
         given.append(f"train.until={int(until)}")
     with one_line_errors():
         verdict = run_training(given)
+    if verdict["ended"] == "interrupted":
+        raise typer.Exit(130)  # what a shell calls "ended by Ctrl-C"
     if require_gates and not verdict["held"]:
         raise typer.Exit(1)
 

@@ -1,0 +1,1 @@
+"""Speed against peers and proofs that take longer than tests."""

@@ -1,0 +1,33 @@
+"""Tiny real runs for tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from multigrid_rl.cli.training import run_training
+
+TINY = [
+    "train.num_envs=32",
+    "train.num_steps=16",
+    "train.minibatch_size=256",
+    "train.epochs=2",
+    "train.until=4096",
+    "train.checkpoint_every=2048",
+    "model.hidden=[16,16]",
+]
+NO_TIME = ("seconds", "env_steps_per_s", "timing/sample_s", "timing/learn_s", "timing/sync_s", "timing/other_s")
+
+
+def tiny_run(path: Path, *overrides: str):
+    """Train for a few iterations; returns verdict and rows."""
+    verdict = run_training([*TINY, f"run_dir={path}", *overrides])
+    return verdict, rows_of(path)
+
+
+def rows_of(path: Path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_time(rows):
+    return [{name: value for name, value in row.items() if name not in NO_TIME} for row in rows]

@@ -1,0 +1,166 @@
+"""`train` from the first line to the verdict, with a local runner and with remote ones."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import ray
+import torch
+import yaml
+from runs import TINY, rows_of, tiny_run, without_time
+
+from multigrid_rl.config import compose
+from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.players.cards import PlayerError, read_card, read_network
+from multigrid_rl.rllib.algorithm import BatchPPO, WeightsError
+from multigrid_rl.rllib.build import algorithm_config, match_factory
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
+
+
+@pytest.fixture(scope="module")
+def session():
+    """One Ray session for this file; runs use it and leave it alone."""
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def local(session, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "local"
+    return path, *tiny_run(path, "seed=5")
+
+
+def test_the_run_folder_tells_its_own_story(local):
+    path, verdict, rows = local
+    assert json.loads((path / "verdict.json").read_text()) == verdict
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    assert (config["seed"], config["train"]["until"]) == (5, 4096)
+    provenance = json.loads((path / "provenance.json").read_text())
+    assert provenance["versions"]["ray"] == ray.__version__
+    assert provenance["opponents"][0]["sha256"] == read_card_of("blue-rookie").sha256
+    assert [row["env_steps"] for row in rows] == list(range(512, 4097, 512))
+    assert list((path / "tensorboard").glob("events*"))
+
+
+def read_card_of(name):
+    return read_card(compose([]).checkpoint_root() / name)
+
+
+def test_the_verdict_holds_what_the_readme_promises(local):
+    _, verdict, _ = local
+    assert verdict["held"] is False
+    assert {"env_steps_to_held", "policy_updates_to_held", "seconds_to_held", "env_steps_per_s", "gates"} <= set(verdict)
+    assert verdict["seed"] == 5
+    assert verdict["ended"] == "until"
+    assert (verdict["opponents"][0]["name"], verdict["opponents"][0]["seat"]) == ("blue-rookie", "blue_0")
+    assert [gate["metric"] for gate in verdict["gates"]] == [
+        "episode_len_mean",
+        "return_mean/red_0",
+        "explained_variance/red_0",
+        "entropy/red_0",
+    ]
+
+
+def test_every_metric_is_in_the_vocabulary_and_every_vocable_is_used(local):
+    _, _, rows = local
+    names = {name for row in rows for name in row}
+    assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
+    assert [pattern for pattern in METRICS if not any(matches(name, pattern) for name in names)] == []
+
+
+def test_tensorboard_holds_the_same_numbers_in_groups(local):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    path, _, rows = local
+    board = EventAccumulator(str(path / "tensorboard"))
+    board.Reload()
+    tags = board.Tags()["scalars"]
+    assert all("/" in tag for tag in tags)
+    shown = [event.value for event in board.Scalars("entropy/red_0")]
+    assert shown == pytest.approx([row["entropy/red_0"] for row in rows])
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(local, tmp_path):
+    _, _, rows = local
+    _, again = tiny_run(tmp_path / "again", "seed=5")
+    _, other = tiny_run(tmp_path / "other", "seed=6")
+    assert without_time(again) == without_time(rows)
+    assert without_time(other) != without_time(rows)
+
+
+def test_a_checkpoint_loads_into_rllib_and_as_a_player(local):
+    path, verdict, _ = local
+    folder = path / verdict["checkpoint"]
+    assert (path / "checkpoints" / "latest").read_text().strip() == folder.name
+    assert sorted(p.name for p in (path / "checkpoints").glob("step_*")) == ["step_000002048", "step_000004096"]
+    player = folder / "players" / "red_0"
+    network = read_network(player, read_card(player))
+    algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
+    try:
+        restored = algorithm.env_runner.module["red_0"].net.state_dict()
+        assert all(torch.equal(value, restored[name]) for name, value in network.state_dict().items())
+    finally:
+        algorithm.stop()
+
+
+@pytest.mark.parametrize("runners", [1, 2])
+def test_remote_runners_play_the_same_games_as_the_driver(session, local, tmp_path, monkeypatch, runners):
+    monkeypatch.setattr("multigrid_rl.config.available_cpus", lambda: 4)
+    _, _, expected = local
+    _, rows = tiny_run(tmp_path / "remote", "seed=5", f"cluster.num_env_runners={runners}")
+    assert len(rows) == len(expected)
+    # The first batch is played with the same weights by the same games: only the order of its rows differs.
+    for name in ("entropy/red_0", "explained_variance/red_0", "episodes"):
+        assert rows[0][name] == pytest.approx(expected[0][name], rel=1e-5)
+
+
+def test_both_seats_learn_with_a_module_each(session, tmp_path):
+    verdict, rows = tiny_run(tmp_path / "both", "scenario.seats.blue_0=learn")
+    assert {"entropy/blue_0", "entropy/red_0", "learner/blue_0/vf_loss", "learner/red_0/vf_loss"} <= set(rows[0])
+    assert verdict["opponents"] == []
+    assert len(set(verdict["weights"].values())) == 2
+
+
+def test_a_team_game_with_eliminations_trains(session, tmp_path):
+    _, rows = tiny_run(tmp_path / "team", "scenario=2v2-deathmatch", "scenario.game.max_steps=40")
+    assert rows[-1]["behaviour/red_0/got_eliminated"] > 0
+    assert rows[-1]["env_steps"] == 4096
+
+
+@pytest.mark.parametrize("runners", [0, 1])
+def test_a_runner_with_other_weights_than_the_learner_sent_stops_the_run(session, monkeypatch, runners):
+    monkeypatch.setattr("multigrid_rl.config.available_cpus", lambda: 4)
+    config = compose([*TINY, f"cluster.num_env_runners={runners}"])
+    algorithm = algorithm_config(config, match_factory(config)).build_algo()
+
+    def spoil(runner):
+        with torch.no_grad():
+            next(iter(runner.module["red_0"].parameters())).add_(1e-3)
+
+    try:
+        algorithm.train()
+        algorithm.env_runner_group.foreach_env_runner(spoil)
+        with pytest.raises(WeightsError, match="env runner 1 played with weights"):
+            algorithm.train()
+    finally:
+        algorithm.stop()
+
+
+def test_an_opponent_that_changed_since_it_was_announced_is_refused_on_the_runner():
+    config = compose(TINY)
+    factory = match_factory(config, {"blue_0": "0" * 64})
+    with pytest.raises(PlayerError, match=r"scenario.seats.blue_0=blue-rookie: sha256 .*; allowed is 0000"):
+        factory.build(4, 0)
+
+
+def test_shaping_changes_what_is_learned_but_not_what_is_judged(session, local, tmp_path, monkeypatch):
+    (tmp_path / "my_shaping.py").write_text("def ten(events, reward):\n    return 10 * reward\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    _, rows = tiny_run(tmp_path / "shaped", "seed=5", "train.shaping=my_shaping:ten")
+    _, _, plain = local
+    assert rows[0]["return_mean/red_0"] == plain[0]["return_mean/red_0"]
+    assert rows[0]["learner/red_0/vf_loss"] > 10 * plain[0]["learner/red_0/vf_loss"]
+    assert rows_of(tmp_path / "shaped") == rows
