@@ -37,11 +37,9 @@ def list_players(checkpoints: Path | None, episodes: int, scenario: str) -> None
             seats, what, sha = "any", WHAT[name], "-"
         else:
             card = read_card(catalogue.folder(name))
-            trained = card.provenance.get("env_steps")
+            trained, architecture = card.provenance.get("env_steps"), card.architecture["name"]
             seats, sha = ", ".join(card.seats), card.sha256[:16]
-            what = f"frozen {card.architecture['name']} of {card.scenario}" + (
-                f", {trained:,} steps" if trained else ""
-            )
+            what = f"frozen {architecture} of {card.scenario}" + (f", {trained:,} steps" if trained else "")
         rows = _measured(catalogue, name, episodes, scenario) if episodes else catalogue.strength(name)
         table.add_row(name, seats, what, "\n".join(map(_shares, rows)) or "not measured", sha)
     console.print(table)

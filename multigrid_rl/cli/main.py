@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,7 +49,7 @@ def train(
 
     given = list(overrides or [])
     if until is not None:
-        if until != int(until):
+        if not math.isfinite(until) or until != int(until):
             raise fail(f"--until {until}: allowed is a whole number of environment steps")
         given.append(f"train.until={int(until)}")
     with one_line_errors():
@@ -70,6 +71,8 @@ def players(
     """List the players with their measured strength."""
     from multigrid_rl.cli.listing import list_players  # noqa: PLC0415
 
+    if measure < 0:
+        raise fail(f"--measure {measure}: allowed is 0 or more games")
     with one_line_errors():
         list_players(checkpoints, measure, scenario)
 

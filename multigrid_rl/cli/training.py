@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from multigrid_rl.cli.live import Progress
 from multigrid_rl.config import ConfigError, RunConfig, compose, default_run_dir
@@ -27,7 +28,7 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
     if path.exists():
         raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet")
     console = Console(soft_wrap=True, highlight=False)
-    console.print(f"[bold]multigrid-rl train[/] {config.scenario.name}: {config.scenario.description}")
+    console.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     # The players are loaded and checked before Ray starts: a damaged file costs a second, not a minute.
     from multigrid_rl.rllib.build import learner_threads, match_factory  # noqa: PLC0415
 
@@ -38,7 +39,7 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     for line in preflight(config, seated, learner_threads(config), path):
-        console.print(line)
+        console.print(line, markup=False)
     from multigrid_rl.rllib.record import RunFolder  # noqa: PLC0415
     from multigrid_rl.rllib.train import train  # noqa: PLC0415
 
@@ -99,7 +100,11 @@ def closing(verdict: dict[str, Any], path: Path) -> list[str]:
         first = "this scenario has no gates for the seats that learn"
     if verdict["ended"] == "interrupted":
         first = f"interrupted; {first}"
-    return [first, f"played:   {spent}", f"saved:    {path / verdict['checkpoint']} and {path / 'verdict.json'}"]
+    return [
+        first,
+        f"played:   {spent}",
+        escape(f"saved:    {path / verdict['checkpoint']} and {path / 'verdict.json'}"),
+    ]
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -33,7 +33,7 @@ class ObservationSignature(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     view_size: int
-    categories: list[int]
+    categories: list[int] = Field(min_length=1, max_length=1000)
 
 
 class Strength(BaseModel):
@@ -69,6 +69,14 @@ class Card(BaseModel):
     strength: list[Strength] = []
     #: For comparison: what the uniform random player gets on the same seats against the same opponents.
     baseline: list[Strength] = []
+
+    @field_validator("architecture", "provenance")
+    @classmethod
+    def _readable(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        key, kind = ("name", str) if info.field_name == "architecture" else ("env_steps", int)
+        if not isinstance(value.get(key, None if kind is str else 0), kind):
+            raise ValueError(f"{key}={value.get(key)}: allowed is {'text' if kind is str else 'an integer'}")
+        return value
 
 
 def token_categories(spec: GameSpec) -> list[int]:
@@ -159,7 +167,9 @@ def _weights(path: Path, data: bytes) -> dict[str, Tensor]:
     except (SafetensorError, KeyError, ValueError) as error:
         raise PlayerError(f"{path}: not a safetensors file: {error}") from error
     for name, value in weights.items():
-        if not value.is_floating_point() or not bool(torch.isfinite(value).all()):
+        if value.dtype != torch.float32:
+            raise PlayerError(f"{path}: tensor {name} is {value.dtype}; allowed is torch.float32")
+        if not bool(torch.isfinite(value).all()):
             raise PlayerError(f"{path}: tensor {name} holds values that are not finite numbers")
     return weights
 

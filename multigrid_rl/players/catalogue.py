@@ -39,11 +39,7 @@ class Catalogue:
     def __init__(self, root: Path) -> None:
         self.root = root
         path = root / CATALOGUE_FILE
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
-        except yaml.YAMLError as error:
-            raise PlayerError(f"{path}: not valid yaml: {' '.join(str(error).split())}") from error
-        self.entries: dict[str, dict[str, Any]] = (content or {}).get("players") or {}
+        self.entries = _parse(path, path.read_text(encoding="utf-8")) if path.exists() else {}
 
     def names(self) -> list[str]:
         """All players by name, built-in ones first."""
@@ -89,9 +85,31 @@ class Catalogue:
         """Append an entry; existing lines stay as they are. Raises :class:`PlayerError` if the name is taken."""
         if name in self.names():
             raise PlayerError(f"player {name}: the catalogue has one already; nothing was written")
-        self.entries[name] = entry
         path = self.root / CATALOGUE_FILE
         block = yaml.safe_dump({name: entry}, sort_keys=False, default_flow_style=None, width=120)
         lines = "".join(f"  {line}\n" for line in block.splitlines())
         before = path.read_text(encoding="utf-8") if path.exists() else "players:\n"
-        path.write_text(before.rstrip("\n") + "\n" + lines, encoding="utf-8")
+        if not self.entries:
+            # Nothing is listed yet: whatever stands for "no players" gives way to the key, comments stay.
+            kept = [line for line in before.splitlines() if line.startswith("#")]
+            before = "\n".join([*kept, "players:"])
+        after = before.rstrip("\n") + "\n" + lines
+        entries = _parse(path, after)
+        if entries.get(name) != entry:
+            raise PlayerError(f"{path}: an entry for {name} cannot be appended; nothing was written to it")
+        path.write_text(after, encoding="utf-8")
+        self.entries = entries
+
+
+def _parse(path: Path, text: str) -> dict[str, dict[str, Any]]:
+    try:
+        content = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise PlayerError(f"{path}: not valid yaml: {' '.join(str(error).split())}") from error
+    entries = (content.get("players") or {}) if isinstance(content, dict) else None
+    if not isinstance(entries, dict):
+        raise PlayerError(f"{path}: players={entries}: allowed is a mapping of names to entries")
+    for name, entry in entries.items():
+        if not isinstance(entry, dict) or not isinstance(entry.get("sha256", ""), str):
+            raise PlayerError(f"{path}: players.{name}={entry}: allowed is a mapping whose sha256 is text")
+    return entries

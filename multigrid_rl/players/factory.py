@@ -64,4 +64,6 @@ def load_shaping(path: str) -> Shaping:
         function: Shaping = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"train.shaping={path}: {error}; allowed is module:function") from error
+    if not callable(function):
+        raise ValueError(f"train.shaping={path}: {function!r} is no function; allowed is module:function")
     return function

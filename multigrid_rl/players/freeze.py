@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from multigrid_rl.config import load_scenario
-from multigrid_rl.players.cards import Card, PlayerError, read_card, read_network, write_player
+from multigrid_rl.players.cards import Card, PlayerError, check_fits, read_card, read_network, write_player
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.strength import measure
@@ -43,8 +43,12 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card
     if name in catalogue.names() or (catalogue.root / name).exists():
         raise PlayerError(f"name={name}: {catalogue.root} has a player of that name already; nothing was written")
     found = read_card(source)
+    spec = load_scenario(found.scenario).game.spec()
+    seat = found.seats[0] if found.seats else "(none)"
+    if seat not in spec.seats:
+        raise PlayerError(f"{source}: seats={found.seats}: allowed is {', '.join(spec.seats)}")
     network = read_network(source, found)
-    seat, spec = found.seats[0], load_scenario(found.scenario).game.spec()
+    check_fits(found, spec, seat)
     strength, baseline = (
         measure(player, seat, spec, found.scenario, episodes=episodes, seed=STRENGTH_SEED)
         for player in (FrozenPlayer(name, network, found.sha256), BUILT_IN["random"](spec))

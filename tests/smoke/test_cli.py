@@ -209,7 +209,8 @@ def test_train_refuses_an_existing_run_folder_and_leaves_it_alone(kind, root, tm
 
 
 def test_preflight_tells_who_learns_who_plays_who_samples_and_where_it_lands(root, tmp_path):
-    result = train(root, f"run_dir={tmp_path / 'new'}", "seed=7", "--until", "3e5")
+    batch = ("train.num_envs=256", "train.num_steps=32", "train.minibatch_size=2048")
+    result = train(root, f"run_dir={tmp_path / 'new'}", "seed=7", *batch, "--until", "3e5")
     assert f"halted before {tmp_path / 'new'}" in complaint(result)
     sha = read_card(root / "rookie").sha256[:16]
     for line in (

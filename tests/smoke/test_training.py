@@ -8,13 +8,14 @@ import pytest
 import ray
 import torch
 import yaml
-from runs import TINY, rows_of, tiny_run, without_time
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from multigrid_rl.config import compose
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.rllib.algorithm import BatchPPO, WeightsError
 from multigrid_rl.rllib.build import algorithm_config, match_factory
+from runs import TINY, rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -52,7 +53,9 @@ def read_card_of(name):
 def test_the_verdict_holds_what_the_readme_promises(local):
     _, verdict, _ = local
     assert verdict["held"] is False
-    assert {"env_steps_to_held", "policy_updates_to_held", "seconds_to_held", "env_steps_per_s", "gates"} <= set(verdict)
+    assert {"env_steps_to_held", "policy_updates_to_held", "seconds_to_held", "env_steps_per_s", "gates"} <= set(
+        verdict
+    )
     assert verdict["seed"] == 5
     assert verdict["ended"] == "until"
     assert (verdict["opponents"][0]["name"], verdict["opponents"][0]["seat"]) == ("blue-rookie", "blue_0")
@@ -72,8 +75,6 @@ def test_every_metric_is_in_the_vocabulary_and_every_vocable_is_used(local):
 
 
 def test_tensorboard_holds_the_same_numbers_in_groups(local):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     path, _, rows = local
     board = EventAccumulator(str(path / "tensorboard"))
     board.Reload()

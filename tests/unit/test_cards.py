@@ -269,7 +269,7 @@ def test_an_oversize_card_is_refused(folder):
         (lambda c: c.update(format=2), "format: "),
         (lambda c: c.update(actions="many"), "actions: "),
         (lambda c: c.update(architecture={**MLP, "name": "cnn"}), "architecture.name=cnn: unknown; allowed is mlp"),
-        (lambda c: c.update(architecture={}), "architecture.name=None: unknown; allowed is mlp"),
+        (lambda c: c.update(architecture={}), "architecture: Value error, name=None: allowed is text"),
         (lambda c: c.update(architecture={**MLP, "hidden": []}), "architecture.hidden=[]: allowed is"),
         (lambda c: c.update(architecture={**MLP, "activation": "gelu"}), "architecture.activation=gelu: allowed is"),
         (lambda c: c.update(architecture={**MLP, "activation": ["tanh"]}), "architecture.activation=['tanh']"),

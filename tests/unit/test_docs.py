@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from multigrid_rl.metrics import METRICS
@@ -15,9 +16,9 @@ def test_every_metric_stands_in_the_glossary_with_its_meaning():
 
 
 def test_every_relative_link_of_readme_and_docs_leads_somewhere():
-    import re
-
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))]
+    links = [
+        (page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+    ]
     assert links
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []

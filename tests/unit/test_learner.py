@@ -50,9 +50,7 @@ def loss_and_gradient(learner_class, batch, entropy_weight):
         clip_param=0.2, vf_loss_coeff=0.5, vf_clip_param=float("inf"), use_kl_loss=False, use_critic=True
     )
     out = module.forward_train(batch)
-    loss = learner_class.compute_loss_for_module(
-        holder, module_id="red_0", config=config, batch=batch, fwd_out=out
-    )
+    loss = learner_class.compute_loss_for_module(holder, module_id="red_0", config=config, batch=batch, fwd_out=out)
     loss.backward()
     return loss.detach(), torch.cat([p.grad.flatten() for p in module.parameters()])
 
