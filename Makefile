@@ -6,8 +6,9 @@ READY := $(VENV)/.ready
 
 SCENARIO ?= 1v1
 ARGS ?=
+SEEDS ?= 0 1 2
 
-.PHONY: help setup train test check bench-world players clean
+.PHONY: help setup train test check bench-world prove-gates players clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -38,6 +39,9 @@ check: $(READY)  ## lint, strict types, import law
 
 bench-world: $(READY)  ## speed of the game engine; the last line is JSON
 	$(BIN)/python -m benchmarks.world
+
+prove-gates: $(READY)  ## make prove-gates SCENARIO=1v1 SEEDS="0 1 2": gates over seeds, written to docs/results/
+	$(BIN)/python -m benchmarks.gates --scenario $(SCENARIO) --seeds $(SEEDS)
 
 clean:  ## remove the virtual environment and caches, never runs or checkpoints
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

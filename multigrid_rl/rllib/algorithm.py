@@ -18,6 +18,7 @@ from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.rllib.advantages import standardise
 from multigrid_rl.rllib.env_runner import Rollout, SeatBatch
+from multigrid_rl.rllib.learner import GRAD_NORM_KEY
 from multigrid_rl.types import EpisodeTable
 
 
@@ -145,7 +146,7 @@ def _learner_metrics(results: dict[str, Any], seats: list[str]) -> dict[str, flo
     names = {
         "policy_loss": "policy_loss",
         "vf_loss": "vf_loss_unclipped",
-        "grad_norm": "gradients_default_optimizer_global_norm",
+        "grad_norm": GRAD_NORM_KEY,
     }
     row = {}
     for seat in seats:

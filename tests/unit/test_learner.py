@@ -44,6 +44,7 @@ def loss_and_gradient(learner_class, batch, entropy_weight):
     holder = SimpleNamespace(
         module={"red_0": module},
         metrics=SimpleNamespace(log_dict=lambda *a, **k: None),
+        _newest={},
         entropy_coeff_schedulers_per_module={"red_0": SimpleNamespace(get_current_value=lambda: entropy_weight)},
     )
     config = SimpleNamespace(
@@ -62,3 +63,29 @@ def test_loss_and_gradient_equal_rllibs(minibatch, entropy_weight):
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(our_gradient, their_gradient, rtol=1e-4, atol=1e-6)
     assert our_gradient.abs().max() > 0
+
+
+def clipped(gradients, limit):
+    holder = SimpleNamespace(_newest={"red_0": {}})
+    CategoricalPPOLearner.postprocess_gradients_for_module(
+        holder, module_id="red_0", config=SimpleNamespace(grad_clip=limit), module_gradients_dict=gradients
+    )
+    return holder._newest["red_0"]["grad_norm"].item()
+
+
+def test_gradients_are_clipped_by_their_global_norm():
+    gradients = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[4.0]])}
+    assert clipped(gradients, 0.5) == pytest.approx(5.0)
+    assert torch.cat([g.flatten() for g in gradients.values()]).tolist() == pytest.approx([0.3, 0.0, 0.4], rel=1e-5)
+
+
+def test_gradients_within_the_norm_stay_as_they_are():
+    gradients = {"a": torch.tensor([0.3, 0.4])}
+    assert clipped(gradients, 0.6) == pytest.approx(0.5)
+    assert gradients["a"].tolist() == pytest.approx([0.3, 0.4])
+
+
+def test_one_gradient_that_is_not_finite_makes_all_zero():
+    gradients = {"a": torch.tensor([1.0]), "b": torch.tensor([float("nan")])}
+    clipped(gradients, 0.5)
+    assert [g.item() for g in gradients.values()] == [0.0, 0.0]
