@@ -18,8 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from multigrid_rl.types import GameSpec, Rules
 
 LEARN = "learn"
-#: Widest layer of a network, in a run and in a frozen player's card.
+#: Largest network, in a run and in a frozen player's card.
 MAX_UNITS = 4096
+MAX_LAYERS = 8
 GROUPS = ("scenario", "train", "model", "cluster")
 _TEXT_KEYS = ("run_dir", "checkpoints")
 _SEATS = "scenario.seats."
@@ -164,7 +165,7 @@ class ModelConfig(_Part):
     """The network."""
 
     name: Literal["mlp"]
-    hidden: tuple[int, ...] = Field(min_length=1)
+    hidden: tuple[int, ...] = Field(min_length=1, max_length=MAX_LAYERS)
     activation: Literal["tanh", "relu"]
 
     @field_validator("hidden")

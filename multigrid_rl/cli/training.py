@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -27,12 +28,13 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
     if path.exists():
         raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet")
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     console.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     # The players are loaded and checked before Ray starts: a damaged file costs a second, not a minute.
     from multigrid_rl.rllib.build import learner_threads, match_factory  # noqa: PLC0415
 
     factory = match_factory(config)
+    console.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
     try:
         seated = factory.load()
         factory.build(1, 0)
@@ -68,14 +70,12 @@ def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Pat
         lines.append(f"opponent: {player.name} on {seat} ({made}; {strength})")
     train, runners = config.train, config.cluster.num_env_runners
     who = (
-        "the driver process samples (0 env runners)"
-        if runners == 0
-        else f"{runners} remote env runner(s) sample, 1 torch thread each"
+        "the driver process, 0 env runners" if runners == 0 else f"{runners} remote env runner(s), 1 torch thread each"
     )
     lines.append(
-        f"sampling: {who}; {train.num_envs} games x {train.num_steps} steps = {train.batch_size} steps a batch; "
-        f"learner: {threads} torch thread(s)"
+        f"sampling: {who}; {train.num_envs} games x {train.num_steps} steps = {train.batch_size} steps a batch"
     )
+    lines.append(f"learner:  {threads} torch thread(s), {train.epochs} epochs, minibatches of {train.minibatch_size}")
     lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} environment steps)")
     return lines
 
@@ -103,7 +103,7 @@ def closing(verdict: dict[str, Any], path: Path) -> list[str]:
     return [
         first,
         f"played:   {spent}",
-        escape(f"saved:    {path / verdict['checkpoint']} and {path / 'verdict.json'}"),
+        escape(f"saved:    {path / 'verdict.json'} and {path / verdict['checkpoint']}"),
     ]
 
 

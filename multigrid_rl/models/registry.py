@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from multigrid_rl.config import MAX_UNITS
+from multigrid_rl.config import MAX_LAYERS, MAX_UNITS
 from multigrid_rl.models.mlp import ACTIVATIONS, MLPActorCritic
 
 ARCHITECTURES = ("mlp",)
@@ -38,8 +38,10 @@ def build(architecture: Mapping[str, Any], categories: Sequence[int], actions: i
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ArchitectureError(f"architecture.activation={activation}: allowed is {', '.join(ACTIVATIONS)}")
     sizes = hidden if isinstance(hidden, (list, tuple)) else []
-    if not sizes or any(not isinstance(units, int) or not 1 <= units <= MAX_UNITS for units in sizes):
-        raise ArchitectureError(f"architecture.hidden={hidden}: allowed is a list of 1 to {MAX_UNITS} units per layer")
+    good = all(type(units) is int and 1 <= units <= MAX_UNITS for units in sizes)
+    if not 1 <= len(sizes) <= MAX_LAYERS or not good:
+        allowed = f"a list of 1 to {MAX_UNITS} units per layer, at most {MAX_LAYERS} layers"
+        raise ArchitectureError(f"architecture.hidden={hidden}: allowed is {allowed}")
     generator = torch.Generator().manual_seed(seed)
     return MLPActorCritic(categories, actions, tuple(sizes), activation, generator)
 
