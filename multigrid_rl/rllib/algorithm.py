@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.algorithms.ppo.ppo import LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
@@ -147,6 +148,8 @@ def _learner_metrics(results: dict[str, Any], seats: list[str]) -> dict[str, flo
         "policy_loss": "policy_loss",
         "vf_loss": "vf_loss_unclipped",
         "grad_norm": GRAD_NORM_KEY,
+        "lr": "default_optimizer_learning_rate",
+        "entropy_coef": LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY,
     }
     row = {}
     for seat in seats:

@@ -107,8 +107,3 @@ def _seat_is_module(seat: str, *_: Any, **__: Any) -> str:
 
 def _schedule(start: float, end: float, steps: int) -> float | list[list[float]]:
     return start if start == end else [[0, start], [steps, end]]
-
-
-def scheduled(start: float, end: float, steps: int, now: int) -> float:
-    """The value that the learner's linear schedule has at ``now`` environment steps."""
-    return start + (end - start) * min(now / steps, 1.0)

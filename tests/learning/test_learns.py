@@ -17,8 +17,11 @@ def test_red_learns_to_win_against_idle_within_200_000_steps(tmp_path):
     )
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     reports = [row for row in rows if "return_mean/red_0" in row]
-    # Uniform random play scores 0.3 against idle; the best there is 1.46.
-    assert reports[0]["return_mean/red_0"] < 0.6
-    assert reports[-1]["return_mean/red_0"] > 0.9
+    # Uniform random play scores 0.3 against idle (more in the first reports: short games finish first). The best there
+    # is 1.461 (rules, section 9).
+    assert reports[0]["return_mean/red_0"] < 1.0
+    assert reports[0]["episode_len_mean"] > 30
+    assert reports[-1]["return_mean/red_0"] > 1.35
+    assert reports[-1]["episode_len_mean"] < 20
     assert reports[-1]["win/red_0"] > 0.95
     assert verdict["env_steps"] == 204_800

@@ -127,7 +127,7 @@ def test_both_seats_learn_with_a_module_each(session, tmp_path):
 
 def test_a_team_game_with_eliminations_trains(session, tmp_path):
     _, rows = tiny_run(tmp_path / "team", "scenario=2v2-deathmatch", "scenario.game.max_steps=40")
-    assert rows[-1]["behaviour/red_0/got_eliminated"] > 0
+    assert any(row.get("behaviour/red_0/got_eliminated", 0) > 0 for row in rows)
     assert rows[-1]["env_steps"] == 4096
 
 
@@ -157,11 +157,13 @@ def test_an_opponent_that_changed_since_it_was_announced_is_refused_on_the_runne
         factory.build(4, 0)
 
 
-def test_shaping_changes_what_is_learned_but_not_what_is_judged(session, local, tmp_path, monkeypatch):
+def test_shaping_changes_what_is_learned_but_not_what_is_judged(session, tmp_path, monkeypatch):
     (tmp_path / "my_shaping.py").write_text("def ten(events, reward):\n    return 10 * reward\n")
     monkeypatch.syspath_prepend(tmp_path)
     _, rows = tiny_run(tmp_path / "shaped", "seed=5", "train.shaping=my_shaping:ten")
-    _, _, plain = local
-    assert rows[0]["return_mean/red_0"] == plain[0]["return_mean/red_0"]
+    _, plain = tiny_run(tmp_path / "plain", "seed=5", "train.shaping=null")
+    shaped_first = next(row for row in rows if "return_mean/red_0" in row)
+    assert -1.1 < shaped_first["return_mean/red_0"] < 1.5  # canonical, whatever the factor
+    assert rows[0]["episodes"] == plain[0]["episodes"]  # the first batch is the same games
     assert rows[0]["learner/red_0/vf_loss"] > 10 * plain[0]["learner/red_0/vf_loss"]
     assert rows_of(tmp_path / "shaped") == rows

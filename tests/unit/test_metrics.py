@@ -116,7 +116,7 @@ def test_wilson_interval_needs_a_trial():
         ("env_steps", "env_steps"),
         ("return_mean/red_0", "return_mean/<seat>"),
         ("behaviour/blue_1/door_open", "behaviour/<seat>/door_open"),
-        ("learner/red_0/kl", "learner/<module>/kl"),
+        ("learner/red_0/lr", "learner/<module>/lr"),
         ("gates/entropy/red_0 <= 0.3/met", "gates/<gate>/met"),
         ("gates/episode_len_mean <= 20/held_steps", "gates/<gate>/held_steps"),
         ("gates/held", "gates/held"),
@@ -136,7 +136,7 @@ def test_a_name_matches_its_pattern_and_no_other(name, pattern):
         "behaviour/red_0/dance",
         "gates//met",
         "gates/met",
-        "learner//kl",
+        "learner//lr",
         "",
     ],
 )
