@@ -8,6 +8,7 @@ import pytest
 import ray
 import torch
 import yaml
+from runs import TINY, rows_of, tiny_run, without_time
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from multigrid_rl.config import compose
@@ -15,7 +16,6 @@ from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.rllib.algorithm import BatchPPO, WeightsError
 from multigrid_rl.rllib.build import algorithm_config, match_factory
-from runs import TINY, rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -126,7 +126,7 @@ def test_both_seats_learn_with_a_module_each(session, tmp_path):
 
 
 def test_a_team_game_with_eliminations_trains(session, tmp_path):
-    _, rows = tiny_run(tmp_path / "team", "scenario=2v2-deathmatch", "scenario.game.max_steps=40")
+    _, rows = tiny_run(tmp_path / "team", "scenario=2v2-deathmatch", "scenario.game.max_steps=30")
     assert any(row.get("behaviour/red_0/got_eliminated", 0) > 0 for row in rows)
     assert rows[-1]["env_steps"] == 4096
 
