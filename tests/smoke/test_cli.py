@@ -216,7 +216,7 @@ def test_preflight_tells_who_learns_who_plays_who_samples_and_where_it_lands(roo
     for line in (
         "learns:   red_0",
         f"opponent: rookie on blue_0 (sha256 {sha}; wins 75.0% of 1000 games against random)",
-        "sampling: the driver process samples (0 env runners); 256 games x 32 steps = 8192 steps a batch",
+        "sampling: the driver process, 0 env runners; 256 games x 32 steps = 8192 steps a batch",
         f"run:      {tmp_path / 'new'} (seed 7, at most 300,000 environment steps)",
     ):
         assert line in result.stdout
