@@ -7,7 +7,7 @@ Letters used in shapes: ``N`` games, ``A`` agents of a game in index order (blue
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -227,8 +227,3 @@ class BatchedEnv(Protocol):
     def drain_episodes(self) -> EpisodeTable:
         """Episodes that finished since the last call."""
         ...
-
-
-def switches(rules: Rules) -> dict[str, str]:
-    """The switches of ``rules`` by name."""
-    return {f.name: getattr(rules, f.name) for f in fields(rules)}

@@ -153,11 +153,6 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         """Fingerprint of each module's weights."""
         return {seat: fingerprint(self.module[seat].state_dict()) for seat in self.env.seats}
 
-    def opponents(self) -> dict[str, str | None]:
-        """sha256 of each background player's file, as loaded here."""
-        loaded = self.config.env_config["factory"].load()
-        return {seat: seated.sha256 for seat, seated in loaded.items()}
-
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
         """Observation and action space of each module."""
         specs = self.config.rl_module_spec.rl_module_specs
