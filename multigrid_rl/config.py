@@ -21,9 +21,12 @@ LEARN = "learn"
 #: Largest network, in a run and in a frozen player's card.
 MAX_UNITS = 4096
 MAX_LAYERS = 8
-GROUPS = ("scenario", "train", "model", "cluster")
+GROUPS = ("scenario", "train", "model", "cluster", "experiment")
+#: The scenario that stands for every environment of the multigrid package.
+MULTIGRID = "multigrid"
 _TEXT_KEYS = ("run_dir", "checkpoints")
 _SEATS = "scenario.seats."
+_BONUS = "train.bonus"
 
 
 class ConfigError(ValueError):
@@ -92,39 +95,52 @@ class GateConfig(_Part):
 
 
 class ScenarioConfig(_Part):
-    """A game, who sits where, and what training must reach."""
+    """A game, who sits where, and what training must reach; or an environment of the multigrid package by its id."""
 
     name: str = ""
     description: str
     aliases: tuple[str, ...] = ()
-    game: GameConfig
-    seats: dict[str, str]
+    game: GameConfig | None = None
+    env_id: str | None = None
+    agents: int = Field(default=1, ge=1, le=4)
+    seats: dict[str, str | dict[str, float]] = {}
     gates: tuple[GateConfig, ...] = ()
 
     @model_validator(mode="after")
     def _seats_fit(self) -> ScenarioConfig:
+        if (self.game is None) == (self.env_id is None):
+            raise ValueError("allowed is exactly one of game and env_id")
+        if self.game is None:
+            return self
         expected = self.game.spec().seats
         if tuple(sorted(self.seats)) != tuple(sorted(expected)):
             raise ValueError(f"seats are {', '.join(self.seats)}; this game's seats are {', '.join(expected)}")
+        for seat, names in self.seats.items():
+            if isinstance(names, dict) and (not names or LEARN in names or min(names.values()) <= 0):
+                raise ValueError(f"seats.{seat}={names}: allowed is a mapping of players to weights above 0")
         return self
 
     @property
-    def learning(self) -> tuple[str, ...]:
-        """Seats that learn, in index order."""
-        return tuple(seat for seat in self.game.spec().seats if self.seats[seat] == LEARN)
+    def spec(self) -> GameSpec:
+        """The game. Raises ``ValueError`` for an environment of another package."""
+        if self.game is None:
+            raise ValueError(f"scenario={self.name}: env_id={self.env_id} is no red/blue-door game")
+        return self.game.spec()
 
     @property
-    def opponents(self) -> dict[str, str]:
-        """Seats that players fill, with the players' names."""
-        return {seat: self.seats[seat] for seat in self.game.spec().seats if self.seats[seat] != LEARN}
+    def learning(self) -> dict[str, str]:
+        """Seats that learn, in index order, with their teams."""
+        if self.game is None:
+            return {f"agent_{k}": "agents" for k in range(self.agents)}
+        return {seat: self.spec.team_of(seat) for seat in self.spec.seats if self.seats[seat] == LEARN}
 
-    def gate_list(self) -> list[tuple[str, GateConfig]]:
-        """Gates with ``*`` spelt out, as (metric, gate)."""
-        rows = []
-        for gate in self.gates:
-            names = [gate.metric.replace("*", seat) for seat in self.learning] if "*" in gate.metric else [gate.metric]
-            rows += [(name, gate) for name in names]
-        return rows
+    @property
+    def opponents(self) -> dict[str, dict[str, float]]:
+        """For each seat that players fill: player name -> weight among the players that take turns there."""
+        if self.game is None:
+            return {}
+        rows = {seat: self.seats[seat] for seat in self.spec.seats if self.seats[seat] != LEARN}
+        return {seat: names if isinstance(names, dict) else {names: 1.0} for seat, names in rows.items()}
 
 
 class TrainConfig(_Part):
@@ -148,6 +164,7 @@ class TrainConfig(_Part):
     grad_clip: float = Field(gt=0)
     torch_threads: int = Field(ge=0)
     shaping: str | None = None
+    bonus: dict[str, dict[str, float]] = {}
     checkpoint_every: int = Field(ge=1)
 
     @field_validator("until", "entropy_decay", "checkpoint_every", mode="before")
@@ -164,9 +181,14 @@ class TrainConfig(_Part):
 class ModelConfig(_Part):
     """The network."""
 
-    name: Literal["mlp"]
+    name: Literal["mlp", "gru", "lstm"]
     hidden: tuple[int, ...] = Field(min_length=1, max_length=MAX_LAYERS)
-    activation: Literal["tanh", "relu"]
+    activation: Literal["tanh", "relu"] = "tanh"
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the network has memory."""
+        return self.name != "mlp"
 
     @field_validator("hidden")
     @classmethod
@@ -189,6 +211,9 @@ class RunConfig(_Part):
     train: TrainConfig
     model: ModelConfig
     cluster: ClusterConfig
+    scheme: Literal["dtde", "ctde", "ctce"]
+    shared: bool
+    experiment: str | None = None
     seed: int = Field(ge=0, lt=2**31)
     run_dir: str | None = None
     checkpoints: str | None = None
@@ -197,6 +222,7 @@ class RunConfig(_Part):
     def _fits_together(self) -> RunConfig:
         train, runners = self.train, self.cluster.num_env_runners
         _require(bool(self.scenario.learning), "scenario.seats", dict(self.scenario.seats), "at least one seat: learn")
+        self._check_scheme()
         cpus = available_cpus()
         _require(runners <= cpus, "cluster.num_env_runners", runners, f"0 to {cpus}, the CPUs of this machine")
         shares = max(runners, 1)
@@ -207,7 +233,29 @@ class RunConfig(_Part):
             train.minibatch_size,
             f"at most num_envs * num_steps = {train.batch_size}",
         )
+        if self.model.recurrent:
+            whole = train.minibatch_size % train.num_steps == 0
+            allowed = f"a multiple of num_steps={train.num_steps}, because a network with memory learns whole sequences"
+            _require(whole, "train.minibatch_size", train.minibatch_size, allowed)
+            _require(len(self.model.hidden) == 1, "model.hidden", list(self.model.hidden), "one size for a recurrent core")
         return self
+
+    def _check_scheme(self) -> None:
+        scenario = self.scenario
+        learning = list(scenario.learning.values())
+        if self.scheme != "dtde":
+            for team in dict.fromkeys(learning):
+                if scenario.game is not None:
+                    mates = [seat for seat in scenario.spec.seats if scenario.spec.team_of(seat) == team]
+                else:
+                    mates = list(scenario.learning)
+                whole = all(seat in scenario.learning for seat in mates)
+                _require(len(mates) > 1, "scheme", self.scheme, f"dtde: team {team} of {scenario.name} has one agent")
+                _require(whole, "scheme", self.scheme, f"dtde: not every agent of team {team} learns")
+        if self.shared:
+            _require(self.scheme != "ctce", "shared", self.shared, "false: with scheme=ctce a team is one agent already")
+            several = any(learning.count(team) > 1 for team in learning)
+            _require(several, "shared", self.shared, f"false: no team of {scenario.name} has two agents that learn")
 
     def checkpoint_root(self) -> Path:
         """Folder of frozen players."""
@@ -224,9 +272,18 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _choices(group: str) -> list[str]:
+    return sorted(path.stem for path in (data_root() / "configs" / group).glob("*.yaml"))
+
+
 def scenario_names() -> list[str]:
-    """All scenario ids, sorted."""
-    return sorted(path.stem for path in (data_root() / "configs" / "scenario").glob("*.yaml"))
+    """Ids of all scenarios of the red/blue-door game, sorted."""
+    return [name for name in _choices("scenario") if name != MULTIGRID]
+
+
+def experiment_names() -> list[str]:
+    """Names of all recipes, sorted."""
+    return _choices("experiment")
 
 
 def scenario_id(name: str) -> str:
@@ -235,7 +292,7 @@ def scenario_id(name: str) -> str:
     Raises:
         ConfigError: unknown scenario.
     """
-    names = scenario_names()
+    names = [*scenario_names(), MULTIGRID]
     if name in names:
         return name
     aliases = {alias: stem for stem in names for alias in _read_yaml("scenario", stem).get("aliases", [])}
@@ -278,15 +335,25 @@ def _with_scenario_id(overrides: list[str]) -> list[str]:
             raise ConfigError(f"{override}: not an override; allowed is key=value, for example train.lr=3e-4")
         if key == "scenario":
             result.append(f"scenario={scenario_id(value)}")
-        else:
+        elif key == "env_id":
+            result.append(f"scenario.env_id={value}")
+        elif not (key == "experiment" and value in ("none", "null")):
             _check_choice(key, value)
             result.append(override)
-    return result
+    return result if any(o.startswith("experiment=") for o in overrides) else result + _own_recipe(result)
+
+
+def _own_recipe(overrides: list[str]) -> list[str]:
+    # A scenario's own recipe is the file of its name; one for a certain scheme carries the scheme in its name.
+    given = dict(override.split("=", 1) for override in overrides)
+    scenario = given.get("scenario", "1v1")
+    recipe = f"{scenario}-{given['scheme']}" if "scheme" in given else scenario
+    return [f"experiment={recipe}"] if recipe in experiment_names() else []
 
 
 def _check_choice(key: str, value: str) -> None:
     if key in GROUPS:
-        allowed = sorted(path.stem for path in (data_root() / "configs" / key).glob("*.yaml"))
+        allowed = _choices(key)
         if value not in allowed:
             raise ConfigError(f"{key}={value}: unknown{_suggest(value, allowed)}; allowed is {', '.join(allowed)}")
 
@@ -306,19 +373,37 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
             chosen = dict(base.hydra.runtime.choices)
             known = OmegaConf.to_container(hydra_compose("config", groups))
             for override in overrides:
-                if override not in groups:
+                if override not in groups and not override.startswith(_BONUS):
                     _check_key(override, known)
-            grammar = [override for override in overrides if not _is_text(override)]
+            grammar = [_addition(override) for override in overrides if not _is_text(override)]
             composed = OmegaConf.to_container(hydra_compose("config", grammar), resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(f"{' '.join(overrides)}: {' '.join(str(error).split())}") from error
     values = cast("dict[str, Any]", composed)
     values["scenario"] = {**values["scenario"], "name": chosen["scenario"]}
+    values["experiment"] = chosen.get("experiment")
     for override in filter(_is_text, overrides):
         key, _, value = override.partition("=")
-        holder = values["scenario"]["seats"] if key.startswith(_SEATS) else values
-        holder[key.removeprefix(_SEATS)] = None if value == "null" else value
+        if key.startswith(_SEATS):
+            values["scenario"]["seats"][key.removeprefix(_SEATS)] = _players(value)
+        else:
+            values[key] = None if value == "null" else value
     return values
+
+
+def _players(value: str) -> str | dict[str, float]:
+    """A player's name, or a mixture written as ``blue-rookie:3,random:1``."""
+    if not re.fullmatch(r"[^:,/]+:[0-9.]+(,[^:,/]+:[0-9.]+)*", value):
+        return value
+    try:
+        return {name: float(weight) for name, weight in (part.split(":") for part in value.split(","))}
+    except ValueError as error:
+        raise ConfigError(f"{value}: allowed is player:weight,player:weight with numbers as weights") from error
+
+
+def _addition(override: str) -> str:
+    # Bonuses are a mapping that may be empty: a weight in it is always set, whether or not it was there.
+    return f"++{override}" if override.startswith(_BONUS) else override
 
 
 def _is_text(override: str) -> bool:

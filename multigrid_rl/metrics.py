@@ -1,6 +1,7 @@
 """Every metric name once, with its meaning, and the pure arithmetic behind them.
 
-``<seat>`` is a seat such as ``red_0``; ``<module>`` is a trained module, named after the seat it plays.
+``<seat>`` is a seat such as ``red_0``, ``<team>`` a team such as ``red``; ``<module>`` is a trained network, named after
+the seat it plays, or after its team if it plays several seats (``shared=true``, ``scheme=ctce``).
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ METRICS: dict[str, tuple[str, str]] = {
     "env_steps_per_s": ("environment steps a second over this row, everything included", "steps/s"),
     "episode_len_mean": ("mean length of the episodes that finished", "steps"),
     "return_mean/<seat>": ("mean canonical return of the seat, never shaped", "reward"),
+    "team_return_mean/<team>": ("mean canonical return of the team: the sum of its seats'", "reward"),
     "explained_variance/<module>": ("1 - Var(target - value) / Var(target) over the whole train batch", "ratio"),
-    "entropy/<module>": ("mean entropy of the sampling policy over the whole train batch", "nats"),
+    "entropy/<module>": ("mean entropy of the sampling policy over the whole train batch; of joint actions, summed over seats", "nats"),
     "win/<seat>": ("share of episodes that the seat's team won", "share"),
     "draw/<seat>": ("share of episodes that nobody won", "share"),
     "loss/<seat>": ("share of episodes that the other team won", "share"),

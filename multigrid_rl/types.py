@@ -130,9 +130,9 @@ class Board(NamedTuple):
 class SeatView(NamedTuple):
     """What one seat sees in ``N`` games."""
 
-    tokens: NDArray[np.uint8]  # (N, D): V * V cell codes as [i][j], then heading, then mission
+    tokens: NDArray[np.uint8]  # (N, D): V * V cell codes as [i][j], then heading, then mission; of a team (N, C * D)
     board: Board | None  # the referee's view, for scripted players only
-    seat: int  # agent index of the seat
+    seat: int  # agent index of the (first) seat
 
 
 class UniformSource(Protocol):
@@ -157,7 +157,7 @@ class Policy(Protocol):
         ...
 
     def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
-        """Return actions ``(N,)`` and the next state."""
+        """Return actions ``(N,)`` and the next state; ``(N, C)`` of a player that acts for a whole team of ``C``."""
         ...
 
 
@@ -194,26 +194,78 @@ class EpisodeTable(NamedTuple):
 Shaping = Callable[[NDArray[np.float32], NDArray[np.float64]], NDArray[np.float64]]
 
 
-class BatchedStep(NamedTuple):
-    """One step of ``N`` environments, by focal seat. Arrays may change at the next step: copy what you keep."""
+@dataclass(frozen=True)
+class Unit:
+    """Somebody who learns: one seat (DTDE, CTDE) or a whole team with a joint action (CTCE).
 
-    observations: dict[str, NDArray[Any]]  # (N, ...) to act on next
-    final_observations: dict[str, NDArray[Any]]  # (N, ...) only rows of ``done`` environments mean anything
+    ``C`` is the number of seats it acts for, ``K`` the number of actions of one seat.
+    """
+
+    name: str
+    module: str  # name of the network that plays it; several units may share one
+    seats: tuple[str, ...]  # the C seats it acts for
+    categories: tuple[int, ...]  # number of values of each token that its actor reads
+    central: tuple[int, ...] = ()  # the same for the tokens that only its critic reads as well; they come last
+    choices: int = 7  # K
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of one observation, the critic's part included."""
+        return len(self.categories) + len(self.central)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who is in an environment: what the training room must know before any game is built."""
+
+    units: tuple[Unit, ...]
+    seats: tuple[str, ...]  # columns of the episode table
+    teams: tuple[str, ...]  # team of each seat
+    team_names: tuple[str, ...]  # ``EpisodeTable.winner`` is an index into these
+    events: tuple[str, ...]  # names of the event columns
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Names of the networks, each once, in order."""
+        return tuple(dict.fromkeys(unit.module for unit in self.units))
+
+    @property
+    def learning(self) -> tuple[str, ...]:
+        """Seats that learn, in order."""
+        return tuple(seat for unit in self.units for seat in unit.seats)
+
+    def members(self, team: str) -> tuple[str, ...]:
+        """Seats of a team."""
+        return tuple(seat for seat, its in zip(self.seats, self.teams, strict=True) if its == team)
+
+    def unit_of(self, module: str) -> Unit:
+        """The first unit that ``module`` plays (they all read and do the same). Raises ``StopIteration`` for none."""
+        return next(unit for unit in self.units if unit.module == module)
+
+
+class BatchedStep(NamedTuple):
+    """One step of ``N`` environments. Arrays may change at the next step: copy what you keep.
+
+    Keys are focal seats, or units where a scheme made units out of them (:class:`BatchedEnv`).
+    """
+
+    observations: dict[str, NDArray[Any]]  # (N, D) to act on next
+    final_observations: dict[str, NDArray[Any]]  # (N, D) only rows of ``done`` environments mean anything
     rewards: dict[str, NDArray[np.float64]]  # (N,) training reward
     terminated: dict[str, NDArray[np.bool_]]  # (N,)
-    acted: dict[str, NDArray[np.bool_]]  # (N,) the seat was still in the game when the step began
+    acted: dict[str, NDArray[np.bool_]]  # (N,), of units (N, C): that seat was in the game when the step began
     truncated: NDArray[np.bool_]  # (N,)
     done: NDArray[np.bool_]  # (N,) the episode ended in this step
 
 
-class BatchedEnv(Protocol):
-    """The only face that the training room knows."""
+class SeatedEnv(Protocol):
+    """``N`` environments by focal seat: a match, or environments of another package behind the same face."""
 
     num_envs: int
     seats: tuple[str, ...]
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Start all environments afresh."""
+        """Start all environments afresh; returns tokens (N, D) for each focal seat."""
         ...
 
     def observations(self) -> dict[str, NDArray[Any]]:
@@ -221,9 +273,45 @@ class BatchedEnv(Protocol):
         ...
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
-        """Play one step with auto-reset."""
+        """Play one step with auto-reset; ``actions`` holds (N,) integers for each focal seat."""
         ...
 
     def drain_episodes(self) -> EpisodeTable:
         """Episodes that finished since the last call."""
+        ...
+
+
+class BatchedEnv(Protocol):
+    """The only face that the training room knows: ``N`` environments by learning unit."""
+
+    num_envs: int
+    cast: Cast
+
+    def reset(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Start all environments afresh; returns tokens (N, D) for each unit."""
+        ...
+
+    def observations(self) -> dict[str, NDArray[Any]]:
+        """Observations as the environments stand."""
+        ...
+
+    def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
+        """Play one step with auto-reset; ``actions`` holds (N, C) integers for each unit."""
+        ...
+
+    def drain_episodes(self) -> EpisodeTable:
+        """Episodes that finished since the last call."""
+        ...
+
+
+class EnvFactory(Protocol):
+    """A recipe for environments that can be sent to another process and built there."""
+
+    @property
+    def cast(self) -> Cast:
+        """Who will be in them."""
+        ...
+
+    def build(self, num_envs: int, first: int) -> BatchedEnv:
+        """Build environments number ``first`` to ``first + num_envs - 1``."""
         ...

@@ -7,11 +7,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from multigrid_rl.config import data_root, load_scenario
+from multigrid_rl.config import data_root, load_scenario, scenario_id
 from multigrid_rl.players.cards import PlayerError, Strength, read_card
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-from multigrid_rl.players.freeze import STRENGTH_SEED
-from multigrid_rl.players.strength import measure
+from multigrid_rl.players.freeze import rate
+from multigrid_rl.players.strength import STRENGTH_SEED, measure
 
 WHAT = {
     "random": "every action with the same probability",
@@ -40,21 +40,34 @@ def list_players(checkpoints: Path | None, episodes: int, scenario: str) -> None
             trained, architecture = card.provenance.get("env_steps"), card.architecture["name"]
             seats, sha = ", ".join(card.seats), card.sha256[:16]
             what = f"frozen {architecture} of {card.scenario}" + (f", {trained:,} steps" if trained else "")
-        rows = _measured(catalogue, name, episodes, scenario) if episodes else catalogue.strength(name)
+        known = [row for row in catalogue.strength(name) if row.opponent == "random"]
+        rows = _measured(catalogue, name, episodes, scenario) if episodes else known
         table.add_row(name, seats, what, "\n".join(map(_shares, rows)) or "not measured", sha)
     console.print(table)
 
 
 def _measured(catalogue: Catalogue, name: str, episodes: int, scenario: str) -> list[Strength]:
-    spec = load_scenario(scenario).game.spec()
-    rows = []
-    for seat in spec.seats:
-        try:
-            player = catalogue.seat(name, spec, seat).player
-        except PlayerError:
-            continue  # this player does not sit here
-        rows.append(measure(player, seat, spec, scenario, episodes=episodes, seed=STRENGTH_SEED))
-    return rows
+    spec = load_scenario(scenario).spec
+    try:
+        return [measure(catalogue, name, "random", spec, scenario, episodes=episodes, seed=STRENGTH_SEED)]
+    except PlayerError:
+        return []  # this player does not play this game
+
+
+def rate_players(checkpoints: Path | None, episodes: int, scenario: str) -> None:
+    """Measure every frozen player of a scenario against everybody, rewrite the cards, print the results.
+
+    Raises:
+        PlayerError, ConfigError: a damaged player, an unknown scenario.
+    """
+    catalogue = Catalogue(checkpoints or data_root() / "checkpoints")
+    table = Table("player", "opponent", "win", "draw", "loss", "length", box=None, pad_edge=False)
+    for card in rate(catalogue, scenario_id(scenario), episodes):
+        for row in card.strength:
+            if row.scenario == scenario_id(scenario):
+                shares = (f"{share:.1%}" for share in (row.win, row.draw, row.loss))
+                table.add_row(card.name, row.opponent, *shares, f"{row.length_mean:.1f}")
+    Console(highlight=False).print(table)
 
 
 def _shares(row: Strength) -> str:

@@ -78,9 +78,22 @@ def players(
 
 
 @app.command()
+def rate(
+    scenario: Annotated[str, typer.Argument(help="Scenario whose frozen players meet.")],
+    episodes: Annotated[int, typer.Option(min=100, help="Games for each pair, half from each side.")] = 1000,
+    checkpoints: Annotated[Path | None, typer.Option(help="Folder of frozen players.")] = None,
+) -> None:
+    """Measure every frozen player of a scenario against random, scripted and frozen players; rewrites their cards."""
+    from multigrid_rl.cli.listing import rate_players  # noqa: PLC0415
+
+    with one_line_errors():
+        rate_players(checkpoints, episodes, scenario)
+
+
+@app.command()
 def freeze(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
-    seat: Annotated[str, typer.Option(help="Seat to freeze, for example blue_0.")],
+    seat: Annotated[str, typer.Option(help="Seat to freeze, for example blue_0; a team if one network plays it.")],
     name: Annotated[str, typer.Option(help="Name in the catalogue, for example blue-rookie.")],
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")] = None,
     episodes: Annotated[int, typer.Option(min=100, help="Games that measure its strength.")] = 1000,

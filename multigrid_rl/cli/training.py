@@ -18,6 +18,13 @@ from multigrid_rl.cli.live import Progress
 from multigrid_rl.config import ConfigError, RunConfig, compose, default_run_dir
 
 
+SCHEMES = {
+    "dtde": "dtde: each agent on its own",
+    "ctde": "ctde: critics see the whole team",
+    "ctce": "ctce: the team is one agent",
+}
+
+
 def run_training(overrides: list[str]) -> dict[str, Any]:
     """Train as the overrides say and return the verdict.
 
@@ -31,9 +38,9 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
     console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     console.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     # The players are loaded and checked before Ray starts: a damaged file costs a second, not a minute.
-    from multigrid_rl.rllib.build import learner_threads, match_factory  # noqa: PLC0415
+    from multigrid_rl.rllib.build import env_factory, learner_threads  # noqa: PLC0415
 
-    factory = match_factory(config)
+    factory = env_factory(config)
     console.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
     try:
         seated = factory.load()
@@ -58,8 +65,9 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
 
 def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Path) -> list[str]:
     """Who plays, who samples, how many threads, where the results go."""
-    lines = [f"learns:   {', '.join(config.scenario.learning)}"]
-    for seat, player in seated.items():
+    recipe = f"experiment/{config.experiment}" if config.experiment else "none, the defaults of train/ppo"
+    lines = [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
+    for seat, player in [(seat, player) for seat, row in seated.items() for player in row]:
         made = f"sha256 {player.sha256[:16]}" if player.sha256 else "scripted"
         measured = [s for s in player.strength if s.opponent == "random"]
         strength = (
@@ -67,7 +75,8 @@ def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Pat
             if measured
             else "strength not measured"
         )
-        lines.append(f"opponent: {player.name} on {seat} ({made}; {strength})")
+        turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
+        lines.append(f"opponent: {player.name} on {seat} ({turns}{made}; {strength})")
     train, runners = config.train, config.cluster.num_env_runners
     who = (
         "the driver process, 0 env runners" if runners == 0 else f"{runners} remote env runner(s), 1 torch thread each"

@@ -24,29 +24,38 @@ class MLPActorCritic(nn.Module):
         actions: number of discrete actions ``K``.
         hidden: units of each layer, in both towers.
         activation: ``tanh`` or ``relu``.
+        central: number of values of each token that only the value tower reads (CTDE); they come after the others.
         generator: source of the initial weights: orthogonal (Saxe et al. 2014), outputs scaled as Engstrom et al. 2020.
     """
 
-    def __init__(
+    #: No memory between steps.
+    state_size = 0
+
+    def __init__(  # noqa: PLR0913 - sizes of one network
         self,
         categories: Sequence[int],
         actions: int,
         hidden: Sequence[int],
         activation: str,
+        central: Sequence[int],
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        first = list(accumulate(categories, initial=0))
+        first = list(accumulate([*categories, *central], initial=0))
         self.register_buffer("offsets", torch.tensor(first[:-1], dtype=torch.int64), persistent=False)
         self.offsets: Tensor
+        self.tokens = len(categories)
         self.width = hidden[0]
-        self.table = nn.Parameter(torch.empty(first[-1], 2 * hidden[0]))
+        rows = first[self.tokens]
+        self.table = nn.Parameter(torch.empty(rows, 2 * hidden[0]))
         self.bias = nn.Parameter(torch.zeros(2 * hidden[0]))
         self.policy = _tower(hidden, actions, ACTIVATIONS[activation])
         self.value = _tower(hidden, 1, ACTIVATIONS[activation])
-        self._initialise(len(categories), generator)
+        if central:
+            self.central = nn.Parameter(torch.empty(first[-1] - rows, hidden[0]))
+        self._initialise(len(categories), len(central), generator)
 
-    def _initialise(self, tokens: int, generator: torch.Generator) -> None:
+    def _initialise(self, tokens: int, central: int, generator: torch.Generator) -> None:
         # Exactly `tokens` rows are summed, so this gives the first layer unit variance.
         nn.init.normal_(self.table, std=tokens**-0.5, generator=generator)
         for tower, gain in ((self.policy, 0.01), (self.value, 1.0)):
@@ -54,11 +63,18 @@ class MLPActorCritic(nn.Module):
             for layer in layers:
                 nn.init.orthogonal_(layer.weight, gain if layer is layers[-1] else 2**0.5, generator=generator)
                 nn.init.zeros_(layer.bias)
+        if central:
+            nn.init.normal_(self.central, std=central**-0.5, generator=generator)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
-        features = sum_of_rows(tokens.long() + self.offsets, self.table) + self.bias
-        values: Tensor = self.value(features[:, self.width :])
+        own = tokens[:, : self.tokens].long() + self.offsets[: self.tokens]
+        features = sum_of_rows(own, self.table) + self.bias
+        critic = features[:, self.width :]
+        if hasattr(self, "central"):
+            rest = tokens[:, self.tokens :].long() + (self.offsets[self.tokens :] - len(self.table))
+            critic = critic + sum_of_rows(rest, self.central)
+        values: Tensor = self.value(critic)
         return self.policy(features[:, : self.width]), values.squeeze(-1)
 
 

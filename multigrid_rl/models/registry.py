@@ -11,22 +11,35 @@ from torch import Tensor, nn
 
 from multigrid_rl.config import MAX_LAYERS, MAX_UNITS
 from multigrid_rl.models.mlp import ACTIVATIONS, MLPActorCritic
+from multigrid_rl.models.recurrent import RecurrentActorCritic
 
-ARCHITECTURES = ("mlp",)
+ARCHITECTURES = ("mlp", "gru", "lstm")
+#: Weights that only a central critic has: a player does not need them.
+CENTRAL = "central"
 
 
 class ArchitectureError(ValueError):
     """An architecture that this version does not know, or one with impossible sizes."""
 
 
-def build(architecture: Mapping[str, Any], categories: Sequence[int], actions: int, seed: int = 0) -> nn.Module:
-    """Build a network: integer tokens (B, D) in, logits (B, K) and values (B,) out.
+def build(
+    architecture: Mapping[str, Any],
+    categories: Sequence[int],
+    actions: int,
+    seed: int = 0,
+    central: Sequence[int] = (),
+) -> nn.Module:
+    """Build a network with a ``state_size``, the numbers of memory that a game takes.
+
+    Without memory (``state_size`` 0): integer tokens (B, D) in, logits (B, K) and values (B,) out. With memory: see
+    :class:`~multigrid_rl.models.recurrent.RecurrentActorCritic`.
 
     Args:
-        architecture: ``{"name": "mlp", "hidden": [64, 64], "activation": "tanh"}``.
-        categories: number of values of each token.
-        actions: number of discrete actions.
+        architecture: ``{"name": "mlp", "hidden": [64, 64], "activation": "tanh"}``, or ``{"name": "gru", "hidden": [64]}``.
+        categories: number of values of each token that the actor reads.
+        actions: number of logits.
         seed: of the initial weights.
+        central: number of values of each token that only the critic reads.
 
     Raises:
         ArchitectureError: unknown name, or sizes that make no network.
@@ -34,16 +47,20 @@ def build(architecture: Mapping[str, Any], categories: Sequence[int], actions: i
     name = architecture.get("name")
     if name not in ARCHITECTURES:
         raise ArchitectureError(f"architecture.name={name}: unknown; allowed is {', '.join(ARCHITECTURES)}")
-    hidden, activation = architecture.get("hidden"), architecture.get("activation")
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise ArchitectureError(f"architecture.activation={activation}: allowed is {', '.join(ACTIVATIONS)}")
+    hidden = architecture.get("hidden")
     sizes = hidden if isinstance(hidden, (list, tuple)) else []
     good = all(type(units) is int and 1 <= units <= MAX_UNITS for units in sizes)
-    if not 1 <= len(sizes) <= MAX_LAYERS or not good:
-        allowed = f"a list of 1 to {MAX_UNITS} units per layer, at most {MAX_LAYERS} layers"
+    layers = MAX_LAYERS if name == "mlp" else 1
+    if not 1 <= len(sizes) <= layers or not good:
+        allowed = f"a list of 1 to {MAX_UNITS} units per layer, at most {layers} layer(s)"
         raise ArchitectureError(f"architecture.hidden={hidden}: allowed is {allowed}")
     generator = torch.Generator().manual_seed(seed)
-    return MLPActorCritic(categories, actions, tuple(sizes), activation, generator)
+    if name != "mlp":
+        return RecurrentActorCritic(categories, actions, name, sizes[0], central, generator)
+    activation = architecture.get("activation")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise ArchitectureError(f"architecture.activation={activation}: allowed is {', '.join(ACTIVATIONS)}")
+    return MLPActorCritic(categories, actions, tuple(sizes), activation, central, generator)
 
 
 def fingerprint(weights: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from multigrid_rl.models.registry import ArchitectureError, build
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS, MISSIONS, NUM_CODES
+from multigrid_rl.world.symmetry import other_seat
 
 MODEL_FILE = "model.safetensors"
 CARD_FILE = "card.json"
@@ -61,6 +63,8 @@ class Card(BaseModel):
     architecture: dict[str, Any]
     observation: ObservationSignature
     actions: int
+    #: Seats that the player acts for at once: more than one for a team with a joint action.
+    members: int = Field(default=1, ge=1, le=4)
     scenario: str
     seats: list[str]
     bytes: int
@@ -89,9 +93,9 @@ def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def write_player(folder: Path, network: nn.Module, card: dict[str, Any]) -> Card:
+def write_player(folder: Path, weights: Mapping[str, Tensor], card: dict[str, Any]) -> Card:
     """Write model and card into a new ``folder``; size and hash are filled in. Raises ``FileExistsError``."""
-    data = safetensors.torch.save({name: value.contiguous() for name, value in network.state_dict().items()})
+    data = safetensors.torch.save({name: value.contiguous() for name, value in weights.items()})
     complete = Card(**card, bytes=len(data), sha256=sha256_of(data))
     folder.mkdir(parents=True, exist_ok=False)
     (folder / MODEL_FILE).write_bytes(data)
@@ -126,7 +130,7 @@ def read_network(folder: Path, card: Card) -> nn.Module:
     """
     data = _checked_bytes(folder / MODEL_FILE, card)
     try:
-        network = build(card.architecture, card.observation.categories, card.actions)
+        network = build(card.architecture, card.observation.categories, card.actions * card.members)
     except ArchitectureError as error:
         raise PlayerError(f"{folder / CARD_FILE}: {error}") from error
     weights = _weights(folder / MODEL_FILE, data)
@@ -174,13 +178,26 @@ def _weights(path: Path, data: bytes) -> dict[str, Tensor]:
     return weights
 
 
-def check_fits(card: Card, spec: GameSpec, seat: str) -> None:
-    """Raise :class:`PlayerError` unless the player can sit on ``seat`` of the game ``spec``."""
-    if seat not in card.seats:
-        raise PlayerError(f"player {card.name} does not fit seat {seat}: it sits on {', '.join(card.seats)}")
-    needed = token_categories(spec)
+def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
+    """Whether the player sits on ``seat`` of the game ``spec`` as on the other side of the board.
+
+    Raises :class:`PlayerError` if it cannot sit there at all.
+    """
+    mirrored = seat not in card.seats
+    if mirrored and other_seat(seat) not in card.seats:
+        raise PlayerError(
+            f"player {card.name} does not fit seat {seat}: it sits on {', '.join(card.seats)} or the same seats of the "
+            "other team"
+        )
+    team = [other for other in spec.seats if spec.team_of(other) == spec.team_of(seat)]
+    if card.members > 1 and len(team) != card.members:
+        raise PlayerError(
+            f"player {card.name} does not fit seat {seat}: it plays a team of {card.members}, this one has {len(team)}"
+        )
+    needed = token_categories(spec) * card.members
     if card.observation.categories != needed or card.actions != len(ACTIONS):
         raise PlayerError(
             f"player {card.name} does not fit seat {seat}: it reads views of size {card.observation.view_size} "
             f"({len(card.observation.categories)} tokens), this game shows size {spec.view_size} ({len(needed)} tokens)"
         )
+    return mirrored

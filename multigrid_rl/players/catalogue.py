@@ -31,6 +31,8 @@ class Seated(NamedTuple):
     name: str
     sha256: str | None  # of the weights; None for built-in players
     strength: list[Strength]
+    weight: float = 1.0  # share of the games in which it plays, where several players take turns on the seat
+    members: int = 1  # seats that it acts for at once
 
 
 class Catalogue:
@@ -70,10 +72,10 @@ class Catalogue:
             raise PlayerError(
                 f"player {name}: the catalogue lists sha256 {listed[:16]}..., its card {card.sha256[:16]}..."
             )
-        check_fits(card, spec, seat)
-        return Seated(
-            FrozenPlayer(card.name, read_network(folder, card), card.sha256), name, card.sha256, card.strength
-        )
+        mirrored = check_fits(card, spec, seat)
+        network = read_network(folder, card)
+        player = FrozenPlayer(card.name, network, card.sha256, members=card.members, mirrored=mirrored)
+        return Seated(player, name, card.sha256, card.strength, members=card.members)
 
     def strength(self, name: str) -> list[Strength]:
         """Measured results of a player. Raises :class:`PlayerError` for an unknown one."""

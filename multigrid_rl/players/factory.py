@@ -1,15 +1,21 @@
-"""A recipe for a match that can be sent to another process and built there."""
+"""A recipe for matches that can be sent to another process and built there."""
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.cards import PlayerError, token_categories
 from multigrid_rl.players.catalogue import Catalogue, Seated
 from multigrid_rl.players.match import Match
-from multigrid_rl.types import GameSpec, Shaping
+from multigrid_rl.players.mixture import Mixture
+from multigrid_rl.players.schemes import Scheme, Units, units_of
+from multigrid_rl.types import Cast, GameSpec, Policy, Shaping
+from multigrid_rl.world.constants import ACTIONS, EVENTS
+from multigrid_rl.world.shaping import EventBonus
 
 
 @dataclass(frozen=True)
@@ -18,50 +24,120 @@ class MatchFactory:
 
     Args:
         spec: the game.
-        opponents: player name for each background seat.
+        opponents: for each background seat, player name -> share of the games in which that player sits there.
         checkpoints: folder of frozen players.
-        hashes: sha256 that each frozen player must have, by seat; an empty mapping accepts what is there.
+        hashes: sha256 that each frozen player must have, by name; an empty mapping accepts what is there.
         seed: of all games.
+        scheme: how the learning seats become units.
+        shared: all learning seats of a team play one network.
         shaping: ``module:function`` of a training reward, or ``None``.
+        bonus: weights on events that are added to the training reward; see ``world.shaping.EventBonus``.
     """
 
     spec: GameSpec
-    opponents: dict[str, str]
+    opponents: dict[str, dict[str, float]]
     checkpoints: Path
     hashes: dict[str, str]
     seed: int
+    scheme: Scheme = "dtde"
+    shared: bool = False
     shaping: str | None = None
+    bonus: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    def load(self) -> dict[str, Seated]:
+    @property
+    def cast(self) -> Cast:
+        """Who is in the matches."""
+        spec = self.spec
+        learning = {seat: str(spec.team_of(seat)) for seat in spec.seats if seat not in self.opponents}
+        categories = tuple(token_categories(spec))
+        return Cast(
+            units=units_of(
+                self.scheme, shared=self.shared, seats=learning, categories=categories, choices=len(ACTIONS)
+            ),
+            seats=spec.seats,
+            teams=tuple(spec.team_of(seat) for seat in spec.seats),
+            team_names=("red", "blue"),
+            events=EVENTS,
+        )
+
+    def load(self) -> dict[str, tuple[Seated, ...]]:
         """Load every background player, by seat.
 
         Raises:
             PlayerError: a player is unknown, damaged, does not fit its seat, or is not the one that was announced.
         """
         catalogue = Catalogue(self.checkpoints)
-        seated = {}
-        for seat, name in self.opponents.items():
-            try:
-                seated[seat] = catalogue.seat(name, self.spec, seat)
-            except PlayerError as error:
-                raise PlayerError(f"scenario.seats.{seat}={name}: {error}") from error
-            expected = self.hashes.get(seat)
-            if expected is not None and seated[seat].sha256 != expected:
-                raise PlayerError(f"scenario.seats.{seat}={name}: sha256 {seated[seat].sha256}; allowed is {expected}")
+        seated: dict[str, tuple[Seated, ...]] = {}
+        for seat, names in self.opponents.items():
+            rows = []
+            for name, weight in names.items():
+                try:
+                    row = catalogue.seat(name, self.spec, seat)
+                except PlayerError as error:
+                    raise PlayerError(f"scenario.seats.{seat}={name}: {error}") from error
+                expected = self.hashes.get(name)
+                if expected is not None and row.sha256 != expected:
+                    raise PlayerError(f"scenario.seats.{seat}={name}: sha256 {row.sha256}; allowed is {expected}")
+                rows.append(row._replace(weight=weight / sum(names.values())))
+            seated[seat] = tuple(rows)
         return seated
 
-    def build(self, num_games: int, first_game: int) -> Match:
-        """Build the match of games ``first_game`` to ``first_game + num_games - 1``."""
-        players = {seat: seated.player for seat, seated in self.load().items()}
+    def build(self, num_envs: int, first: int) -> Units:
+        """Build the matches of games ``first`` to ``first + num_envs - 1``, shown by unit."""
+        players = seat_players(self.spec, self.load())
+        shaping = self.training_reward()
+        match = Match(self.spec, players, num_envs, seed=self.seed, first_game=first, shaping=shaping)
+        return Units(match, self.cast)
+
+    def training_reward(self) -> Shaping | None:
+        """What is learned from instead of the canonical reward. Raises ``ValueError`` naming what is wrong."""
         shaping = load_shaping(self.shaping) if self.shaping else None
-        return Match(self.spec, players, num_games, seed=self.seed, first_game=first_game, shaping=shaping)
+        if not self.bonus:
+            return shaping
+        bonus = EventBonus(self.spec, self.bonus)
+        return bonus if shaping is None else _after(shaping, bonus)
+
+
+def _after(shaping: Shaping, bonus: EventBonus) -> Shaping:
+    return lambda events, reward: bonus(events, shaping(events, reward))
+
+
+def seat_players(spec: GameSpec, seated: dict[str, tuple[Seated, ...]]) -> dict[str, Policy]:
+    """Players by seat, or by team where one player acts for all its seats.
+
+    Raises:
+        PlayerError: a player of a whole team does not have all the team's seats.
+    """
+    players: dict[str, Policy] = {}
+    for seat, rows in seated.items():
+        joint = {row.members > 1 for row in rows}
+        if joint == {False}:
+            players[seat] = _one_of(rows)
+            continue
+        team = spec.team_of(seat)
+        mates = [other for other in spec.seats if spec.team_of(other) == team]
+        names = [[row.name for row in seated.get(mate, ())] for mate in mates]
+        if joint == {True, False} or any(other != names[0] for other in names):
+            listed = ", ".join(f"{mate}: {'+'.join(its) or 'learn'}" for mate, its in zip(mates, names, strict=True))
+            raise PlayerError(
+                f"scenario.seats.{seat}={'+'.join(row.name for row in rows)}: plays a whole team; seats are {listed}; "
+                "allowed is the same such player on every seat of the team"
+            )
+        players.setdefault(team, _one_of(rows))
+    return players
+
+
+def _one_of(rows: tuple[Seated, ...]) -> Policy:
+    if len(rows) == 1:
+        return rows[0].player
+    return Mixture([row.player for row in rows], [row.weight for row in rows])
 
 
 def load_shaping(path: str) -> Shaping:
     """Import a shaping function from ``module:function``. Raises ``ValueError`` naming what is wrong."""
     module, _, name = path.partition(":")
     try:
-        function: Shaping = getattr(importlib.import_module(module), name)
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"train.shaping={path}: {error}; allowed is module:function") from error
     if not callable(function):

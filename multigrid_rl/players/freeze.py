@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from multigrid_rl.config import load_scenario
-from multigrid_rl.players.cards import Card, PlayerError, check_fits, read_card, read_network, write_player
+from multigrid_rl.players.cards import Card, PlayerError, check_fits, read_card, read_network, write_card, write_player
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.strength import measure
-
-STRENGTH_SEED = 20_000
+from multigrid_rl.players.strength import STRENGTH_SEED, measure
 
 
 def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
@@ -33,7 +31,9 @@ def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
 
 
 def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card:
-    """Copy a run's player into the catalogue, with its strength against random measured over ``episodes`` games.
+    """Copy a run's player into the catalogue, with its strength measured over ``episodes`` games per opponent.
+
+    Opponents are random, the scripted players and every frozen player that can play the same scenario.
 
     Raises:
         PlayerError: the name is taken or not a name, or the source is damaged. Nothing is written then.
@@ -43,21 +43,53 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card
     if name in catalogue.names() or (catalogue.root / name).exists():
         raise PlayerError(f"name={name}: {catalogue.root} has a player of that name already; nothing was written")
     found = read_card(source)
-    spec = load_scenario(found.scenario).game.spec()
+    spec = load_scenario(found.scenario).spec
     seat = found.seats[0] if found.seats else "(none)"
     if seat not in spec.seats:
         raise PlayerError(f"{source}: seats={found.seats}: allowed is {', '.join(spec.seats)}")
-    network = read_network(source, found)
     check_fits(found, spec, seat)
-    strength, baseline = (
-        measure(player, seat, spec, found.scenario, episodes=episodes, seed=STRENGTH_SEED)
-        for player in (FrozenPlayer(name, network, found.sha256), BUILT_IN["random"](spec))
-    )
+    network = read_network(source, found)
+    settings: dict[str, Any] = {"episodes": episodes, "seed": STRENGTH_SEED}
+    path = f"{source}/"  # the slash says that this is a folder and no name
+    strength = [
+        measure(catalogue, path, opponent, spec, found.scenario, **settings)
+        for opponent in opponents_for(catalogue, found.scenario)
+    ]
+    baseline = [measure(catalogue, "random", "random", spec, found.scenario, **settings)]
     values = found.model_dump(exclude={"bytes", "sha256", "name", "strength", "baseline"})
     card = write_player(
         catalogue.root / name,
-        network,
-        {**values, "name": name, "strength": [strength], "baseline": [baseline]},
+        network.state_dict(),
+        {**values, "name": name, "strength": strength, "baseline": baseline},
     )
     catalogue.add(name, {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256})
     return card
+
+
+def opponents_for(catalogue: Catalogue, scenario: str) -> list[str]:
+    """Names of random, the scripted players and the frozen players made for ``scenario``."""
+    frozen = [name for name, entry in catalogue.entries.items() if entry.get("scenario") == scenario]
+    return [*BUILT_IN, *frozen]
+
+
+def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:
+    """Measure every frozen player of ``scenario`` against all its opponents anew and rewrite their cards.
+
+    Raises:
+        PlayerError: a damaged player.
+    """
+    spec = load_scenario(scenario).spec
+    opponents = opponents_for(catalogue, scenario)
+    settings: dict[str, Any] = {"episodes": episodes, "seed": STRENGTH_SEED}
+    cards = []
+    for name in opponents:
+        if name in BUILT_IN:
+            continue
+        folder = catalogue.folder(name)
+        rows = [measure(catalogue, name, other, spec, scenario, **settings) for other in opponents if other != name]
+        kept = [row for row in read_card(folder).strength if row.scenario != scenario]
+        baseline = [measure(catalogue, "random", "random", spec, scenario, **settings)]
+        card = read_card(folder).model_copy(update={"strength": [*rows, *kept], "baseline": baseline})
+        write_card(folder, card)
+        cards.append(card)
+    return cards

@@ -2,29 +2,66 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from multigrid_rl.players.basic import _Memoryless
 from multigrid_rl.players.sampling import sample
 from multigrid_rl.types import SeatView, UniformSource
+from multigrid_rl.world.symmetry import other_side
 
 
-class FrozenPlayer(_Memoryless):
-    """Plays a network's policy: draws from it, or takes its likeliest action if ``greedy``."""
+class FrozenPlayer:
+    """Plays a network's policy.
 
-    def __init__(self, name: str, network: nn.Module, sha256: str, *, greedy: bool = False) -> None:
+    Args:
+        name: what it is called.
+        network: see ``models.registry.build``.
+        sha256: of its file.
+        members: seats ``C`` that it acts for at once; more than one for a team with a joint action.
+        mirrored: it learned on the other side of the board, and sees it from there.
+        greedy: take the likeliest action instead of drawing one.
+    """
+
+    def __init__(  # noqa: PLR0913 - all but three have defaults
+        self,
+        name: str,
+        network: nn.Module,
+        sha256: str,
+        *,
+        members: int = 1,
+        mirrored: bool = False,
+        greedy: bool = False,
+    ) -> None:
         self.name = name
-        self.network = network
+        self.network: Any = network
         self.sha256 = sha256
+        self.members = members
+        self.mirrored = mirrored
         self.greedy = greedy
 
-    def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[np.int8], None]:  # noqa: ARG002
-        """Draw actions (N,)."""
+    def initial_state(self, games: int) -> torch.Tensor:
+        """Empty memory (N, S) of ``games`` fresh games; S is 0 for a network without memory."""
+        return torch.zeros(games, self.network.state_size)
+
+    def reset_state(self, state: torch.Tensor, done: NDArray[np.bool_]) -> torch.Tensor:
+        """Memory with the games in ``done`` (N,) forgotten."""
+        return state * torch.from_numpy(~done).unsqueeze(1)
+
+    def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:
+        """Draw actions (N,), of a team (N, C)."""
+        seen = other_side(view.tokens, self.members) if self.mirrored else np.ascontiguousarray(view.tokens)
         with torch.inference_mode():
-            logits = self.network(torch.from_numpy(np.ascontiguousarray(view.tokens)))[0].numpy()
-        if self.greedy:
-            return logits.argmax(axis=1).astype(np.int8), None
-        return sample(logits, rng.uniform(1)).actions, None
+            tokens = torch.from_numpy(seen)
+            if self.network.state_size:
+                output, _, state = self.network(tokens, state)
+            else:
+                output = self.network(tokens)[0]
+        rows = len(seen) * self.members
+        logits = output.numpy().reshape(rows, -1)
+        uniform = rng.uniform(self.members).reshape(rows, 1)  # drawn in any case: a game's stream moves on alike
+        actions = logits.argmax(axis=1).astype(np.int8) if self.greedy else sample(logits, uniform).actions
+        return (actions if self.members == 1 else actions.reshape(-1, self.members)), state

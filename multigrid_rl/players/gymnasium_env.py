@@ -9,8 +9,9 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.config import LEARN, ScenarioConfig, data_root, load_scenario, scenario_names
+from multigrid_rl.config import ScenarioConfig, data_root, load_scenario, scenario_names
 from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.factory import seat_players
 from multigrid_rl.players.match import Match
 from multigrid_rl.types import Policy
 from multigrid_rl.world.rendering import render_frame
@@ -85,7 +86,7 @@ class SeatEnv(gymnasium.Env):
         checkpoints: Path | None = None,
     ) -> None:
         chosen = load_scenario(scenario)
-        self.game = chosen.game.spec()
+        self.game = chosen.spec
         self.game.team_of(seat)
         self.seat = seat
         self.render_mode = check_render_mode(render_mode)
@@ -132,18 +133,19 @@ class SeatEnv(gymnasium.Env):
 
 
 def _fill(scenario: ScenarioConfig, focal: str, players: dict[str, str], catalogue: Catalogue) -> dict[str, Policy]:
-    spec = scenario.game.spec()
+    spec = scenario.spec
     others = [seat for seat in spec.seats if seat != focal]
     for seat in players:
         if seat not in others:
             raise ValueError(f"players[{seat!r}]: allowed seats beside {focal} are {', '.join(others) or 'none'}")
     seated = {}
     for seat in others:
-        name = players.get(seat, scenario.seats[seat])
-        if name == LEARN:
+        names = {players[seat]: 1.0} if seat in players else scenario.opponents.get(seat, {})
+        if not names:
             raise ValueError(
                 f"seat {seat} of {scenario.name} learns, so somebody else must play it: players={{{seat!r}: NAME}}; "
                 f"allowed is {', '.join(catalogue.names())}, or a folder with a frozen player"
             )
-        seated[seat] = catalogue.seat(name, spec, seat).player
-    return seated
+        rows = [catalogue.seat(name, spec, seat)._replace(weight=weight) for name, weight in names.items()]
+        seated[seat] = tuple(rows)
+    return seat_players(spec, seated)

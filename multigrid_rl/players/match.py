@@ -7,13 +7,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.types import BatchedStep, EpisodeTable, GameSpec, Policy, SeatView, Shaping
+from multigrid_rl.players.mixture import Mixture
+from multigrid_rl.types import (
+    TEAM_ORDER,
+    BatchedStep,
+    Board,
+    EpisodeTable,
+    GameSpec,
+    Policy,
+    SeatView,
+    Shaping,
+    UniformSource,
+)
 from multigrid_rl.world.constants import NUM_EVENTS
 from multigrid_rl.world.engine import Step, World
 from multigrid_rl.world.streams import Streams
 
 #: Purposes of random streams: the engine draws from 0, background players from here on, learners from further on.
 PLAYER_PURPOSE = 16
+MIXTURE_PURPOSE = 48
 LEARNER_PURPOSE = 64
 
 
@@ -50,12 +62,35 @@ class EpisodeLog:
         return rows
 
 
+class _Bench:
+    """One background player, the agents it acts for, its memory and its random streams."""
+
+    def __init__(self, player: Policy, agents: list[int], games: int, rng: UniformSource) -> None:
+        self.player = player
+        self.agents = agents
+        self.rng = rng
+        self.memory: Any = player.initial_state(games)
+
+    def act(self, tokens: NDArray[np.uint8], board: Board, actions: NDArray[np.int8]) -> None:
+        """Write its agents' columns of ``actions`` (N, A)."""
+        first = self.agents[0]
+        alone = len(self.agents) == 1
+        seen = tokens[:, first] if alone else tokens[:, self.agents].reshape(len(tokens), -1)
+        chosen, self.memory = self.player.act(SeatView(seen, board, first), self.memory, self.rng)
+        actions[:, self.agents] = chosen[:, None] if alone else chosen
+
+    def restart(self, done: NDArray[np.bool_]) -> None:
+        """Forget the games in ``done``."""
+        self.memory = self.player.reset_state(self.memory, done)
+
+
 class Match:
-    """``num_games`` games with background players; implements ``types.BatchedEnv``.
+    """``num_games`` games with background players; implements ``types.SeatedEnv``.
 
     Args:
         spec: the game.
-        players: a player for each background seat; all other seats are focal.
+        players: a player for each background seat, by seat; by team (``red``) one that acts for all its seats. All other
+            seats are focal.
         num_games: how many games ``N``.
         seed: with a game's number it decides everything random in it, background players included.
         first_game: number of the first game.
@@ -77,14 +112,14 @@ class Match:
         auto_reset: bool = True,
         shaping: Shaping | None = None,
     ) -> None:
-        for seat in players:
-            spec.team_of(seat)
+        self._agents = {name: _agents_of(spec, name) for name in players}
+        taken = {a for agents in self._agents.values() for a in agents}
         self.spec = spec
         self.num_envs = num_games
         self.world = World(spec, num_games, seed=seed, first_game=first_game, auto_reset=auto_reset)
-        self.seats = tuple(seat for seat in spec.seats if seat not in players)
+        self.seats = tuple(seat for a, seat in enumerate(spec.seats) if a not in taken)
         self._focal = {seat: spec.seats.index(seat) for seat in self.seats}
-        self._background = {spec.seats.index(seat): player for seat, player in players.items()}
+        self._players = players
         self._shaping = shaping
         self._actions = np.zeros((num_games, spec.num_agents), np.int8)
         self._board = self.world.board()
@@ -93,9 +128,21 @@ class Match:
     def _start(self, seed: int) -> None:
         first, games = self.world.first_game, self.num_envs
         numbers = np.arange(first, first + games, dtype=np.int64)
-        self._rng = {a: Streams(seed, numbers, PLAYER_PURPOSE + a) for a in self._background}
-        self._memory: dict[int, Any] = {a: p.initial_state(games) for a, p in self._background.items()}
+        self._benches = [
+            _Bench(player, agents, games, Streams(seed, numbers, PLAYER_PURPOSE + agents[0]))
+            for player, agents in zip(self._players.values(), self._agents.values(), strict=True)
+        ]
+        self._draws = {team: Streams(seed, numbers, MIXTURE_PURPOSE + k) for k, team in enumerate(TEAM_ORDER)}
+        self._draw_players(np.ones(games, np.bool_))
         self._log = EpisodeLog(games, self.spec.num_agents)
+
+    def _draw_players(self, which: NDArray[np.bool_]) -> None:
+        mixed = [bench for bench in self._benches if isinstance(bench.player, Mixture)]
+        for team, stream in self._draws.items() if mixed else ():
+            drawn = stream.uniform_of(which)
+            for bench in mixed:
+                if self.spec.team_of(self.spec.seats[bench.agents[0]]) == team:
+                    bench.player.seat(bench.memory, which, drawn)
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:
         """Start all games afresh under ``seed``; returns tokens (N, D) for each focal seat."""
@@ -112,14 +159,14 @@ class Match:
         tokens = self.world.outputs.tokens
         for seat, a in self._focal.items():
             self._actions[:, a] = actions[seat]
-        for a, player in self._background.items():
-            view = SeatView(tokens[:, a], self._board, a)
-            self._actions[:, a], self._memory[a] = player.act(view, self._memory[a], self._rng[a])
+        for bench in self._benches:
+            bench.act(tokens, self._board, self._actions)
         step = self.world.step(self._actions)
         self._log.add(step)
         if step.done.any():
-            for a, player in self._background.items():
-                self._memory[a] = player.reset_state(self._memory[a], step.done)
+            for bench in self._benches:
+                bench.restart(step.done)
+            self._draw_players(step.done)
         reward = step.reward if self._shaping is None else self._shaping(step.events, step.reward)
         return BatchedStep(
             observations=self._shown(step.tokens),
@@ -137,6 +184,13 @@ class Match:
 
     def _shown(self, tokens: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
         return {seat: tokens[:, a] for seat, a in self._focal.items()}
+
+
+def _agents_of(spec: GameSpec, name: str) -> list[int]:
+    if name in TEAM_ORDER:
+        return [a for a, seat in enumerate(spec.seats) if spec.team_of(seat) == name]
+    spec.team_of(name)
+    return [spec.seats.index(name)]
 
 
 def play_episodes(spec: GameSpec, players: dict[str, Policy], episodes: int, *, seed: int) -> EpisodeTable:

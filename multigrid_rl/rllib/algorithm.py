@@ -18,8 +18,9 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.rllib.advantages import standardise
-from multigrid_rl.rllib.env_runner import Rollout, SeatBatch
+from multigrid_rl.rllib.env_runner import Rollout, UnitBatch
 from multigrid_rl.rllib.learner import GRAD_NORM_KEY
+from multigrid_rl.rllib.modules import ALIVE, MEMORY, STARTS
 from multigrid_rl.types import EpisodeTable
 
 
@@ -73,10 +74,7 @@ class BatchPPO(PPO):
         marks = [time.perf_counter()]
         rollouts = self._collect()
         marks.append(time.perf_counter())
-        batches = {
-            seat: SeatBatch(*map(np.concatenate, zip(*(r.seats[seat] for r in rollouts), strict=True)))
-            for seat in rollouts[0].seats
-        }
+        batches = self._by_module(rollouts)
         self.env_steps += sum(r.env_steps for r in rollouts)
         self.finished = EpisodeTable.concatenate([r.episodes for r in rollouts])
         learned = self._learn(batches)
@@ -86,9 +84,18 @@ class BatchPPO(PPO):
         self.policy_updates += 1
         sample_s, learn_s, sync_s = np.diff(marks).tolist()
         self.latest = {"timing/sample_s": sample_s, "timing/learn_s": learn_s, "timing/sync_s": sync_s, **learned}
-        for seat, batch in batches.items():
-            self.latest[f"explained_variance/{seat}"] = explained_variance(batch.targets, batch.values)
-            self.latest[f"entropy/{seat}"] = float(batch.entropy.mean())
+        for module, batch in batches.items():
+            acted = batch.alive.any(axis=-1)
+            self.latest[f"explained_variance/{module}"] = explained_variance(batch.targets[acted], batch.values[acted])
+            self.latest[f"entropy/{module}"] = float(batch.entropy[acted].mean())
+
+    def _by_module(self, rollouts: list[Rollout]) -> dict[str, UnitBatch]:
+        # All units that one network plays learn together.
+        cast = self.config.env_config["factory"].cast
+        parts: dict[str, list[UnitBatch]] = {module: [] for module in cast.modules}
+        for unit in cast.units:
+            parts[unit.module] += [rollout.units[unit.name] for rollout in rollouts]
+        return {name: UnitBatch(*map(np.concatenate, zip(*rows, strict=True))) for name, rows in parts.items()}
 
     def _collect(self) -> list[Rollout]:
         group = self.env_runner_group
@@ -107,20 +114,8 @@ class BatchPPO(PPO):
                 )
         return list(rollouts)
 
-    def _learn(self, batches: dict[str, SeatBatch]) -> dict[str, float]:
-        policies = {
-            seat: SampleBatch(
-                {
-                    Columns.OBS: batch.obs,
-                    Columns.ACTIONS: batch.actions,
-                    Columns.ACTION_LOGP: batch.logp,
-                    Columns.ACTION_DIST_INPUTS: batch.logits,
-                    Postprocessing.ADVANTAGES: standardise(batch.advantages),
-                    Postprocessing.VALUE_TARGETS: batch.targets,
-                }
-            )
-            for seat, batch in batches.items()
-        }
+    def _learn(self, batches: dict[str, UnitBatch]) -> dict[str, float]:
+        policies = {name: SampleBatch(_columns(batch)) for name, batch in batches.items()}
         rows = max(len(batch.obs) for batch in batches.values())
         results = self.learner_group.update(
             batch=MultiAgentBatch(policies, env_steps=rows),
@@ -143,7 +138,24 @@ class BatchPPO(PPO):
             self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group)
 
 
-def _learner_metrics(results: dict[str, Any], seats: list[str]) -> dict[str, float]:
+def _columns(batch: UnitBatch) -> dict[str, Any]:
+    acted = batch.alive.any(axis=-1)
+    gained = np.zeros_like(batch.advantages)
+    gained[acted] = standardise(batch.advantages[acted])
+    columns = {
+        Columns.OBS: batch.obs,
+        Columns.ACTIONS: batch.actions,
+        Columns.ACTION_LOGP: batch.logp,
+        Postprocessing.ADVANTAGES: gained,
+        Postprocessing.VALUE_TARGETS: batch.targets,
+        ALIVE: batch.alive,
+    }
+    if batch.memory.shape[1]:
+        columns |= {MEMORY: batch.memory, STARTS: batch.starts}
+    return columns
+
+
+def _learner_metrics(results: dict[str, Any], modules: list[str]) -> dict[str, float]:
     names = {
         "policy_loss": "policy_loss",
         "vf_loss": "vf_loss_unclipped",
@@ -152,9 +164,9 @@ def _learner_metrics(results: dict[str, Any], seats: list[str]) -> dict[str, flo
         "entropy_coef": LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY,
     }
     row = {}
-    for seat in seats:
-        stats = results[seat]
+    for module in modules:
+        stats = results[module]
         for ours, theirs in names.items():
             value = stats[theirs]
-            row[f"learner/{seat}/{ours}"] = float(value.peek() if hasattr(value, "peek") else value)
+            row[f"learner/{module}/{ours}"] = float(value.peek() if hasattr(value, "peek") else value)
     return row

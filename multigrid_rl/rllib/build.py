@@ -8,25 +8,27 @@ from ray.rllib.algorithms.ppo import PPOConfig
 
 from multigrid_rl.config import RunConfig, available_cpus
 from multigrid_rl.gates import Gate
-from multigrid_rl.players.cards import token_categories
 from multigrid_rl.players.factory import MatchFactory
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.callbacks import GateCallback
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import CategoricalPPOLearner
 from multigrid_rl.rllib.modules import module_specs
-from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.types import Cast, EnvFactory
 
 
-def match_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> MatchFactory:
-    """The recipe for this run's matches."""
+def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> MatchFactory:
+    """The recipe for this run's environments."""
     return MatchFactory(
-        spec=config.scenario.game.spec(),
+        spec=config.scenario.spec,
         opponents=config.scenario.opponents,
         checkpoints=config.checkpoint_root(),
         hashes=hashes or {},
         seed=config.seed,
+        scheme=config.scheme,
+        shared=config.shared,
         shaping=config.train.shaping,
+        bonus=config.train.bonus,
     )
 
 
@@ -35,12 +37,12 @@ def learner_threads(config: RunConfig) -> int:
     return config.train.torch_threads or max(1, available_cpus() - config.cluster.num_env_runners)
 
 
-def algorithm_config(config: RunConfig, factory: MatchFactory) -> PPOConfig:
+def algorithm_config(config: RunConfig, factory: EnvFactory) -> PPOConfig:
     """The RLlib configuration of a run."""
     train, runners = config.train, config.cluster.num_env_runners
-    seats = config.scenario.learning
-    spec = module_specs(seats, token_categories(factory.spec), len(ACTIONS), config.model.model_dump(), config.seed)
-    one = spec.rl_module_specs[seats[0]]
+    cast = factory.cast
+    spec = module_specs(cast, config.model.model_dump(), config.seed)
+    one = spec.rl_module_specs[cast.modules[0]]
     return (
         PPOConfig(algo_class=BatchPPO)
         .environment(
@@ -51,7 +53,7 @@ def algorithm_config(config: RunConfig, factory: MatchFactory) -> PPOConfig:
                 "factory": factory,
                 "num_envs": train.num_envs // max(runners, 1),
                 "num_steps": train.num_steps,
-                "gates": gates_of(config),
+                "gates": gates_of(config, cast),
             },
         )
         .env_runners(
@@ -63,7 +65,7 @@ def algorithm_config(config: RunConfig, factory: MatchFactory) -> PPOConfig:
             add_default_connectors_to_module_to_env_pipeline=False,
         )
         .learners(num_learners=0, num_gpus_per_learner=0)
-        .multi_agent(policies=set(seats), policy_mapping_fn=_seat_is_module)
+        .multi_agent(policies=set(cast.modules), policy_mapping_fn=_unit_is_module)
         .rl_module(rl_module_spec=spec)
         .training(
             learner_class=CategoricalPPOLearner,
@@ -78,7 +80,8 @@ def algorithm_config(config: RunConfig, factory: MatchFactory) -> PPOConfig:
             grad_clip=train.grad_clip,
             grad_clip_by="global_norm",
             num_epochs=train.epochs,
-            minibatch_size=train.minibatch_size,
+            # A row of the batch is a step, or a whole sequence for a network with memory.
+            minibatch_size=train.minibatch_size // (train.num_steps if config.model.recurrent else 1),
             train_batch_size=train.batch_size,
         )
         .callbacks(GateCallback)
@@ -86,23 +89,32 @@ def algorithm_config(config: RunConfig, factory: MatchFactory) -> PPOConfig:
     )
 
 
-def gates_of(config: RunConfig) -> list[Gate]:
-    """The scenario's gates for the learning seats."""
-    return [
-        Gate(
-            metric=metric,
-            comparison="<=" if gate.at_most is not None else ">=",
-            bound=gate.at_most if gate.at_most is not None else float(gate.at_least or 0.0),
-            hold=gate.hold,
-            share=gate.share,
-            window=gate.window,
-        )
-        for metric, gate in config.scenario.gate_list()
-    ]
+#: Metrics that belong to a network, and not to a seat.
+_OF_MODULES = ("explained_variance", "entropy", "learner")
 
 
-def _seat_is_module(seat: str, *_: Any, **__: Any) -> str:
-    return seat
+def gates_of(config: RunConfig, cast: Cast) -> list[Gate]:
+    """The scenario's gates; ``*`` stands for every learning seat, or for every network where a metric is a network's."""
+    gates = []
+    for gate in config.scenario.gates:
+        everybody = cast.modules if gate.metric.split("/")[0] in _OF_MODULES else cast.learning
+        for name in everybody if "*" in gate.metric else ("",):
+            below = gate.at_most is not None
+            gates.append(
+                Gate(
+                    metric=gate.metric.replace("*", name),
+                    comparison="<=" if below else ">=",
+                    bound=float((gate.at_most if below else gate.at_least) or 0.0),
+                    hold=gate.hold,
+                    share=gate.share,
+                    window=gate.window,
+                )
+            )
+    return gates
+
+
+def _unit_is_module(unit: str, *_: Any, **__: Any) -> str:
+    return unit
 
 
 def _schedule(start: float, end: float, steps: int) -> float | list[list[float]]:

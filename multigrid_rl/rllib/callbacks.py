@@ -10,23 +10,26 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from multigrid_rl.gates import MIN_EPISODES, GateKeeper, Moment
 from multigrid_rl.metrics import BEHAVIOUR, outcome_shares
-from multigrid_rl.types import EpisodeTable
-from multigrid_rl.world.constants import BLUE, EVENTS, RED
+from multigrid_rl.types import Cast, EpisodeTable
 
 #: Key of our row in RLlib's result dictionary.
 ROW = "multigrid_rl"
 
 
-def episode_metrics(table: EpisodeTable, seats: tuple[str, ...], agents: tuple[str, ...]) -> dict[str, float]:
-    """Means over finished episodes (at least one) for the learning ``seats`` among all ``agents`` of the game."""
+def episode_metrics(table: EpisodeTable, cast: Cast) -> dict[str, float]:
+    """Means over finished episodes (at least one) for the learning seats and their teams."""
     row = {"report_episodes": float(table.episodes), "episode_len_mean": float(table.length.mean())}
-    for seat in seats:
-        a = agents.index(seat)
-        win, draw, loss = outcome_shares(table.winner, RED if seat.startswith("red") else BLUE)
-        row |= {f"return_mean/{seat}": float(table.returns[:, a].mean())}
+    returns = dict(zip(cast.seats, table.returns.mean(axis=0).tolist(), strict=True))
+    for seat in cast.learning:
+        a = cast.seats.index(seat)
+        win, draw, loss = outcome_shares(table.winner, cast.team_names.index(cast.teams[a]))
+        row[f"return_mean/{seat}"] = returns[seat]
         row |= {f"win/{seat}": win, f"draw/{seat}": draw, f"loss/{seat}": loss}
         for name, event in BEHAVIOUR.items():
-            row[f"behaviour/{seat}/{name}"] = float(table.events[:, a, EVENTS.index(event)].mean())
+            if event in cast.events:
+                row[f"behaviour/{seat}/{name}"] = float(table.events[:, a, cast.events.index(event)].mean())
+    for team in dict.fromkeys(cast.teams[cast.seats.index(seat)] for seat in cast.learning):
+        row[f"team_return_mean/{team}"] = sum(returns[seat] for seat in cast.members(team))
     return row
 
 
@@ -62,8 +65,7 @@ class GateCallback(RLlibCallback):
         table = EpisodeTable.concatenate(self._pending)
         if table.episodes >= MIN_EPISODES:
             self._pending = []
-            factory = algorithm.config.env_config["factory"]
-            row |= episode_metrics(table, tuple(algorithm.config.policies), factory.spec.seats)
+            row |= episode_metrics(table, algorithm.config.env_config["factory"].cast)
             moment = Moment(algorithm.env_steps, algorithm.policy_updates, row["seconds"])
             algorithm.keeper.report(moment, table.episodes, row)
         row |= _gate_columns(algorithm.keeper)

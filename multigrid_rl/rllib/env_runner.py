@@ -12,34 +12,42 @@ from numpy.typing import NDArray
 from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.utils.checkpoints import Checkpointable
+from torch import Tensor
 
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.players.sampling import sample
 from multigrid_rl.rllib.advantages import Trajectories, advantages
-from multigrid_rl.types import BatchedStep, EpisodeTable
+from multigrid_rl.types import BatchedStep, EpisodeTable, Unit
 from multigrid_rl.world.streams import Streams
 
 Array = NDArray[Any]
 
 
-class SeatBatch(NamedTuple):
-    """Experience of one seat, ready for a learner but for standardisation (``B`` rows)."""
+class UnitBatch(NamedTuple):
+    """Experience of one unit, ready for a learner but for standardisation.
+
+    Networks without memory get one row for each step in which the unit was in the game (``B`` rows). Networks with
+    memory get one row for each game, ``T`` steps long: shapes then start with ``(B, T, ...)``, and steps in which the
+    unit was out of the game have no ``alive`` seat.
+    """
 
     obs: Array  # (B, D)
-    actions: Array  # (B,) int64
-    logp: Array  # (B,) float32, of the behaviour policy
-    logits: Array  # (B, K) float32
+    actions: Array  # (B, C) int64
+    alive: Array  # (B, C) bool: the seat was in the game
+    logp: Array  # (B,) float32, of the behaviour policy, summed over living seats
     values: Array  # (B,) float32
     advantages: Array  # (B,) float32, not standardised
     targets: Array  # (B,) float32, advantages + values
-    entropy: Array  # (B,) float32
+    entropy: Array  # (B,) float32, summed over living seats
+    memory: Array  # (B, S) float32, before the first step of each row; S = 0 without memory
+    starts: Array  # (B, T) bool: a new episode begins with this step; T = 0 without memory
 
 
 class Rollout(NamedTuple):
     """What one env runner hands over for one iteration."""
 
-    seats: dict[str, SeatBatch]
+    units: dict[str, UnitBatch]
     episodes: EpisodeTable
     env_steps: int
     weights: dict[str, str]  # fingerprint of the weights that played, by module
@@ -47,23 +55,26 @@ class Rollout(NamedTuple):
 
 
 class _Buffer:
-    """Preallocated (T, N, ...) columns of one seat."""
+    """Preallocated (T, N, ...) columns of one unit, and its memory (N, S)."""
 
-    def __init__(self, steps: int, games: int, example: Array, actions: int) -> None:
+    def __init__(self, steps: int, games: int, unit: Unit, example: Array, state_size: int) -> None:
+        seats = len(unit.seats)
         self.obs = np.empty((steps, *example.shape), example.dtype)
-        self.actions = np.empty((steps, games), np.int64)
-        self.logits = np.empty((steps, games, actions), np.float32)
-        self.logp, self.values, self.next_values, self.entropy, self.rewards = (
-            np.empty((steps, games), np.float32) for _ in range(5)
-        )
-        self.terminated, self.acted = (np.empty((steps, games), np.bool_) for _ in range(2))
+        self.actions = np.empty((steps, games, seats), np.int64)
+        self.alive = np.empty((steps, games, seats), np.bool_)
+        self.logp, self.entropy = (np.empty((steps, games, seats), np.float32) for _ in range(2))
+        self.values, self.next_values, self.rewards = (np.empty((steps, games), np.float32) for _ in range(3))
+        self.terminated, self.starts = (np.empty((steps, games), np.bool_) for _ in range(2))
+        self.state = torch.zeros(games, state_size)
+        self.first_state = self.state
+        self.fresh = np.ones(games, np.bool_)
 
 
 class BatchedEnvRunner(EnvRunner, Checkpointable):
     """Plays ``num_envs`` games for ``num_steps`` steps with the current weights.
 
-    ``config.env_config`` holds ``factory`` (builds the batched environment), ``num_envs``, ``num_steps`` and
-    ``torch_threads``. Game numbers are shared out so that game ``k`` is the same whoever plays it.
+    ``config.env_config`` holds ``factory`` (a ``types.EnvFactory``), ``num_envs`` and ``num_steps``. Game numbers are
+    shared out so that game ``k`` is the same whoever plays it.
     """
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
@@ -76,87 +87,115 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         self.steps: int = settings["num_steps"]
         first = (self.worker_index - 1) * self.games if remote else 0
         self.env = settings["factory"].build(self.games, first)
+        self.units = {unit.name: unit for unit in self.env.cast.units}
         numbers = np.arange(first, first + self.games, dtype=np.int64)
         seed = self.config.seed or 0
-        self.streams = {seat: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, seat in enumerate(self.env.seats)}
+        self.streams = {name: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, name in enumerate(self.units)}
         self.module = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=False).build()
         self.boundary = np.empty((self.steps, self.games), np.bool_)
         shown = self.env.observations()
         self.buffers = {
-            seat: _Buffer(self.steps, self.games, shown[seat], int(self.module[seat].action_space.n))
-            for seat in self.env.seats
+            name: _Buffer(self.steps, self.games, unit, shown[name], self._net(name).state_size)
+            for name, unit in self.units.items()
         }
+
+    def _net(self, unit: str) -> Any:
+        return self.module[self.units[unit].module].net
 
     def sample(self, **kwargs: Any) -> Rollout:  # noqa: ARG002
         """Play ``num_steps`` steps of every game."""
         began = time.perf_counter()
         with torch.inference_mode():
             shown = self.env.observations()
+            for buffer in self.buffers.values():
+                buffer.first_state = buffer.state
             for t in range(self.steps):
-                actions = {seat: self._act(seat, t, shown[seat]) for seat in self.env.seats}
+                actions = {name: self._act(name, t, shown[name]) for name in self.units}
                 step = self.env.step(actions)
                 self._store(t, step)
                 shown = step.observations
-            for seat, buffer in self.buffers.items():
-                last = self._values(seat, shown[seat])
+            for name, buffer in self.buffers.items():
+                last = self._values(name, shown[name], buffer.state)
                 # Where an episode went on, the next row's value is the bootstrap; where it ended, `_store` put the
                 # final observation's value.
                 following = np.concatenate([buffer.values[1:], last[None]])
                 np.copyto(buffer.next_values, following, where=~self.boundary)
+            units = {name: self._finish(buffer) for name, buffer in self.buffers.items()}
         return Rollout(
-            {seat: self._finish(buffer) for seat, buffer in self.buffers.items()},
+            units,
             self.env.drain_episodes(),
             self.steps * self.games,
             self.weights_hash(),
             time.perf_counter() - began,
         )
 
-    def _act(self, seat: str, t: int, shown: Array) -> Array:
-        buffer = self.buffers[seat]
+    def _act(self, name: str, t: int, shown: Array) -> Array:
+        buffer, unit = self.buffers[name], self.units[name]
         buffer.obs[t] = shown
-        logits, values = self.module[seat].net(torch.from_numpy(buffer.obs[t]))
-        buffer.logits[t] = logits.numpy()
+        buffer.starts[t] = buffer.fresh
+        logits, values, buffer.state = self._forward(name, torch.from_numpy(buffer.obs[t]), buffer.state)
         buffer.values[t] = values.numpy()
-        drawn = sample(buffer.logits[t], self.streams[seat].uniform(1))
-        buffer.actions[t], buffer.logp[t], buffer.entropy[t] = drawn
-        return drawn.actions
+        seats = len(unit.seats)
+        rows = self.games * seats
+        drawn = sample(logits.numpy().reshape(rows, -1), self.streams[name].uniform(seats).reshape(rows, 1))
+        columns = (column.reshape(self.games, seats) for column in drawn)
+        buffer.actions[t], buffer.logp[t], buffer.entropy[t] = columns
+        return buffer.actions[t]
+
+    def _forward(self, name: str, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        net = self._net(name)
+        if net.state_size:
+            logits, values, following = net(tokens, state)
+            return logits, values, following
+        return *net(tokens), state
 
     def _store(self, t: int, step: BatchedStep) -> None:
         self.boundary[t] = step.done
         cut = step.done & step.truncated
-        for seat, buffer in self.buffers.items():
-            buffer.rewards[t] = step.rewards[seat]
-            buffer.terminated[t] = step.terminated[seat]
-            buffer.acted[t] = step.acted[seat]
+        for name, buffer in self.buffers.items():
+            buffer.rewards[t] = step.rewards[name]
+            buffer.terminated[t] = step.terminated[name]
+            buffer.alive[t] = step.acted[name]
             buffer.next_values[t] = 0.0
             if cut.any():
-                buffer.next_values[t, cut] = self._values(seat, step.final_observations[seat][cut])
+                final = step.final_observations[name][cut]
+                buffer.next_values[t, cut] = self._values(name, final, buffer.state[torch.from_numpy(cut)])
+            buffer.fresh = step.done.copy()
+            if step.done.any() and buffer.state.shape[1]:
+                buffer.state = buffer.state * torch.from_numpy(~step.done).unsqueeze(1)
 
-    def _values(self, seat: str, observations: Array) -> Array:
-        values: Array = self.module[seat].net(torch.from_numpy(np.ascontiguousarray(observations)))[1].numpy()
+    def _values(self, name: str, observations: Array, state: Tensor) -> Array:
+        tokens = torch.from_numpy(np.ascontiguousarray(observations))
+        values: Array = self._forward(name, tokens, state)[1].numpy()
         return values
 
-    def _finish(self, buffer: _Buffer) -> SeatBatch:
+    def _finish(self, buffer: _Buffer) -> UnitBatch:
+        acted = buffer.alive.any(axis=2)
         path = Trajectories(
-            buffer.rewards, buffer.values, buffer.next_values, buffer.terminated, self.boundary, buffer.acted
+            buffer.rewards, buffer.values, buffer.next_values, buffer.terminated, self.boundary, acted
         )
         gained = advantages(path, self.config.gamma, self.config.lambda_)
-        rows = np.flatnonzero(buffer.acted.reshape(-1))
+        logp, entropy = ((column * buffer.alive).sum(axis=2) for column in (buffer.logp, buffer.entropy))
         columns = (
-            buffer.obs, buffer.actions, buffer.logp, buffer.logits, buffer.values, gained,
-            gained + buffer.values, buffer.entropy,
+            buffer.obs, buffer.actions, buffer.alive, logp, buffer.values, gained, gained + buffer.values, entropy,
         )  # fmt: skip
-        # `take` copies: the buffers are written again while the learner still reads this batch.
-        return SeatBatch(*(column.reshape(-1, *column.shape[2:]).take(rows, axis=0) for column in columns))
+        # Everything is copied: the buffers are written again while the learner still reads this batch.
+        if buffer.state.shape[1]:
+            by_game = (np.ascontiguousarray(column.swapaxes(0, 1)) for column in columns)
+            starts = np.ascontiguousarray(buffer.starts.T)
+            return UnitBatch(*by_game, buffer.first_state.numpy().copy(), starts)
+        rows = np.flatnonzero(acted.reshape(-1))
+        flat = (column.reshape(-1, *column.shape[2:]).take(rows, axis=0) for column in columns)
+        return UnitBatch(*flat, np.empty((len(rows), 0), np.float32), np.empty((len(rows), 0), np.bool_))
 
     def weights_hash(self) -> dict[str, str]:
         """Fingerprint of each module's weights."""
-        return {seat: fingerprint(self.module[seat].state_dict()) for seat in self.env.seats}
+        return {name: fingerprint(self.module[name].state_dict()) for name in self.env.cast.modules}
 
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
         """Observation and action space of each module."""
         specs = self.config.rl_module_spec.rl_module_specs
-        return {seat: (spec.observation_space, spec.action_space) for seat, spec in specs.items()}
+        return {name: (spec.observation_space, spec.action_space) for name, spec in specs.items()}
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
         """Weights, as RLlib's group asks for them."""

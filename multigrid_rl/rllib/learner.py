@@ -12,7 +12,26 @@ from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
+from multigrid_rl.rllib.modules import ALIVE, MEMORY
+
 GRAD_NORM_KEY = "grad_norm"
+_PER_STEP = (
+    Columns.ACTIONS, Columns.ACTION_LOGP, Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS, ALIVE,
+)  # fmt: skip
+
+
+def _living_rows(fwd_out: dict[str, Tensor], batch: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Logits (B, C, K), values (B,) and the batch's columns, without steps in which the unit was out of the game."""
+    logits, values = fwd_out[Columns.ACTION_DIST_INPUTS], fwd_out[Columns.EMBEDDINGS]
+    rows = {name: batch[name] for name in _PER_STEP}
+    seats = rows[ALIVE].shape[-1]
+    logits = logits.view(len(logits), seats, -1)
+    if MEMORY in batch:
+        # Sequences are whole, so they may hold such steps; without memory they never enter a batch.
+        keep = rows[ALIVE].any(-1).flatten()
+        rows = {name: column.flatten(0, 1)[keep] for name, column in rows.items()}
+        logits, values = logits[keep], values[keep]
+    return logits, values, rows
 
 
 class CategoricalPPOLearner(PPOTorchLearner):
@@ -42,14 +61,19 @@ class CategoricalPPOLearner(PPOTorchLearner):
         self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Tensor]
     ) -> Tensor:
         """The scalar loss of one module on one minibatch."""
-        log_all = torch.log_softmax(fwd_out[Columns.ACTION_DIST_INPUTS], dim=-1)
-        logp = log_all.gather(1, batch[Columns.ACTIONS].long().unsqueeze(1)).squeeze(1)
-        entropy = -(log_all.exp() * log_all).sum(-1).mean()
-        ratio = torch.exp(logp - batch[Columns.ACTION_LOGP])
-        advantages = batch[Postprocessing.ADVANTAGES]
+        logits, values, rows = _living_rows(fwd_out, batch)
+        log_all = torch.log_softmax(logits, dim=-1)  # (B, C, K)
+        logp = log_all.gather(2, rows[Columns.ACTIONS].unsqueeze(2)).squeeze(2)
+        entropy = -(log_all.exp() * log_all).sum(-1)
+        if logp.shape[1] > 1:
+            # A joint action: seats act independently given what the team sees, and those out of the game do not act.
+            logp, entropy = logp * rows[ALIVE], entropy * rows[ALIVE]
+        entropy = entropy.sum(1).mean()
+        ratio = torch.exp(logp.sum(1) - rows[Columns.ACTION_LOGP])
+        advantages = rows[Postprocessing.ADVANTAGES]
         clipped = torch.clamp(ratio, 1 - config.clip_param, 1 + config.clip_param)
         policy_loss = -torch.min(advantages * ratio, advantages * clipped).mean()
-        vf_loss = (fwd_out[Columns.EMBEDDINGS] - batch[Postprocessing.VALUE_TARGETS]).pow(2).mean()
+        vf_loss = (values - rows[Postprocessing.VALUE_TARGETS]).pow(2).mean()
         weight = self.entropy_coeff_schedulers_per_module[module_id].get_current_value()
         self._newest[module_id] = {
             POLICY_LOSS_KEY: policy_loss.detach(),

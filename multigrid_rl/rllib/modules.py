@@ -10,43 +10,55 @@ from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
-from torch import Tensor
+from torch import Tensor, nn
 
 from multigrid_rl.models.registry import build
+from multigrid_rl.types import Cast, Unit
+
+#: Batch columns beside RLlib's own: which seats of a unit were in the game (B, C); memory before the first step of a
+#: sequence (B, S); steps that begin a new episode (B, T).
+ALIVE = "alive"
+MEMORY = "memory"
+STARTS = "starts"
+
+
+def network_of(unit: Unit, architecture: dict[str, Any], seed: int = 0) -> nn.Module:
+    """The network that plays a unit."""
+    return build(architecture, unit.categories, unit.choices * len(unit.seats), seed, unit.central)
 
 
 class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
-    """Logits and values in one pass; ``model_config`` holds architecture, categories and seed."""
+    """Logits and values in one pass; ``model_config`` holds unit, architecture and seed."""
 
     def setup(self) -> None:
         """Build the network."""
         config = self.model_config
-        self.net = build(config["architecture"], config["categories"], int(self.action_space.n), config["seed"])
+        self.net = network_of(config["unit"], config["architecture"], config["seed"])
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
-        logits, values = self.net(batch[Columns.OBS])
+        if self.net.state_size:
+            logits, values = self.net.sequence(batch[Columns.OBS], batch[MEMORY], batch[STARTS])
+        else:
+            logits, values = self.net(batch[Columns.OBS])
         # The learner asks for values right after this pass: hand them over instead of computing them again.
         return {Columns.ACTION_DIST_INPUTS: logits, Columns.EMBEDDINGS: values}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> Tensor:
-        """Values (B,)."""
-        values: Tensor = self.net(batch[Columns.OBS])[1] if embeddings is None else embeddings
+        """Values, one for each step of the batch."""
+        values: Tensor = self._forward(batch)[Columns.EMBEDDINGS] if embeddings is None else embeddings
         return values
 
 
-def module_specs(
-    seats: tuple[str, ...], categories: list[int], actions: int, architecture: dict[str, Any], seed: int
-) -> MultiRLModuleSpec:
-    """One independent module for each learning seat (DTDE), with initial weights of their own."""
-    observation = gym.spaces.MultiDiscrete(categories)
+def module_specs(cast: Cast, architecture: dict[str, Any], seed: int) -> MultiRLModuleSpec:
+    """One module for each network of the cast, with initial weights of its own."""
     return MultiRLModuleSpec(
         rl_module_specs={
-            seat: RLModuleSpec(
+            module: RLModuleSpec(
                 module_class=ActorCriticModule,
-                observation_space=observation,
-                action_space=gym.spaces.Discrete(actions),
-                model_config={"architecture": architecture, "categories": categories, "seed": seed * 64 + k},
+                observation_space=gym.spaces.MultiDiscrete([*unit.categories, *unit.central]),
+                action_space=gym.spaces.MultiDiscrete([unit.choices] * len(unit.seats)),
+                model_config={"architecture": architecture, "unit": unit, "seed": seed * 64 + k},
             )
-            for k, seat in enumerate(seats)
+            for k, (module, unit) in enumerate((name, cast.unit_of(name)) for name in cast.modules)
         }
     )

@@ -39,18 +39,25 @@ def git_commit() -> str | None:
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
 
 
-def opponent_rows(seated: dict[str, Seated]) -> list[dict[str, Any]]:
+def opponent_rows(seated: dict[str, tuple[Seated, ...]]) -> list[dict[str, Any]]:
     """Who sits on the background seats, for verdict and provenance."""
     return [
-        {"seat": seat, "name": s.name, "sha256": s.sha256, "strength": [row.model_dump() for row in s.strength]}
-        for seat, s in seated.items()
+        {
+            "seat": seat,
+            "name": s.name,
+            "weight": s.weight,
+            "sha256": s.sha256,
+            "strength": [row.model_dump() for row in s.strength],
+        }
+        for seat, row in seated.items()
+        for s in row
     ]
 
 
 class RunFolder:
     """Writes one run's folder. Raises ``FileExistsError`` if it exists already."""
 
-    def __init__(self, path: Path, config: RunConfig, seated: dict[str, Seated]) -> None:
+    def __init__(self, path: Path, config: RunConfig, seated: dict[str, tuple[Seated, ...]]) -> None:
         path.mkdir(parents=True, exist_ok=False)
         self.path = path
         self.provenance: dict[str, Any] = {

@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,14 @@ from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 
 from multigrid_rl.config import RunConfig, available_cpus
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.models.registry import build
-from multigrid_rl.players.cards import token_categories, write_player
+from multigrid_rl.models.registry import CENTRAL
+from multigrid_rl.players.cards import write_player
 from multigrid_rl.players.sampling import sample
 from multigrid_rl.rllib.algorithm import BatchPPO
-from multigrid_rl.rllib.build import algorithm_config, learner_threads, match_factory
+from multigrid_rl.rllib.build import algorithm_config, env_factory, learner_threads
 from multigrid_rl.rllib.callbacks import ROW
+from multigrid_rl.rllib.modules import network_of
 from multigrid_rl.rllib.record import RunFolder
-from multigrid_rl.world.constants import ACTIONS
 
 #: Called after each iteration with its row and the gate keeper.
 Observer = Callable[[dict[str, Any], GateKeeper], None]
@@ -35,7 +36,7 @@ def train(config: RunConfig, folder: RunFolder, observe: Observer, interrupted: 
         PlayerError: an opponent's file changed since it was announced.
     """
     opponents = folder.provenance["opponents"]
-    hashes = {row["seat"]: row["sha256"] for row in opponents if row["sha256"]}
+    hashes = {row["name"]: row["sha256"] for row in opponents if row["sha256"]}
     torch.set_num_threads(learner_threads(config))
     logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it greets every run with advice for its own defaults
     warm_up(config)
@@ -54,6 +55,8 @@ def train(config: RunConfig, folder: RunFolder, observe: Observer, interrupted: 
             **keeper.verdict(),
             "ended": ended,
             "scenario": config.scenario.name,
+            "scheme": config.scheme,
+            "experiment": config.experiment,
             "seed": config.seed,
             "env_steps": row["env_steps"],
             "policy_updates": row["policy_updates"],
@@ -77,13 +80,17 @@ def _ended(config: RunConfig, row: dict[str, Any], keeper: GateKeeper, interrupt
 
 def warm_up(config: RunConfig) -> None:
     """Compile or load every kernel before the clock runs and before env runners would all compile them at once."""
-    match = match_factory(config).build(1, 0)
-    network = build(config.model.model_dump(), token_categories(match.spec), len(ACTIONS))
-    tokens = next(iter(match.observations().values()))
-    logits, values = network(torch.from_numpy(np.ascontiguousarray(tokens)))
-    (logits.sum() + values.sum()).backward()
-    drawn = sample(logits.detach().numpy(), np.zeros((1, 1)))
-    match.step(dict.fromkeys(match.seats, drawn.actions))
+    env = env_factory(config).build(1, 0)
+    actions = {}
+    for unit in env.cast.units:
+        network = network_of(unit, config.model.model_dump())
+        tokens = torch.from_numpy(np.ascontiguousarray(env.observations()[unit.name]))
+        logits, values = network(tokens, torch.zeros(1, network.state_size))[:2] if network.state_size else network(tokens)
+        (logits.sum() + values.sum()).backward()
+        seats = len(unit.seats)
+        drawn = sample(logits.detach().numpy().reshape(seats, -1), np.zeros((seats, 1)))
+        actions[unit.name] = drawn.actions[None]
+    env.step(actions)
 
 
 @contextmanager
@@ -102,7 +109,7 @@ def ray_session() -> Iterator[None]:
 @contextmanager
 def algorithm_of(config: RunConfig, hashes: dict[str, str]) -> Iterator[BatchPPO]:
     """The algorithm of a run, stopped afterwards."""
-    algorithm = algorithm_config(config, match_factory(config, hashes)).build_algo()
+    algorithm = algorithm_config(config, env_factory(config, hashes)).build_algo()
     try:
         yield algorithm
     finally:
@@ -117,19 +124,28 @@ def checkpoint(algorithm: BatchPPO, config: RunConfig, folder: RunFolder) -> Non
     unfinished.mkdir(parents=True)
     algorithm.save_to_path(str((unfinished / "rllib").resolve()))
     state = algorithm.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
-    spec = config.scenario.game.spec()
-    for seat, weights in state[COMPONENT_LEARNER][COMPONENT_RL_MODULE].items():
-        network = build(config.model.model_dump(), token_categories(spec), len(ACTIONS))
-        prefix = "net."
-        network.load_state_dict({k.removeprefix(prefix): torch.as_tensor(v) for k, v in weights.items()})
-        card = {
-            "name": f"{config.scenario.name}-{seat}",
-            "architecture": config.model.model_dump(mode="json"),
-            "observation": {"view_size": spec.view_size, "categories": token_categories(spec)},
-            "actions": len(ACTIONS),
-            "scenario": config.scenario.name,
-            "seats": [seat],
-            "provenance": {**folder.provenance, "env_steps": algorithm.env_steps},
-        }
-        write_player(unfinished / "players" / seat, network, card)
+    if config.scenario.game is not None:
+        for module, weights in state[COMPONENT_LEARNER][COMPONENT_RL_MODULE].items():
+            _export(unfinished / "players" / module, module, weights, algorithm, config, folder)
     folder.commit_checkpoint(unfinished, algorithm.env_steps)
+
+
+def _export(
+    target: Path, module: str, weights: dict[str, Any], algorithm: BatchPPO, config: RunConfig, folder: RunFolder
+) -> None:
+    """Write one network as a player: what its actor reads, and nothing that only a central critic has."""
+    cast, spec = algorithm.config.env_config["factory"].cast, config.scenario.spec
+    unit = cast.unit_of(module)
+    prefix = "net."
+    named = {name.removeprefix(prefix): torch.as_tensor(value) for name, value in weights.items()}
+    card = {
+        "name": f"{config.scenario.name}-{module}",
+        "architecture": config.model.model_dump(mode="json"),
+        "observation": {"view_size": spec.view_size, "categories": list(unit.categories)},
+        "actions": unit.choices,
+        "members": len(unit.seats),
+        "scenario": config.scenario.name,
+        "seats": [seat for other in cast.units if other.module == module for seat in other.seats],
+        "provenance": {**folder.provenance, "env_steps": algorithm.env_steps},
+    }
+    write_player(target, {name: value for name, value in named.items() if name != CENTRAL}, card)

@@ -116,11 +116,21 @@ EVENTS: Final = (
     "door_open",  # 1 when this agent opened its own door
     "door_win",  # flag: success by a door
     "elimination_win",  # flag: success by eliminating the last opponent
+    "door_ready",  # 1 when it comes to carry the own key with nothing lying before the own door, -1 when that ends
 )
 NUM_EVENTS: Final = len(EVENTS)
-EV_KEY, EV_BALL, EV_INVALID, EV_SUCCESS, EV_ELIMINATED, EV_VICTIM, EV_DOOR, EV_DOOR_WIN, EV_ELIMINATION_WIN = range(
-    NUM_EVENTS
-)
+(
+    EV_KEY,
+    EV_BALL,
+    EV_INVALID,
+    EV_SUCCESS,
+    EV_ELIMINATED,
+    EV_VICTIM,
+    EV_DOOR,
+    EV_DOOR_WIN,
+    EV_ELIMINATION_WIN,
+    EV_READY,
+) = range(NUM_EVENTS)
 
 # Columns of the weight table (A, 7) that kernels read.
 W_KEY, W_BALL, W_DISCOUNT, W_INVALID, W_SUCCESS, W_ELIMINATED, W_VICTIM = range(7)

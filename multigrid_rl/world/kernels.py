@@ -18,7 +18,7 @@ from multigrid_rl.world.constants import (
     ROOM,
     W_DISCOUNT,
 )
-from multigrid_rl.world.phases import act, report_terminated, settle
+from multigrid_rl.world.phases import act, mark_ready, report_terminated, settle
 from multigrid_rl.world.state import Flags, Outputs, State
 from multigrid_rl.world.streams import below
 from multigrid_rl.world.views import ViewTables, draw_view
@@ -68,6 +68,7 @@ def reset_game(s: State, f: Flags, g: int) -> None:
         s.hand[g, a] = EMPTY
         s.shown[g, a] = EMPTY
         s.out[g, a] = 0
+        s.ready[g, a] = 0
     for team in (RED, BLUE):
         s.ball_factor[g, 1 - team] = np.nan
         if f.obstacle and _has_team(f, team):
@@ -139,6 +140,8 @@ def _play(s: State, f: Flags, o: Outputs, g: int, actions: NDArray[np.int8], tab
             won = True
             if f.stop_after_success:
                 break
+    for a in range(len(f.team)):
+        mark_ready(s, f, o, g, a)
     if not f.view_first:
         observe(s, f, g, tables, o.tokens, o.obs_mission)
     return won

@@ -21,6 +21,7 @@ from multigrid_rl.world.constants import (
     EV_ELIMINATION_WIN,
     EV_INVALID,
     EV_KEY,
+    EV_READY,
     EV_SUCCESS,
     EV_VICTIM,
     FORWARD,
@@ -215,6 +216,16 @@ def settle(s: State, f: Flags, o: Outputs, g: int, a: int, action: int) -> bool:
     elif action == PICKUP:
         _pickup_result(s, f, o, g, a)
     return won
+
+
+@inlined
+def mark_ready(s: State, f: Flags, o: Outputs, g: int, a: int) -> None:
+    """Report when an agent comes to be, or ceases to be, ready for its door. Only training rewards use this event."""
+    team = int(f.team[a])
+    ready = np.uint8(_own_key(int(s.hand[g, a]), team) and s.cells[g, DOOR_FRONT[team]] == EMPTY)
+    if ready != s.ready[g, a]:
+        o.events[g, a, EV_READY] = 1.0 if ready else -1.0
+        s.ready[g, a] = ready
 
 
 @inlined

@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.world.constants import EV_KEY
+from multigrid_rl.types import GameSpec
+from multigrid_rl.world.constants import EVENTS
 
-#: What the key is worth on top of its canonical 0.5.
-KEY_BONUS = 1.0
+#: Stands beside the events: 1 in every step that the agent plays.
+STEP = "step"
+#: Stands for every seat.
+EVERY_SEAT = "all"
 
 
-def key_bonus(events: NDArray[np.float32], reward: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Canonical reward (N, A) plus a bonus for the first pickup of the own key.
+class EventBonus:
+    """Canonical reward plus weights on events; a ``types.Shaping``.
 
-    In a death match an agent finds out quickly that lying in wait for the opponent wins, and then hardly ever comes
-    across its key, which the canonical return needs: a win without it is worth 0.97, with it 1.46.
+    Args:
+        spec: the game.
+        weights: seat (or ``all``) -> event of ``constants.EVENTS`` (or ``step``) -> weight. A seat's own entry replaces
+            single weights of ``all``.
+
+    Raises:
+        ValueError: an unknown seat or event, naming what is allowed.
     """
-    return reward + KEY_BONUS * events[..., EV_KEY]
+
+    def __init__(self, spec: GameSpec, weights: Mapping[str, Mapping[str, float]]) -> None:
+        known = (*EVENTS, STEP)
+        for seat, row in weights.items():
+            if seat != EVERY_SEAT and seat not in spec.seats:
+                raise ValueError(f"train.bonus.{seat}: unknown seat; allowed is {EVERY_SEAT}, {', '.join(spec.seats)}")
+            for event, value in row.items():
+                if event not in known:
+                    close = difflib.get_close_matches(event, known, n=1)
+                    hint = f" (did you mean {close[0]}?)" if close else ""
+                    raise ValueError(
+                        f"train.bonus.{seat}.{event}={value}: unknown event{hint}; allowed is {', '.join(known)}"
+                    )
+        table = np.zeros((spec.num_agents, len(known)))
+        for a, seat in enumerate(spec.seats):
+            for event, value in {**weights.get(EVERY_SEAT, {}), **weights.get(seat, {})}.items():
+                table[a, known.index(event)] = value
+        self._events, self._step = table[:, :-1], table[:, -1]
+
+    def __call__(self, events: NDArray[np.float32], reward: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the training reward (N, A) for events (N, A, E) and canonical reward (N, A)."""
+        shaped: NDArray[np.float64] = reward + np.einsum("nae,ae->na", events, self._events) + self._step
+        return shaped

@@ -22,6 +22,7 @@ class State(NamedTuple):
     under: NDArray[np.uint8]  # (N, A) scratch: what the agent's cell holds while it is drawn over it
     order: NDArray[np.int8]  # (N, A) scratch: the order in which this step handles the agents
     out: NDArray[np.uint8]  # (N, A) the agent's own terminated flag
+    ready: NDArray[np.uint8]  # (N, A) carries the own key while nothing lies before the own door
     mission: NDArray[np.int8]  # (N, A) index of the mission string
     mission_value: NDArray[np.int8]  # (N, A) integer that stands for it in a classic observation
     ball_factor: NDArray[np.float64]  # (N, 2) what the next rewarded pickup of the (red, blue) ball pays
@@ -83,6 +84,7 @@ def allocate_state(games: int, agents: int) -> State:
         under=np.zeros(grid, np.uint8),
         order=np.zeros(grid, np.int8),
         out=np.zeros(grid, np.uint8),
+        ready=np.zeros(grid, np.uint8),
         mission=np.zeros(grid, np.int8),
         mission_value=np.zeros(grid, np.int8),
         ball_factor=np.full((games, 2), np.nan),

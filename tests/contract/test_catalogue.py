@@ -56,7 +56,7 @@ def test_a_frozen_players_model_is_the_one_that_was_frozen_and_small(name):
 @pytest.mark.parametrize("name", FROZEN)
 def test_a_frozen_player_fits_every_seat_it_claims_in_its_scenario(name):
     card = read_card(ROOT / name)
-    spec = load_scenario(card.scenario).game.spec()
+    spec = load_scenario(card.scenario).spec
     assert card.seats
     for seat in card.seats:
         check_fits(card, spec, seat)
@@ -86,7 +86,7 @@ def test_a_scenarios_default_opponents_are_in_the_catalogue_and_fit(scenario, ca
     loaded = load_scenario(scenario)
     for seat, name in loaded.opponents.items():
         assert name in catalogue.names()
-        catalogue.seat(name, loaded.game.spec(), seat)
+        catalogue.seat(name, loaded.spec, seat)
 
 
 def test_every_frozen_player_is_somebodys_default_opponent():

@@ -27,7 +27,7 @@ TEAM_DEATH_MATCHES = [
 
 def others(scenario, player="random", seat=FOCAL):
     """The same player for every seat but the focal one."""
-    return {other: player for other in load_scenario(scenario).game.spec().seats if other != seat}
+    return {other: player for other in load_scenario(scenario).spec.seats if other != seat}
 
 
 def seat_env(scenario, player="random", **settings):
@@ -97,7 +97,7 @@ def test_is_the_parallel_environment_with_the_other_seats_filled(scenario):
 
 @every_scenario
 def test_every_seat_can_be_played(scenario):
-    for seat in load_scenario(scenario).game.spec().seats:
+    for seat in load_scenario(scenario).spec.seats:
         env = SeatEnv(scenario, seat, others(scenario, seat=seat))
         transcript(env, 30, seed=1)
         assert env.seat == seat
@@ -272,7 +272,7 @@ def test_unknown_actions_and_negative_seeds_are_refused():
 
 
 def test_frozen_players_come_from_the_given_folder(tmp_path):
-    spec = load_scenario("1v1").game.spec()
+    spec = load_scenario("1v1").spec
     architecture = {"name": "mlp", "hidden": [4], "activation": "tanh"}
     card = {
         "name": "tiny",

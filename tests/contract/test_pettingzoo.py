@@ -97,7 +97,7 @@ def test_passes_the_sequential_tests_after_conversion(scenario):
 @every_scenario
 def test_agents_are_the_seats_and_observations_fit_their_spaces(scenario):
     env, rng = parallel_env(scenario), np.random.default_rng(1)
-    spec = load_scenario(scenario).game.spec()
+    spec = load_scenario(scenario).spec
     assert tuple(env.possible_agents) == spec.seats
     assert env.agents == []
     observations, infos = env.reset(seed=1)

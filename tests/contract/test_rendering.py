@@ -116,7 +116,7 @@ def test_agents_are_triangles_of_their_team_that_point_where_they_head(seat, col
 
 @pytest.mark.parametrize("scenario", scenario_names())
 def test_the_first_frame_of_every_scenario_shows_the_board(scenario):
-    w = World(load_scenario(scenario).game.spec(), 1, seed=1)
+    w = World(load_scenario(scenario).spec, 1, seed=1)
     frame = render_frame(w, 0)
     assert frame.shape == (8 * TILE, 16 * TILE, 3)
     assert frame.dtype == np.uint8
@@ -244,7 +244,7 @@ def test_tiles_of_any_size(size):
 
 
 def test_each_game_of_a_batch_has_its_own_frame_and_drawing_changes_nothing():
-    w = World(load_scenario("1v1").game.spec(), 3, seed=5)
+    w = World(load_scenario("1v1").spec, 3, seed=5)
     before = [part.copy() for part in (*w.state, *w.outputs)]
     frames = [render_frame(w, g) for g in range(3)]
     assert all(

@@ -26,7 +26,7 @@ MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 
 def make_player(root: Path, name: str, seat: str = "blue_0", scenario: str = "1v1", wins: float = 0.75) -> Path:
     """A sound, untrained player in the catalogue of ``root``."""
-    spec = load_scenario(scenario).game.spec()
+    spec = load_scenario(scenario).spec
     strength = {"scenario": scenario, "opponent": "random", "episodes": 1000, "win": wins, "draw": 0.0}
     card = {
         "name": name,

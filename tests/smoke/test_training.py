@@ -15,7 +15,7 @@ from multigrid_rl.config import compose
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.rllib.algorithm import BatchPPO, WeightsError
-from multigrid_rl.rllib.build import algorithm_config, match_factory
+from multigrid_rl.rllib.build import algorithm_config, env_factory
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -135,7 +135,7 @@ def test_a_team_game_with_eliminations_trains(session, tmp_path):
 def test_a_runner_with_other_weights_than_the_learner_sent_stops_the_run(session, monkeypatch, runners):
     monkeypatch.setattr("multigrid_rl.config.available_cpus", lambda: 4)
     config = compose([*TINY, f"cluster.num_env_runners={runners}"])
-    algorithm = algorithm_config(config, match_factory(config)).build_algo()
+    algorithm = algorithm_config(config, env_factory(config)).build_algo()
 
     def spoil(runner):
         with torch.no_grad():
@@ -152,7 +152,7 @@ def test_a_runner_with_other_weights_than_the_learner_sent_stops_the_run(session
 
 def test_an_opponent_that_changed_since_it_was_announced_is_refused_on_the_runner():
     config = compose(TINY)
-    factory = match_factory(config, {"blue_0": "0" * 64})
+    factory = env_factory(config, {"blue_0": "0" * 64})
     with pytest.raises(PlayerError, match=r"scenario.seats.blue_0=blue-rookie: sha256 .*; allowed is 0000"):
         factory.build(4, 0)
 

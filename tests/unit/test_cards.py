@@ -33,7 +33,7 @@ from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import play_episodes
 from multigrid_rl.world.constants import ACTIONS
 
-SPEC = load_scenario("1v1").game.spec()
+SPEC = load_scenario("1v1").spec
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 
 

@@ -110,18 +110,18 @@ def test_every_scenario_loads_with_its_name_a_description_and_a_learner(name):
     assert scenario.name == name
     assert scenario.description
     assert scenario.learning
-    assert set(scenario.learning) | set(scenario.opponents) == set(scenario.game.spec().seats)
+    assert set(scenario.learning) | set(scenario.opponents) == set(scenario.spec.seats)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_scenario_composes_and_plays_by_the_fair_rules(name):
     config = compose([f"scenario={name}"])
     assert config.scenario == load_scenario(name)
-    assert config.scenario.game.spec().rules == Rules.fair()
+    assert config.scenario.spec.rules == Rules.fair()
 
 
 def test_classic_rules_are_one_override_away():
-    assert compose(["scenario.game.rules=classic"]).scenario.game.spec().rules == Rules.classic()
+    assert compose(["scenario.game.rules=classic"]).scenario.spec.rules == Rules.classic()
 
 
 # Rules, section 2: name -> (blue, red, obstacle, random keys, death match, max steps, view, mission).
@@ -152,7 +152,7 @@ def test_the_rules_list_18_original_names():
 
 @pytest.mark.parametrize(("name", "game"), ORIGINAL.items())
 def test_an_original_name_resolves_to_the_right_game(name, game):
-    spec = load_scenario(f"MultiGrid-CompetativeRedBlueDoor-{name}").game.spec()
+    spec = load_scenario(f"MultiGrid-CompetativeRedBlueDoor-{name}").spec
     found = (spec.blue, spec.red, spec.obstacle, spec.random_keys, spec.death_match, spec.max_steps, spec.view_size)
     assert (*found, spec.mission_observed) == game
 

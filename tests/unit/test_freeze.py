@@ -16,7 +16,7 @@ from multigrid_rl.players.freeze import freeze, run_player
 from multigrid_rl.players.strength import measure
 from multigrid_rl.world.constants import ACTIONS
 
-SPEC = load_scenario("1v1").game.spec()
+SPEC = load_scenario("1v1").spec
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 GAMES = 100
 HEAD = "# Players by name.\nplayers:\n"

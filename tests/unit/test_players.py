@@ -16,7 +16,7 @@ from multigrid_rl.world.constants import ACTIONS, BLUE, DONE, EVENTS, NUM_EVENTS
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.streams import Streams
 
-FAIR = load_scenario("1v1").game.spec()
+FAIR = load_scenario("1v1").spec
 CLASSIC = replace(FAIR, rules=Rules.classic())
 SHORT = replace(FAIR, max_steps=12)
 
@@ -115,14 +115,14 @@ def test_two_idle_players_draw_at_the_last_step():
 
 @pytest.mark.parametrize(("scenario", "best"), [("single", 1.4883), ("single-v3", 1.49085937)])
 def test_key_runner_plays_the_shortest_single_game(scenario, best):
-    table = played(load_scenario(scenario).game.spec(), episodes=5, red_0="key-runner")
+    table = played(load_scenario(scenario).spec, episodes=5, red_0="key-runner")
     assert table.length.tolist() == [13] * 5
     assert table.returns[:, 0] == pytest.approx([best] * 5)
 
 
 @pytest.mark.parametrize("scenario", ["single-obstacle", "single-obstacle-v3"])
 def test_key_runner_solves_every_game_with_an_obstacle(scenario):
-    table = played(load_scenario(scenario).game.spec(), episodes=300, red_0="key-runner")
+    table = played(load_scenario(scenario).spec, episodes=300, red_0="key-runner")
     assert share(table, RED) == 1.0
     assert table.length.min() >= 23  # nobody can do it in fewer
     assert table.length.max() <= 60
@@ -131,11 +131,11 @@ def test_key_runner_solves_every_game_with_an_obstacle(scenario):
 @pytest.mark.parametrize("runner", ["red_0", "red_1"])
 def test_key_runner_solves_every_coop_game_beside_an_idle_mate(runner):
     names = {"red_0": "idle", "red_1": "idle", runner: "key-runner"}
-    assert share(played(load_scenario("coop").game.spec(), episodes=300, **names), RED) == 1.0
+    assert share(played(load_scenario("coop").spec, episodes=300, **names), RED) == 1.0
 
 
 def test_two_key_runners_rarely_block_each_other_in_coop():
-    table = played(load_scenario("coop").game.spec(), red_0="key-runner", red_1="key-runner")
+    table = played(load_scenario("coop").spec, red_0="key-runner", red_1="key-runner")
     assert share(table, RED) >= 0.95
 
 
@@ -227,7 +227,7 @@ def test_game_k_alone_plays_as_game_k_among_16(name):
 
 
 def test_two_background_players_of_one_kind_do_not_play_the_same():
-    spec = load_scenario("2v2").game.spec()
+    spec = load_scenario("2v2").spec
     first, second = Recorder(RandomPlayer()), Recorder(RandomPlayer())
     match = Match(spec, {"blue_0": first, "blue_1": second}, 50)
     match.step(dict.fromkeys(match.seats, np.full(50, DONE)))

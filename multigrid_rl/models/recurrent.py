@@ -1,0 +1,103 @@
+"""A network with memory: one-hot tokens, a GRU or LSTM cell, two heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from multigrid_rl.models.table import sum_of_rows
+
+CELLS: dict[str, type[nn.RNNCellBase]] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
+
+
+class RecurrentActorCritic(nn.Module):
+    """Policy and value heads over one recurrent core (GRU: Cho et al. 2014; LSTM: Hochreiter and Schmidhuber 1997).
+
+    Args:
+        categories: number of values of each token that the actor reads.
+        actions: number of logits.
+        cell: ``gru`` or ``lstm``.
+        hidden: units of the token layer and of the core ``H``.
+        central: number of values of each token that only the critic reads (CTDE).
+        generator: source of the initial weights.
+
+    Attributes:
+        state_size: numbers that one game's memory takes: H, for an LSTM 2 H (hidden, then cell).
+    """
+
+    def __init__(  # noqa: PLR0913 - sizes of one network
+        self,
+        categories: Sequence[int],
+        actions: int,
+        cell: str,
+        hidden: int,
+        central: Sequence[int],
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        first = list(accumulate([*categories, *central], initial=0))
+        self.register_buffer("offsets", torch.tensor(first[:-1], dtype=torch.int64), persistent=False)
+        self.offsets: Tensor
+        self.tokens = len(categories)
+        self.state_size = hidden * (2 if cell == "lstm" else 1)
+        rows = first[self.tokens]
+        self.table = nn.Parameter(torch.empty(rows, hidden).normal_(std=self.tokens**-0.5, generator=generator))
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        self.core = CELLS[cell](hidden, hidden)
+        self.policy = nn.Linear(hidden, actions)
+        self.value_hidden = nn.Linear(hidden, hidden)
+        self.value = nn.Linear(hidden, 1)
+        if central:
+            extra = torch.empty(first[-1] - rows, hidden)
+            self.central = nn.Parameter(extra.normal_(std=len(central) ** -0.5, generator=generator))
+        self._initialise(generator)
+
+    def _initialise(self, generator: torch.Generator) -> None:
+        for name, weight in self.core.named_parameters():
+            if name.startswith("weight"):
+                for gate in weight.data.split(self.core.hidden_size):
+                    nn.init.orthogonal_(gate, generator=generator)
+            else:
+                nn.init.zeros_(weight)
+        for layer, gain in ((self.policy, 0.01), (self.value_hidden, 2**0.5), (self.value, 1.0)):
+            nn.init.orthogonal_(layer.weight, gain, generator=generator)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One step: tokens (B, D) and state (B, S) to logits (B, K), values (B,) and the next state (B, S)."""
+        state = self._advance(self._read(tokens[:, : self.tokens]), state)
+        return *self._heads(state[:, : self.core.hidden_size], tokens), state
+
+    def sequence(self, tokens: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """Many steps: tokens (B, T, D), state before the first (B, S), and ``starts`` (B, T): a new episode begins
+        with this step, so the memory is cleared before it. Returns logits (B * T, K) and values (B * T,).
+        """
+        games, steps, _ = tokens.shape
+        read = self._read(tokens[..., : self.tokens].reshape(games * steps, -1)).view(games, steps, -1)
+        keep = (~starts).float().unsqueeze(-1)
+        hidden = []
+        for t in range(steps):
+            state = self._advance(read[:, t], state * keep[:, t])
+            hidden.append(state[:, : self.core.hidden_size])
+        return self._heads(torch.stack(hidden, dim=1).flatten(0, 1), tokens.flatten(0, 1))
+
+    def _read(self, tokens: Tensor) -> Tensor:
+        rows = tokens.long() + self.offsets[: self.tokens]
+        return torch.tanh(sum_of_rows(rows, self.table) + self.bias)
+
+    def _advance(self, read: Tensor, state: Tensor) -> Tensor:
+        size = self.core.hidden_size
+        if isinstance(self.core, nn.LSTMCell):
+            return torch.cat(self.core(read, (state[:, :size], state[:, size:])), dim=1)
+        following: Tensor = self.core(read, state)
+        return following
+
+    def _heads(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        critic = self.value_hidden(hidden)
+        if hasattr(self, "central"):
+            rows = tokens[:, self.tokens :].long() + (self.offsets[self.tokens :] - len(self.table))
+            critic = critic + sum_of_rows(rows, self.central)
+        return self.policy(hidden), self.value(torch.tanh(critic)).squeeze(-1)
