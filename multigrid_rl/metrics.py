@@ -1,7 +1,7 @@
 """Every metric name once, with its meaning, and the pure arithmetic behind them.
 
-``<seat>`` is a seat such as ``red_0``, ``<team>`` a team such as ``red``; ``<module>`` is a trained network, named after
-the seat it plays, or after its team if it plays several seats (``shared=true``, ``scheme=ctce``).
+``<seat>`` is a seat such as ``red_0``, ``<team>`` a team such as ``red``; ``<module>`` is a trained network, named
+after the seat it plays, or after its team if it plays several seats (``shared=true``, ``scheme=ctce``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "return_mean/<seat>": ("mean canonical return of the seat, never shaped", "reward"),
     "team_return_mean/<team>": ("mean canonical return of the team: the sum of its seats'", "reward"),
     "explained_variance/<module>": ("1 - Var(target - value) / Var(target) over the whole train batch", "ratio"),
-    "entropy/<module>": ("mean entropy of the sampling policy over the whole train batch; of joint actions, summed over seats", "nats"),
+    "entropy/<module>": (
+        "mean entropy of the sampling policy over the whole train batch; a joint action's is summed over seats",
+        "nats",
+    ),
     "win/<seat>": ("share of episodes that the seat's team won", "share"),
     "draw/<seat>": ("share of episodes that nobody won", "share"),
     "loss/<seat>": ("share of episodes that the other team won", "share"),

@@ -60,6 +60,10 @@ class Rules:
         )
 
 
+#: Rule sets by name.
+RULE_SETS: dict[str, Rules] = {"fair": Rules.fair(), "classic": Rules.classic()}
+
+
 @dataclass(frozen=True)
 class RewardWeights:
     """Canonical reward of one agent, as weights on its events (rules, section 5)."""

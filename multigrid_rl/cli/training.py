@@ -17,7 +17,6 @@ from rich.markup import escape
 from multigrid_rl.cli.live import Progress
 from multigrid_rl.config import ConfigError, RunConfig, compose, default_run_dir
 
-
 SCHEMES = {
     "dtde": "dtde: each agent on its own",
     "ctde": "ctde: critics see the whole team",

@@ -31,7 +31,7 @@ class MLPActorCritic(nn.Module):
     #: No memory between steps.
     state_size = 0
 
-    def __init__(  # noqa: PLR0913 - sizes of one network
+    def __init__(
         self,
         categories: Sequence[int],
         actions: int,

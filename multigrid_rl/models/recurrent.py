@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from multigrid_rl.models.table import sum_of_rows
 
-CELLS: dict[str, type[nn.RNNCellBase]] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
+CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
 
 
 class RecurrentActorCritic(nn.Module):
@@ -28,7 +28,7 @@ class RecurrentActorCritic(nn.Module):
         state_size: numbers that one game's memory takes: H, for an LSTM 2 H (hidden, then cell).
     """
 
-    def __init__(  # noqa: PLR0913 - sizes of one network
+    def __init__(
         self,
         categories: Sequence[int],
         actions: int,
@@ -46,7 +46,7 @@ class RecurrentActorCritic(nn.Module):
         rows = first[self.tokens]
         self.table = nn.Parameter(torch.empty(rows, hidden).normal_(std=self.tokens**-0.5, generator=generator))
         self.bias = nn.Parameter(torch.zeros(hidden))
-        self.core = CELLS[cell](hidden, hidden)
+        self.core = CELLS[cell](input_size=hidden, hidden_size=hidden)
         self.policy = nn.Linear(hidden, actions)
         self.value_hidden = nn.Linear(hidden, hidden)
         self.value = nn.Linear(hidden, 1)
@@ -58,7 +58,7 @@ class RecurrentActorCritic(nn.Module):
     def _initialise(self, generator: torch.Generator) -> None:
         for name, weight in self.core.named_parameters():
             if name.startswith("weight"):
-                for gate in weight.data.split(self.core.hidden_size):
+                for gate in torch.split(weight.data, self.core.hidden_size):
                     nn.init.orthogonal_(gate, generator=generator)
             else:
                 nn.init.zeros_(weight)
@@ -72,8 +72,12 @@ class RecurrentActorCritic(nn.Module):
         return *self._heads(state[:, : self.core.hidden_size], tokens), state
 
     def sequence(self, tokens: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """Many steps: tokens (B, T, D), state before the first (B, S), and ``starts`` (B, T): a new episode begins
-        with this step, so the memory is cleared before it. Returns logits (B * T, K) and values (B * T,).
+        """Many steps: logits (B * T, K) and values (B * T,).
+
+        Args:
+            tokens: (B, T, D).
+            state: (B, S), the memory before the first step.
+            starts: (B, T), a new episode begins with this step: the memory is cleared before it.
         """
         games, steps, _ = tokens.shape
         read = self._read(tokens[..., : self.tokens].reshape(games * steps, -1)).view(games, steps, -1)

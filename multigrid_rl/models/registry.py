@@ -35,7 +35,8 @@ def build(
     :class:`~multigrid_rl.models.recurrent.RecurrentActorCritic`.
 
     Args:
-        architecture: ``{"name": "mlp", "hidden": [64, 64], "activation": "tanh"}``, or ``{"name": "gru", "hidden": [64]}``.
+        architecture: ``{"name": "mlp", "hidden": [64, 64], "activation": "tanh"}`` or
+            ``{"name": "gru", "hidden": [64]}``.
         categories: number of values of each token that the actor reads.
         actions: number of logits.
         seed: of the initial weights.

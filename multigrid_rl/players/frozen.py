@@ -26,7 +26,7 @@ class FrozenPlayer:
         greedy: take the likeliest action instead of drawing one.
     """
 
-    def __init__(  # noqa: PLR0913 - all but three have defaults
+    def __init__(
         self,
         name: str,
         network: nn.Module,

@@ -89,8 +89,8 @@ class Match:
 
     Args:
         spec: the game.
-        players: a player for each background seat, by seat; by team (``red``) one that acts for all its seats. All other
-            seats are focal.
+        players: a player for each background seat, by seat; by team (``red``) one that acts for all its seats. All
+            other seats are focal.
         num_games: how many games ``N``.
         seed: with a game's number it decides everything random in it, background players included.
         first_game: number of the first game.
@@ -137,11 +137,11 @@ class Match:
         self._log = EpisodeLog(games, self.spec.num_agents)
 
     def _draw_players(self, which: NDArray[np.bool_]) -> None:
-        mixed = [bench for bench in self._benches if isinstance(bench.player, Mixture)]
-        for team, stream in self._draws.items() if mixed else ():
+        for team, stream in self._draws.items():
             drawn = stream.uniform_of(which)
-            for bench in mixed:
-                if self.spec.team_of(self.spec.seats[bench.agents[0]]) == team:
+            for bench in self._benches:
+                its = self.spec.team_of(self.spec.seats[bench.agents[0]])
+                if isinstance(bench.player, Mixture) and its == team:
                     bench.player.seat(bench.memory, which, drawn)
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:

@@ -62,11 +62,10 @@ class Units:
             else []
             for unit in cast.units
         }
+        self._last = {seat: np.empty(self.num_envs, np.uint8) for seat in cast.learning}
         self._forget(np.ones(self.num_envs, np.bool_))
 
     def _forget(self, which: NDArray[np.bool_]) -> None:
-        if not hasattr(self, "_last"):
-            self._last = {seat: np.empty(self.num_envs, np.uint8) for seat in self.cast.learning}
         for unit in self.cast.units:
             for seat in unit.seats:
                 self._last[seat][which] = unit.choices
@@ -125,4 +124,5 @@ def _total(rewards: dict[str, NDArray[np.float64]], unit: Unit) -> NDArray[np.fl
 
 
 def _all(flags: dict[str, NDArray[np.bool_]], unit: Unit) -> NDArray[np.bool_]:
-    return np.logical_and.reduce([flags[seat] for seat in unit.seats])
+    everybody: NDArray[np.bool_] = np.all([flags[seat] for seat in unit.seats], axis=0)
+    return everybody

@@ -94,7 +94,7 @@ _OF_MODULES = ("explained_variance", "entropy", "learner")
 
 
 def gates_of(config: RunConfig, cast: Cast) -> list[Gate]:
-    """The scenario's gates; ``*`` stands for every learning seat, or for every network where a metric is a network's."""
+    """The scenario's gates; ``*`` stands for every learning seat, or every network where a metric is a network's."""
     gates = []
     for gate in config.scenario.gates:
         everybody = cast.modules if gate.metric.split("/")[0] in _OF_MODULES else cast.learning

@@ -140,7 +140,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         drawn = sample(logits.numpy().reshape(rows, -1), self.streams[name].uniform(seats).reshape(rows, 1))
         columns = (column.reshape(self.games, seats) for column in drawn)
         buffer.actions[t], buffer.logp[t], buffer.entropy[t] = columns
-        return buffer.actions[t]
+        chosen: Array = buffer.actions[t]
+        return chosen
 
     def _forward(self, name: str, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         net = self._net(name)
@@ -170,10 +171,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         return values
 
     def _finish(self, buffer: _Buffer) -> UnitBatch:
-        acted = buffer.alive.any(axis=2)
-        path = Trajectories(
-            buffer.rewards, buffer.values, buffer.next_values, buffer.terminated, self.boundary, acted
-        )
+        acted: NDArray[np.bool_] = np.any(buffer.alive, axis=2)
+        path = Trajectories(buffer.rewards, buffer.values, buffer.next_values, buffer.terminated, self.boundary, acted)
         gained = advantages(path, self.config.gamma, self.config.lambda_)
         logp, entropy = ((column * buffer.alive).sum(axis=2) for column in (buffer.logp, buffer.entropy))
         columns = (
@@ -181,12 +180,13 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         )  # fmt: skip
         # Everything is copied: the buffers are written again while the learner still reads this batch.
         if buffer.state.shape[1]:
-            by_game = (np.ascontiguousarray(column.swapaxes(0, 1)) for column in columns)
-            starts = np.ascontiguousarray(buffer.starts.T)
-            return UnitBatch(*by_game, buffer.first_state.numpy().copy(), starts)
-        rows = np.flatnonzero(acted.reshape(-1))
-        flat = (column.reshape(-1, *column.shape[2:]).take(rows, axis=0) for column in columns)
-        return UnitBatch(*flat, np.empty((len(rows), 0), np.float32), np.empty((len(rows), 0), np.bool_))
+            rows = [np.ascontiguousarray(column.swapaxes(0, 1)) for column in columns]
+            rows += [buffer.first_state.numpy().copy(), np.ascontiguousarray(buffer.starts.T)]
+            return UnitBatch(*rows)
+        living = np.flatnonzero(acted.reshape(-1))
+        rows = [column.reshape(-1, *column.shape[2:]).take(living, axis=0) for column in columns]
+        rows += [np.empty((len(living), 0), np.float32), np.empty((len(living), 0), np.bool_)]
+        return UnitBatch(*rows)
 
     def weights_hash(self) -> dict[str, str]:
         """Fingerprint of each module's weights."""

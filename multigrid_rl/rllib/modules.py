@@ -33,7 +33,7 @@ class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
     def setup(self) -> None:
         """Build the network."""
         config = self.model_config
-        self.net = network_of(config["unit"], config["architecture"], config["seed"])
+        self.net: Any = network_of(config["unit"], config["architecture"], config["seed"])
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
         if self.net.state_size:

@@ -83,9 +83,10 @@ def warm_up(config: RunConfig) -> None:
     env = env_factory(config).build(1, 0)
     actions = {}
     for unit in env.cast.units:
-        network = network_of(unit, config.model.model_dump())
+        network: Any = network_of(unit, config.model.model_dump())
         tokens = torch.from_numpy(np.ascontiguousarray(env.observations()[unit.name]))
-        logits, values = network(tokens, torch.zeros(1, network.state_size))[:2] if network.state_size else network(tokens)
+        memory = (torch.zeros(1, network.state_size),) if network.state_size else ()
+        logits, values, *_ = network(tokens, *memory)
         (logits.sum() + values.sum()).backward()
         seats = len(unit.seats)
         drawn = sample(logits.detach().numpy().reshape(seats, -1), np.zeros((seats, 1)))

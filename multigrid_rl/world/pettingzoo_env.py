@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from multigrid_rl.config import ConfigError, load_scenario
-from multigrid_rl.types import GameSpec
+from multigrid_rl.types import RULE_SETS, GameSpec
 from multigrid_rl.world.constants import AGENT, CELL, DONE, HEIGHT, WIDTH, decode
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import living_agents, render_frame
@@ -41,12 +42,12 @@ def parallel_env(scenario: str = "1v1", *, render_mode: str | None = None, rules
         ValueError: unknown render mode.
     """
     chosen = load_scenario(scenario)
-    game = chosen.game
+    spec = chosen.spec
     if rules is not None:
-        if rules not in ("fair", "classic"):
-            raise ConfigError(f"rules={rules}: allowed is fair, classic")
-        game = game.model_copy(update={"rules": rules})
-    return RedBlueDoors(chosen.name, game.spec(), render_mode)
+        if rules not in RULE_SETS:
+            raise ConfigError(f"rules={rules}: allowed is {', '.join(RULE_SETS)}")
+        spec = replace(spec, rules=RULE_SETS[rules])
+    return RedBlueDoors(chosen.name, spec, render_mode)
 
 
 class RedBlueDoors(ParallelEnv):

@@ -1,0 +1,261 @@
+"""What a run's configuration may say: names, types, bounds, and which choices fit together.
+
+Values are in yaml, below ``configs/``; a test holds that both name the same keys.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from multigrid_rl.types import RULE_SETS, GameSpec
+
+LEARN = "learn"
+#: Largest network, in a run and in a frozen player's card.
+MAX_UNITS = 4096
+MAX_LAYERS = 8
+
+
+class ConfigError(ValueError):
+    """A mistake in what the user asked for; the message is one line naming key, value and what is allowed."""
+
+
+def data_root() -> Path:
+    """Folder that holds ``configs/`` and ``checkpoints/``: inside an installed wheel, or the project itself."""
+    packaged = Path(__file__).parent / "_data"
+    return packaged if packaged.is_dir() else Path(__file__).parent.parent
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_flag_as_number(cls, values: Any) -> Any:
+        # pydantic would read true as 1: whole classes trained without parallelism because of such a flag.
+        for name, value in values.items() if isinstance(values, dict) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field is not None and field.annotation in (int, float):
+                kind = "integer" if field.annotation is int else "number"
+                raise ValueError(f"{name}={value}: allowed is a valid {kind}")
+        return values
+
+
+class GameConfig(_Part):
+    """One configuration of the game; see ``types.GameSpec``."""
+
+    blue: int = Field(ge=0, le=4)
+    red: int = Field(ge=1, le=4)
+    obstacle: bool
+    random_keys: bool
+    death_match: bool
+    max_steps: int = Field(ge=1, le=100_000)
+    view_size: Literal[3, 5, 7]
+    mission_observed: bool
+    rules: Literal["fair", "classic"]
+
+    def spec(self) -> GameSpec:
+        """The specification that the engine reads."""
+        values = self.model_dump()
+        values["rules"] = RULE_SETS[self.rules]
+        return GameSpec(**values)
+
+
+class GateConfig(_Part):
+    """One gate; exactly one of ``at_most`` and ``at_least``. ``*`` in the metric stands for every learning seat."""
+
+    metric: str
+    at_most: float | None = None
+    at_least: float | None = None
+    hold: Literal["every", "mean", "share"] = "every"
+    share: float = Field(default=0.95, gt=0, le=1)
+    window: int = Field(default=100_000, ge=1)
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> GateConfig:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError(f"gate on {self.metric}: allowed is exactly one of at_most and at_least")
+        return self
+
+
+class ScenarioConfig(_Part):
+    """A game, who sits where, and what training must reach; or an environment of the multigrid package by its id."""
+
+    name: str = ""
+    description: str
+    aliases: tuple[str, ...] = ()
+    game: GameConfig | None = None
+    env_id: str | None = None
+    agents: int = Field(default=1, ge=1, le=4)
+    seats: dict[str, str | dict[str, float]] = {}
+    gates: tuple[GateConfig, ...] = ()
+
+    @model_validator(mode="after")
+    def _seats_fit(self) -> ScenarioConfig:
+        if (self.game is None) == (self.env_id is None):
+            raise ValueError("allowed is exactly one of game and env_id")
+        if self.game is None:
+            return self
+        expected = self.game.spec().seats
+        if tuple(sorted(self.seats)) != tuple(sorted(expected)):
+            raise ValueError(f"seats are {', '.join(self.seats)}; this game's seats are {', '.join(expected)}")
+        for seat, names in self.seats.items():
+            if isinstance(names, dict) and (not names or LEARN in names or min(names.values()) <= 0):
+                raise ValueError(f"seats.{seat}={names}: allowed is a mapping of players to weights above 0")
+        return self
+
+    @property
+    def spec(self) -> GameSpec:
+        """The game. Raises ``ValueError`` for an environment of another package."""
+        if self.game is None:
+            raise ValueError(f"scenario={self.name}: env_id={self.env_id} is no red/blue-door game")
+        return self.game.spec()
+
+    @property
+    def learning(self) -> dict[str, str]:
+        """Seats that learn, in index order, with their teams."""
+        if self.game is None:
+            return {f"agent_{k}": "agents" for k in range(self.agents)}
+        return {seat: self.spec.team_of(seat) for seat in self.spec.seats if self.seats[seat] == LEARN}
+
+    @property
+    def opponents(self) -> dict[str, dict[str, float]]:
+        """For each seat that players fill: player name -> weight among the players that take turns there."""
+        if self.game is None:
+            return {}
+        rows = {seat: self.seats[seat] for seat in self.spec.seats if self.seats[seat] != LEARN}
+        return {seat: names if isinstance(names, dict) else {names: 1.0} for seat, names in rows.items()}
+
+
+class TrainConfig(_Part):
+    """PPO and its batch. The meaning of each key stands beside its value in ``configs/train/ppo.yaml``."""
+
+    until: int = Field(ge=1)
+    stop_when_held: bool
+    num_envs: int = Field(ge=1)
+    num_steps: int = Field(ge=1)
+    epochs: int = Field(ge=1)
+    minibatch_size: int = Field(ge=1)
+    lr: float = Field(gt=0)
+    lr_final: float = Field(gt=0)
+    gamma: float = Field(gt=0, le=1)
+    lam: float = Field(ge=0, le=1)
+    clip: float = Field(gt=0)
+    vf_coef: float = Field(ge=0)
+    entropy_coef: float = Field(ge=0)
+    entropy_final: float = Field(ge=0)
+    entropy_decay: int = Field(ge=1)
+    grad_clip: float = Field(gt=0)
+    torch_threads: int = Field(ge=0)
+    shaping: str | None = None
+    bonus: dict[str, dict[str, float]] = {}
+    checkpoint_every: int = Field(ge=1)
+
+    @field_validator("until", "entropy_decay", "checkpoint_every", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    @property
+    def batch_size(self) -> int:
+        """Environment steps of one iteration: ``num_envs * num_steps``."""
+        return self.num_envs * self.num_steps
+
+
+class ModelConfig(_Part):
+    """The network."""
+
+    name: Literal["mlp", "gru", "lstm"]
+    hidden: tuple[int, ...] = Field(min_length=1, max_length=MAX_LAYERS)
+    activation: Literal["tanh", "relu"] = "tanh"
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the network has memory."""
+        return self.name != "mlp"
+
+    @field_validator("hidden")
+    @classmethod
+    def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if any(not 1 <= units <= MAX_UNITS for units in value):
+            raise ValueError(f"allowed is at least 1 unit and at most {MAX_UNITS} in each layer")
+        return value
+
+
+class ClusterConfig(_Part):
+    """Where games are played."""
+
+    num_env_runners: int = Field(ge=0)
+
+
+class RunConfig(_Part):
+    """Everything that decides a run."""
+
+    scenario: ScenarioConfig
+    train: TrainConfig
+    model: ModelConfig
+    cluster: ClusterConfig
+    scheme: Literal["dtde", "ctde", "ctce"]
+    shared: bool
+    experiment: str | None = None
+    seed: int = Field(ge=0, lt=2**31)
+    run_dir: str | None = None
+    checkpoints: str | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunConfig:
+        train, runners = self.train, self.cluster.num_env_runners
+        _require(bool(self.scenario.learning), "scenario.seats", dict(self.scenario.seats), "at least one seat: learn")
+        self._check_scheme()
+        cpus = available_cpus()
+        _require(runners <= cpus, "cluster.num_env_runners", runners, f"0 to {cpus}, the CPUs of this machine")
+        shares = max(runners, 1)
+        _require(train.num_envs % shares == 0, "train.num_envs", train.num_envs, f"a multiple of {shares} env runners")
+        _require(
+            train.minibatch_size <= train.batch_size,
+            "train.minibatch_size",
+            train.minibatch_size,
+            f"at most num_envs * num_steps = {train.batch_size}",
+        )
+        if self.model.recurrent:
+            whole = train.minibatch_size % train.num_steps == 0
+            allowed = f"a multiple of num_steps={train.num_steps}: a network with memory learns whole sequences"
+            _require(whole, "train.minibatch_size", train.minibatch_size, allowed)
+            _require(
+                len(self.model.hidden) == 1, "model.hidden", list(self.model.hidden), "one size for a recurrent core"
+            )
+        return self
+
+    def _check_scheme(self) -> None:
+        scenario = self.scenario
+        learning = list(scenario.learning.values())
+        if self.scheme != "dtde":
+            for team in dict.fromkeys(learning):
+                if scenario.game is not None:
+                    mates = [seat for seat in scenario.spec.seats if scenario.spec.team_of(seat) == team]
+                else:
+                    mates = list(scenario.learning)
+                whole = all(seat in scenario.learning for seat in mates)
+                _require(len(mates) > 1, "scheme", self.scheme, f"dtde: team {team} of {scenario.name} has one agent")
+                _require(whole, "scheme", self.scheme, f"dtde: not every agent of team {team} learns")
+        if self.shared:
+            _require(self.scheme != "ctce", "shared", self.shared, "false: under ctce a team is one agent")
+            several = any(learning.count(team) > 1 for team in learning)
+            _require(several, "shared", self.shared, f"false: no team of {scenario.name} has two agents that learn")
+
+    def checkpoint_root(self) -> Path:
+        """Folder of frozen players."""
+        return Path(self.checkpoints) if self.checkpoints else data_root() / "checkpoints"
+
+
+def _require(condition: bool, key: str, value: Any, allowed: str) -> None:
+    if not condition:
+        raise ConfigError(f"{key}={value}: allowed is {allowed}")
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
