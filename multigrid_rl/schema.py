@@ -168,14 +168,14 @@ class TrainConfig(_Part):
 class ModelConfig(_Part):
     """The network."""
 
-    name: Literal["mlp", "gru", "lstm"]
+    name: Literal["mlp", "embedding", "cnn", "gru", "lstm"]
     hidden: tuple[int, ...] = Field(min_length=1, max_length=MAX_LAYERS)
     activation: Literal["tanh", "relu"] = "tanh"
 
     @property
     def recurrent(self) -> bool:
         """Whether the network has memory."""
-        return self.name != "mlp"
+        return self.name in ("gru", "lstm")
 
     @field_validator("hidden")
     @classmethod
@@ -230,6 +230,8 @@ class RunConfig(_Part):
         return self
 
     def _check_scheme(self) -> None:
+        if self.scheme == "ctde" and self.model.name in ("embedding", "cnn"):
+            _require(False, "model", self.model.name, "mlp, gru or lstm with scheme=ctde: it has no central critic")
         scenario = self.scenario
         learning = list(scenario.learning.values())
         if self.scheme != "dtde":

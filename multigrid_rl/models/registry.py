@@ -10,10 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from multigrid_rl.config import MAX_LAYERS, MAX_UNITS
+from multigrid_rl.models.cells import CellActorCritic
 from multigrid_rl.models.mlp import ACTIVATIONS, MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
 
-ARCHITECTURES = ("mlp", "gru", "lstm")
+ARCHITECTURES = ("mlp", "embedding", "cnn", "gru", "lstm")
+RECURRENT = ("gru", "lstm")
+CELL_WISE = ("embedding", "cnn")
 #: Weights that only a central critic has: a player does not need them.
 CENTRAL = "central"
 
@@ -51,12 +54,16 @@ def build(
     hidden = architecture.get("hidden")
     sizes = hidden if isinstance(hidden, (list, tuple)) else []
     good = all(type(units) is int and 1 <= units <= MAX_UNITS for units in sizes)
-    layers = MAX_LAYERS if name == "mlp" else 1
+    layers = 1 if name in RECURRENT else MAX_LAYERS
     if not 1 <= len(sizes) <= layers or not good:
         allowed = f"a list of 1 to {MAX_UNITS} units per layer, at most {layers} layer(s)"
         raise ArchitectureError(f"architecture.hidden={hidden}: allowed is {allowed}")
     generator = torch.Generator().manual_seed(seed)
-    if name != "mlp":
+    if name in CELL_WISE:
+        if central:
+            raise ArchitectureError(f"architecture.name={name}: has no central critic; allowed is mlp, gru, lstm")
+        return CellActorCritic(categories, actions, tuple(sizes), name == "cnn", generator)
+    if name in RECURRENT:
         return RecurrentActorCritic(categories, actions, name, sizes[0], central, generator)
     activation = architecture.get("activation")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:

@@ -1,0 +1,133 @@
+"""Do the recipes hold their gates, seed by seed? Trains as users do, plays the exported policies, writes docs/results/.
+
+python -m benchmarks.results                 # everything; hours on a small machine
+python -m benchmarks.results --only 1v1 --seeds 0 1 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import page, summary
+from multigrid_rl.judge.evaluation import MODES, replay_policy
+from multigrid_rl.metrics import outcome_shares
+from multigrid_rl.world.constants import BLUE, RED
+
+RESULTS = Path("docs/results")
+#: Games of a policy check, and the seed that training never used.
+CHECK_EPISODES = 1000
+CHECK_SEED = 1_000_000
+
+
+@dataclass(frozen=True)
+class Study:
+    """One recipe over seeds.
+
+    Attributes:
+        name: of the page in ``docs/results``.
+        overrides: of ``multigrid-rl train``.
+        seeds: how many, from 0 on.
+        required: what has to be shown, or empty for "best result".
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    seeds: int = 3
+    required: str = ""
+
+
+STUDIES = (
+    Study("single-obstacle", ("scenario=single-obstacle",), 10, "at least 9 of 10 seeds, median under 2 M steps"),
+    Study("1v1", ("scenario=1v1",), 10, "at least 9 of 10 seeds, median under 600,000 steps"),
+    Study("coop-ctde", ("scenario=coop", "scheme=ctde"), 10, "at least 9 of 10 seeds, median under 1 M steps"),
+    Study("2v2-ctce", ("scenario=2v2", "scheme=ctce"), 10, "at least 9 of 10 seeds, median under 528,000 steps"),
+    Study("single-obstacle-gru", ("experiment=single-obstacle-gru",)),
+    Study("single", ("scenario=single",)),
+    Study("1v1-adept", ("experiment=1v1-adept",)),
+    Study("1v1-master", ("experiment=1v1-master",)),
+    Study("coop-dtde", ("scenario=coop", "scheme=dtde")),
+    Study("coop-ctce", ("scenario=coop", "scheme=ctce")),
+    Study("2v2-dtde", ("scenario=2v2", "scheme=dtde")),
+    Study("2v2-ctde", ("scenario=2v2", "scheme=ctde")),
+    Study("2v2-adept", ("experiment=2v2-adept-ctce",)),
+    Study("2v2-deathmatch", ("scenario=2v2-deathmatch",)),
+)
+
+
+def command_of(study: Study, seed: int) -> list[str]:
+    """The command line of one seed, as a user types it."""
+    return ["multigrid-rl", "train", *study.overrides, f"seed={seed}"]
+
+
+def one_run(study: Study, seed: int, folder: Path) -> dict[str, Any]:
+    """Train one seed in a process of its own, unless its folder is there already; returns its row."""
+    run = folder / study.name / f"seed{seed}"
+    if not (run / "verdict.json").exists():
+        program, *arguments = command_of(study, seed)
+        subprocess.run(
+            [str(Path(sys.executable).parent / program), *arguments, f"run_dir={run}"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    row: dict[str, Any] = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
+    row["provenance"] = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
+    row["policy"] = {mode: policy_check(run, mode) for mode in MODES}
+    told = f"held at {row['env_steps_to_held']:,}" if row["held"] else f"not held within {row['env_steps']:,}"
+    print(f"{study.name} seed {seed}: {told} ({row['env_steps_per_s']:,.0f} steps/s)", flush=True)
+    return row
+
+
+def policy_check(run: Path, mode: Any) -> dict[str, Any]:
+    """Length, returns and wins of the exported policies over fresh games."""
+    config, table = replay_policy(run, episodes=CHECK_EPISODES, seed=CHECK_SEED, mode=mode)
+    spec = config.scenario.spec
+    teams = {team: [a for a, seat in enumerate(spec.seats) if spec.team_of(seat) == team] for team in ("red", "blue")}
+    means = table.returns.mean(axis=0)
+    team = next(iter(config.scenario.learning.values()))
+    win, draw, loss = outcome_shares(table.winner, RED if team == "red" else BLUE)
+    return {
+        "episodes": table.episodes,
+        "length": float(table.length.mean()),
+        "returns": {seat: float(means[spec.seats.index(seat)]) for seat in config.scenario.learning},
+        "team_return": float(means[teams[team]].sum()),
+        "win": win,
+        "draw": draw,
+        "loss": loss,
+    }
+
+
+def main() -> None:
+    """Run the chosen studies and write their pages, their data, and the summary of all data that is there."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=[s.name for s in STUDIES], default=[s.name for s in STUDIES])
+    parser.add_argument("--seeds", type=int, nargs="+", help="instead of each study's own")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; more than 1 spoils the seconds")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/results"), help="folder of the runs; done ones are kept"
+    )
+    options = parser.parse_args()
+    for study in (s for s in STUDIES if s.name in options.only):
+        seeds = options.seeds or list(range(study.seeds))
+        with ThreadPoolExecutor(options.jobs) as pool:
+            rows = list(pool.map(lambda seed, its=study: one_run(its, seed, options.runs), seeds))
+        command = " ".join(command_of(study, 0)[:-1]) + " seed=SEED"
+        told = {"study": study.name, "command": command, "required": study.required, "jobs": options.jobs, "rows": rows}
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        (RESULTS / f"{study.name}.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        (RESULTS / f"{study.name}.md").write_text(page(told), encoding="utf-8")
+    known = [RESULTS / f"{study.name}.json" for study in STUDIES]
+    told_all = [json.loads(path.read_text(encoding="utf-8")) for path in known if path.exists()]
+    (RESULTS / "README.md").write_text(summary(told_all), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Networks that share what they know about a cell: one embedding for all cells, dense or convolutional after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from math import isqrt
+
+import torch
+from torch import Tensor, nn
+
+#: Numbers that stand for one token.
+EMBEDDING = 8
+CHANNELS = (16, 32)
+_SMALLEST_VIEW = 3
+
+
+class CellActorCritic(nn.Module):
+    """Separate policy and value towers over embedded tokens.
+
+    Tokens with the same number of values share one embedding table. With ``convolution``, runs of tokens that form a
+    square view pass through two 3x3 convolutions first; all other tokens go to the dense layers directly.
+
+    Args:
+        categories: number of values of each of the ``D`` tokens.
+        actions: number of logits.
+        hidden: units of each dense layer, in both towers.
+        convolution: convolve views.
+        generator: source of the initial weights.
+    """
+
+    #: No memory between steps.
+    state_size = 0
+
+    def __init__(
+        self,
+        categories: Sequence[int],
+        actions: int,
+        hidden: Sequence[int],
+        convolution: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.policy = _Tower(categories, hidden, actions, convolution)
+        self.value = _Tower(categories, hidden, 1, convolution)
+        for tower, gain in ((self.policy, 0.01), (self.value, 1.0)):
+            tower.initialise(gain, generator)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Integer tokens (B, D) to logits (B, K) and values (B,)."""
+        codes = tokens.long()
+        values: Tensor = self.value(codes)
+        return self.policy(codes), values.squeeze(-1)
+
+
+class _Tower(nn.Module):
+    def __init__(self, categories: Sequence[int], hidden: Sequence[int], outputs: int, convolution: bool) -> None:
+        super().__init__()
+        kinds = sorted(set(categories))
+        self.tables = nn.ModuleDict({str(kind): nn.Embedding(kind, EMBEDDING) for kind in kinds})
+        self.runs = _runs(categories)
+        views = [convolution and isqrt(size) ** 2 == size and size >= _SMALLEST_VIEW**2 for _, _, size in self.runs]
+        self.views = views
+        self.convolve = nn.Sequential(
+            nn.Conv2d(EMBEDDING, CHANNELS[0], 3, padding=1),
+            nn.Tanh(),
+            nn.Conv2d(CHANNELS[0], CHANNELS[1], 3),
+            nn.Tanh(),
+        )
+        if not any(views):
+            self.convolve = nn.Sequential()
+        width = sum(
+            CHANNELS[1] * (isqrt(size) - 2) ** 2 if view else EMBEDDING * size
+            for (_, _, size), view in zip(self.runs, views, strict=True)
+        )
+        layers: list[nn.Module] = []
+        for units in hidden:
+            layers += [nn.Linear(width, units), nn.Tanh()]
+            width = units
+        self.dense = nn.Sequential(*layers, nn.Linear(width, outputs))
+
+    def initialise(self, gain: float, generator: torch.Generator) -> None:
+        """Orthogonal weights, the last layer scaled by ``gain``."""
+        layers = [layer for layer in self.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+        for table in self.tables.values():
+            assert isinstance(table, nn.Embedding)
+            nn.init.normal_(table.weight, generator=generator)
+        for layer in layers:
+            last = layer is self.dense[-1]
+            nn.init.orthogonal_(layer.weight, gain if last else 2**0.5, generator=generator)
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        parts = []
+        for (kind, first, size), view in zip(self.runs, self.views, strict=True):
+            embedded = self.tables[str(kind)](codes[:, first : first + size])
+            if view:
+                side = isqrt(size)
+                embedded = self.convolve(embedded.view(-1, side, side, EMBEDDING).permute(0, 3, 1, 2))
+            parts.append(embedded.flatten(1))
+        output: Tensor = self.dense(torch.cat(parts, dim=1))
+        return output
+
+
+def _runs(categories: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Runs of equal numbers of values, as (number of values, first token, tokens)."""
+    runs, first = [], 0
+    for kind, group in groupby(categories):
+        size = len(list(group))
+        runs.append((kind, first, size))
+        first += size
+    return runs
