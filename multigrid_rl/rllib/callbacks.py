@@ -17,7 +17,7 @@ ROW = "multigrid_rl"
 
 
 def episode_metrics(table: EpisodeTable, cast: Cast) -> dict[str, float]:
-    """Means over finished episodes (at least one) for the learning seats and their teams."""
+    """Means over finished episodes (at least one) for the learning seats and for every team."""
     row = {"report_episodes": float(table.episodes), "episode_len_mean": float(table.length.mean())}
     returns = dict(zip(cast.seats, table.returns.mean(axis=0).tolist(), strict=True))
     for seat in cast.learning:
@@ -28,7 +28,7 @@ def episode_metrics(table: EpisodeTable, cast: Cast) -> dict[str, float]:
         for name, event in BEHAVIOUR.items():
             if event in cast.events:
                 row[f"behaviour/{seat}/{name}"] = float(table.events[:, a, cast.events.index(event)].mean())
-    for team in dict.fromkeys(cast.teams[cast.seats.index(seat)] for seat in cast.learning):
+    for team in dict.fromkeys(cast.teams):
         row[f"team_return_mean/{team}"] = sum(returns[seat] for seat in cast.members(team))
     return row
 
