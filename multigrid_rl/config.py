@@ -124,11 +124,12 @@ def _with_scenario_id(overrides: list[str]) -> list[str]:
 
 
 def _own_recipe(overrides: list[str]) -> list[str]:
-    # A scenario's own recipe is the file of its name; one for a certain scheme carries the scheme in its name.
+    # A scenario's own recipe is the file of its name; a scheme may have one of its own.
     given = dict(override.split("=", 1) for override in overrides)
     scenario = given.get("scenario", "1v1")
-    recipe = f"{scenario}-{given['scheme']}" if "scheme" in given else scenario
-    return [f"experiment={recipe}"] if recipe in experiment_names() else []
+    known = experiment_names()
+    names = [name for name in (f"{scenario}-{given.get('scheme', '')}", scenario) if name in known]
+    return [f"experiment={names[0]}"] if names else []
 
 
 def _check_choice(key: str, value: str) -> None:

@@ -79,7 +79,7 @@ def outcome_shares(winner: NDArray[np.int8], team: int) -> tuple[float, float, f
     """
     win = float(np.mean(winner == team))
     draw = float(np.mean(winner < 0))
-    return win, draw, 1.0 - win - draw
+    return win, draw, max(0.0, 1.0 - win - draw)  # rounding must not make it -0.0
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:

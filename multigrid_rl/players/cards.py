@@ -194,8 +194,13 @@ def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
         raise PlayerError(
             f"player {card.name} does not fit seat {seat}: it plays a team of {card.members}, this one has {len(team)}"
         )
+    if card.actions != len(ACTIONS):
+        raise PlayerError(
+            f"player {card.name} does not fit seat {seat}: it chooses among {card.actions} actions, this game has "
+            f"{len(ACTIONS)}"
+        )
     needed = token_categories(spec) * card.members
-    if card.observation.categories != needed or card.actions != len(ACTIONS):
+    if card.observation.categories != needed:
         raise PlayerError(
             f"player {card.name} does not fit seat {seat}: it reads views of size {card.observation.view_size} "
             f"({len(card.observation.categories)} tokens), this game shows size {spec.view_size} ({len(needed)} tokens)"

@@ -51,6 +51,8 @@ def measure(
     tables: list[tuple[EpisodeTable, int]] = []
     for k, (team, code) in enumerate(sides):
         games = (*share, episodes - sum(share))[k]
+        if games == 0:
+            continue
         players = side(catalogue, name, spec, team)
         if spec.blue:
             players |= side(catalogue, opponent, spec, "blue" if team == "red" else "red")
