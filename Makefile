@@ -6,9 +6,8 @@ READY := $(VENV)/.ready
 
 SCENARIO ?= 1v1
 ARGS ?=
-SEEDS ?= 0 1 2
 
-.PHONY: help setup train test check bench-world prove-gates players clean
+.PHONY: help setup train test check bench-world explain results prove-multigrid players clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -40,8 +39,14 @@ check: $(READY)  ## lint, strict types, import law
 bench-world: $(READY)  ## speed of the game engine; the last line is JSON
 	$(BIN)/python -m benchmarks.world
 
-prove-gates: $(READY)  ## make prove-gates SCENARIO=1v1 SEEDS="0 1 2": gates over seeds, written to docs/results/
-	$(BIN)/python -m benchmarks.gates --scenario $(SCENARIO) --seeds $(SEEDS)
+explain: $(READY)  ## make explain SCENARIO=coop: what the sizes of a run are and mean
+	$(BIN)/multigrid-rl explain scenario=$(SCENARIO) $(ARGS)
+
+results: $(READY)  ## every recipe over seeds, hours; one of them: make results ARGS="--only 1v1 --seeds 0 1 2"
+	$(BIN)/python -m benchmarks.results $(ARGS)
+
+prove-multigrid: $(READY)  ## make prove-multigrid SEEDS="0 1 2": environments of the multigrid package, trained and random
+	$(BIN)/python -m benchmarks.multigrid --seeds $(SEEDS)
 
 clean:  ## remove the virtual environment and caches, never runs or checkpoints
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

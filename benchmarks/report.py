@@ -15,7 +15,8 @@ def page(told: dict[str, Any]) -> str:
         lines += [f"Required: {told['required']}.", ""]
     commits = sorted({row["provenance"]["commit"] or "unknown" for row in rows})
     lines += [
-        f"Command of each row: `{told['command']}` (all of them: `python -m benchmarks.results --only {told['study']}`,",
+        f"Command of each row: `{told['command']}`",
+        f"(all of them: `python -m benchmarks.results --only {told['study']}`,",
         f"{told['jobs']} run(s) at a time on a shared 2-core machine: steps are exact, seconds are not).",
         f"Opponents: {_opponents(provenance['opponents'])}. Commit {', '.join(commits)}.",
         "Versions: " + ", ".join(f"{name} {number}" for name, number in provenance["versions"].items()) + ".",
@@ -92,10 +93,12 @@ def summary(studies: list[dict[str, Any]]) -> str:
     lines = [
         "# Results",
         "",
-        "Made by `make results`; each page has the command, versions, a row for each seed and the exported policies' games.",
+        "Made by `make results`; each page has the command, versions, a row for each seed and the exported policies'",
+        "games.",
         "Length, return and win are medians over seeds of means over 1000 fresh games with drawn actions.",
         "",
-        "| study | required | seeds held | median env steps to held | length | team return | win | argmax: length, return, win |",
+        "| study | required | seeds held | median env steps to held | length | team return | win "
+        "| argmax: length, return, win |",
         "|---|---|---|--:|--:|--:|--:|---|",
     ]
     for told in studies:
@@ -111,7 +114,8 @@ def summary(studies: list[dict[str, Any]]) -> str:
             + " | ".join(
                 [_middle(drawn, "length", ".1f"), _middle(drawn, "team_return", ".2f"), _middle(drawn, "win", ".1%")]
             )
-            + f" | {_middle(likely, 'length', '.1f')}, {_middle(likely, 'team_return', '.2f')}, {_middle(likely, 'win', '.1%')} |"
+            + f" | {_middle(likely, 'length', '.1f')}, {_middle(likely, 'team_return', '.2f')}, "
+            + f"{_middle(likely, 'win', '.1%')} |"
         )
     return "\n".join([*lines, ""])
 

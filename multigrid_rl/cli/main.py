@@ -61,6 +61,19 @@ def train(
 
 
 @app.command()
+def explain(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Hydra overrides, as for train: scenario=coop train.epochs=8")
+    ] = None,
+) -> None:
+    """Say what the sizes of a run are and mean, without starting it."""
+    from multigrid_rl.cli.explain import explain as explain_run  # noqa: PLC0415
+
+    with one_line_errors():
+        explain_run(list(overrides or []))
+
+
+@app.command()
 def players(
     measure: Annotated[
         int, typer.Option(help="Play so many games against random now instead of quoting the catalogue.")
@@ -114,6 +127,36 @@ def freeze(
         f"{won.episodes} games against {won.opponent}: win {won.win:.1%}, draw {won.draw:.1%}, loss {won.loss:.1%} "
         f"(random itself: win {base.win:.1%}, draw {base.draw:.1%}, loss {base.loss:.1%})"
     )
+
+
+@app.command()
+def overlay(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    reference: Annotated[
+        str | None, typer.Option(help="Recipe with reference curves, or their file; the run's own recipe by default.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="PNG to write.")] = Path("overlay.png"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the PNG if it exists.")] = False,
+) -> None:
+    """Draw a run over its recipe's reference curves and say how they compare."""
+    from multigrid_rl.cli.curves import overlay as draw  # noqa: PLC0415
+
+    with one_line_errors():
+        draw(run, reference, output, force=force)
+
+
+@app.command()
+def reference(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs that differ only in the seed.")],
+    name: Annotated[str, typer.Option(help="Recipe whose curves these are.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="JSON to write.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the JSON if it exists.")] = False,
+) -> None:
+    """Make reference curves out of finished runs of one recipe with different seeds."""
+    from multigrid_rl.cli.curves import make_reference  # noqa: PLC0415
+
+    with one_line_errors():
+        make_reference(runs, name, output, force=force)
 
 
 @app.command("verify-trace")

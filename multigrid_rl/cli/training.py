@@ -16,6 +16,7 @@ from rich.markup import escape
 
 from multigrid_rl.cli.live import Progress
 from multigrid_rl.config import ConfigError, RunConfig, compose, default_run_dir
+from multigrid_rl.sizes import Sizes
 
 SCHEMES = {
     "dtde": "dtde: each agent on its own",
@@ -37,7 +38,7 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
     console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     console.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     # The players are loaded and checked before Ray starts: a damaged file costs a second, not a minute.
-    from multigrid_rl.rllib.build import env_factory, learner_threads  # noqa: PLC0415
+    from multigrid_rl.players.factories import env_factory  # noqa: PLC0415
 
     factory = env_factory(config)
     console.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
@@ -46,7 +47,7 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
         factory.build(1, 0)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    for line in preflight(config, seated, learner_threads(config), path):
+    for line in preflight(config, seated, Sizes(config, {}).learner_threads, path):
         console.print(line, markup=False)
     from multigrid_rl.rllib.record import RunFolder  # noqa: PLC0415
     from multigrid_rl.rllib.train import train  # noqa: PLC0415

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from multigrid_rl.config import ConfigError
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Seated
-from multigrid_rl.players.factory import MatchFactory, seat_players
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.players.factory import seat_players
 from multigrid_rl.players.freeze import run_player
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import play_episodes
@@ -52,15 +53,7 @@ def replay_policy(
         ConfigError, PlayerError: no run, no such checkpoint, a damaged player.
     """
     config = read_run(run)
-    factory = MatchFactory(
-        spec=config.scenario.spec,
-        opponents=config.scenario.opponents,
-        checkpoints=config.checkpoint_root(),
-        hashes={},
-        seed=seed,
-        scheme=config.scheme,
-        shared=config.shared,
-    )
+    factory = env_factory(config)
     seated = factory.load()
     for unit in factory.cast.units:
         folder = run_player(run, unit.module, checkpoint)

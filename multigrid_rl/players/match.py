@@ -167,7 +167,10 @@ class Match:
             for bench in self._benches:
                 bench.restart(step.done)
             self._draw_players(step.done)
-        reward = step.reward if self._shaping is None else self._shaping(step.events, step.reward)
+        reward = step.reward
+        if self._shaping is not None:
+            # Whoever is out of the game earns nothing more: a team with a joint action would be paid for its dead.
+            reward = np.where(step.acted, self._shaping(step.events, step.reward), 0.0)
         return BatchedStep(
             observations=self._shown(step.tokens),
             final_observations=self._shown(step.final_tokens),

@@ -124,7 +124,8 @@ class BatchPPO(PPO):
             minibatch_size=self.config.minibatch_size,
             shuffle_batch_per_epoch=True,
         )
-        self.gradient_steps += self.config.num_epochs * -(-rows // self.config.minibatch_size)
+        # RLlib cuts minibatches out of all epochs in a row: only the very last one may be short.
+        self.gradient_steps += -(-self.config.num_epochs * rows // self.config.minibatch_size)
         return _learner_metrics(results[0], list(batches))
 
     def send_weights(self) -> None:

@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from ray.rllib.algorithms.ppo import PPOConfig
 
-from multigrid_rl.config import RunConfig, available_cpus
+from multigrid_rl.config import RunConfig
 from multigrid_rl.gates import Gate
-from multigrid_rl.players.factory import MatchFactory
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.callbacks import GateCallback
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import CategoricalPPOLearner
 from multigrid_rl.rllib.modules import module_specs
+from multigrid_rl.sizes import Sizes
 from multigrid_rl.types import Cast, EnvFactory
-
-
-def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> MatchFactory:
-    """The recipe for this run's environments."""
-    return MatchFactory(
-        spec=config.scenario.spec,
-        opponents=config.scenario.opponents,
-        checkpoints=config.checkpoint_root(),
-        hashes=hashes or {},
-        seed=config.seed,
-        scheme=config.scheme,
-        shared=config.shared,
-        shaping=config.train.shaping,
-        bonus=config.train.bonus,
-    )
-
-
-def learner_threads(config: RunConfig) -> int:
-    """Torch threads of the learner: as configured, or the cores that the env runners leave, at least one."""
-    return config.train.torch_threads or max(1, available_cpus() - config.cluster.num_env_runners)
 
 
 def algorithm_config(config: RunConfig, factory: EnvFactory) -> PPOConfig:
     """The RLlib configuration of a run."""
     train, runners = config.train, config.cluster.num_env_runners
     cast = factory.cast
+    sizes = Sizes(config, Counter(unit.module for unit in cast.units))
     spec = module_specs(cast, config.model.model_dump(), config.seed)
     one = spec.rl_module_specs[cast.modules[0]]
     return (
@@ -51,7 +33,7 @@ def algorithm_config(config: RunConfig, factory: EnvFactory) -> PPOConfig:
             action_space=one.action_space,
             env_config={
                 "factory": factory,
-                "num_envs": train.num_envs // max(runners, 1),
+                "num_envs": sizes.games_per_sampler,
                 "num_steps": train.num_steps,
                 "gates": gates_of(config, cast),
             },
@@ -81,7 +63,7 @@ def algorithm_config(config: RunConfig, factory: EnvFactory) -> PPOConfig:
             grad_clip_by="global_norm",
             num_epochs=train.epochs,
             # A row of the batch is a step, or a whole sequence for a network with memory.
-            minibatch_size=train.minibatch_size // (train.num_steps if config.model.recurrent else 1),
+            minibatch_size=sizes.sequences_per_minibatch if config.model.recurrent else train.minibatch_size,
             train_batch_size=train.batch_size,
         )
         .callbacks(GateCallback)

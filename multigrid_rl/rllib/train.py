@@ -18,12 +18,14 @@ from multigrid_rl.config import RunConfig, available_cpus
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import CENTRAL
 from multigrid_rl.players.cards import write_player
+from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.sampling import sample
 from multigrid_rl.rllib.algorithm import BatchPPO
-from multigrid_rl.rllib.build import algorithm_config, env_factory, learner_threads
+from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.callbacks import ROW
 from multigrid_rl.rllib.modules import network_of
 from multigrid_rl.rllib.record import RunFolder
+from multigrid_rl.sizes import Sizes
 
 #: Called after each iteration with its row and the gate keeper.
 Observer = Callable[[dict[str, Any], GateKeeper], None]
@@ -37,7 +39,7 @@ def train(config: RunConfig, folder: RunFolder, observe: Observer, interrupted: 
     """
     opponents = folder.provenance["opponents"]
     hashes = {row["name"]: row["sha256"] for row in opponents if row["sha256"]}
-    torch.set_num_threads(learner_threads(config))
+    torch.set_num_threads(Sizes(config, {}).learner_threads)
     logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it greets every run with advice for its own defaults
     warm_up(config)
     with ray_session(), algorithm_of(config, hashes) as algorithm:

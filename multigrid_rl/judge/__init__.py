@@ -1,0 +1,1 @@
+"""Judging runs: reference curves and how a run compares with them. No ray."""

@@ -1,0 +1,108 @@
+"""Sizes that follow from a run's configuration: each has a name here and none stands in yaml. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from multigrid_rl.schema import RunConfig, available_cpus
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the numbers of a configuration amount to.
+
+    Args:
+        config: the run.
+        units: network -> how many learning units it plays (one for each seat, or one for a whole team under ctce).
+    """
+
+    config: RunConfig
+    units: Mapping[str, int]
+
+    @property
+    def batch_size(self) -> int:
+        """Environment steps of one update."""
+        return self.config.train.batch_size
+
+    @property
+    def samplers(self) -> int:
+        """Processes that play: the remote env runners, or the driver alone."""
+        return max(self.config.cluster.num_env_runners, 1)
+
+    @property
+    def games_per_sampler(self) -> int:
+        """Games that one sampling process plays side by side."""
+        return self.config.train.num_envs // self.samplers
+
+    @property
+    def learner_threads(self) -> int:
+        """Torch threads of the learner: as configured, or the cores that the env runners leave, at least one."""
+        return self.config.train.torch_threads or max(1, available_cpus() - self.config.cluster.num_env_runners)
+
+    def steps_of(self, module: str) -> int:
+        """Steps that one network learns from in one update, at most: eliminated agents have fewer.
+
+        Raises:
+            KeyError: no such network.
+        """
+        return self.units[module] * self.batch_size
+
+    @property
+    def largest(self) -> int:
+        """Steps of the network with the most units: it decides how many minibatches there are."""
+        return max(map(self.steps_of, self.units))
+
+    @property
+    def sequences_per_minibatch(self) -> int:
+        """Games in a minibatch of a network with memory, which learns ``num_steps`` steps of a game as one row."""
+        return self.config.train.minibatch_size // self.config.train.num_steps
+
+    @property
+    def minibatches_per_epoch(self) -> int:
+        """Gradient steps of one pass over the batch; where the last is not full, the next pass fills it."""
+        return math.ceil(self.largest / self.config.train.minibatch_size)
+
+    @property
+    def gradient_steps_per_update(self) -> int:
+        """Gradient steps, per network, until the largest batch was passed over ``epochs`` times."""
+        return math.ceil(self.config.train.epochs * self.largest / self.config.train.minibatch_size)
+
+    @property
+    def updates(self) -> int:
+        """Updates until the budget ``until`` is spent."""
+        return math.ceil(self.config.train.until / self.batch_size)
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps after the last update: whole batches, so up to one batch more than ``until``."""
+        return self.updates * self.batch_size
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps, per network, until the budget is spent."""
+        return self.updates * self.gradient_steps_per_update
+
+    @property
+    def checkpoints(self) -> int:
+        """Checkpoints until the budget is spent: one at each first update past ``checkpoint_every``, one at the end."""
+        return math.ceil(self.updates / math.ceil(self.config.train.checkpoint_every / self.batch_size))
+
+    @property
+    def horizon(self) -> float:
+        """Steps that the discount looks ahead: ``1 / (1 - gamma)``, infinite for ``gamma`` 1."""
+        gamma = self.config.train.gamma
+        return 1 / (1 - gamma) if gamma < 1 else math.inf
+
+    @property
+    def credit_horizon(self) -> float:
+        """Steps that the advantage estimate itself looks ahead: ``1 / (1 - gamma * lam)`` (Schulman et al. 2016)."""
+        product = self.config.train.gamma * self.config.train.lam
+        return 1 / (1 - product) if product < 1 else math.inf
+
+    def entropy_coef_at(self, env_steps: int) -> float:
+        """Weight of the entropy bonus after so many environment steps: linear, then constant."""
+        train = self.config.train
+        share = min(env_steps / train.entropy_decay, 1.0)
+        return train.entropy_coef + share * (train.entropy_final - train.entropy_coef)

@@ -1,0 +1,177 @@
+"""`explain` says beforehand what a run then does, and refuses what `train` refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ray
+import safetensors.numpy
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
+from runs import TINY, tiny_run
+from typer.testing import CliRunner
+
+from multigrid_rl.cli.explain import sections, sizes_of
+from multigrid_rl.cli.main import app
+from multigrid_rl.config import available_cpus, compose, scenario_names
+from multigrid_rl.players.cards import MODEL_FILE
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.rllib.build import algorithm_config
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
+
+#: Neither the budget nor the interval is a multiple of the batch.
+ODD = [*TINY, "train.until=2000", "train.checkpoint_every=700"]
+
+
+def call(*args: str):
+    return CliRunner().invoke(app, ["explain", *args], env={"COLUMNS": "250", "NO_COLOR": "1"})
+
+
+def rows_of(*overrides: str) -> dict[str, str]:
+    """Name -> value of everything that is explained."""
+    config = compose(list(overrides))
+    factory = env_factory(config)
+    told = sections(config, factory.cast, factory.load())
+    return {row.name: row.value for rows in told.values() for row in rows}
+
+
+def sizes(*overrides: str):
+    config = compose(list(overrides))
+    return sizes_of(config, env_factory(config).cast)
+
+
+# --- what it says is what a run does
+
+
+@pytest.fixture(scope="module")
+def session():
+    """One Ray session for this file; runs use it and leave it alone."""
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [[], ["model=gru", "model.hidden=[16]", "train.minibatch_size=128"], ["train.num_steps=24", "train.epochs=3"]],
+    ids=["mlp", "gru", "another batch"],
+)
+def test_updates_gradient_steps_checkpoints_and_weights_are_those_of_a_real_run(session, tmp_path, more):
+    overrides = [*ODD, *more]
+    verdict, rows = tiny_run(tmp_path / "run", *overrides[len(TINY) :])
+    told, size = rows_of(*overrides), sizes(*overrides)
+    assert (size.updates, size.env_steps) == (rows[-1]["policy_updates"], rows[-1]["env_steps"])
+    assert size.gradient_steps == rows[-1]["gradient_steps"]
+    assert size.gradient_steps_per_update == rows[0]["gradient_steps"]
+    assert told["updates"] == f"{rows[-1]['policy_updates']}"
+    assert told["gradient steps"] == f"{rows[-1]['gradient_steps']}"
+    assert told["checkpoints"] == f"{len(list((tmp_path / 'run' / 'checkpoints').glob('step_*')))}"
+    weights = safetensors.numpy.load_file(tmp_path / "run" / verdict["checkpoint"] / "players" / "red_0" / MODEL_FILE)
+    assert told["network red_0"] == f"{sum(array.size for array in weights.values()):,} weights"
+    assert size.entropy_coef_at(rows[0]["env_steps"]) == pytest.approx(rows[0]["learner/red_0/entropy_coef"])
+
+
+@pytest.mark.parametrize(("rows", "minibatch", "epochs"), [(512, 256, 2), (512, 300, 4), (512, 512, 3), (768, 500, 1)])
+def test_gradient_steps_are_counted_as_rllib_cuts_minibatches(rows, minibatch, epochs):
+    size = sizes(
+        f"train.num_envs={rows}", "train.num_steps=1", f"train.minibatch_size={minibatch}", f"train.epochs={epochs}"
+    )
+    batch = MultiAgentBatch({"red_0": SampleBatch({"obs": list(range(rows))})}, rows)
+    cut = list(MiniBatchCyclicIterator(batch, num_epochs=epochs, minibatch_size=minibatch))
+    assert size.gradient_steps_per_update == len(cut)
+
+
+@pytest.mark.parametrize(("runners", "threads"), [(0, 0), (2, 0), (2, 1)])
+def test_it_shares_games_and_cores_out_as_train_does(monkeypatch, runners, threads):
+    for module in ("schema", "sizes"):
+        monkeypatch.setattr(f"multigrid_rl.{module}.available_cpus", lambda: 4)
+    overrides = [f"cluster.num_env_runners={runners}", f"train.torch_threads={threads}", "model=gru"]
+    config, size = compose(overrides), sizes(*overrides)
+    built = algorithm_config(config, env_factory(config))
+    assert size.learner_threads == (threads or {0: 4, 2: 2}[runners])
+    assert size.games_per_sampler == built.env_config["num_envs"]
+    assert size.sequences_per_minibatch == built.minibatch_size
+    assert size.batch_size == built.train_batch_size
+
+
+# --- what it says
+
+
+def test_every_scenario_is_explained_with_every_size_and_gate():
+    result = call("scenario=coop")
+    assert result.exit_code == 0, (result.output, result.exception)
+    for text in ("configs/experiment/coop.yaml", "network red_0", "network red_1", "4,096 steps", "33.3 steps"):
+        assert text in result.output
+    gates = {row.metric for row in compose(["scenario=coop"]).scenario.gates}
+    assert {name for name in rows_of("scenario=coop") if "*" in name or name == "episode_len_mean"} == gates
+    for scenario in scenario_names():
+        assert all(value for name, value in rows_of(f"scenario={scenario}").items() if name != "all together")
+
+
+def test_units_that_share_a_network_give_it_their_rows_together():
+    alone = rows_of("scenario=coop", "scheme=dtde")
+    shared = rows_of("scenario=coop", "scheme=dtde", "shared=true")
+    team = rows_of("scenario=coop", "scheme=ctce")
+    assert (alone["rows of red_0"], alone["rows of red_1"]) == ("4,096 steps", "4,096 steps")
+    assert (shared["rows of red"], team["rows of red"]) == ("8,192 steps", "4,096 steps")
+
+
+def test_eliminated_agents_are_mentioned_where_a_game_goes_on_without_them():
+    assert "eliminated" in call("scenario=2v2-deathmatch").output.partition("The whole run")[0]
+    assert "eliminated" not in call("scenario=1v1").output.partition("The whole run")[0].partition("One update")[2]
+
+
+def test_horizons_and_schedules_in_plain_words():
+    assert math.isinf(sizes("train.gamma=1").horizon)
+    assert sizes("train.gamma=0.99", "train.lam=0").credit_horizon == pytest.approx(1)
+    assert rows_of("train.gamma=1")["reward horizon"] == "the whole game"
+    assert "the same all the time" in call("train.entropy_final=0.02", "train.entropy_coef=0.02").output
+    assert "the budget ends before" in call("train.entropy_decay=9_000_000").output
+
+
+# --- what it refuses
+
+MISTAKES = [
+    ["scenario=nowhere"],
+    ["train.lrr=3"],
+    ["train.lr=-1"],
+    [f"cluster.num_env_runners={available_cpus() + 1}"],
+    ["seed"],
+    ["scheme=ctce"],
+    ["scenario.seats.blue_0=nobody"],
+    ["train.shaping=nowhere:nothing"],
+    ["train.bonus.all.jump=1"],
+    ["scenario=multigrid", "train.bonus.all.success=1"],
+    ["scenario=multigrid", "train.shaping=a:b"],
+]
+
+
+@pytest.mark.parametrize("args", MISTAKES, ids=" ".join)
+def test_it_refuses_what_train_refuses_in_the_same_line(args, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused = call(*args)
+    assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1), refused.output
+    trained = CliRunner().invoke(app, ["train", *args])
+    assert (trained.exit_code, trained.stderr) == (2, refused.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_neither_imports_ray_nor_writes_anything(tmp_path):
+    program = (
+        "import json, sys\n"
+        "from multigrid_rl.cli.main import app\n"
+        "app(['explain', 'scenario=coop'], standalone_mode=False)\n"
+        "print(json.dumps('ray' in sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) is False
+    assert list(Path(tmp_path).iterdir()) == []

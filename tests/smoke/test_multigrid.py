@@ -1,0 +1,72 @@
+"""`train` on environments of the multigrid package: tiny runs, and mistakes before Ray starts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import ray
+from runs import tiny_run
+
+from multigrid_rl.cli.training import run_training
+from multigrid_rl.config import ConfigError
+from multigrid_rl.metrics import METRICS, matches
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
+
+SCENARIO = ["scenario=multigrid", "env_id=MultiGrid-Empty-Random-5x5-v0", "train.until=2048"]
+
+
+@pytest.fixture(scope="module")
+def session():
+    """One Ray session for this file; runs use it and leave it alone."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+def test_an_environment_of_the_package_trains_and_its_run_tells_its_story(session, tmp_path):
+    verdict, rows = tiny_run(tmp_path / "run", *SCENARIO, "train.until=16384")
+    assert (verdict["scenario"], verdict["experiment"], verdict["ended"]) == ("multigrid", "multigrid", "until")
+    assert (verdict["opponents"], verdict["gates"]) == ([], [])
+    folder = tmp_path / "run" / verdict["checkpoint"]
+    assert (folder / "rllib").is_dir()
+    assert not (folder / "players").exists()  # nothing that could sit in the red/blue-door game
+    assert json.loads((tmp_path / "run" / "provenance.json").read_text())["versions"]["multigrid"]
+    named = {name for row in rows for name in row}
+    assert [name for name in named if not any(matches(name, pattern) for pattern in METRICS)] == []
+    reported = [row for row in rows if "return_mean/agent_0" in row]
+    assert reported
+    assert all(row["win/agent_0"] + row["draw/agent_0"] == pytest.approx(1.0) for row in reported)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "networks"), [("dtde", {"agent_0", "agent_1"}), ("ctde", {"agent_0", "agent_1"}), ("ctce", {"agents"})]
+)
+def test_two_agents_train_in_every_scheme(session, tmp_path, scheme, networks):
+    verdict, rows = tiny_run(tmp_path / "run", *SCENARIO, "scenario.agents=2", f"scheme={scheme}", "train.until=1024")
+    assert set(verdict["weights"]) == networks
+    assert {f"entropy/{name}" for name in networks} <= set(rows[0])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["env_id=MultiGrid-Empty-8x9-v0"], ["scenario.env_id=MultiGrid-Empty-8x9-v0", "mean MultiGrid-Empty-8x8-v0"]),
+        (["train.shaping=math:sqrt"], ["train.shaping=math:sqrt", "no events", "allowed is null"]),
+        (
+            ["train.bonus.all.key_pickup=1"],
+            ["train.bonus={'all': {'key_pickup': 1.0}}", "no events to weigh", "allowed is {}"],
+        ),
+        (["scenario.seats.agent_0=random"], ["scenario.seats.agent_0=random", "unknown key 'agent_0'"]),
+        (["scenario.agents=5"], ["scenario.agents=5", "less than or equal to 4"]),
+        (["scheme=ctce"], ["scheme=ctce", "team agents of multigrid has one agent"]),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_starts(tmp_path, overrides, said):
+    with pytest.raises(ConfigError) as caught:
+        run_training(["scenario=multigrid", f"run_dir={tmp_path / 'run'}", *overrides])
+    text = str(caught.value)
+    assert [part for part in said if part not in text] == []
+    assert "\n" not in text
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,308 @@
+"""Reference curves: built from runs of different lengths, kept as text, compared with a run, drawn to a file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from typer.testing import CliRunner
+
+from multigrid_rl.cli.main import app
+from multigrid_rl.judge.curves import build_reference, compare, load_reference, save_reference
+from multigrid_rl.judge.runs import ALL_GATES, CurveError, read_run
+
+GATES = [("episode_len_mean", "<=", 20.0), ("return_mean/red_0", ">=", 1.3)]
+
+
+def write_run(
+    root: Path,
+    name: str,
+    *,
+    seed: int,
+    lengths: list[float],
+    returns: list[float] | None = None,
+    held: int | None = None,
+    ended: str = "held",
+    every: int = 100,
+    **changes,
+) -> Path:
+    """A run folder as training writes it; reports at ``every``, ``2 * every``, ...; a row without a report between."""
+    folder = root / name
+    folder.mkdir()
+    config = {"scenario": {"name": "1v1"}, "scheme": "dtde", "experiment": "1v1", "seed": seed, "train": {"lr": 0.1}}
+    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "run_dir": str(folder), **changes.get("config", {})}))
+    rows = []
+    for k, length in enumerate(lengths, 1):
+        rows.append({"env_steps": k * every - every // 2, "entropy/red_0": 9.0})
+        values = {"episode_len_mean": length, "return_mean/red_0": (returns or lengths)[k - 1], "win/red_0": 0.5}
+        rows.append({"env_steps": k * every, "report_episodes": 100.0, "entropy/red_0": None, **values})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    gates = [
+        {"metric": m, "comparison": c, "bound": b, "hold": "every", "window": 50, "value": 1.0, "first_held": None}
+        for m, c, b in GATES
+    ]
+    if held is not None:
+        gates[0]["first_held"] = {"env_steps": held, "policy_updates": 1, "seconds": 1.0}
+    verdict = {"ended": ended, "env_steps": len(lengths) * every, "env_steps_to_held": held, "gates": gates}
+    (folder / "verdict.json").write_text(json.dumps(verdict))
+    command = f"multigrid-rl train scenario=1v1 seed={seed} run_dir=/somewhere/{name} train.lr=0.1"
+    provenance = {"command": command, "commit": changes.get("commit", "abc"), "versions": {"ray": "2"}}
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path) -> list[Path]:
+    """Three seeds: a long one that never holds, two that hold and end early."""
+    return [
+        write_run(tmp_path, "a", seed=0, lengths=[40, 30, 20, 10], held=None, ended="until"),
+        write_run(tmp_path, "b", seed=1, lengths=[44, 32], held=200),
+        write_run(tmp_path, "c", seed=2, lengths=[48, 34, 24], held=300),
+    ]
+
+
+def reference_of(folders, name="1v1"):
+    return build_reference([read_run(folder) for folder in folders], name)
+
+
+def complaint(result) -> str:
+    assert result.exit_code == 2, (result.exit_code, result.output, result.exception)
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    return result.stderr
+
+
+def call(*args: object):
+    return CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1"})
+
+
+# --- reading
+
+
+def test_a_series_holds_reports_and_leaves_out_what_has_no_value(runs):
+    series = read_run(runs[0]).series
+    assert series["episode_len_mean"].env_steps.tolist() == [100, 200, 300, 400]
+    assert series["episode_len_mean"].values.tolist() == [40, 30, 20, 10]
+    assert "entropy/red_0" not in series  # null at every report, 9 only between them
+
+
+def test_a_line_that_a_kill_tore_in_two_is_left_out_but_a_damaged_one_is_refused(runs):
+    file = runs[0] / "metrics.jsonl"
+    whole = file.read_text()
+    file.write_text(whole + '{"env_steps": 500, "epis')
+    assert read_run(runs[0]).env_steps == 400
+    file.write_text("nonsense\n" + whole)
+    with pytest.raises(CurveError, match=r"metrics.jsonl: line 1: .*; allowed is one JSON object a line"):
+        read_run(runs[0])
+
+
+def test_a_run_without_a_verdict_can_be_read_and_has_held_nothing(runs):
+    (runs[1] / "verdict.json").unlink()
+    run = read_run(runs[1])
+    assert (run.verdict, run.steps_to_held(), run.gates) == (None, {}, [])
+
+
+# --- building
+
+
+def test_bands_are_those_of_the_seeds_with_last_values_held_forward(runs):
+    reference = reference_of(runs)
+    grid = np.array(reference.env_steps)
+    assert (grid[0], grid[-1], len(grid)) == (100, 400, 101)
+    band = reference.metrics["episode_len_mean"]
+    at = {steps: int(np.searchsorted(grid, steps)) for steps in (100, 250, 400)}
+    # At 100: 40, 44, 48. At 250: 25, 32 (held forward), 29. At 400: 10, 32 and 24 (both held forward).
+    for steps, values in {100: [40, 44, 48], 250: [25, 32, 29], 400: [10, 32, 24]}.items():
+        k = at[steps]
+        found = band.min[k], band.p10[k], band.median[k], band.p90[k], band.max[k]
+        assert found == pytest.approx(np.percentile(values, (0, 10, 50, 90, 100)), abs=0.4 if steps == 250 else 1e-3)
+
+
+def test_the_reference_says_how_many_seeds_still_run(runs):
+    reference = reference_of(runs)
+    counts = dict(zip(reference.env_steps, reference.running, strict=True))
+    assert [counts[steps] for steps in (100, 199, 202, 298, 301, 400)] == [3, 3, 2, 2, 1, 1]
+
+
+def test_the_reference_tells_where_it_comes_from_without_paths_of_a_machine(runs):
+    reference = reference_of(runs)
+    assert reference.command == "multigrid-rl train scenario=1v1 train.lr=0.1 seed=SEED"
+    assert (reference.seeds, reference.commit, reference.versions) == ([0, 1, 2], "abc", {"ray": "2"})
+    assert [run.steps_to_held[ALL_GATES] for run in reference.runs] == [None, 200, 300]
+    assert reference.median_to_held(ALL_GATES) == 300  # "never" is later than all
+    assert reference.median_to_held("return_mean/red_0") is None
+    assert set(reference.metrics) == {"episode_len_mean", "return_mean/red_0", "win/red_0"}
+
+
+def test_what_to_expect_of_a_run_is_measured_on_the_seeds_themselves(runs):
+    own = reference_of(runs).metrics["episode_len_mean"].own_inside
+    # a lies below b and c everywhere, b above a and c from 300 on, ...: in no case is everything inside.
+    assert own is not None
+    assert 0 <= own < 1
+    assert reference_of(runs[:2]).metrics["episode_len_mean"].own_inside is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seed": 0}, r"seed=0 as in"),
+        ({"ended": "interrupted"}, r"ended by interrupted; allowed is a run that ended by itself"),
+        ({"config": {"train": {"lr": 0.2}}}, r"train.lr=0.2, in .* 0.1; allowed are runs of one recipe"),
+        ({"commit": "def"}, r"commit=def, in .* abc"),
+    ],
+)
+def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path, changes, said):
+    other = write_run(tmp_path, "other", **{"seed": 7, "lengths": [40, 30], **changes})
+    with pytest.raises(CurveError, match=said):
+        reference_of([runs[0], other])
+
+
+def test_changes_in_the_checkout_alone_do_not_part_runs(runs, tmp_path):
+    other = write_run(tmp_path, "other", seed=7, lengths=[40, 30], commit="abc+changes")
+    assert reference_of([runs[0], other]).commit == "abc+changes"
+
+
+def test_one_run_is_no_reference(runs):
+    with pytest.raises(CurveError, match="allowed is at least 2 runs"):
+        reference_of(runs[:1])
+
+
+# --- files
+
+
+def test_a_saved_reference_loads_as_it_was_and_is_never_overwritten(runs, tmp_path):
+    reference, file = reference_of(runs), tmp_path / "curves" / "1v1.json"
+    save_reference(reference, file)
+    assert load_reference(file) == reference
+    with pytest.raises(CurveError, match="exists already; allowed is a new file, or --force"):
+        save_reference(reference, file)
+    save_reference(reference, file, force=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda d: d.pop("seeds", None) or d.pop("runs"), "runs: Field required"),
+        (lambda d: d["metrics"]["win/red_0"]["p10"].pop(), "metrics.win/red_0.p10 has 100 points; allowed is 101"),
+        (lambda d: d["metrics"].pop("return_mean/red_0"), "metrics lack return_mean/red_0, which a gate names"),
+        (lambda d: d.update(format=2), "format: allowed is less than or equal to 1"),
+        (lambda d: d["env_steps"].reverse(), "env_steps: allowed is an increasing grid"),
+        (lambda d: d["running"].pop(), "running has 100 points"),
+        (lambda d: d.update(colour="red"), "colour: Extra inputs"),
+        (lambda d: d["gates"][0].update(comparison="=="), "gates.0.comparison: allowed is '<=' or '>='"),
+    ],
+)
+def test_a_malformed_reference_is_refused_in_one_line(runs, tmp_path, damage, said):
+    file = tmp_path / "bad.json"
+    save_reference(reference_of(runs), file)
+    content = json.loads(file.read_text())
+    damage(content)
+    file.write_text(json.dumps(content))
+    with pytest.raises(CurveError) as caught:
+        load_reference(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_projects_own_references_are_sound_and_bear_their_recipes_names():
+    folder = Path(__file__).parents[2] / "configs" / "experiment"
+    for file in (folder / "curves").glob("*.json"):
+        assert load_reference(file).name == file.stem
+        assert (folder / f"{file.stem}.yaml").is_file()
+
+
+# --- comparing
+
+
+def test_a_run_is_compared_metric_by_metric(runs, tmp_path):
+    reference = reference_of(runs)
+    good = write_run(
+        tmp_path, "good", seed=9, lengths=[44, 32, 5, 5], returns=[44, 32, -1, -1], held=360, ended="until"
+    )
+    rows = {row.metric: row for row in compare(read_run(good), reference)}
+    length, earned, wins = (rows[name] for name in ("episode_len_mean", "return_mean/red_0", "win/red_0"))
+    assert (length.reports, length.inside, length.last, length.end) == (4, 0.5, 5.0, "better")  # shorter is better
+    assert earned.end == "worse"  # less is worse
+    assert (wins.inside, wins.end, wins.gate) == (1.0, "inside", None)
+    assert (length.median, length.held, length.median_held) == (24.0, 360, 300)
+
+
+def test_reports_before_the_reference_begins_do_not_count(runs, tmp_path):
+    early = write_run(tmp_path, "early", seed=9, lengths=[99, 40], every=50)
+    assert compare(read_run(early), reference_of(runs))[0].reports == 1
+    shorter = write_run(tmp_path, "shorter", seed=9, lengths=[99], every=50)
+    with pytest.raises(CurveError, match="its last report is at 50 environment steps; the reference 1v1 begins at 100"):
+        compare(read_run(shorter), reference_of(runs))
+
+
+# --- the verbs
+
+
+def test_reference_and_overlay_from_the_command_line(runs, tmp_path):
+    curves, picture = tmp_path / "ref.json", tmp_path / "pictures" / "o.png"
+    made = call("reference", *runs, "--name", "1v1", "-o", curves)
+    assert made.exit_code == 0, made.output
+    assert "3 runs (seeds 0, 1, 2)" in made.output
+    assert "1 still running at the end" in made.output
+    drawn = call("overlay", runs[1], "--reference", curves, "-o", picture)
+    assert drawn.exit_code == 0, drawn.output
+    assert "All gates: held at 200 steps, 33% sooner (reference: median 300)." in drawn.output
+    assert "episode_len_mean: " in drawn.output
+    with Image.open(picture) as image:
+        assert image.format == "PNG"
+        assert min(image.size) > 500
+    before = picture.read_bytes()
+    assert "exists already" in complaint(call("overlay", runs[0], "--reference", curves, "-o", picture))
+    assert picture.read_bytes() == before
+    assert call("overlay", runs[0], "--reference", curves, "-o", picture, "--force").exit_code == 0
+    assert picture.read_bytes() != before
+
+
+def test_overlay_takes_the_curves_of_the_runs_own_recipe(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.cli.curves.curves_folder", lambda: tmp_path / "curves")
+    asked = ("overlay", runs[0], "-o", tmp_path / "o.png")
+    assert "reference 1v1: no curves of that name" in complaint(call(*asked))
+    save_reference(reference_of(runs), tmp_path / "curves" / "1v1.json")
+    assert call(*asked).exit_code == 0
+    text = complaint(call(*asked[:2], "--reference", "coop", "-o", tmp_path / "p.png"))
+    assert "reference coop: no curves of that name; allowed is a file, or one of: 1v1" in text
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda run: (run / "metrics.jsonl").unlink(), "no metrics.jsonl in it; allowed is a run folder"),
+        (lambda run: (run / "config.yaml").unlink(), "config.yaml: "),
+        (lambda run: (run / "config.yaml").write_text("- 1\n"), "config.yaml: "),
+        (lambda run: (run / "metrics.jsonl").write_text('{"env_steps": 5}\n'), "no reports"),
+        (lambda run: (run / "verdict.json").write_text("{"), "verdict.json: "),
+        (lambda run: (run / "verdict.json").write_text("{}"), "verdict.json: no gates"),
+        (lambda run: (run / "config.yaml").write_text("{scenario: {name: x}, seed: 1}"), "experiment=null"),
+    ],
+)
+def test_overlay_refuses_what_is_no_run_in_one_line(runs, tmp_path, spoil, said):
+    spoil(runs[0])
+    assert said in complaint(call("overlay", runs[0], "-o", tmp_path / "o.png"))
+    assert not (tmp_path / "o.png").exists()
+
+
+def test_drawing_leaves_no_global_state_and_the_verbs_no_ray(runs, tmp_path):
+    save_reference(reference_of(runs), tmp_path / "ref.json")
+    program = (
+        "import sys\n"
+        "from multigrid_rl.cli.main import app\n"
+        "app(sys.argv[1:], standalone_mode=False)\n"
+        "print([name for name in ('ray', 'matplotlib.pyplot') if name in sys.modules])\n"
+    )
+    args = ["overlay", str(runs[0]), "--reference", str(tmp_path / "ref.json"), "-o", str(tmp_path / "o.png")]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *args], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
