@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import page, summary
+from multigrid_rl.judge.curves import build_reference, save_reference
 from multigrid_rl.judge.evaluation import MODES, replay_policy
+from multigrid_rl.judge.runs import read_run
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.world.constants import BLUE, RED
 
 RESULTS = Path("docs/results")
+CURVES = Path("configs/experiment/curves")
 #: Games of a policy check, and the seed that training never used.
 CHECK_EPISODES = 1000
 CHECK_SEED = 1_000_000
@@ -36,29 +39,32 @@ class Study:
         overrides: of ``multigrid-rl train``.
         seeds: how many, from 0 on.
         required: what has to be shown, or empty for "best result".
+        recipe: whose reference curve these runs make, if any.
     """
 
     name: str
     overrides: tuple[str, ...]
     seeds: int = 3
     required: str = ""
+    recipe: str = ""
 
 
+GATED = "at least 9 of 10 seeds, median under {} steps"
 STUDIES = (
-    Study("single-obstacle", ("scenario=single-obstacle",), 10, "at least 9 of 10 seeds, median under 2 M steps"),
-    Study("1v1", ("scenario=1v1",), 10, "at least 9 of 10 seeds, median under 600,000 steps"),
-    Study("coop-ctde", ("scenario=coop", "scheme=ctde"), 10, "at least 9 of 10 seeds, median under 1 M steps"),
-    Study("2v2-ctce", ("scenario=2v2", "scheme=ctce"), 10, "at least 9 of 10 seeds, median under 528,000 steps"),
-    Study("single-obstacle-mlp", ("experiment=single-obstacle-mlp",)),
-    Study("single", ("scenario=single",)),
-    Study("1v1-vs-adept", ("experiment=1v1-vs-adept",)),
-    Study("1v1-vs-master", ("experiment=1v1-vs-master",)),
+    Study("single-obstacle", ("scenario=single-obstacle",), 10, GATED.format("2,000,000"), "single-obstacle"),
+    Study("1v1", ("scenario=1v1",), 10, GATED.format("600,000"), "1v1"),
+    Study("coop-ctde", ("scenario=coop", "scheme=ctde"), 10, GATED.format("1,000,000"), "coop"),
+    Study("2v2-ctce", ("scenario=2v2", "scheme=ctce"), 10, GATED.format("528,000"), "2v2"),
+    Study("single-obstacle-mlp", ("experiment=single-obstacle-mlp",), recipe="single-obstacle-mlp"),
+    Study("single", ("scenario=single",), recipe="single"),
+    Study("1v1-vs-adept", ("experiment=1v1-vs-adept",), recipe="1v1-vs-adept"),
+    Study("1v1-vs-master", ("experiment=1v1-vs-master",), recipe="1v1-vs-master"),
     Study("coop-dtde", ("scenario=coop", "scheme=dtde")),
     Study("coop-ctce", ("scenario=coop", "scheme=ctce")),
     Study("2v2-dtde", ("scenario=2v2", "scheme=dtde")),
     Study("2v2-ctde", ("scenario=2v2", "scheme=ctde")),
-    Study("2v2-vs-adept", ("experiment=2v2-vs-adept",)),
-    Study("2v2-deathmatch", ("scenario=2v2-deathmatch",)),
+    Study("2v2-vs-adept", ("experiment=2v2-vs-adept",), recipe="2v2-vs-adept"),
+    Study("2v2-deathmatch", ("scenario=2v2-deathmatch",), recipe="2v2-deathmatch"),
 )
 
 
@@ -119,6 +125,9 @@ def main() -> None:
         seeds = options.seeds or list(range(study.seeds))
         with ThreadPoolExecutor(options.jobs) as pool:
             rows = list(pool.map(lambda seed, its=study: one_run(its, seed, options.runs), seeds))
+        if study.recipe:
+            runs = [read_run(options.runs / study.name / f"seed{seed}") for seed in seeds]
+            save_reference(build_reference(runs, study.recipe), CURVES / f"{study.recipe}.json", force=True)
         command = " ".join(command_of(study, 0)[:-1]) + " seed=SEED"
         told = {"study": study.name, "command": command, "required": study.required, "jobs": options.jobs, "rows": rows}
         RESULTS.mkdir(parents=True, exist_ok=True)

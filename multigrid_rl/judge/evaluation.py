@@ -24,7 +24,7 @@ Mode = Literal["stochastic", "argmax"]
 MODES: tuple[Mode, ...] = ("stochastic", "argmax")
 
 
-def read_run(run: Path) -> RunConfig:
+def run_config(run: Path) -> RunConfig:
     """The configuration of a run folder. Raises ``ConfigError`` if there is none that this version understands."""
     path = run / "config.yaml"
     try:
@@ -52,7 +52,7 @@ def replay_policy(
     Raises:
         ConfigError, PlayerError: no run, no such checkpoint, a damaged player.
     """
-    config = read_run(run)
+    config = run_config(run)
     factory = env_factory(config)
     seated = factory.load()
     for unit in factory.cast.units:
