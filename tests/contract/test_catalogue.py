@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from multigrid_rl.config import data_root, load_scenario, scenario_names
+from multigrid_rl.config import compose, data_root, experiment_names, load_scenario, scenario_names
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, check_fits, read_card, read_network, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
 
@@ -84,13 +84,15 @@ def test_a_frozen_player_tells_where_it_comes_from(name):
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_scenarios_default_opponents_are_in_the_catalogue_and_fit(scenario, catalogue):
     loaded = load_scenario(scenario)
-    for seat, name in loaded.opponents.items():
+    for seat, name in [(seat, name) for seat, names in loaded.opponents.items() for name in names]:
         assert name in catalogue.names()
         catalogue.seat(name, loaded.spec, seat)
 
 
-def test_every_frozen_player_is_somebodys_default_opponent():
-    used = {name for scenario in SCENARIOS for name in load_scenario(scenario).opponents.values()}
+def test_every_frozen_player_is_somebodys_opponent_in_a_scenario_or_a_recipe():
+    recipes = [compose([f"experiment={name}"]).scenario for name in experiment_names()]
+    scenarios = [*map(load_scenario, SCENARIOS), *recipes]
+    used = {name for scenario in scenarios for names in scenario.opponents.values() for name in names}
     assert set(FROZEN) <= used
 
 

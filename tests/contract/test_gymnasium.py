@@ -226,8 +226,8 @@ def test_an_eliminated_seat_is_terminated_while_its_team_plays_on(scenario):
 
 def test_seats_not_named_keep_the_scenarios_players():
     env = SeatEnv("2v2", FOCAL, {"red_1": "idle", "blue_1": "hunter"})
-    assert {env.game.seats[a]: player.name for a, player in env.match._background.items()} == {
-        "blue_0": "random",
+    assert {seat: player.name for seat, player in env.match._players.items()} == {
+        "blue_0": "+".join(load_scenario("2v2").opponents["blue_0"]),
         "blue_1": "hunter",
         "red_1": "idle",
     }
@@ -284,10 +284,12 @@ def test_frozen_players_come_from_the_given_folder(tmp_path):
         "provenance": {},
     }
     network = build(architecture, token_categories(spec), len(c.ACTIONS))
-    written = write_player(tmp_path / "tiny", network, card)
+    written = write_player(tmp_path / "tiny", network.state_dict(), card)
     (tmp_path / "catalogue.yaml").write_text(f"players: {{tiny: {{sha256: {written.sha256}}}}}\n", encoding="utf-8")
     env = SeatEnv("1v1", FOCAL, {"blue_0": "tiny"}, checkpoints=tmp_path)
     twin = pickle.loads(pickle.dumps(env))
     assert data_equivalence(transcript(env, 40, seed=3), transcript(twin, 40, seed=3))
-    with pytest.raises(PlayerError, match="does not fit seat red_0"):
-        SeatEnv("1v1", "blue_0", {FOCAL: "tiny"}, checkpoints=tmp_path)
+    assert not env.match._players["blue_0"].mirrored
+    assert SeatEnv("1v1", "blue_0", {FOCAL: "tiny"}, checkpoints=tmp_path).match._players[FOCAL].mirrored
+    with pytest.raises(PlayerError, match="does not fit seat blue_1"):
+        SeatEnv("2v2", FOCAL, {"blue_0": "idle", "blue_1": "tiny", "red_1": "idle"}, checkpoints=tmp_path)

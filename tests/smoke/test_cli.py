@@ -38,7 +38,7 @@ def make_player(root: Path, name: str, seat: str = "blue_0", scenario: str = "1v
         "provenance": {"env_steps": 123_456},
         "strength": [{**strength, "loss": 1 - wins, "length_mean": 20.0, "seed": 1}],
     }
-    written = write_player(root / name, build(MLP, token_categories(spec), len(ACTIONS)), card)
+    written = write_player(root / name, build(MLP, token_categories(spec), len(ACTIONS)).state_dict(), card)
     Catalogue(root).add(name, {"scenario": scenario, "seats": [seat], "sha256": written.sha256})
     return root / name
 
@@ -150,7 +150,7 @@ def edit_card(folder: Path, **changes) -> None:
         (change_a_byte, MODEL_FILE, "sha256"),
         (truncate, MODEL_FILE, "truncated"),
         (lambda folder: (folder / MODEL_FILE).unlink(), MODEL_FILE, "cannot be read"),
-        (lambda folder: edit_card(folder, architecture={"name": "cnn"}), CARD_FILE, "architecture.name=cnn"),
+        (lambda folder: edit_card(folder, architecture={"name": "tree"}), CARD_FILE, "architecture.name=tree"),
         (lambda folder: edit_card(folder, colour="red"), CARD_FILE, "colour"),
     ],
     ids=["changed byte", "truncated", "missing", "unknown architecture", "unknown key"],
@@ -169,8 +169,9 @@ def test_train_refuses_a_player_of_another_seat_or_game(root, tmp_path):
     make_player(root, "red-player", seat="red_0")
     make_player(root, "soloist", seat="red_0", scenario="single")
     before = everything(tmp_path)
-    text = complaint(train(root, "scenario.seats.blue_0=red-player"))
-    assert "player red-player does not fit seat blue_0: it sits on red_0" in text
+    assert "opponent: red-player on blue_0" in train(root, "scenario.seats.blue_0=red-player").stdout  # mirrored
+    text = complaint(train(root, "scenario=2v2", "experiment=none", "scenario.seats.blue_1=red-player"))
+    assert "scenario.seats.blue_1=red-player: player red-player does not fit seat blue_1: it sits on red_0" in text
     text = complaint(train(root, "scenario.seats.blue_0=learn", "scenario.seats.red_0=soloist"))
     assert "scenario.seats.red_0=soloist" in text
     assert "this game shows size 5" in text

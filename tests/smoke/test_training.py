@@ -1,4 +1,4 @@
-"""`train` from the first line to the verdict, with a local runner and with remote ones."""
+"""`train` from the first line to the verdict, with a local runner and with remote ones, under every scheme."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import yaml
 from runs import TINY, rows_of, tiny_run, without_time
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from multigrid_rl.config import compose
+from multigrid_rl.config import MULTIGRID, compose, experiment_names
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
+from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.algorithm import BatchPPO, WeightsError
-from multigrid_rl.rllib.build import algorithm_config, env_factory
+from multigrid_rl.rllib.build import algorithm_config
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -109,7 +110,7 @@ def test_a_checkpoint_loads_into_rllib_and_as_a_player(local):
 
 @pytest.mark.parametrize("runners", [1, 2])
 def test_remote_runners_play_the_same_games_as_the_driver(session, local, tmp_path, monkeypatch, runners):
-    monkeypatch.setattr("multigrid_rl.config.available_cpus", lambda: 4)
+    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
     _, _, expected = local
     _, rows = tiny_run(tmp_path / "remote", "seed=5", f"cluster.num_env_runners={runners}")
     assert len(rows) == len(expected)
@@ -133,7 +134,7 @@ def test_a_team_game_with_eliminations_trains(session, tmp_path):
 
 @pytest.mark.parametrize("runners", [0, 1])
 def test_a_runner_with_other_weights_than_the_learner_sent_stops_the_run(session, monkeypatch, runners):
-    monkeypatch.setattr("multigrid_rl.config.available_cpus", lambda: 4)
+    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
     config = compose([*TINY, f"cluster.num_env_runners={runners}"])
     algorithm = algorithm_config(config, env_factory(config)).build_algo()
 
@@ -152,7 +153,7 @@ def test_a_runner_with_other_weights_than_the_learner_sent_stops_the_run(session
 
 def test_an_opponent_that_changed_since_it_was_announced_is_refused_on_the_runner():
     config = compose(TINY)
-    factory = env_factory(config, {"blue_0": "0" * 64})
+    factory = env_factory(config, {"blue-rookie": "0" * 64})
     with pytest.raises(PlayerError, match=r"scenario.seats.blue_0=blue-rookie: sha256 .*; allowed is 0000"):
         factory.build(4, 0)
 
@@ -167,3 +168,103 @@ def test_shaping_changes_what_is_learned_but_not_what_is_judged(session, tmp_pat
     assert rows[0]["episodes"] == plain[0]["episodes"]  # the first batch is the same games
     assert rows[0]["learner/red_0/vf_loss"] > 10 * plain[0]["learner/red_0/vf_loss"]
     assert rows_of(tmp_path / "shaped") == rows
+
+
+# --- schemes and networks with memory
+
+FOUR = ["scenario=2v2-deathmatch", "experiment=none", "scenario.game.max_steps=30"]
+FOUR += ["scenario.seats.blue_0=random", "scenario.seats.blue_1=random"]
+KINDS = {
+    "coop ctde": ["scenario=coop", "experiment=none", "scheme=ctde", "scenario.game.max_steps=60"],
+    "2v2 ctce": [*FOUR, "scheme=ctce"],
+    "2v2 shared": [*FOUR, "scheme=dtde", "shared=true"],
+    "1v1 gru": ["scenario=1v1", "experiment=none", "model=gru", "model.hidden=[16]"],
+}
+MODULES = {
+    "coop ctde": {"red_0": ["red_0"], "red_1": ["red_1"]},
+    "2v2 ctce": {"red": ["red_0", "red_1"]},
+    "2v2 shared": {"red": ["red_0", "red_1"]},
+    "1v1 gru": {"red_0": ["red_0"]},
+}
+SHORT = ["seed=5", "train.until=1536"]
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def kind(request, session, tmp_path_factory):
+    """Name, folder, verdict and rows of one tiny run."""
+    path = tmp_path_factory.mktemp("kinds") / request.param.replace(" ", "-")
+    return request.param, path, *tiny_run(path, *KINDS[request.param], *SHORT)
+
+
+def test_every_scheme_trains_and_reports_its_networks(kind):
+    name, _, verdict, rows = kind
+    assert [row["env_steps"] for row in rows] == [512, 1024, 1536]
+    assert set(verdict["weights"]) == set(MODULES[name])
+    seats = {seat for its in MODULES[name].values() for seat in its}
+    assert {row.split("/")[1] for row in rows[-1] if row.startswith("return_mean/")} <= seats
+    for module in MODULES[name]:
+        told = [rows[-1][f"{metric}/{module}"] for metric in ("entropy", "explained_variance")]
+        told += [rows[-1][f"learner/{module}/{part}"] for part in ("policy_loss", "vf_loss", "grad_norm")]
+        assert all(isinstance(value, float) and abs(value) < 1e3 for value in told)
+        assert rows[-1][f"learner/{module}/grad_norm"] > 0
+        assert rows[0][f"learner/{module}/vf_loss"] != rows[-1][f"learner/{module}/vf_loss"]
+    unknown = [name for row in rows for name in row if not any(matches(name, pattern) for pattern in METRICS)]
+    assert unknown == []
+
+
+def test_every_scheme_plays_the_same_run_with_the_same_seed(kind, tmp_path):
+    name, _, verdict, rows = kind
+    again_verdict, again = tiny_run(tmp_path / "again", *KINDS[name], *SHORT)
+    assert without_time(again) == without_time(rows)
+    assert again_verdict["weights"] == verdict["weights"]
+
+
+def test_every_scheme_exports_players_that_decide_as_the_training_networks(kind):
+    name, path, verdict, _ = kind
+    folder = path / verdict["checkpoint"]
+    algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
+    try:
+        modules = {module: algorithm.env_runner.module[module].net for module in MODULES[name]}
+        cast = algorithm.config.env_config["factory"].cast
+    finally:
+        algorithm.stop()
+    assert {player.name for player in (folder / "players").iterdir()} == set(MODULES[name])
+    for module, seats in MODULES[name].items():
+        card = read_card(folder / "players" / module)
+        unit = cast.unit_of(module)
+        assert (card.seats, card.members) == (seats, len(unit.seats))
+        player, net = read_network(folder / "players" / module, card), modules[module]
+        columns = [torch.arange(20) * 7 % count for count in (*unit.categories, *unit.central)]
+        tokens = torch.stack(columns, dim=1)
+        memory = (torch.rand(20, net.state_size),) if net.state_size else ()
+        with torch.no_grad():
+            wanted, found = net(tokens, *memory)[0], player(tokens[:, : len(unit.categories)], *memory)[0]
+        assert torch.equal(found, wanted)
+        assert wanted.shape == (20, 7 * len(unit.seats))
+        assert (wanted.std(dim=0) > 0).all()
+
+
+def test_a_remote_runner_plays_the_same_run_as_the_driver_for_a_team_with_a_joint_action(
+    session, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
+    once = [
+        *KINDS["2v2 ctce"],
+        "seed=5",
+        "train.until=512",
+    ]  # later batches are played with weights that differ by rounding
+    _, here = tiny_run(tmp_path / "here", *once)
+    _, rows = tiny_run(tmp_path / "remote", *once, "cluster.num_env_runners=2")
+    for name in ("entropy/red", "explained_variance/red", "episodes"):
+        assert rows[0][name] == pytest.approx(here[0][name], rel=1e-5)
+
+
+# --- recipes
+
+
+@pytest.mark.parametrize("recipe", [name for name in experiment_names() if name != MULTIGRID])
+def test_every_recipe_starts_and_trains_two_iterations(recipe, session, tmp_path):
+    # The fixture that shrinks: one small layer fits every network, 1024 steps are two batches.
+    verdict, rows = tiny_run(tmp_path / "run", f"experiment={recipe}", "train.until=1024", "model.hidden=[16]")
+    assert [row["env_steps"] for row in rows] == [512, 1024]
+    assert (verdict["experiment"], verdict["ended"]) == (recipe, "until")

@@ -32,6 +32,7 @@ from multigrid_rl.players.factory import MatchFactory
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import play_episodes
 from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.world.streams import Streams
 
 SPEC = load_scenario("1v1").spec
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
@@ -61,7 +62,7 @@ def card(**changes) -> dict:
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """A sound player in ``tmp_path/tester``."""
-    write_player(tmp_path / "tester", network(), card())
+    write_player(tmp_path / "tester", network().state_dict(), card())
     return tmp_path / "tester"
 
 
@@ -116,11 +117,14 @@ def test_every_bit_of_the_weights_survives(folder):
     }
 
 
-def test_a_greedy_player_takes_the_likeliest_action_and_needs_no_random_numbers():
+def test_a_greedy_player_takes_the_likeliest_action_whatever_the_random_numbers():
     net, tokens = network(), np.random.default_rng(1).integers(0, 4, (9, SPEC.num_tokens)).astype(np.uint8)
     view = type("View", (), {"tokens": tokens})()
-    actions, _ = FrozenPlayer("g", net, "", greedy=True).act(view, None, None)
-    assert actions.tolist() == net(torch.from_numpy(tokens))[0].argmax(1).tolist()
+    player = FrozenPlayer("g", net, "", greedy=True)
+    for seed in range(3):
+        rng = Streams(seed, np.arange(9, dtype=np.int64))
+        actions, _ = player.act(view, player.initial_state(9), rng)
+        assert actions.tolist() == net(torch.from_numpy(tokens))[0].argmax(1).tolist()
 
 
 def test_a_card_tells_size_and_hash_of_its_model(folder):
@@ -130,7 +134,7 @@ def test_a_card_tells_size_and_hash_of_its_model(folder):
 
 
 def test_writing_the_same_player_twice_gives_the_same_bytes(folder, tmp_path):
-    write_player(tmp_path / "again", network(), card())
+    write_player(tmp_path / "again", network().state_dict(), card())
     for name in (MODEL_FILE, CARD_FILE):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
 
@@ -138,7 +142,7 @@ def test_writing_the_same_player_twice_gives_the_same_bytes(folder, tmp_path):
 def test_a_player_is_never_overwritten(folder):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(FileExistsError):
-        write_player(folder, network(2), card())
+        write_player(folder, network(2).state_dict(), card())
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -268,7 +272,7 @@ def test_an_oversize_card_is_refused(folder):
         (lambda c: c.pop("sha256"), "sha256: Field required"),
         (lambda c: c.update(format=2), "format: "),
         (lambda c: c.update(actions="many"), "actions: "),
-        (lambda c: c.update(architecture={**MLP, "name": "cnn"}), "architecture.name=cnn: unknown; allowed is mlp"),
+        (lambda c: c.update(architecture={**MLP, "name": "tree"}), "architecture.name=tree: unknown; allowed is mlp, "),
         (lambda c: c.update(architecture={}), "architecture: Value error, name=None: allowed is text"),
         (lambda c: c.update(architecture={**MLP, "hidden": []}), "architecture.hidden=[]: allowed is"),
         (lambda c: c.update(architecture={**MLP, "activation": "gelu"}), "architecture.activation=gelu: allowed is"),
@@ -291,7 +295,16 @@ def test_a_card_that_asks_for_a_larger_network_than_the_file_holds_is_refused(fo
 
 
 def test_a_player_on_a_seat_it_was_not_trained_for_is_refused(folder):
-    assert refusal(folder, "red_0") == "player tester does not fit seat red_0: it sits on blue_0"
+    four = replace(SPEC, blue=2, red=2)
+    for seat in ("blue_1", "red_1"):
+        wanted = f"player tester does not fit seat {seat}: it sits on blue_0 or the same seats of the other team"
+        assert refusal(folder, seat, four) == wanted
+
+
+def test_a_player_sees_the_same_seat_of_the_other_team_from_its_own_side(folder):
+    catalogue = Catalogue(folder.parent)
+    assert catalogue.seat(str(folder), SPEC, "blue_0").player.mirrored is False
+    assert catalogue.seat(str(folder), SPEC, "red_0").player.mirrored is True
 
 
 def test_a_player_of_a_game_with_another_view_is_refused(folder):
@@ -340,10 +353,10 @@ def test_a_malformed_catalogue_is_refused_in_one_line(text, folder):
 
 def test_a_factory_refuses_another_player_than_the_one_announced(folder):
     def factory(sha: str) -> MatchFactory:
-        return MatchFactory(SPEC, {"blue_0": str(folder)}, folder.parent, {"blue_0": sha}, seed=1)
+        return MatchFactory(SPEC, {"blue_0": {str(folder): 1.0}}, folder.parent, {str(folder): sha}, seed=1)
 
     announced = read_card(folder).sha256
-    assert factory(announced).build(2, 0).seats == ("red_0",)
+    assert factory(announced).build(2, 0).cast.learning == ("red_0",)
     replace_weights(folder, lambda weights: weights["bias"].add_(1))
     with pytest.raises(PlayerError, match=rf"^scenario\.seats\.blue_0=.*: sha256 .*; allowed is {announced}$"):
         factory(announced).load()

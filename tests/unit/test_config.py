@@ -11,23 +11,24 @@ import yaml
 
 from multigrid_rl.config import (
     LEARN,
-    ClusterConfig,
+    MULTIGRID,
     ConfigError,
-    GameConfig,
-    GateConfig,
-    ModelConfig,
     RunConfig,
     ScenarioConfig,
-    TrainConfig,
     available_cpus,
     compose,
     data_root,
     default_run_dir,
+    experiment_names,
     load_scenario,
     scenario_id,
     scenario_names,
     to_yaml,
 )
+from multigrid_rl.gates import Gate
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.rllib.build import gates_of
+from multigrid_rl.schema import ClusterConfig, GameConfig, GateConfig, ModelConfig, TrainConfig
 from multigrid_rl.types import Rules
 
 CONFIGS = data_root() / "configs"
@@ -43,6 +44,11 @@ def read(path: Path) -> dict:
 def files(group: str) -> list:
     found = sorted((CONFIGS / group).glob("*.yaml"))
     return [pytest.param(path, id=path.stem) for path in found]
+
+
+def gates(*overrides: str) -> list[Gate]:
+    config = compose(list(overrides))
+    return gates_of(config, env_factory(config).cast)
 
 
 def error_of(*overrides: str) -> str:
@@ -76,8 +82,10 @@ def test_cluster_yaml_names_exactly_the_keys_of_its_schema(path):
 @pytest.mark.parametrize("path", files("scenario"))
 def test_scenario_yaml_names_exactly_the_keys_of_its_schema(path):
     content = read(path)
-    assert set(content) == set(ScenarioConfig.model_fields) - DERIVED
-    assert set(content["game"]) == set(GameConfig.model_fields)
+    other = {"env_id", "agents"} if content["game"] else set()  # what only environments of another package have
+    assert set(content) == set(ScenarioConfig.model_fields) - DERIVED - other
+    if content["game"] is not None:
+        assert set(content["game"]) == set(GameConfig.model_fields)
     for gate in content["gates"]:
         assert set(gate) <= set(GateConfig.model_fields)
 
@@ -90,10 +98,18 @@ def test_the_root_yaml_names_exactly_the_keys_of_its_schema():
 
 def test_every_folder_of_configs_is_a_group_that_holds_yaml():
     folders = {path.parent.name for path in CONFIGS.glob("*/*.yaml")}
-    assert folders == {"scenario", "train", "model", "cluster"}
+    assert folders == {"scenario", "train", "model", "cluster", "experiment"}
 
 
-@pytest.mark.parametrize("path", [*files("train"), *files("cluster"), pytest.param(CONFIGS / "config.yaml", id="root")])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *files("train"),
+        *files("cluster"),
+        pytest.param(CONFIGS / "config.yaml", id="root"),
+        pytest.param(CONFIGS / "scenario" / "multigrid.yaml", id="multigrid"),
+    ],
+)
 def test_each_key_has_a_comment_beside_its_value(path):
     rows = [line for line in path.read_text(encoding="utf-8").splitlines() if re.match(r"[a-z_]+:", line)]
     keys = set(read(path)) - {"defaults"}
@@ -194,7 +210,7 @@ TOO_MANY = available_cpus() + 1
         ("scenario.seats.red_0=random", ["scenario.seats=", "'red_0': 'random'", "at least one seat: learn"]),
         ("train.foo", ["train.foo", "not an override", "key=value"]),
         ("train=dqn", ["train=dqn", "unknown", "allowed is ppo"]),
-        ("model=cnn", ["model=cnn", "unknown", "allowed is mlp"]),
+        ("model=mlpp", ["model=mlpp", "unknown", "did you mean mlp?", "gru, lstm, mlp"]),
         ("cluster=moon", ["cluster=moon", "unknown", "allowed is local"]),
         ("model.hidden=[0]", ["model.hidden=[0]", "at least 1 unit"]),
         ("model.hidden=[5000]", ["model.hidden=[5000]", "4096"]),
@@ -218,7 +234,7 @@ def test_a_minibatch_larger_than_the_batch_is_refused():
 
 
 def test_games_that_the_env_runners_cannot_share_evenly_are_refused(monkeypatch):
-    monkeypatch.setattr("multigrid_rl.config.available_cpus", lambda: 4)
+    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
     text = error_of("cluster.num_env_runners=3", "train.num_envs=256")
     assert text == "train.num_envs=256: allowed is a multiple of 3 env runners"
 
@@ -249,7 +265,7 @@ def test_a_path_survives_as_it_was_typed(value):
 
 def test_a_folder_with_a_player_survives_as_it_was_typed():
     config = compose(["scenario.seats.blue_0=/tmp/my players/lr=3e-4/it's"])
-    assert config.scenario.opponents == {"blue_0": "/tmp/my players/lr=3e-4/it's"}
+    assert config.scenario.opponents == {"blue_0": {"/tmp/my players/lr=3e-4/it's": 1.0}}
 
 
 def test_the_folder_of_players_is_the_projects_own_unless_told_otherwise(tmp_path):
@@ -258,17 +274,24 @@ def test_the_folder_of_players_is_the_projects_own_unless_told_otherwise(tmp_pat
 
 
 def test_star_in_a_gate_stands_for_every_learning_seat():
-    names = [metric for metric, _ in load_scenario("coop").gate_list()]
-    assert names == [
+    assert [gate.metric for gate in gates("scenario=coop")] == [
         "episode_len_mean",
         *(f"{kind}/{seat}" for kind in ("return_mean", "explained_variance", "entropy") for seat in ("red_0", "red_1")),
     ]
 
 
 def test_star_leaves_out_seats_that_do_not_learn():
-    scenario = compose(["scenario=coop", "scenario.seats.red_0=random"]).scenario
-    assert [metric for metric, _ in scenario.gate_list() if metric.startswith("entropy/")] == ["entropy/red_1"]
-    assert compose(["scenario.seats.blue_0=learn"]).scenario.learning == ("blue_0", "red_0")
+    alone = gates("scenario=coop", "experiment=none", "scenario.seats.red_0=random")
+    assert [gate.metric for gate in alone if gate.metric.startswith("entropy/")] == ["entropy/red_1"]
+    assert compose(["scenario.seats.blue_0=learn"]).scenario.learning == {"blue_0": "blue", "red_0": "red"}
+
+
+@pytest.mark.parametrize("how", ["shared=true", "scheme=ctce"])
+def test_star_in_a_gate_of_a_network_stands_for_every_network(how):
+    names = [gate.metric for gate in gates("scenario=coop", "experiment=none", how)]
+    assert names == [
+        *("episode_len_mean", "return_mean/red_0", "return_mean/red_1", "explained_variance/red", "entropy/red")
+    ]
 
 
 @pytest.mark.parametrize("scenario", ["1v1", "coop", "single-obstacle"])
@@ -278,10 +301,11 @@ def test_gates_are_those_of_the_course(scenario):
         "coop": (40, 1.3, 0.9, 0.4),
         "single-obstacle": (40, 2.0, 0.6, 0.3),
     }[scenario]
-    gates = {metric.split("/")[0]: gate for metric, gate in load_scenario(scenario).gate_list()}
-    found = gates["episode_len_mean"].at_most, gates["return_mean"].at_least, gates["explained_variance"].at_least
-    assert (*found, gates["entropy"].at_most) == bounds
-    assert {(gate.hold, gate.window) for gate in gates.values()} == {("every", 100_000)}
+    found = gates(f"scenario={scenario}")
+    order = ["episode_len_mean", "return_mean", "explained_variance", "entropy"]
+    told = {(order.index(gate.metric.split("/")[0]), gate.comparison, gate.bound) for gate in found}
+    assert sorted(told) == list(zip(range(4), ("<=", ">=", ">=", "<="), bounds, strict=True))
+    assert {(gate.hold, gate.window) for gate in found} == {("every", 100_000)}
 
 
 @pytest.mark.parametrize(("text", "steps"), [("2e6", 2_000_000), ("1_000", 1000), ("300000.0", 300_000)])
@@ -328,4 +352,112 @@ def test_the_default_run_folder_tells_scenario_time_and_seed():
 
 def test_the_default_scenario_is_the_duel_that_red_learns():
     scenario = compose([]).scenario
-    assert (scenario.name, scenario.seats["red_0"], scenario.learning) == ("1v1", LEARN, ("red_0",))
+    assert (scenario.name, scenario.seats["red_0"], scenario.learning) == ("1v1", LEARN, {"red_0": "red"})
+
+
+# --- schemes
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["scheme=ctde"], "scheme=ctde: allowed is dtde: team red of 1v1 has one agent"),
+        (["scheme=ctce"], "scheme=ctce: allowed is dtde: team red of 1v1 has one agent"),
+        (["scenario=single", "scheme=ctde"], "scheme=ctde: allowed is dtde: team red of single has one agent"),
+        (
+            ["scenario=2v2", "scheme=ctce", "scenario.seats.red_1=random"],
+            "scheme=ctce: allowed is dtde: not every agent of team red learns",
+        ),
+        (
+            ["scenario=2v2", "scheme=ctde", "scenario.seats.blue_0=learn"],
+            "scheme=ctde: allowed is dtde: not every agent of team blue learns",
+        ),
+        (
+            ["scenario=2v2", "scheme=ctce", "shared=true"],
+            "shared=True: allowed is false: under ctce a team is one agent",
+        ),
+        (
+            ["scenario=single", "shared=true"],
+            "shared=True: allowed is false: no team of single has two agents that learn",
+        ),
+        (["shared=true"], "shared=True: allowed is false: no team of 1v1 has two agents that learn"),
+        (["scheme=ctdd"], "scheme=ctdd: allowed is 'dtde', 'ctde' or 'ctce'"),
+    ],
+)
+def test_an_impossible_scheme_is_one_line(overrides, message):
+    assert error_of(*overrides) == message
+
+
+@pytest.mark.parametrize("model", ["gru", "lstm"])
+def test_networks_with_memory_learn_whole_sequences_and_have_one_layer(model):
+    text = error_of(f"model={model}", "train.num_steps=16", "train.minibatch_size=1000")
+    assert text.startswith("train.minibatch_size=1000: allowed is a multiple of num_steps=16")
+    assert "one size" in error_of(f"model={model}", "model.hidden=[8,8]")
+    assert compose([f"model={model}"]).model.recurrent
+    assert not compose([]).model.recurrent
+
+
+# --- opponents
+
+
+def test_several_players_on_a_seat_are_written_with_their_weights():
+    opponents = compose(["scenario.seats.blue_0=blue-rookie:3,random:1.5"]).scenario.opponents
+    assert opponents == {"blue_0": {"blue-rookie": 3.0, "random": 1.5}}
+
+
+@pytest.mark.parametrize("value", ["random:0,idle:1", "random:1,learn:1", "random:1.2.3"])
+def test_impossible_weights_are_one_line(value):
+    assert "allowed is" in error_of(f"scenario.seats.blue_0={value}")
+
+
+# --- recipes
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_recipe_composes_and_names_its_scenario(name):
+    config = compose([f"experiment={name}"])
+    assert config.experiment == name
+    assert config.scenario.name in (*SCENARIOS, MULTIGRID)
+
+
+@pytest.mark.parametrize("path", files("experiment"))
+def test_a_recipe_is_a_hydra_experiment_on_top_of_everything(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# @package _global_\n")
+    assert any("override /scenario" in entry for entry in read(path)["defaults"])
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name in experiment_names()])
+def test_a_scenarios_own_recipe_is_taken_unless_told_otherwise(name):
+    assert compose([f"scenario={name}"]) == compose([f"experiment={name}"])
+    assert compose([f"scenario={name}", "experiment=none"]).experiment is None
+
+
+def test_a_recipe_of_a_scheme_is_taken_with_that_scheme(monkeypatch):
+    for scheme in ("ctde", "dtde"):
+        config = compose(["scenario=coop", f"scheme={scheme}"])
+        assert (config.experiment, config.scheme) == ("coop", scheme)
+    monkeypatch.setattr("multigrid_rl.config.experiment_names", lambda: ["coop", "coop-dtde"])
+    assert compose(["scenario=coop", "scheme=ctde"]).experiment == "coop"
+    with pytest.raises(ConfigError, match="coop-dtde"):  # this one is asked for, and there is no file of that name
+        compose(["scenario=coop", "scheme=dtde"])
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name in experiment_names()])
+def test_without_a_recipe_everything_is_as_the_plain_files_say(name):
+    config = compose([f"scenario={name}", "experiment=none"])
+    assert (config.scheme, config.shared) == ("dtde", False)
+    assert config.train.model_dump(mode="json") == TrainConfig.model_validate(
+        read(CONFIGS / "train" / "ppo.yaml")
+    ).model_dump(mode="json")
+    assert config.scenario == load_scenario(name)
+
+
+def test_a_recipe_gives_way_to_what_the_user_says():
+    assert compose([]).train.bonus == {"all": {"key_pickup": 1.0}}
+    changed = compose(["train.bonus.all.key_pickup=0.25", "train.bonus.red_0.step=-0.01"]).train.bonus
+    assert changed == {"all": {"key_pickup": 0.25}, "red_0": {"step": -0.01}}
+
+
+def test_an_unknown_recipe_is_one_line():
+    assert error_of("experiment=coob").startswith("experiment=coob: unknown (did you mean coop?); allowed is 1v1, ")

@@ -91,8 +91,8 @@ def test_encode_refuses_a_triple_that_never_occurs(triple):
 
 def test_events_are_numbered_in_the_order_of_their_names():
     numbers = (c.EV_KEY, c.EV_BALL, c.EV_INVALID, c.EV_SUCCESS, c.EV_ELIMINATED, c.EV_VICTIM, c.EV_DOOR)
-    assert (*numbers, c.EV_DOOR_WIN, c.EV_ELIMINATION_WIN) == tuple(range(len(c.EVENTS)))
-    assert c.EVENTS[c.EV_VICTIM] == "got_eliminated"
+    assert (*numbers, c.EV_DOOR_WIN, c.EV_ELIMINATION_WIN, c.EV_READY) == tuple(range(len(c.EVENTS)))
+    assert (c.EVENTS[c.EV_VICTIM], c.EVENTS[c.EV_READY]) == ("got_eliminated", "door_ready")
 
 
 def test_board_cells_of_section_1():

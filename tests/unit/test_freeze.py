@@ -11,14 +11,14 @@ import yaml
 from multigrid_rl.config import load_scenario
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card, token_categories, write_player
-from multigrid_rl.players.catalogue import CATALOGUE_FILE, Catalogue
-from multigrid_rl.players.freeze import freeze, run_player
+from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
+from multigrid_rl.players.freeze import freeze, rate, run_player
 from multigrid_rl.players.strength import measure
 from multigrid_rl.world.constants import ACTIONS
 
 SPEC = load_scenario("1v1").spec
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
-GAMES = 100
+GAMES = 20
 HEAD = "# Players by name.\nplayers:\n"
 
 
@@ -32,7 +32,7 @@ def write_seat(folder: Path, seat: str, seed: int = 1) -> None:
         "seats": [seat],
         "provenance": {"seed": seed, "env_steps": seed * 100},
     }
-    write_player(folder / seat, build(MLP, token_categories(SPEC), len(ACTIONS), seed), card)
+    write_player(folder / seat, build(MLP, token_categories(SPEC), len(ACTIONS), seed).state_dict(), card)
 
 
 @pytest.fixture
@@ -115,27 +115,36 @@ def test_freezing_writes_a_card_with_measured_strength_and_baseline(run, root):
     assert read_card(root / "newcomer") == card
     assert (card.name, card.scenario, card.seats) == ("newcomer", "1v1", ["blue_0"])
     assert card.provenance == {"seed": 2, "env_steps": 200}
-    (strength,), (baseline,) = card.strength, card.baseline
-    for row in (strength, baseline):
-        assert (row.scenario, row.opponent, row.episodes) == ("1v1", "random", GAMES)
+    assert [row.opponent for row in card.strength] == ["random", "idle", "key-runner", "hunter"]
+    (baseline,) = card.baseline
+    assert baseline.opponent == "random"
+    for row in (*card.strength, baseline):
+        assert (row.scenario, row.episodes) == ("1v1", GAMES)
         assert row.win + row.draw + row.loss == pytest.approx(1.0, abs=2e-4)
         assert 0 < row.length_mean <= SPEC.max_steps
-    assert strength.model_dump() != baseline.model_dump()
+    assert card.strength[0].model_dump() != baseline.model_dump()
 
 
 def test_the_strength_on_the_card_can_be_measured_again(run, root):
-    told = frozen(run, root).strength[0]
-    player = Catalogue(root).seat("newcomer", SPEC, "blue_0").player
-    assert measure(player, "blue_0", SPEC, "1v1", episodes=GAMES, seed=told.seed) == told
+    for told in frozen(run, root).strength:
+        again = measure(Catalogue(root), "newcomer", told.opponent, SPEC, "1v1", episodes=GAMES, seed=told.seed)
+        assert again == told
 
 
-def test_strength_is_counted_for_the_team_of_the_seat():
-    def of(seat: str):
-        return measure(
-            Catalogue(Path("nowhere")).seat("hunter", SPEC, seat).player, seat, SPEC, "1v1", episodes=200, seed=1
-        )
-
-    assert min(of("blue_0").win, of("red_0").win) > 0.85
+def test_players_frozen_later_are_measured_against_those_before_and_rate_brings_all_up_to_date(run, root):
+    frozen(run, root)
+    second = frozen(run, root, "second", "red_0")
+    assert second.strength[-1].opponent == "newcomer"
+    assert [row.opponent for row in read_card(root / "newcomer").strength] == list(BUILT_IN)
+    model = (root / "newcomer" / MODEL_FILE).read_bytes()
+    cards = rate(Catalogue(root), "1v1", 2 * GAMES)
+    assert [card.name for card in cards] == ["newcomer", "second"]
+    assert [row.opponent for row in cards[0].strength] == [*BUILT_IN, "second"]
+    assert [row.opponent for row in cards[1].strength] == [*BUILT_IN, "newcomer"]
+    assert {row.episodes for card in cards for row in (*card.strength, *card.baseline)} == {2 * GAMES}
+    assert read_card(root / "newcomer") == cards[0]
+    assert (root / "newcomer" / MODEL_FILE).read_bytes() == model
+    assert Catalogue(root).seat("newcomer", SPEC, "blue_0").strength == cards[0].strength
 
 
 def test_freezing_appends_an_entry_that_can_be_seated(run, root):
@@ -225,7 +234,7 @@ def edit_card(**changes):
         (edit_card(colour="red"), "colour"),
         (edit_card(seats=[]), "seats"),
         (edit_card(seats=["green_0"]), "green_0"),
-        (edit_card(actions=9), "tensor"),
+        (edit_card(actions=9), "it chooses among 9 actions, this game has 7"),
         (edit_card(observation={"view_size": 5, "categories": []}), "categories"),
     ],
     ids=["model", "unknown key", "no seat", "unknown seat", "actions", "no tokens"],

@@ -1,68 +1,195 @@
-"""Our PPO loss is RLlib's PPO loss."""
+"""Our PPO loss is RLlib's PPO loss, for one action and for several at once; the dead and the absent teach nothing."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCategorical
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
+from multigrid_rl.rllib.algorithm import _columns
+from multigrid_rl.rllib.env_runner import UnitBatch
 from multigrid_rl.rllib.learner import CategoricalPPOLearner
-from multigrid_rl.rllib.modules import ActorCriticModule
+from multigrid_rl.rllib.modules import ALIVE, MEMORY, STARTS, ActorCriticModule
+from multigrid_rl.types import Unit
 
 ARCHITECTURE = {"name": "mlp", "hidden": [8], "activation": "tanh"}
+CATEGORIES = (4,) * 6
+CONFIG = SimpleNamespace(
+    clip_param=0.2, vf_loss_coeff=0.5, vf_clip_param=float("inf"), use_kl_loss=False, use_critic=True
+)
 
 
-@pytest.fixture
-def minibatch():
+def random_batch(seats: int, rows: int = 64):
+    """Experience of a unit of ``seats`` whose members are all alive."""
     generator = torch.Generator().manual_seed(3)
-    rows = 64
-    behaviour = torch.randn(rows, 7, generator=generator)
-    actions = torch.randint(0, 7, (rows,), generator=generator)
+    behaviour = torch.randn(rows, seats, 7, generator=generator)
+    actions = torch.randint(0, 7, (rows, seats), generator=generator)
     return {
         Columns.OBS: torch.randint(0, 4, (rows, 6), generator=generator),
         Columns.ACTIONS: actions,
-        Columns.ACTION_DIST_INPUTS: behaviour,
-        Columns.ACTION_LOGP: torch.log_softmax(behaviour, -1).gather(1, actions[:, None])[:, 0],
+        Columns.ACTION_DIST_INPUTS: behaviour.flatten(1),
+        Columns.ACTION_LOGP: torch.log_softmax(behaviour, -1).gather(2, actions[..., None]).sum((1, 2)),
         Postprocessing.ADVANTAGES: torch.randn(rows, generator=generator),
         Postprocessing.VALUE_TARGETS: torch.randn(rows, generator=generator),
+        ALIVE: torch.ones(rows, seats, dtype=torch.bool),
     }
 
 
-def loss_and_gradient(learner_class, batch, entropy_weight):
-    module = ActorCriticModule(
-        observation_space=gym.spaces.MultiDiscrete([4] * 6),
-        action_space=gym.spaces.Discrete(7),
-        model_config={"architecture": ARCHITECTURE, "categories": [4] * 6, "seed": 1},
-    )
-    with torch.no_grad():
-        module.net.policy[-1].weight.mul_(100)  # a policy far from uniform, so that clipping bites
-    holder = SimpleNamespace(
-        module={"red_0": module},
+def holder_of(module, entropy_weight):
+    """What the loss asks of a learner."""
+    return SimpleNamespace(
+        module={"red": module},
         metrics=SimpleNamespace(log_dict=lambda *a, **k: None),
         _newest={},
-        entropy_coeff_schedulers_per_module={"red_0": SimpleNamespace(get_current_value=lambda: entropy_weight)},
+        entropy_coeff_schedulers_per_module={"red": SimpleNamespace(get_current_value=lambda: entropy_weight)},
     )
-    config = SimpleNamespace(
-        clip_param=0.2, vf_loss_coeff=0.5, vf_clip_param=float("inf"), use_kl_loss=False, use_critic=True
+
+
+def module_of(seats: int) -> ActorCriticModule:
+    unit = Unit("red", "red", tuple(f"red_{k}" for k in range(seats)), CATEGORIES)
+    module = ActorCriticModule(
+        observation_space=gym.spaces.MultiDiscrete(CATEGORIES),
+        action_space=gym.spaces.MultiDiscrete([7] * seats),
+        model_config={"architecture": ARCHITECTURE, "unit": unit, "seed": 1},
     )
+    module.action_dist_cls = TorchMultiCategorical.get_partial_dist_cls(input_lens=[7] * seats)  # for RLlib's own loss
+    with torch.no_grad():
+        module.net.policy[-1].weight.mul_(100)  # a policy far from uniform, so that clipping bites
+    return module
+
+
+def loss_and_gradient(learner_class, batch, entropy_weight):
+    module = module_of(batch[Columns.ACTIONS].shape[1])
     out = module.forward_train(batch)
-    loss = learner_class.compute_loss_for_module(holder, module_id="red_0", config=config, batch=batch, fwd_out=out)
+    loss = learner_class.compute_loss_for_module(
+        holder_of(module, entropy_weight), module_id="red", config=CONFIG, batch=batch, fwd_out=out
+    )
     loss.backward()
     return loss.detach(), torch.cat([p.grad.flatten() for p in module.parameters()])
 
 
+def our_loss(logits, values, rows, entropy_weight=0.0):
+    """The loss of given logits (B, C * K) and values (B,)."""
+    out = {Columns.ACTION_DIST_INPUTS: logits, Columns.EMBEDDINGS: values}
+    return CategoricalPPOLearner.compute_loss_for_module(
+        holder_of(None, entropy_weight), module_id="red", config=CONFIG, batch=rows, fwd_out=out
+    )
+
+
+@pytest.mark.parametrize("seats", [1, 2, 3])
 @pytest.mark.parametrize("entropy_weight", [0.0, 0.05])
-def test_loss_and_gradient_equal_rllibs(minibatch, entropy_weight):
-    ours, our_gradient = loss_and_gradient(CategoricalPPOLearner, minibatch, entropy_weight)
-    theirs, their_gradient = loss_and_gradient(PPOTorchLearner, minibatch, entropy_weight)
+def test_loss_and_gradient_equal_rllibs(seats, entropy_weight):
+    batch = random_batch(seats)
+    ours, our_gradient = loss_and_gradient(CategoricalPPOLearner, batch, entropy_weight)
+    theirs, their_gradient = loss_and_gradient(PPOTorchLearner, batch, entropy_weight)
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(our_gradient, their_gradient, rtol=1e-4, atol=1e-6)
     assert our_gradient.abs().max() > 0
+
+
+# --- joint actions
+
+
+def test_the_loss_of_a_joint_action_by_hand():
+    # Two members with two actions each. Row 0: both alive, uniform logits. Row 1: the second is dead.
+    half = np.log(0.5)
+    third = np.log([0.25, 0.75])
+    logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [*third, 5.0, -3.0]], dtype=torch.float64)
+    rows = {
+        Columns.ACTIONS: torch.tensor([[0, 1], [1, 0]]),
+        # Row 0 was played with probability 0.2, row 1 with 0.75: ratios 0.25 / 0.2 = 1.25 and 1.
+        Columns.ACTION_LOGP: torch.tensor([np.log(0.2), np.log(0.75)]),
+        Postprocessing.ADVANTAGES: torch.tensor([2.0, -1.0], dtype=torch.float64),
+        Postprocessing.VALUE_TARGETS: torch.tensor([1.0, 0.0], dtype=torch.float64),
+        ALIVE: torch.tensor([[True, True], [True, False]]),
+    }
+    values = torch.tensor([0.0, 3.0], dtype=torch.float64)
+    policy = -(2 * 1.2 + -1 * 1.0) / 2  # 1.25 is clipped to 1.2
+    critic = (1.0 + 9.0) / 2
+    entropy = (-2 * half + -(0.25 * third[0] + 0.75 * third[1])) / 2
+    assert float(our_loss(logits, values, rows, 0.1)) == pytest.approx(policy + 0.5 * critic - 0.1 * entropy)
+
+
+def test_a_dead_members_logits_have_no_influence_and_no_gradient():
+    rows = random_batch(2)
+    dead = torch.arange(64) % 3 == 0
+    rows[ALIVE][:, 1] = ~dead
+    logits = torch.randn(64, 14, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    loss = our_loss(logits, torch.zeros(64), rows, 0.05)
+    loss.backward()
+    parts = logits.grad.view(64, 2, 7)
+    assert (parts[dead, 1] == 0).all()
+    assert (parts[~dead, 1].abs().sum(1) > 0).any()
+    assert (parts[dead, 0].abs().sum(1) > 0).any()
+    with torch.no_grad():
+        moved = logits.clone().view(64, 2, 7)
+        moved[dead, 1] += torch.linspace(-9, 9, 7)
+        rows[Columns.ACTIONS][dead, 1] = (rows[Columns.ACTIONS][dead, 1] + 1) % 7
+        assert our_loss(moved.flatten(1), torch.zeros(64), rows, 0.05) == loss
+
+
+# --- sequences
+
+
+def sequences(games: int, steps: int, alive: torch.Tensor):
+    """A batch of sequences (B, T, ...) whose steps are those of a flat batch."""
+    rows = random_batch(1, games * steps)
+    shaped = {name: column.view(games, steps, *column.shape[1:]) for name, column in rows.items()}
+    shaped[ALIVE] = alive[..., None]
+    return rows, shaped | {MEMORY: torch.zeros(games, 4), STARTS: torch.zeros(games, steps, dtype=torch.bool)}
+
+
+def test_steps_of_a_sequence_in_which_the_unit_was_out_are_no_part_of_the_loss():
+    alive = torch.arange(24).view(4, 6) % 5 != 0
+    rows, shaped = sequences(4, 6, alive)
+    logits, values = torch.randn(24, 7, requires_grad=True), torch.randn(24, requires_grad=True)
+    loss = our_loss(logits, values, shaped, 0.05)
+    loss.backward()
+    keep = alive.flatten()
+    kept = our_loss(logits[keep], values[keep], {name: column[keep] for name, column in rows.items()}, 0.05)
+    torch.testing.assert_close(loss, kept)
+    assert (logits.grad[~keep] == 0).all()
+    assert (values.grad[~keep] == 0).all()
+    assert (logits.grad[keep].abs().sum(1) > 0).any()
+    assert (values.grad[keep] != 0).all()
+
+
+def batch_of(alive, advantages, memory: int):
+    rows = np.asarray(alive)[..., None]
+    gained = np.asarray(advantages, np.float32)
+    plain = np.zeros(gained.shape, np.float32)
+    obs = np.zeros((*gained.shape, 2), np.uint8)
+    columns = (obs, rows.astype(np.int64), rows, plain, plain, gained, gained, plain)
+    return UnitBatch(*columns, np.zeros((len(rows), memory), np.float32), np.zeros((*gained.shape,), np.bool_))
+
+
+def test_advantages_are_standardised_over_living_steps_only():
+    # Living: 1, 2, 3, 6 with mean 3 and variance 3.5; what stands at dead steps is nobody's business.
+    alive = [[True, True, False], [True, True, False]]
+    columns = _columns(batch_of(alive, [[1, 2, 0], [3, 6, 0]], memory=4))
+    found = columns[Postprocessing.ADVANTAGES]
+    assert found[[0, 0, 1, 1], [0, 1, 0, 1]].tolist() == pytest.approx([k / 3.5**0.5 for k in (-2, -1, 0, 3)])
+    assert found[:, 2].tolist() == [0, 0]
+    other = _columns(batch_of(alive, [[1, 2, 900], [3, 6, -70]], memory=4))
+    np.testing.assert_array_equal(other[Postprocessing.ADVANTAGES], found)
+    assert columns[MEMORY].shape == (2, 4)
+
+
+def test_without_memory_there_are_no_columns_for_it():
+    columns = _columns(batch_of([True, True], [1, 2], memory=0))
+    assert MEMORY not in columns
+    assert STARTS not in columns
+    assert columns[Postprocessing.ADVANTAGES].tolist() == [-1, 1]
+
+
+# --- gradients
 
 
 def clipped(gradients, limit):

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from multigrid_rl.models.registry import ArchitectureError, build, fingerprint
+from multigrid_rl.models.registry import ARCHITECTURES, ArchitectureError, build, fingerprint
 
 CATEGORIES = [5, 3, 4]
 ACTIONS = 7
+KNOWN = ", ".join(ARCHITECTURES)
 MLP = {"name": "mlp", "hidden": [8, 6], "activation": "tanh"}
 
 
@@ -29,14 +30,14 @@ def same(one: torch.nn.Module, two: torch.nn.Module) -> bool:
 # --- refused
 
 
-@pytest.mark.parametrize("name", ["cnn", "MLP", "", None, ["mlp"]])
+@pytest.mark.parametrize("name", ["transformer", "MLP", "", None, ["mlp"]])
 def test_an_unknown_architecture_is_refused_with_the_known_ones(name):
-    with pytest.raises(ArchitectureError, match=r"^architecture\.name=.*: unknown; allowed is mlp$"):
+    with pytest.raises(ArchitectureError, match=rf"^architecture\.name=.*: unknown; allowed is {KNOWN}$"):
         network(name=name)
 
 
 def test_an_architecture_without_a_name_is_refused():
-    with pytest.raises(ArchitectureError, match=r"^architecture\.name=None: unknown; allowed is mlp$"):
+    with pytest.raises(ArchitectureError, match=rf"^architecture\.name=None: unknown; allowed is {KNOWN}$"):
         build({}, CATEGORIES, ACTIONS)
 
 

@@ -204,6 +204,7 @@ def test_returns_and_events_are_bounded(spec, seed):
     w = World(spec, GAMES, seed=seed)
     rivals = np.where(w.flags.team == c.BLUE, spec.red, spec.blue)
     totals = np.zeros((GAMES, spec.num_agents))
+    ready = np.zeros((GAMES, spec.num_agents))
     for step in play_out(w, seed):
         assert np.isfinite(step.reward).all()
         totals += step.reward
@@ -212,10 +213,12 @@ def test_returns_and_events_are_bounded(spec, seed):
             assert (totals <= best + 1e-9).all()
             assert (totals >= -1 - 0.001 * spec.max_steps - 1e-9).all()
             assert (step.events[..., c.EV_VICTIM] <= 1).all()
-        assert (step.events >= 0).all()
+        ready += step.events[..., c.EV_READY]
+        assert np.isin(ready, [0, 1]).all()  # the one event that is taken back when it ends
+        assert (np.delete(step.events, c.EV_READY, axis=2) >= 0).all()
         assert (step.events[..., [c.EV_KEY, c.EV_INVALID, c.EV_DOOR]] <= 1).all()
         assert (step.events[..., c.EV_SUCCESS] <= 1).all()
-        totals[step.done] = 0
+        totals[step.done] = ready[step.done] = 0
 
 
 @few

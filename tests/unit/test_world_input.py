@@ -98,7 +98,7 @@ def test_what_step_and_reset_return_has_the_documented_shapes():
     step = w.step(np.zeros((2, 3), np.int8))
     shapes = {name: getattr(step, name).shape for name in step._fields}
     assert shapes == {
-        **{"tokens": (2, 3, 27), "final_tokens": (2, 3, 27), "reward": (2, 3), "events": (2, 3, 9)},
+        **{"tokens": (2, 3, 27), "final_tokens": (2, 3, 27), "reward": (2, 3), "events": (2, 3, 10)},
         **{"terminated": (2, 3), "truncated": (2,), "done": (2,), "acted": (2, 3), "winner": (2,)},
     }
     board = w.board()

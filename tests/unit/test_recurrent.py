@@ -1,0 +1,222 @@
+"""Networks with memory and critics that see the whole team: one step, many steps, and what must not leak."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from multigrid_rl.models.registry import CENTRAL, ArchitectureError, build
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.types import SeatView
+from multigrid_rl.world.streams import Streams
+
+CATEGORIES, CENTRAL_CATEGORIES = [5, 3, 4], [6, 2]
+ACTIONS, GAMES, STEPS = 7, 4, 9
+CELLS = ["gru", "lstm"]
+MLP = {"name": "mlp", "hidden": [8, 6], "activation": "tanh"}
+both_critics = pytest.mark.parametrize("central", [(), CENTRAL_CATEGORIES], ids=["own view", "central critic"])
+
+
+def network(cell: str, central=(), seed: int = 0):
+    """A network whose outputs depend clearly on what it has seen."""
+    net = build({"name": cell, "hidden": [8]}, CATEGORIES, ACTIONS, seed, central)
+    with torch.no_grad():
+        net.policy.weight.mul_(200)
+        net.bias.copy_(torch.linspace(-0.5, 0.5, 8))
+    return net
+
+
+def tokens_of(central=(), seed: int = 1) -> torch.Tensor:
+    rng = np.random.default_rng(seed)
+    columns = [rng.integers(0, count, (GAMES, STEPS)) for count in (*CATEGORIES, *central)]
+    return torch.from_numpy(np.stack(columns, axis=-1).astype(np.uint8))
+
+
+def starts_of(*places: tuple[int, int]) -> torch.Tensor:
+    starts = torch.zeros(GAMES, STEPS, dtype=torch.bool)
+    for game, step in places:
+        starts[game, step] = True
+    return starts
+
+
+def step_by_step(net, tokens, state, starts):
+    """As the env runner plays: (B, T, K) logits and (B, T) values."""
+    logits, values = [], []
+    for t in range(tokens.shape[1]):
+        state = state * ~starts[:, t, None]
+        row, value, state = net(tokens[:, t], state)
+        logits.append(row)
+        values.append(value)
+    return torch.stack(logits, 1), torch.stack(values, 1)
+
+
+@both_critics
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_sequence_is_its_steps_one_after_the_other(cell, central):
+    net, tokens = network(cell, central), tokens_of(central)
+    state = torch.randn(GAMES, net.state_size, generator=torch.Generator().manual_seed(5))
+    starts = starts_of((0, 0), (1, 3), (1, 4), (3, 8))
+    with torch.no_grad():
+        logits, values = net.sequence(tokens, state, starts)
+        wanted_logits, wanted_values = step_by_step(net, tokens, state, starts)
+    assert logits.shape == (GAMES * STEPS, ACTIONS)
+    assert values.shape == (GAMES * STEPS,)
+    torch.testing.assert_close(logits.view(GAMES, STEPS, ACTIONS), wanted_logits)
+    torch.testing.assert_close(values.view(GAMES, STEPS), wanted_values)
+
+
+@pytest.mark.parametrize(("cell", "size"), [("gru", 8), ("lstm", 16)])
+def test_memory_takes_what_is_announced_and_matters(cell, size):
+    net, tokens = network(cell), tokens_of()
+    assert net.state_size == size
+    with torch.no_grad():
+        fresh, _, following = net(tokens[:, 0], torch.zeros(GAMES, size))
+        other, _, _ = net(tokens[:, 0], following)
+    assert following.shape == (GAMES, size)
+    assert (fresh != other).any(dim=1).all()
+
+
+def test_an_lstm_keeps_its_hidden_state_first_and_its_cell_after_it():
+    net, tokens = network("lstm"), tokens_of()
+    state = torch.randn(GAMES, 16, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        _, _, following = net(tokens[:, 0], state)
+        rows = tokens[:, 0].long() + net.offsets
+        read = torch.tanh(net.table[rows].sum(1) + net.bias)
+        hidden, cell = net.core(read, (state[:, :8], state[:, 8:]))
+    torch.testing.assert_close(following, torch.cat([hidden, cell], dim=1))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_memory_of_another_game_or_an_earlier_episode_changes_nothing(cell):
+    net, tokens = network(cell), tokens_of()
+    starts = starts_of((0, 0), (2, 4))
+    zero = torch.zeros(GAMES, net.state_size)
+    full = torch.randn(GAMES, net.state_size, generator=torch.Generator().manual_seed(6))
+    with torch.no_grad():
+        plain = net.sequence(tokens, zero, starts)[0].view(GAMES, STEPS, ACTIONS)
+        stained = net.sequence(tokens, full, starts)[0].view(GAMES, STEPS, ACTIONS)
+        turned = net.sequence(tokens.flip(0), zero.flip(0), starts.flip(0))[0].view(GAMES, STEPS, ACTIONS).flip(0)
+    assert torch.equal(plain[0], stained[0])  # it begins with a new episode
+    assert torch.equal(plain[2, 4:], stained[2, 4:])
+    assert (plain[2, :4] != stained[2, :4]).any(dim=1).all()
+    assert (plain[1] != stained[1]).any(dim=1).all()
+    torch.testing.assert_close(plain, turned)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_no_gradient_flows_over_the_start_of_an_episode(cell):
+    net, tokens = network(cell), tokens_of()
+    starts = starts_of((1, 5))
+    read = []
+    original = net._read
+    net._read = lambda rows: read.append(original(rows).requires_grad_()) or read[0]
+    state = torch.zeros(GAMES, net.state_size, requires_grad=True)
+    logits, values = net.sequence(tokens, state, starts)
+    (logits.view(GAMES, STEPS, ACTIONS)[1, 7].sum() + values.view(GAMES, STEPS)[1, 7]).backward(inputs=[*read, state])
+    gradient = read[0].grad.view(GAMES, STEPS, -1)
+    reached = gradient.abs().sum(2) > 0
+    assert reached[1].tolist() == [5 <= t <= 7 for t in range(STEPS)]
+    assert not reached[[0, 2, 3]].any()
+    assert not state.grad.any()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_without_a_new_episode_the_gradient_reaches_the_first_step(cell):
+    net, tokens = network(cell), tokens_of()
+    state = torch.zeros(GAMES, net.state_size, requires_grad=True)
+    net.sequence(tokens, state, starts_of())[1].view(GAMES, STEPS)[1, 7].backward()
+    assert (state.grad.abs().sum(1) > 0).tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_parameter_learns(cell):
+    net, tokens = network(cell, CENTRAL_CATEGORIES), tokens_of(CENTRAL_CATEGORIES)
+    logits, values = net.sequence(tokens, torch.randn(GAMES, net.state_size), starts_of())
+    (torch.log_softmax(logits, 1)[:, 0].sum() + values.pow(2).sum()).backward()
+    assert [name for name, p in net.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("hidden", [[8, 8], [], None])
+def test_a_recurrent_core_has_one_size(cell, hidden):
+    with pytest.raises(ArchitectureError, match=r"^architecture\.hidden=.*at most 1 layer"):
+        build({"name": cell, "hidden": hidden}, CATEGORIES, ACTIONS)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_seed_alone_decides_the_initial_weights(cell):
+    one, same, other = (
+        build({"name": cell, "hidden": [8]}, CATEGORIES, ACTIONS, seed, CENTRAL_CATEGORIES).state_dict()
+        for seed in (3, 3, 4)
+    )
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not torch.equal(one["core.weight_hh"], other["core.weight_hh"])
+
+
+# --- central critics
+
+
+def outputs(net, tokens: torch.Tensor):
+    flat = tokens.flatten(0, 1)
+    with torch.no_grad():
+        state = (torch.zeros(len(flat), net.state_size),) if net.state_size else ()
+        return net(flat, *state)[:2]
+
+
+@pytest.mark.parametrize("architecture", [MLP, {"name": "gru", "hidden": [8]}, {"name": "lstm", "hidden": [8]}])
+def test_what_only_the_critic_reads_changes_values_and_never_the_policy(architecture):
+    net = build(architecture, CATEGORIES, ACTIONS, 1, CENTRAL_CATEGORIES)
+    tokens = tokens_of(CENTRAL_CATEGORIES)
+    logits, values = outputs(net, tokens)
+    for column, count in enumerate(CENTRAL_CATEGORIES, len(CATEGORIES)):
+        changed = tokens.clone()
+        changed[..., column] = (changed[..., column] + 1) % count
+        other_logits, other_values = outputs(net, changed)
+        assert torch.equal(other_logits, logits)
+        assert (other_values != values).all()
+    own = tokens.clone()
+    own[..., 0] = (own[..., 0] + 1) % CATEGORIES[0]
+    assert (outputs(net, own)[0] != logits).any(dim=1).all()
+
+
+@pytest.mark.parametrize("architecture", [MLP, {"name": "gru", "hidden": [8]}, {"name": "lstm", "hidden": [8]}])
+def test_no_gradient_of_the_policy_reaches_the_central_weights(architecture):
+    net = build(architecture, CATEGORIES, ACTIONS, 1, CENTRAL_CATEGORIES)
+    flat = tokens_of(CENTRAL_CATEGORIES).flatten(0, 1)
+    state = (torch.zeros(len(flat), net.state_size),) if net.state_size else ()
+    logits, values = net(flat, *state)[:2]
+    weights = dict(net.named_parameters())
+    (policy,) = torch.autograd.grad(logits.sum(), [weights[CENTRAL]], allow_unused=True, retain_graph=True)
+    assert policy is None or not policy.any()
+    (critic,) = torch.autograd.grad(values.sum(), [weights[CENTRAL]])
+    assert critic.any()
+
+
+@pytest.mark.parametrize("architecture", [MLP, {"name": "gru", "hidden": [8]}, {"name": "lstm", "hidden": [8]}])
+def test_an_exported_player_without_the_central_weights_plays_the_same_logits(architecture):
+    net = build(architecture, CATEGORIES, ACTIONS, 1, CENTRAL_CATEGORIES)
+    player = build(architecture, CATEGORIES, ACTIONS)
+    player.load_state_dict({name: value for name, value in net.state_dict().items() if name != CENTRAL})
+    tokens = tokens_of(CENTRAL_CATEGORIES)
+    assert torch.equal(outputs(player, tokens[..., : len(CATEGORIES)])[0], outputs(net, tokens)[0])
+
+
+# --- as a frozen player
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_frozen_player_remembers_its_game_and_forgets_it_at_the_end(cell):
+    net, tokens = network(cell), tokens_of()
+    player = FrozenPlayer("f", net, "", greedy=True)
+    starts = starts_of((1, 3), (2, 6))
+    with torch.no_grad():
+        wanted = step_by_step(net, tokens, torch.zeros(GAMES, net.state_size), starts)[0].argmax(2)
+    state, rng, played = player.initial_state(GAMES), Streams(1, np.arange(GAMES, dtype=np.int64)), []
+    for t in range(STEPS):
+        state = player.reset_state(state, starts[:, t].numpy())
+        actions, state = player.act(SeatView(tokens[:, t].numpy(), None, 0), state, rng)
+        played.append(actions)
+    assert np.stack(played, axis=1).tolist() == wanted.tolist()
+    assert len(set(wanted.flatten().tolist())) > 2

@@ -1,0 +1,206 @@
+"""Training rewards as weights on events, and the event that only they use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from games import BLUE_BALL, NORTH, RED_BALL, RED_FRONT, RED_KEY, RED_KEY_USED, SOUTH, WEST, place, play, put, world
+
+from multigrid_rl.players.basic import RandomPlayer
+from multigrid_rl.players.factory import MatchFactory
+from multigrid_rl.players.match import Match
+from multigrid_rl.types import GameSpec
+from multigrid_rl.world import constants as c
+from multigrid_rl.world.shaping import EventBonus
+
+DUEL = GameSpec()
+
+
+# --- weights
+
+
+def events_of(**told: tuple[float, float]) -> np.ndarray:
+    """One game's events by name: (blue_0, red_0)."""
+    events = np.zeros((1, 2, c.NUM_EVENTS), np.float32)
+    for name, values in told.items():
+        events[0, :, c.EVENTS.index(name)] = values
+    return events
+
+
+def shaped(weights, canonical=(0.0, 0.0), **told) -> list[float]:
+    return EventBonus(DUEL, weights)(events_of(**told), np.array([canonical]))[0].tolist()
+
+
+def test_weights_of_all_count_for_every_seat_and_come_on_top_of_the_canonical_reward():
+    weights = {"all": {"key_pickup": 2.0, "invalid_pickup": -0.5}}
+    assert shaped(weights, (0.5, -0.001), key_pickup=(1, 0), invalid_pickup=(0, 1)) == [2.5, -0.501]
+    assert shaped({}, (0.25, -1.0), key_pickup=(1, 1)) == [0.25, -1.0]
+
+
+def test_a_seats_own_entry_replaces_single_weights_of_all():
+    weights = {"all": {"key_pickup": 2.0, "success": 3.0}, "red_0": {"key_pickup": -1.0, "door_open": 0.25}}
+    told = {"key_pickup": (1, 1), "success": (0.5, 0.5), "door_open": (1, 1)}
+    assert shaped(weights, **told) == [2 + 1.5, -1 + 1.5 + 0.25]
+
+
+def test_a_step_costs_whatever_happens_and_door_ready_is_taken_back():
+    assert shaped({"all": {"step": -0.01}, "red_0": {"step": -0.5}}) == [-0.01, -0.5]
+    assert shaped({"all": {"door_ready": 2.0}}, door_ready=(1, -1)) == [2, -2]
+
+
+def test_events_of_many_games_and_seats_do_not_mix():
+    spec = GameSpec(blue=2, red=2)
+    rng = np.random.default_rng(1)
+    events = rng.integers(-8, 8, (5, 4, c.NUM_EVENTS)).astype(np.float32)
+    canonical = rng.normal(size=(5, 4))
+    found = EventBonus(spec, {"red_1": {"ball_pay": 3.0}, "blue_0": {"success": -2.0}})(events, canonical)
+    wanted = canonical.copy()
+    wanted[:, 3] += 3.0 * events[:, 3, c.EV_BALL]
+    wanted[:, 0] -= 2.0 * events[:, 0, c.EV_SUCCESS]
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"red_1": {}}, r"^train\.bonus\.red_1: unknown seat; allowed is all, blue_0, red_0$"),
+        (
+            {"red_0": {"key_pick": 1.5}},
+            r"^train\.bonus\.red_0\.key_pick=1\.5: unknown event \(did you mean key_pickup\?\); allowed is key_pickup,",
+        ),
+        ({"all": {"zzz": 1.0}}, r"^train\.bonus\.all\.zzz=1\.0: unknown event; allowed is .*door_ready, step$"),
+    ],
+)
+def test_an_unknown_seat_or_event_is_one_line(weights, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        EventBonus(DUEL, weights)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_shaping_function_comes_first_and_bonuses_on_top(tmp_path, monkeypatch):
+    (tmp_path / "doubled.py").write_text("def twice(events, reward):\n    return 2 * reward\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = {"shaping": "doubled:twice", "bonus": {"all": {"key_pickup": 0.25}}}
+    both = MatchFactory(DUEL, {}, tmp_path, {}, seed=1, **settings).training_reward()
+    assert both(events_of(key_pickup=(0, 1)), np.array([[-1.0, 0.5]])).tolist() == [[-2.0, 1.25]]
+    assert MatchFactory(DUEL, {}, tmp_path, {}, seed=1).training_reward() is None
+
+
+def test_canonical_returns_and_games_never_change():
+    spec = GameSpec(max_steps=60)
+    bonus = EventBonus(spec, {"all": {**dict.fromkeys(c.EVENTS, 3.0), "step": -1.0}})
+    plain, bent = (Match(spec, {"blue_0": RandomPlayer()}, 20, seed=1, shaping=shaping) for shaping in (None, bonus))
+    rng, differ = np.random.default_rng(4), 0
+    for _ in range(200):
+        row = rng.integers(0, 7, 20)
+        canonical, training = plain.step({"red_0": row}), bent.step({"red_0": row})
+        np.testing.assert_array_equal(canonical.observations["red_0"], training.observations["red_0"])
+        np.testing.assert_array_equal(canonical.done, training.done)
+        differ += int((canonical.rewards["red_0"] != training.rewards["red_0"]).sum())
+    assert differ == 20 * 200
+    tables = plain.drain_episodes(), bent.drain_episodes()
+    assert tables[0].episodes > 20
+    for one, two in zip(*tables, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_step_is_not_counted_for_the_eliminated():
+    spec = GameSpec(blue=2, red=2, random_keys=False, max_steps=40)
+    opponents = {"blue_0": {"hunter": 1.0}, "blue_1": {"hunter": 1.0}}
+    bonus = {"all": {"step": -1.0}}
+    team, apart = (
+        MatchFactory(spec, opponents, Path("nowhere"), {}, seed=2, scheme=scheme, bonus=bonus).build(16, 0)
+        for scheme in ("ctce", "dtde")
+    )
+    rng, alone = np.random.default_rng(1), 0
+    for _ in range(150):
+        row = rng.integers(0, 7, (16, 2))
+        together, single = team.step({"red": row}), apart.step({"red_0": row[:, :1], "red_1": row[:, 1:]})
+        canonical = apart.env.world.outputs.reward[:, 2:]
+        acted = together.acted["red"]
+        np.testing.assert_allclose(together.rewards["red"], (canonical - acted).sum(axis=1), atol=1e-12)
+        for k, seat in enumerate(("red_0", "red_1")):
+            np.testing.assert_allclose(single.rewards[seat], canonical[:, k] - acted[:, k], atol=1e-12)
+        alone += int((acted.sum(axis=1) == 1).sum())
+    assert alone > 10
+
+
+# --- door_ready
+
+
+def ready(w, seat: str = "red_0", **actions: int) -> float:
+    """What door_ready says of ``seat`` in one step."""
+    play(w, **actions)
+    return float(w.outputs.events[0, w.spec.seats.index(seat), c.EV_READY])
+
+
+def coop(**changes):
+    """Two reds, no ball yet; red_0 stands before its key at (7, 4), red_1 before the cell in front of the door."""
+    w = world("fair", blue=0, red=2, **changes)
+    place(w, "red_0", 7, 5, NORTH)
+    place(w, "red_1", 5, 5, SOUTH)
+    return w
+
+
+def test_taking_the_key_with_the_door_clear_makes_ready_and_dropping_it_ends_that():
+    w = coop()
+    assert ready(w, red_0=c.DONE) == 0
+    assert ready(w, red_0=c.PICKUP) == 1
+    assert ready(w, red_0=c.LEFT) == 0  # told once, when it comes to be so
+    assert ready(w, red_0=c.DROP) == -1
+    assert ready(w, red_0=c.PICKUP) == 1  # also with a key that was used before
+
+
+def test_with_a_ball_before_the_door_nobody_is_ready_until_it_is_gone():
+    w = coop()
+    put(w, RED_FRONT, BLUE_BALL)
+    assert ready(w, red_0=c.PICKUP) == 0
+    assert ready(w, red_1=c.PICKUP) == 1  # the mate clears the way: red_0 becomes ready, who does nothing
+    assert ready(w, "red_1", red_0=c.DONE) == 0
+    assert ready(w, red_1=c.DROP) == -1  # the ball is put back
+    assert ready(w, red_1=c.PICKUP) == 1
+
+
+def test_anything_on_the_cell_before_the_door_is_in_the_way():
+    w = coop()
+    place(w, "red_1", 5, 5, SOUTH, hand=RED_KEY_USED)  # a second key, by hand: any object blocks
+    assert ready(w, "red_1", red_0=c.PICKUP) == 1
+    assert ready(w, "red_0", red_1=c.DROP) == -1
+
+
+def test_a_mate_that_stands_before_the_door_is_not_in_the_way():
+    w = coop()
+    place(w, "red_1", *RED_FRONT, WEST)
+    assert ready(w, red_0=c.PICKUP) == 1
+
+
+def test_each_team_has_its_own_key_and_its_own_door():
+    w = world("fair", blue=1, red=1)
+    place(w, "blue_0", 8, 2, SOUTH)  # its key is at (8, 3)
+    place(w, "red_0", 7, 5, NORTH)
+    put(w, RED_FRONT, BLUE_BALL)
+    put(w, (10, 1), c.EMPTY)
+    play(w, blue_0=c.PICKUP, red_0=c.PICKUP)
+    assert w.outputs.events[0, :, c.EV_READY].tolist() == [1, 0]
+    place(w, "blue_0", 8, 2, SOUTH, hand=RED_BALL)
+    place(w, "red_0", 7, 5, NORTH, hand=BLUE_BALL)
+    put(w, RED_FRONT, c.EMPTY)
+    play(w)
+    assert w.outputs.events[0, :, c.EV_READY].tolist() == [-1, 0]  # a ball in the hand is no key
+
+
+def test_a_new_game_begins_unready():
+    w = coop()
+    assert ready(w, red_0=c.PICKUP) == 1
+    w.reset()
+    assert ready(w, red_0=c.DONE) == 0
+    place(w, "red_0", 7, 5, NORTH, hand=RED_KEY)
+    assert ready(w, red_0=c.DONE) == 1
+
+
+def test_door_ready_pays_nothing():
+    w = coop()
+    reward = play(w, red_0=c.PICKUP).reward["red_0"]
+    assert reward == w.spec.reward.key_pickup

@@ -1,0 +1,185 @@
+"""How strong a player is does not depend on the side it was given, and whole teams are measured as such."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from multigrid_rl.config import load_scenario
+from multigrid_rl.models.registry import build
+from multigrid_rl.players.basic import RandomPlayer
+from multigrid_rl.players.cards import PlayerError, token_categories, write_player
+from multigrid_rl.players.catalogue import Catalogue, Seated
+from multigrid_rl.players.factory import seat_players
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.match import Match
+from multigrid_rl.players.strength import measure, side
+from multigrid_rl.types import GameSpec, Rules
+
+DUEL = load_scenario("1v1").spec
+FOUR = GameSpec(blue=2, red=2, random_keys=False, max_steps=30)
+NOBODY = Catalogue(Path("nowhere"))
+MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
+
+
+def result(name: str, opponent: str, spec: GameSpec = DUEL, episodes: int = 1000, catalogue: Catalogue = NOBODY):
+    return measure(catalogue, name, opponent, spec, "some", episodes=episodes, seed=7)
+
+
+def network(members: int = 1):
+    net = build(MLP, token_categories(FOUR) * members, 7 * members, 1)
+    with torch.no_grad():
+        net.policy[-1].weight.mul_(200)
+    return net
+
+
+def save(root: Path, name: str, seats: list[str], members: int = 1) -> None:
+    card = {
+        "name": name,
+        "architecture": MLP,
+        "observation": {"view_size": 5, "categories": token_categories(FOUR) * members},
+        "actions": 7,
+        "members": members,
+        "scenario": "2v2",
+        "seats": seats,
+        "provenance": {},
+    }
+    sha = write_player(root / name, network(members).state_dict(), card).sha256
+    Catalogue(root).add(name, {"scenario": "2v2", "seats": seats, "sha256": sha})
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    """A team with a joint action, and one player that has learned red_0 alone."""
+    path = tmp_path_factory.mktemp("players")
+    save(path, "team", ["red_0", "red_1"], members=2)
+    save(path, "alone", ["red_0"])
+    return path
+
+
+# --- sides
+
+
+def test_random_against_random_wins_as_often_as_it_loses():
+    found = result("random", "random", episodes=2000)
+    decided = 2000 * (found.win + found.loss)
+    assert abs(found.win - found.loss) * 2000 <= 4 * decided**0.5
+    assert found.win > 0.2
+
+
+@pytest.mark.parametrize("rules", [Rules.classic(), Rules.fair()], ids=["classic", "fair"])
+def test_a_player_against_itself_is_even_although_one_side_moves_first(rules):
+    # Under the classic rules blue is handled first and wins four of five games between key-runners (test_players.py).
+    found = result("key-runner", "key-runner", replace(DUEL, rules=rules))
+    assert found.win == pytest.approx(0.5, abs=0.07)
+    assert found.loss == pytest.approx(0.5, abs=0.07)
+
+
+def test_the_opponents_result_is_the_mirror_image():
+    hunter, runner = result("hunter", "key-runner"), result("key-runner", "hunter")
+    assert hunter.win == pytest.approx(runner.loss, abs=0.06)
+    assert hunter.loss == pytest.approx(runner.win, abs=0.06)
+    assert abs(hunter.win - hunter.loss) > 0.1  # they are not equally strong, so that a swap would show
+
+
+def test_a_strong_player_wins_from_either_side():
+    assert result("hunter", "random", episodes=400).win > 0.85
+    assert result("random", "hunter", episodes=400).loss > 0.85
+
+
+@pytest.mark.parametrize("episodes", [1, 2, 7])
+def test_every_game_counts_once_also_where_they_do_not_halve(episodes):
+    found = result("hunter", "idle", episodes=episodes)
+    assert (found.episodes, found.win, found.draw, found.loss) == (episodes, 1.0, 0.0, 0.0)
+
+
+def test_the_same_seed_measures_the_same():
+    assert result("random", "random", episodes=50) == result("random", "random", episodes=50)
+
+
+def test_without_a_blue_team_the_player_plays_alone():
+    spec = load_scenario("single").spec
+    found = result("key-runner", "nobody at all", spec, episodes=5)
+    assert (found.win, found.length_mean) == (1.0, 13.0)
+
+
+# --- teams
+
+
+def test_a_player_fills_every_seat_of_its_team():
+    assert {seat: player.name for seat, player in side(NOBODY, "hunter", FOUR, "blue").items()} == {
+        "blue_0": "hunter",
+        "blue_1": "hunter",
+    }
+
+
+@pytest.mark.parametrize(("team", "mirrored"), [("red", False), ("blue", True)])
+def test_random_sits_where_a_player_cannot(team, mirrored, root):
+    players = side(Catalogue(root), "alone", FOUR, team)
+    assert {seat: player.name for seat, player in players.items()} == {f"{team}_0": "alone", f"{team}_1": "random"}
+    assert players[f"{team}_0"].mirrored is mirrored
+
+
+@pytest.mark.parametrize(("team", "mirrored"), [("red", False), ("blue", True)])
+def test_a_team_player_is_one_player_for_the_whole_team(team, mirrored, root):
+    ((name, player),) = side(Catalogue(root), "team", FOUR, team).items()
+    assert (name, player.members, player.mirrored) == (team, 2, mirrored)
+
+
+def test_a_team_player_is_measured_from_both_sides(root):
+    found = result("team", "random", FOUR, episodes=21, catalogue=Catalogue(root))
+    assert found.win + found.draw + found.loss == pytest.approx(1, abs=2e-4)
+    assert found == result("team", "random", FOUR, episodes=21, catalogue=Catalogue(root))
+
+
+def test_a_player_that_fits_nowhere_is_refused(root):
+    with pytest.raises(
+        PlayerError, match=r"^player team does not fit seat red_0: it plays a team of 2, this one has 1$"
+    ):
+        result("team", "random", episodes=4, catalogue=Catalogue(root))
+
+
+def test_a_team_player_acts_for_each_member_by_its_own_logits():
+    games, net = 12, network(members=2)
+    match = Match(FOUR, {"red": FrozenPlayer("team", net, "", members=2, greedy=True), "blue_0": RandomPlayer()}, games)
+    assert match.seats == ("blue_1",)
+    seen = []
+    for _ in range(25):
+        tokens = match.world.outputs.tokens[:, 2:].reshape(games, -1).copy()
+        match.step({"blue_1": np.full(games, 6)})
+        with torch.no_grad():
+            wanted = net(torch.from_numpy(tokens))[0].view(games, 2, 7).argmax(2)
+        assert match._actions[:, 2:].tolist() == wanted.tolist()
+        seen.append(wanted.numpy())
+    assert (np.array(seen)[..., 0] != np.array(seen)[..., 1]).any()
+
+
+@pytest.mark.parametrize(
+    ("seats", "listed"),
+    [
+        (["red_0"], "red_0: team, red_1: learn"),
+        (["red_0", "other"], "red_0: team, red_1: random"),
+    ],
+)
+def test_a_team_player_on_a_part_of_its_team_is_one_line(seats, listed):
+    team = Seated(FrozenPlayer("team", network(2), "", members=2), "team", None, [], members=2)
+    seated = {"red_0": (team,)}
+    if "other" in seats:
+        seated["red_1"] = (Seated(RandomPlayer(), "random", None, []),)
+    with pytest.raises(PlayerError) as caught:
+        seat_players(FOUR, seated)
+    assert str(caught.value) == (
+        f"scenario.seats.red_0=team: plays a whole team; seats are {listed}; allowed is the same such player on every "
+        "seat of the team"
+    )
+
+
+def test_a_team_player_and_a_single_one_cannot_take_turns():
+    team = Seated(FrozenPlayer("team", network(2), "", members=2), "team", None, [], members=2)
+    both = (team, Seated(RandomPlayer(), "random", None, []))
+    with pytest.raises(PlayerError, match=r"^scenario\.seats\.red_0=team\+random: plays a whole team"):
+        seat_players(FOUR, {"red_0": both, "red_1": both})
