@@ -156,7 +156,7 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
             for override in overrides:
                 if override not in groups and not override.startswith(_BONUS):
                     _check_key(override, known)
-            grammar = [_addition(override) for override in overrides if not _is_text(override)]
+            grammar = [part for override in overrides if not _is_text(override) for part in _grammar(override)]
             composed = OmegaConf.to_container(hydra_compose("config", grammar), resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(f"{' '.join(overrides)}: {' '.join(str(error).split())}") from error
@@ -182,9 +182,13 @@ def _players(value: str) -> str | dict[str, float]:
         raise ConfigError(f"{value}: allowed is player:weight,player:weight with numbers as weights") from error
 
 
-def _addition(override: str) -> str:
-    # Bonuses are a mapping that may be empty: a weight in it is always set, whether or not it was there.
-    return f"++{override}" if override.startswith(_BONUS) else override
+def _grammar(override: str) -> list[str]:
+    # Bonuses are a mapping that may be empty: one weight of it is always set, whether or not it was there, and a whole
+    # mapping takes the place of the recipe's instead of being merged into it.
+    if not override.startswith(_BONUS):
+        return [override]
+    whole = override.startswith(f"{_BONUS}=")
+    return [*([f"~{_BONUS}"] if whole else []), f"++{override}"]
 
 
 def _is_text(override: str) -> bool:

@@ -23,6 +23,13 @@ def fail(message: object) -> typer.Exit:
     return typer.Exit(2)
 
 
+def one_thread() -> None:
+    """Play with one torch thread: small networks gain nothing from more, and lose most of their speed on busy cores."""
+    import torch  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Turn mistakes in what the user gave into one line and status 2."""
@@ -86,6 +93,8 @@ def players(
 
     if measure < 0:
         raise fail(f"--measure {measure}: allowed is 0 or more games")
+    if measure:
+        one_thread()
     with one_line_errors():
         list_players(checkpoints, measure, scenario)
 
@@ -99,6 +108,7 @@ def rate(
     """Measure every frozen player of a scenario against random, scripted and frozen players; rewrites their cards."""
     from multigrid_rl.cli.listing import rate_players  # noqa: PLC0415
 
+    one_thread()
     with one_line_errors():
         rate_players(checkpoints, episodes, scenario)
 
@@ -118,6 +128,7 @@ def freeze(
     from multigrid_rl.players.freeze import freeze as freeze_player  # noqa: PLC0415
     from multigrid_rl.players.freeze import run_player  # noqa: PLC0415
 
+    one_thread()
     with one_line_errors():
         catalogue = Catalogue(checkpoints or data_root() / "checkpoints")
         card = freeze_player(run_player(run, seat, checkpoint), name, catalogue, episodes)

@@ -68,8 +68,14 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card
 
 def opponents_for(catalogue: Catalogue, scenario: str) -> list[str]:
     """Names of random, the scripted players and the frozen players made for ``scenario``."""
-    frozen = [name for name, entry in catalogue.entries.items() if entry.get("scenario") == scenario]
-    return [*BUILT_IN, *frozen]
+    if not load_scenario(scenario).spec.blue:
+        return ["random"]  # there is nobody to play against: one row says how the player does alone
+    return [*BUILT_IN, *frozen_for(catalogue, scenario)]
+
+
+def frozen_for(catalogue: Catalogue, scenario: str) -> list[str]:
+    """Names of the frozen players made for ``scenario``."""
+    return [name for name, entry in catalogue.entries.items() if entry.get("scenario") == scenario]
 
 
 def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:
@@ -82,9 +88,7 @@ def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:
     opponents = opponents_for(catalogue, scenario)
     settings: dict[str, Any] = {"episodes": episodes, "seed": STRENGTH_SEED}
     cards = []
-    for name in opponents:
-        if name in BUILT_IN:
-            continue
+    for name in frozen_for(catalogue, scenario):
         folder = catalogue.folder(name)
         rows = [measure(catalogue, name, other, spec, scenario, **settings) for other in opponents if other != name]
         kept = [row for row in read_card(folder).strength if row.scenario != scenario]

@@ -46,11 +46,10 @@ def algorithm_config(config: RunConfig, factory: EnvFactory) -> PPOConfig:
             add_default_connectors_to_env_to_module_pipeline=False,
             add_default_connectors_to_module_to_env_pipeline=False,
         )
-        .learners(num_learners=0, num_gpus_per_learner=0)
+        .learners(learner_class=CategoricalPPOLearner, num_learners=0, num_gpus_per_learner=0)
         .multi_agent(policies=set(cast.modules), policy_mapping_fn=_unit_is_module)
         .rl_module(rl_module_spec=spec)
         .training(
-            learner_class=CategoricalPPOLearner,
             lr=_schedule(train.lr, train.lr_final, train.until),
             gamma=train.gamma,
             lambda_=train.lam,

@@ -62,6 +62,10 @@ class CategoricalPPOLearner(PPOTorchLearner):
     ) -> Tensor:
         """The scalar loss of one module on one minibatch."""
         logits, values, rows = _living_rows(fwd_out, batch)
+        if not len(values):  # nobody of these sequences was in the game: nothing to learn
+            nothing: Tensor = 0.0 * (fwd_out[Columns.ACTION_DIST_INPUTS].sum() + fwd_out[Columns.EMBEDDINGS].sum())
+            self._newest.setdefault(module_id, {})
+            return nothing
         log_all = torch.log_softmax(logits, dim=-1)  # (B, C, K)
         logp = log_all.gather(2, rows[Columns.ACTIONS].unsqueeze(2)).squeeze(2)
         entropy = -(log_all.exp() * log_all).sum(-1)

@@ -140,8 +140,9 @@ def _play(s: State, f: Flags, o: Outputs, g: int, actions: NDArray[np.int8], tab
             won = True
             if f.stop_after_success:
                 break
-    for a in range(len(f.team)):
-        mark_ready(s, f, o, g, a)
+    if not won:  # after a success everybody is out, and nobody lost a key by it
+        for a in range(len(f.team)):
+            mark_ready(s, f, o, g, a)
     if not f.view_first:
         observe(s, f, g, tables, o.tokens, o.obs_mission)
     return won

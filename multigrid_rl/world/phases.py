@@ -222,7 +222,8 @@ def settle(s: State, f: Flags, o: Outputs, g: int, a: int, action: int) -> bool:
 def mark_ready(s: State, f: Flags, o: Outputs, g: int, a: int) -> None:
     """Report when an agent comes to be, or ceases to be, ready for its door. Only training rewards use this event."""
     team = int(f.team[a])
-    ready = np.uint8(_own_key(int(s.hand[g, a]), team) and s.cells[g, DOOR_FRONT[team]] == EMPTY)
+    carries = _own_key(int(s.hand[g, a]), team) and not s.out[g, a]
+    ready = np.uint8(carries and s.cells[g, DOOR_FRONT[team]] == EMPTY)
     if ready != s.ready[g, a]:
         o.events[g, a, EV_READY] = 1.0 if ready else -1.0
         s.ready[g, a] = ready

@@ -3,6 +3,9 @@
 Cell (x, y) becomes (15 - x, 7 - y), headings turn by two, and red and blue change places; starts, doors, fixed keys and
 obstacles of red_k then fall on those of blue_k. Views are relative to their agent, so only colours and headings in them
 change. A player that learned one side plays the other through :func:`other_side`.
+
+One thing is not symmetric: the eliminated of both teams stand at y = 2 of their side room. What they see matters only
+to a player of a whole team.
 """
 
 from __future__ import annotations
