@@ -457,6 +457,9 @@ def test_a_recipe_gives_way_to_what_the_user_says():
     assert compose([]).train.bonus == {"all": {"key_pickup": 1.0}}
     changed = compose(["train.bonus.all.key_pickup=0.25", "train.bonus.red_0.step=-0.01"]).train.bonus
     assert changed == {"all": {"key_pickup": 0.25}, "red_0": {"step": -0.01}}
+    # A whole mapping takes the recipe's place; it is not merged into it.
+    assert compose(["train.bonus={}"]).train.bonus == {}
+    assert compose(["train.bonus={red_0:{step:-0.01}}"]).train.bonus == {"red_0": {"step": -0.01}}
 
 
 def test_an_unknown_recipe_is_one_line():

@@ -161,6 +161,16 @@ def test_steps_of_a_sequence_in_which_the_unit_was_out_are_no_part_of_the_loss()
     assert (values.grad[keep] != 0).all()
 
 
+def test_a_minibatch_in_which_nobody_was_in_the_game_teaches_nothing():
+    _, shaped = sequences(2, 3, torch.zeros(2, 3, dtype=torch.bool))
+    logits, values = torch.randn(6, 7, requires_grad=True), torch.randn(6, requires_grad=True)
+    loss = our_loss(logits, values, shaped, 0.05)
+    loss.backward()
+    assert loss == 0
+    assert (logits.grad == 0).all()
+    assert (values.grad == 0).all()
+
+
 def batch_of(alive, advantages, memory: int):
     rows = np.asarray(alive)[..., None]
     gained = np.asarray(advantages, np.float32)

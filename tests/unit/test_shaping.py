@@ -6,7 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from games import BLUE_BALL, NORTH, RED_BALL, RED_FRONT, RED_KEY, RED_KEY_USED, SOUTH, WEST, place, play, put, world
+from games import (
+    BLUE_BALL,
+    EAST,
+    NORTH,
+    RED_BALL,
+    RED_FRONT,
+    RED_KEY,
+    RED_KEY_USED,
+    SOUTH,
+    WEST,
+    place,
+    play,
+    put,
+    world,
+)
 
 from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.factory import MatchFactory
@@ -151,6 +165,21 @@ def test_taking_the_key_with_the_door_clear_makes_ready_and_dropping_it_ends_tha
     assert ready(w, red_0=c.LEFT) == 0  # told once, when it comes to be so
     assert ready(w, red_0=c.DROP) == -1
     assert ready(w, red_0=c.PICKUP) == 1  # also with a key that was used before
+
+
+def test_an_eliminated_key_carrier_is_no_longer_ready_and_a_winner_keeps_what_it_has():
+    w = world("fair", blue=1, red=2, death_match=True)
+    place(w, "red_0", 7, 5, NORTH)
+    place(w, "blue_0", 6, 5, EAST)
+    assert ready(w, red_0=c.PICKUP) == 1
+    assert ready(w, blue_0=c.TOGGLE) == -1
+    assert ready(w, red_1=c.LEFT) == 0
+    w = coop()
+    place(w, "red_1", 9, 5, SOUTH)
+    assert ready(w, red_0=c.PICKUP) == 1
+    place(w, "red_0", *RED_FRONT, WEST, c.KEY + 1)
+    assert ready(w, red_0=c.TOGGLE) == 0
+    assert w.state.over[0]
 
 
 def test_with_a_ball_before_the_door_nobody_is_ready_until_it_is_gone():
