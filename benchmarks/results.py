@@ -59,10 +59,10 @@ STUDIES = (
     Study("single", ("scenario=single",), recipe="single"),
     Study("1v1-vs-adept", ("experiment=1v1-vs-adept",), recipe="1v1-vs-adept"),
     Study("1v1-vs-master", ("experiment=1v1-vs-master",), recipe="1v1-vs-master"),
-    Study("coop-dtde", ("scenario=coop", "scheme=dtde")),
+    Study("coop-dtde", ("scenario=coop", "scheme=dtde", "train.until=1200000")),
     Study("coop-ctce", ("scenario=coop", "scheme=ctce")),
-    Study("2v2-dtde", ("scenario=2v2", "scheme=dtde")),
-    Study("2v2-ctde", ("scenario=2v2", "scheme=ctde")),
+    Study("2v2-dtde", ("scenario=2v2", "scheme=dtde", "train.until=1000000")),
+    Study("2v2-ctde", ("scenario=2v2", "scheme=ctde", "train.until=1000000")),
     Study("2v2-vs-adept", ("experiment=2v2-vs-adept",), recipe="2v2-vs-adept"),
     Study("2v2-deathmatch", ("scenario=2v2-deathmatch",), recipe="2v2-deathmatch"),
 )
