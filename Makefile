@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 
 SCENARIO ?= 1v1
 ARGS ?=
+SEEDS ?= 0 1 2
 
 .PHONY: help setup train test check bench-world explain results prove-multigrid players clean
 

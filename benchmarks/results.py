@@ -76,8 +76,12 @@ def command_of(study: Study, seed: int) -> list[str]:
 def one_run(study: Study, seed: int, folder: Path) -> dict[str, Any]:
     """Train one seed in a process of its own, unless its folder is there already; returns its row."""
     run = folder / study.name / f"seed{seed}"
-    if not (run / "verdict.json").exists():
-        program, *arguments = command_of(study, seed)
+    program, *arguments = command_of(study, seed)
+    if (run / "verdict.json").exists():
+        made_by = json.loads((run / "provenance.json").read_text(encoding="utf-8"))["command"]
+        if made_by.split()[2:-1] != arguments[1:]:
+            raise SystemExit(f"{run}: made by {made_by!r}; allowed is an empty folder, or a run of this study")
+    else:
         subprocess.run(
             [str(Path(sys.executable).parent / program), *arguments, f"run_dir={run}"],
             check=True,

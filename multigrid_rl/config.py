@@ -108,19 +108,49 @@ def compose(overrides: list[str]) -> RunConfig:
 
 
 def _with_scenario_id(overrides: list[str]) -> list[str]:
-    result = []
     for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
+        if "=" not in override:
             raise ConfigError(f"{override}: not an override; allowed is key=value, for example train.lr=3e-4")
-        if key == "scenario":
-            result.append(f"scenario={scenario_id(value)}")
-        elif key == "env_id":
-            result.append(f"scenario.env_id={value}")
-        elif not (key == "experiment" and value in ("none", "null")):
-            _check_choice(key, value)
-            result.append(override)
-    return result if any(o.startswith("experiment=") for o in overrides) else result + _own_recipe(result)
+    given = dict(override.split("=", 1) for override in overrides)
+    result = [part for key, value in given.items() for part in _spelt_out(key, value, given)]
+    if "experiment" not in given:
+        return result + _own_recipe(result)
+    _check_recipe_fits(given, result)
+    return result
+
+
+def _spelt_out(key: str, value: str, given: dict[str, str]) -> list[str]:
+    if key == "scenario":
+        return [f"scenario={scenario_id(value)}", *_scheme_of_alias(value, given)]
+    if key == "env_id":
+        return [f"scenario.env_id={value}", *([] if "scenario" in given else [f"scenario={MULTIGRID}"])]
+    if key == "experiment" and value in ("none", "null"):
+        return []
+    _check_choice(key, value)
+    return [f"{key}={value}"]
+
+
+def _scheme_of_alias(name: str, given: dict[str, str]) -> list[str]:
+    # The original environments carry a scheme in their names; for a team of one all schemes are the same.
+    found = re.search(r"-(DTDE|CTDE|CTCE)-", name)
+    if found is None or "scheme" in given:
+        return []
+    learning = list(load_scenario(name).learning.values())
+    return [f"scheme={found[1].lower()}"] if any(learning.count(team) > 1 for team in learning) else []
+
+
+def _check_recipe_fits(given: dict[str, str], overrides: list[str]) -> None:
+    scenario = next((o.partition("=")[2] for o in overrides if o.startswith("scenario=")), None)
+    recipe = given["experiment"]
+    if scenario is None or recipe in ("none", "null"):
+        return
+    lines = _read_yaml("experiment", recipe).get("defaults", [])
+    own = next((line["override /scenario"] for line in lines if "override /scenario" in line), scenario)
+    if own != scenario:
+        raise ConfigError(
+            f"scenario={given['scenario']}: experiment={recipe} is a recipe for {own}; allowed is scenario={own}, or "
+            "experiment=none"
+        )
 
 
 def _own_recipe(overrides: list[str]) -> list[str]:
@@ -166,20 +196,24 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
     for override in filter(_is_text, overrides):
         key, _, value = override.partition("=")
         if key.startswith(_SEATS):
-            values["scenario"]["seats"][key.removeprefix(_SEATS)] = _players(value)
+            values["scenario"]["seats"][key.removeprefix(_SEATS)] = _players(key, value)
         else:
             values[key] = None if value == "null" else value
     return values
 
 
-def _players(value: str) -> str | dict[str, float]:
-    """A player's name, or a mixture written as ``blue-rookie:3,random:1``."""
-    if not re.fullmatch(r"[^:,/]+:[0-9.]+(,[^:,/]+:[0-9.]+)*", value):
+def _players(key: str, value: str) -> str | dict[str, float]:
+    """A player's name or folder, or a mixture written as ``blue-rookie:3,random:1``."""
+    if ":" not in value or Path(value).is_dir():
         return value
-    try:
-        return {name: float(weight) for name, weight in (part.split(":") for part in value.split(","))}
-    except ValueError as error:
-        raise ConfigError(f"{value}: allowed is player:weight,player:weight with numbers as weights") from error
+    mixture: dict[str, float] = {}
+    for part in value.strip("{} ").split(","):
+        name, _, weight = (text.strip() for text in part.rpartition(":"))
+        if not name or name in mixture or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", weight) or float(weight) == 0:
+            allowed = "a player, or different players with weights above 0: blue-rookie:3,random:1"
+            raise ConfigError(f"{key}={value}: {part.strip()!r} is no player and weight; allowed is {allowed}")
+        mixture[name] = float(weight)
+    return mixture
 
 
 def _grammar(override: str) -> list[str]:
@@ -187,8 +221,9 @@ def _grammar(override: str) -> list[str]:
     # mapping takes the place of the recipe's instead of being merged into it.
     if not override.startswith(_BONUS):
         return [override]
-    whole = override.startswith(f"{_BONUS}=")
-    return [*([f"~{_BONUS}"] if whole else []), f"++{override}"]
+    key, _, value = override.partition("=")
+    whole = value.startswith("{")
+    return [*([f"++{key}={{}}", f"~{key}"] if whole else []), f"++{override}"]
 
 
 def _is_text(override: str) -> bool:
@@ -223,7 +258,7 @@ def _validated(schema: type[Schema], values: dict[str, Any], prefix: str = "") -
         message = first["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
         shown = f"={first['input']}" if not isinstance(first["input"], dict) else ""
         # A message about one key of a part names that key itself: cluster + num_env_runners=True: ...
-        joint = "." if re.match(r"\w+=", message) else ": "
+        joint = "." if re.match(r"[\w.]+=", message) else ": "
         raise ConfigError(f"{key}{shown}{joint}{message}" if key else message) from error
 
 

@@ -103,6 +103,7 @@ class GateState:
             "comparison": self.gate.comparison,
             "bound": self.gate.bound,
             "hold": self.gate.hold,
+            "share": self.gate.share,
             "window": self.gate.window,
             "value": None if math.isnan(self.value) else self.value,
             "window_mean": sum(values) / len(values) if values and not any(map(math.isnan, values)) else None,

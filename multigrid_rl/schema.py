@@ -37,11 +37,22 @@ class _Part(BaseModel):
     def _no_flag_as_number(cls, values: Any) -> Any:
         # pydantic would read true as 1: whole classes trained without parallelism because of such a flag.
         for name, value in values.items() if isinstance(values, dict) else ():
+            if isinstance(value, dict) and cls.model_fields.get(name) is not None:
+                _no_flag_inside(name, value)
             field = cls.model_fields.get(name)
             if isinstance(value, bool) and field is not None and field.annotation in (int, float):
                 kind = "integer" if field.annotation is int else "number"
                 raise ValueError(f"{name}={value}: allowed is a valid {kind}")
         return values
+
+
+def _no_flag_inside(key: str, values: dict[str, Any]) -> None:
+    # Weights of bonuses and mixtures are numbers in mappings that have no fields of their own.
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _no_flag_inside(f"{key}.{name}", value)
+        elif isinstance(value, bool) and key.split(".", maxsplit=1)[0] in ("bonus", "seats"):
+            raise ValueError(f"{key}.{name}={value}: allowed is a number")
 
 
 class GameConfig(_Part):
@@ -109,9 +120,11 @@ class ScenarioConfig(_Part):
 
     @property
     def spec(self) -> GameSpec:
-        """The game. Raises ``ValueError`` for an environment of another package."""
+        """The game. Raises :class:`ConfigError` for an environment of another package."""
         if self.game is None:
-            raise ValueError(f"scenario={self.name}: env_id={self.env_id} is no red/blue-door game")
+            raise ConfigError(
+                f"scenario={self.name}: allowed is a scenario of the red/blue-door game; {self.env_id} is none"
+            )
         return self.game.spec()
 
     @property
@@ -220,6 +233,8 @@ class RunConfig(_Part):
             train.minibatch_size,
             f"at most num_envs * num_steps = {train.batch_size}",
         )
+        plain = self.model.name == "mlp" or self.model.activation == "tanh"
+        _require(plain, "model.activation", self.model.activation, f"tanh with model={self.model.name}")
         if self.model.recurrent:
             whole = train.minibatch_size % train.num_steps == 0
             allowed = f"a multiple of num_steps={train.num_steps}: a network with memory learns whole sequences"

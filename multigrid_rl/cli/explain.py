@@ -18,6 +18,7 @@ from multigrid_rl.models.registry import build
 from multigrid_rl.players.catalogue import Seated
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.factory import MatchFactory, seat_players
+from multigrid_rl.players.goals import metrics_of
 from multigrid_rl.schema import GateConfig
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.types import Cast, Unit
@@ -295,12 +296,7 @@ def _held(gate: GateConfig, cast: Cast) -> str:
         "mean": f"by the mean over the reports of {gate.window:,} steps",
         "share": f"at {gate.share:.0%} of the reports of {gate.window:,} steps",
     }[gate.hold]
-    meaning, unit, names = _vocable(gate.metric, cast)
-    return f"{meaning} ({unit}); {held}" + (f", for each of {', '.join(names)}" if "*" in gate.metric else "")
-
-
-def _vocable(metric: str, cast: Cast) -> tuple[str, str, tuple[str, ...]]:
-    """Meaning and unit of a gate's metric, and what its ``*`` stands for."""
-    pattern = next((pattern for pattern in METRICS if matches(metric, pattern)), metric)
-    meaning, unit = METRICS.get(pattern, (metric, "?"))
-    return meaning, unit, cast.modules if "<module>" in pattern else cast.learning
+    names = metrics_of(gate, cast)
+    meaning, unit = next(told for pattern, told in METRICS.items() if matches(names[0], pattern))
+    parts = [name.split("/")[1] for name in names if "*" in gate.metric]
+    return f"{meaning} ({unit}); {held}" + (f", for each of {', '.join(parts)}" if parts else "")

@@ -61,6 +61,10 @@ def rate_players(checkpoints: Path | None, episodes: int, scenario: str) -> None
         PlayerError, ConfigError: a damaged player, an unknown scenario.
     """
     catalogue = Catalogue(checkpoints or data_root() / "checkpoints")
+    known = sorted({str(entry["scenario"]) for entry in catalogue.entries.values() if "scenario" in entry})
+    if scenario_id(scenario) not in known:
+        allowed = ", ".join(known) or "none"
+        raise PlayerError(f"scenario={scenario}: no frozen player was made for it; allowed is {allowed}")
     table = Table("player", "opponent", "win", "draw", "loss", "length", box=None, pad_edge=False)
     for card in rate(catalogue, scenario_id(scenario), episodes):
         for row in card.strength:

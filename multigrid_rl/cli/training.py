@@ -39,12 +39,14 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
     console.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     # The players are loaded and checked before Ray starts: a damaged file costs a second, not a minute.
     from multigrid_rl.players.factories import env_factory  # noqa: PLC0415
+    from multigrid_rl.players.goals import gates_of  # noqa: PLC0415
 
     factory = env_factory(config)
     console.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
     try:
         seated = factory.load()
         factory.build(1, 0)
+        gates_of(config, factory.cast)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     for line in preflight(config, seated, Sizes(config, {}).learner_threads, path):

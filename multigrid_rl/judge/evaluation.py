@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +36,16 @@ def run_config(run: Path) -> RunConfig:
         raise ConfigError(f"{path}: not a run's configuration: {' '.join(str(error).split())}") from error
 
 
+def _opponent_hashes(run: Path) -> dict[str, str]:
+    # The ladder may have been trained anew since: the run is judged against those that it met.
+    path = run / "provenance.json"
+    try:
+        opponents = json.loads(path.read_text(encoding="utf-8"))["opponents"]
+        return {row["name"]: row["sha256"] for row in opponents if row["sha256"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: does not say who the opponents were") from error
+
+
 def replay_policy(
     run: Path, *, episodes: int, seed: int, mode: Mode, checkpoint: str | None = None
 ) -> tuple[RunConfig, EpisodeTable]:
@@ -53,7 +64,7 @@ def replay_policy(
         ConfigError, PlayerError: no run, no such checkpoint, a damaged player.
     """
     config = run_config(run)
-    factory = env_factory(config)
+    factory = env_factory(config, _opponent_hashes(run))
     seated = factory.load()
     for unit in factory.cast.units:
         folder = run_player(run, unit.module, checkpoint)

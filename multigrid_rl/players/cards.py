@@ -71,7 +71,7 @@ class Card(BaseModel):
     sha256: str
     provenance: dict[str, Any]
     strength: list[Strength] = []
-    #: For comparison: what the uniform random player gets on the same seats against the same opponents.
+    #: For comparison: random against random in the same game.
     baseline: list[Strength] = []
 
     @field_validator("architecture", "provenance")

@@ -116,12 +116,13 @@ def seat_players(spec: GameSpec, seated: dict[str, tuple[Seated, ...]]) -> dict[
             continue
         team = spec.team_of(seat)
         mates = [other for other in spec.seats if spec.team_of(other) == team]
-        names = [[row.name for row in seated.get(mate, ())] for mate in mates]
-        if joint == {True, False} or any(other != names[0] for other in names):
-            listed = ", ".join(f"{mate}: {'+'.join(its) or 'learn'}" for mate, its in zip(mates, names, strict=True))
+        its = [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
+        if joint == {True, False} or any(other != its[0] for other in its):
+            told = ["+".join(f"{name} {weight:.0%}" for name, weight in row) or "learn" for row in its]
+            listed = ", ".join(f"{mate}: {row}" for mate, row in zip(mates, told, strict=True))
             raise PlayerError(
                 f"scenario.seats.{seat}={'+'.join(row.name for row in rows)}: plays a whole team; seats are {listed}; "
-                "allowed is the same such player on every seat of the team"
+                "allowed is the same such player, or mixture, on every seat of the team"
             )
         players.setdefault(team, _one_of(rows))
     return players

@@ -20,6 +20,8 @@ def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
     except OSError as error:
         raise PlayerError(f"{run}: holds no checkpoint: {error.strerror}") from error
     players = checkpoints / name / "players"
+    if (checkpoints / name).is_dir() and not players.is_dir():
+        raise PlayerError(f"{checkpoints / name}: holds no players; allowed is a run of the red/blue-door game")
     if not players.is_dir():
         known = sorted(path.name for path in checkpoints.glob("step_*"))
         raise PlayerError(f"checkpoint={name}: {run} has none of that name; allowed is {', '.join(known) or 'none'}")
@@ -33,7 +35,7 @@ def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
 def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card:
     """Copy a run's player into the catalogue, with its strength measured over ``episodes`` games per opponent.
 
-    Opponents are random, the scripted players and every frozen player that can play the same scenario.
+    Opponents are random, the scripted players and every frozen player made for the same scenario.
 
     Raises:
         PlayerError: the name is taken or not a name, or the source is damaged. Nothing is written then.

@@ -86,8 +86,10 @@ class BatchPPO(PPO):
         self.latest = {"timing/sample_s": sample_s, "timing/learn_s": learn_s, "timing/sync_s": sync_s, **learned}
         for module, batch in batches.items():
             acted = batch.alive.any(axis=-1)
-            self.latest[f"explained_variance/{module}"] = explained_variance(batch.targets[acted], batch.values[acted])
-            self.latest[f"entropy/{module}"] = float(batch.entropy[acted].mean())
+            known = bool(acted.any())
+            targets, values = batch.targets[acted], batch.values[acted]
+            self.latest[f"explained_variance/{module}"] = explained_variance(targets, values) if known else float("nan")
+            self.latest[f"entropy/{module}"] = float(batch.entropy[acted].mean()) if known else float("nan")
 
     def _by_module(self, rollouts: list[Rollout]) -> dict[str, UnitBatch]:
         # All units that one network plays learn together.
@@ -115,8 +117,10 @@ class BatchPPO(PPO):
         return list(rollouts)
 
     def _learn(self, batches: dict[str, UnitBatch]) -> dict[str, float]:
-        policies = {name: SampleBatch(_columns(batch)) for name, batch in batches.items()}
-        rows = max(len(batch.obs) for batch in batches.values())
+        # A network all of whose seats were out of every game has nothing to learn from this time.
+        lived = {name: batch for name, batch in batches.items() if batch.alive.any()}
+        policies = {name: SampleBatch(_columns(batch)) for name, batch in lived.items()}
+        rows = max(len(batch.obs) for batch in lived.values())
         results = self.learner_group.update(
             batch=MultiAgentBatch(policies, env_steps=rows),
             timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: self.env_steps},
@@ -124,9 +128,9 @@ class BatchPPO(PPO):
             minibatch_size=self.config.minibatch_size,
             shuffle_batch_per_epoch=True,
         )
-        # RLlib cuts minibatches out of all epochs in a row: only the very last one may be short.
+        # RLlib cuts minibatches out of all epochs in a row, so they need not end where an epoch does.
         self.gradient_steps += -(-self.config.num_epochs * rows // self.config.minibatch_size)
-        return _learner_metrics(results[0], list(batches))
+        return _learner_metrics(results[0], list(lived))
 
     def send_weights(self) -> None:
         """Copy the learner's weights to every env runner and remember their fingerprints."""

@@ -8,14 +8,14 @@ from typing import Any
 from ray.rllib.algorithms.ppo import PPOConfig
 
 from multigrid_rl.config import RunConfig
-from multigrid_rl.gates import Gate
+from multigrid_rl.players.goals import gates_of
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.callbacks import GateCallback
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import CategoricalPPOLearner
 from multigrid_rl.rllib.modules import module_specs
 from multigrid_rl.sizes import Sizes
-from multigrid_rl.types import Cast, EnvFactory
+from multigrid_rl.types import EnvFactory
 
 
 def algorithm_config(config: RunConfig, factory: EnvFactory) -> PPOConfig:
@@ -68,30 +68,6 @@ def algorithm_config(config: RunConfig, factory: EnvFactory) -> PPOConfig:
         .callbacks(GateCallback)
         .debugging(seed=config.seed, log_level="ERROR")
     )
-
-
-#: Metrics that belong to a network, and not to a seat.
-_OF_MODULES = ("explained_variance", "entropy", "learner")
-
-
-def gates_of(config: RunConfig, cast: Cast) -> list[Gate]:
-    """The scenario's gates; ``*`` stands for every learning seat, or every network where a metric is a network's."""
-    gates = []
-    for gate in config.scenario.gates:
-        everybody = cast.modules if gate.metric.split("/")[0] in _OF_MODULES else cast.learning
-        for name in everybody if "*" in gate.metric else ("",):
-            below = gate.at_most is not None
-            gates.append(
-                Gate(
-                    metric=gate.metric.replace("*", name),
-                    comparison="<=" if below else ">=",
-                    bound=float((gate.at_most if below else gate.at_least) or 0.0),
-                    hold=gate.hold,
-                    share=gate.share,
-                    window=gate.window,
-                )
-            )
-    return gates
 
 
 def _unit_is_module(unit: str, *_: Any, **__: Any) -> str:

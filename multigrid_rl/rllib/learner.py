@@ -15,6 +15,7 @@ from torch import Tensor
 from multigrid_rl.rllib.modules import ALIVE, MEMORY
 
 GRAD_NORM_KEY = "grad_norm"
+_STATISTICS = (POLICY_LOSS_KEY, VF_LOSS_KEY, LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY, ENTROPY_KEY)
 _PER_STEP = (
     Columns.ACTIONS, Columns.ACTION_LOGP, Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS, ALIVE,
 )  # fmt: skip
@@ -64,7 +65,8 @@ class CategoricalPPOLearner(PPOTorchLearner):
         logits, values, rows = _living_rows(fwd_out, batch)
         if not len(values):  # nobody of these sequences was in the game: nothing to learn
             nothing: Tensor = 0.0 * (fwd_out[Columns.ACTION_DIST_INPUTS].sum() + fwd_out[Columns.EMBEDDINGS].sum())
-            self._newest.setdefault(module_id, {})
+            zero = torch.zeros(())
+            self._newest[module_id] = dict.fromkeys(_STATISTICS, zero)
             return nothing
         log_all = torch.log_softmax(logits, dim=-1)  # (B, C, K)
         logp = log_all.gather(2, rows[Columns.ACTIONS].unsqueeze(2)).squeeze(2)
@@ -79,12 +81,8 @@ class CategoricalPPOLearner(PPOTorchLearner):
         policy_loss = -torch.min(advantages * ratio, advantages * clipped).mean()
         vf_loss = (values - rows[Postprocessing.VALUE_TARGETS]).pow(2).mean()
         weight = self.entropy_coeff_schedulers_per_module[module_id].get_current_value()
-        self._newest[module_id] = {
-            POLICY_LOSS_KEY: policy_loss.detach(),
-            VF_LOSS_KEY: vf_loss.detach(),
-            LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY: vf_loss.detach(),
-            ENTROPY_KEY: entropy.detach(),
-        }
+        statistics = (policy_loss.detach(), vf_loss.detach(), vf_loss.detach(), entropy.detach())
+        self._newest[module_id] = dict(zip(_STATISTICS, statistics, strict=True))
         loss: Tensor = policy_loss + config.vf_loss_coeff * vf_loss - weight * entropy
         return loss
 

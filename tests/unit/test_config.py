@@ -27,7 +27,7 @@ from multigrid_rl.config import (
 )
 from multigrid_rl.gates import Gate
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.rllib.build import gates_of
+from multigrid_rl.players.goals import gates_of
 from multigrid_rl.schema import ClusterConfig, GameConfig, GateConfig, ModelConfig, TrainConfig
 from multigrid_rl.types import Rules
 

@@ -161,8 +161,8 @@ def test_a_team_player_acts_for_each_member_by_its_own_logits():
 @pytest.mark.parametrize(
     ("seats", "listed"),
     [
-        (["red_0"], "red_0: team, red_1: learn"),
-        (["red_0", "other"], "red_0: team, red_1: random"),
+        (["red_0"], "red_0: team 100%, red_1: learn"),
+        (["red_0", "other"], "red_0: team 100%, red_1: random 100%"),
     ],
 )
 def test_a_team_player_on_a_part_of_its_team_is_one_line(seats, listed):
@@ -173,8 +173,8 @@ def test_a_team_player_on_a_part_of_its_team_is_one_line(seats, listed):
     with pytest.raises(PlayerError) as caught:
         seat_players(FOUR, seated)
     assert str(caught.value) == (
-        f"scenario.seats.red_0=team: plays a whole team; seats are {listed}; allowed is the same such player on every "
-        "seat of the team"
+        f"scenario.seats.red_0=team: plays a whole team; seats are {listed}; allowed is the same such player, or "
+        "mixture, on every seat of the team"
     )
 
 
