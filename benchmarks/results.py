@@ -44,7 +44,7 @@ class Study:
 
     name: str
     overrides: tuple[str, ...]
-    seeds: int = 3
+    seeds: int = 2
     required: str = ""
     recipe: str = ""
 

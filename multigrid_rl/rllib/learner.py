@@ -90,7 +90,10 @@ class CategoricalPPOLearner(PPOTorchLearner):
         self, *, module_id: str, config: Any = None, module_gradients_dict: dict[Any, Tensor]
     ) -> dict[Any, Tensor]:
         """Scale all gradients together to the largest allowed global norm; one that is not finite makes all zero."""
-        gradients = list(module_gradients_dict.values())
+        # A network whose seats were all out of the game is not in this batch and has none.
+        gradients = [gradient for gradient in module_gradients_dict.values() if gradient is not None]
+        if not gradients:
+            return module_gradients_dict
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
         self._newest[module_id][GRAD_NORM_KEY] = norm
         scale = min(1.0, config.grad_clip / (float(norm) + 1e-6)) if torch.isfinite(norm) else 0.0

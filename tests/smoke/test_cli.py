@@ -261,6 +261,32 @@ def test_players_refuses_what_it_cannot_play(args, said, root):
     assert said in result.stderr
 
 
+# --- rate
+
+
+def test_rate_plays_everybody_from_both_sides_and_writes_the_cards(root):
+    make_player(root, "second")
+    weights = read_card(root / "rookie").sha256
+    result = call("rate", "1v1", "--episodes", 100, "--checkpoints", root)
+    assert result.exit_code == 0
+    for name, other in (("rookie", "second"), ("second", "rookie")):
+        card = read_card(root / name)
+        assert [row.opponent for row in card.strength] == ["random", "idle", "key-runner", "hunter", other]
+        assert {row.episodes for row in card.strength} == {100}
+    assert read_card(root / "rookie").sha256 == weights
+
+
+@pytest.mark.parametrize("scenario", ["coop", "multigrid", "nowhere"])
+def test_rate_refuses_a_scenario_without_frozen_players_in_one_line(scenario, root):
+    text = complaint(call("rate", scenario, "--checkpoints", root))
+    assert f"scenario={scenario}" in text
+
+
+def test_players_cannot_be_measured_in_environments_of_another_package(root):
+    text = complaint(call("players", "--checkpoints", root, "--measure", 5, "--scenario", "multigrid"))
+    assert "scenario=multigrid: allowed is a scenario of the red/blue-door game" in text
+
+
 @pytest.mark.parametrize("changes", [{"architecture": {}}, {"provenance": {"env_steps": "many"}}, {"colour": "red"}])
 def test_players_names_a_damaged_card_in_one_line(changes, root):
     edit_card(root / "rookie", **changes)

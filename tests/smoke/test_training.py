@@ -268,3 +268,13 @@ def test_every_recipe_starts_and_trains_two_iterations(recipe, session, tmp_path
     verdict, rows = tiny_run(tmp_path / "run", f"experiment={recipe}", "train.until=1024", "model.hidden=[16]")
     assert [row["env_steps"] for row in rows] == [512, 1024]
     assert (verdict["experiment"], verdict["ended"]) == (recipe, "until")
+
+
+def test_a_network_all_of_whose_seats_are_out_learns_nothing_and_the_run_goes_on(session, tmp_path):
+    _, rows = tiny_run(
+        tmp_path / "run", "scenario=2v2-deathmatch", "seed=1", "train.num_envs=1", "train.minibatch_size=4",
+        "train.num_steps=4", "train.until=1200", "scenario.seats.blue_0=hunter", "scenario.seats.blue_1=hunter",
+    )  # fmt: skip
+    idle = [row for row in rows if row["entropy/red_0"] is None or row["entropy/red_1"] is None]
+    assert idle
+    assert all("learner/red_0/policy_loss" not in row for row in rows if row["entropy/red_0"] is None)

@@ -464,3 +464,85 @@ def test_a_recipe_gives_way_to_what_the_user_says():
 
 def test_an_unknown_recipe_is_one_line():
     assert error_of("experiment=coob").startswith("experiment=coob: unknown (did you mean coop?); allowed is 1v1, ")
+
+
+# --- gates of a run
+
+
+def names_of(*overrides: str) -> list[str]:
+    return [gate.metric for gate in gates(*overrides)]
+
+
+def test_a_star_stands_for_seats_teams_or_networks_as_the_metric_wants():
+    assert names_of("scenario=2v2") == [
+        "episode_len_mean", "team_return_mean/red", "explained_variance/red", "entropy/red",
+    ]  # fmt: skip
+    assert names_of("scenario=2v2", "scheme=dtde")[2:] == [
+        "explained_variance/red_0", "explained_variance/red_1", "entropy/red_0", "entropy/red_1",
+    ]  # fmt: skip
+    seats = [f"scenario.seats.{seat}" for seat in ("blue_0", "blue_1", "red_0", "red_1")]
+    blue = [f"{seat}={who}" for seat, who in zip(seats, ("learn", "learn", "random", "random"), strict=True)]
+    assert names_of("scenario=2v2", *blue)[1] == "team_return_mean/blue"
+
+
+@pytest.mark.parametrize(
+    "metric", ["foo/red_0", "foo", "entropy/red_0", "return_mean/blue_0", "team_return_mean/red_0"]
+)
+def test_a_gate_on_something_never_reported_is_one_line(metric):
+    with pytest.raises(ConfigError) as caught:
+        names_of("scenario=2v2", f"scenario.gates=[{{metric:{metric},at_least:1}}]")
+    text = str(caught.value)
+    assert text.startswith(f"scenario.gates: metric={metric}: not reported in this run; allowed is ")
+    assert "seats red_0, red_1, teams blue, red, networks red" in text
+    assert "\n" not in text
+
+
+# --- recipes, original names, mixtures on the command line
+
+
+def test_a_recipe_for_another_scenario_is_refused_and_its_own_is_not():
+    text = error_of("experiment=coop", "scenario=1v1")
+    assert text == ("scenario=1v1: experiment=coop is a recipe for coop; allowed is scenario=coop, or experiment=none")
+    assert compose(["experiment=coop", "scenario=coop"]).experiment == "coop"
+    assert compose(["experiment=none", "scenario=coop"]).experiment is None
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [("DTDE-Red", "dtde"), ("CTCE-Red", "ctce"), ("CTDE-2v2", "ctde"), ("CTCE-2v2", "ctce"), ("CTCE-1v1", "dtde")],
+)
+def test_an_original_name_brings_its_scheme_unless_a_team_has_one_agent(name, scheme):
+    alias = f"scenario=MultiGrid-CompetativeRedBlueDoor-v3-{name}"
+    assert compose([alias]).scheme == scheme
+    if "2v2" in name:
+        assert compose([alias, "scheme=dtde"]).scheme == "dtde"
+
+
+def test_a_mixture_is_read_from_the_command_line():
+    for value in ("random:1,hunter:2", "{random: 1, hunter: 2}", "random: 1 , hunter:2"):
+        seats = compose([f"scenario.seats.blue_0={value}"]).scenario.seats
+        assert seats["blue_0"] == {"random": 1.0, "hunter": 2.0}
+
+
+@pytest.mark.parametrize("value", ["random:-1,hunter:1", "random:0", "random:1,random:2", "random:1.2.3", ":1", "a:b"])
+def test_a_malformed_mixture_is_one_line_that_names_the_key(value):
+    text = error_of(f"scenario.seats.blue_0={value}")
+    assert text.startswith(f"scenario.seats.blue_0={value}: ")
+    assert "is no player and weight" in text
+
+
+def test_a_flag_is_no_weight():
+    assert "train.bonus.red_0.step=True: allowed is a number" in error_of("train.bonus.red_0.step=true")
+
+
+def test_one_entry_of_the_bonus_is_replaced_as_a_whole():
+    assert compose(["train.bonus.all={step:-0.01}"]).train.bonus == {"all": {"step": -0.01}}
+    assert compose(["train.bonus.all={}"]).train.bonus == {"all": {}}
+
+
+def test_an_environment_id_brings_its_scenario():
+    assert compose(["env_id=MultiGrid-Empty-8x8-v0"]).scenario.name == "multigrid"
+
+
+def test_an_activation_that_a_network_does_not_have_is_refused():
+    assert error_of("model=gru", "model.activation=relu") == "model.activation=relu: allowed is tanh with model=gru"
