@@ -14,7 +14,7 @@ from multigrid_rl.cli.training import SCHEMES
 from multigrid_rl.config import ConfigError, RunConfig, compose
 from multigrid_rl.gates import MIN_EPISODES
 from multigrid_rl.metrics import METRICS, matches
-from multigrid_rl.models.registry import build
+from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.catalogue import Seated
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.factory import MatchFactory, seat_players
@@ -70,9 +70,7 @@ def sizes_of(config: RunConfig, cast: Cast) -> Sizes:
 
 def parameters(config: RunConfig, unit: Unit) -> int:
     """Number of weights of the network that plays a unit, its critic included."""
-    architecture = config.model.model_dump()
-    network = build(architecture, unit.categories, unit.choices * len(unit.seats), 0, unit.central)
-    return sum(weights.numel() for weights in network.parameters())
+    return sum(weights.numel() for weights in network_of(unit, config.model.model_dump()).parameters())
 
 
 def sections(config: RunConfig, cast: Cast, seated: dict[str, tuple[Seated, ...]]) -> dict[str, list[Row]]:

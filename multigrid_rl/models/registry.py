@@ -13,6 +13,7 @@ from multigrid_rl.config import MAX_LAYERS, MAX_UNITS
 from multigrid_rl.models.cells import CellActorCritic
 from multigrid_rl.models.mlp import ACTIVATIONS, MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
+from multigrid_rl.types import Unit
 
 ARCHITECTURES = ("mlp", "embedding", "cnn", "gru", "lstm")
 RECURRENT = ("gru", "lstm")
@@ -69,6 +70,11 @@ def build(
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ArchitectureError(f"architecture.activation={activation}: allowed is {', '.join(ACTIVATIONS)}")
     return MLPActorCritic(categories, actions, tuple(sizes), activation, central, generator)
+
+
+def network_of(unit: Unit, architecture: Mapping[str, Any], seed: int = 0) -> nn.Module:
+    """The network that plays a unit, its critic included. Raises :class:`ArchitectureError`."""
+    return build(architecture, unit.categories, unit.choices * len(unit.seats), seed, unit.central)
 
 
 def fingerprint(weights: Mapping[str, Any]) -> str:

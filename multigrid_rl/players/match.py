@@ -66,7 +66,7 @@ class _Bench:
     """One background player, the agents it acts for, its memory and its random streams."""
 
     def __init__(self, player: Policy, agents: list[int], games: int, rng: UniformSource) -> None:
-        self.player = player
+        self.player: Any = player
         self.agents = agents
         self.rng = rng
         self.memory: Any = player.initial_state(games)
@@ -132,17 +132,23 @@ class Match:
             _Bench(player, agents, games, Streams(seed, numbers, PLAYER_PURPOSE + agents[0]))
             for player, agents in zip(self._players.values(), self._agents.values(), strict=True)
         ]
-        self._draws = {team: Streams(seed, numbers, MIXTURE_PURPOSE + k) for k, team in enumerate(TEAM_ORDER)}
+        # Only teams with a mixture draw: most matches have none, and games end in nearly every step of a batch.
+        self._draws = [
+            (Streams(seed, numbers, MIXTURE_PURPOSE + k), mixed)
+            for k, team in enumerate(TEAM_ORDER)
+            if (mixed := [bench for bench in self._benches if self._mixes(bench, team)])
+        ]
         self._draw_players(np.ones(games, np.bool_))
         self._log = EpisodeLog(games, self.spec.num_agents)
 
     def _draw_players(self, which: NDArray[np.bool_]) -> None:
-        for team, stream in self._draws.items():
+        for stream, mixed in self._draws:
             drawn = stream.uniform_of(which)
-            for bench in self._benches:
-                its = self.spec.team_of(self.spec.seats[bench.agents[0]])
-                if isinstance(bench.player, Mixture) and its == team:
-                    bench.player.seat(bench.memory, which, drawn)
+            for bench in mixed:
+                bench.player.seat(bench.memory, which, drawn)
+
+    def _mixes(self, bench: _Bench, team: str) -> bool:
+        return isinstance(bench.player, Mixture) and self.spec.team_of(self.spec.seats[bench.agents[0]]) == team
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:
         """Start all games afresh under ``seed``; returns tokens (N, D) for each focal seat."""

@@ -10,21 +10,16 @@ from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
-from torch import Tensor, nn
+from torch import Tensor
 
-from multigrid_rl.models.registry import build
-from multigrid_rl.types import Cast, Unit
+from multigrid_rl.models.registry import network_of
+from multigrid_rl.types import Cast
 
 #: Batch columns beside RLlib's own: which seats of a unit were in the game (B, C); memory before the first step of a
 #: sequence (B, S); steps that begin a new episode (B, T).
 ALIVE = "alive"
 MEMORY = "memory"
 STARTS = "starts"
-
-
-def network_of(unit: Unit, architecture: dict[str, Any], seed: int = 0) -> nn.Module:
-    """The network that plays a unit."""
-    return build(architecture, unit.categories, unit.choices * len(unit.seats), seed, unit.central)
 
 
 class ActorCriticModule(TorchRLModule, ValueFunctionAPI):

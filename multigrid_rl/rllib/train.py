@@ -16,14 +16,13 @@ from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 
 from multigrid_rl.config import RunConfig, available_cpus
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.models.registry import CENTRAL
+from multigrid_rl.models.registry import CENTRAL, network_of
 from multigrid_rl.players.cards import write_player
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.sampling import sample
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.callbacks import ROW
-from multigrid_rl.rllib.modules import network_of
 from multigrid_rl.rllib.record import RunFolder
 from multigrid_rl.sizes import Sizes
 
