@@ -22,7 +22,7 @@ _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"
 def _sources_digest() -> str:
     digest = hashlib.sha256()
     package = Path(__file__).parent
-    for room in ("world", "models", "players"):
+    for room in ("world", "models", "players", "rllib"):
         for source in sorted((package / room).glob("*.py")):
             text = source.read_bytes()
             if b"multigrid_rl.jit" in text or source.name in ("constants.py", "state.py"):
@@ -46,3 +46,23 @@ def kernel(function: F) -> F:
 def inlined(function: F) -> F:
     """Compile a function that only kernels call, into its callers: its arguments are never copied."""
     return _compile(function, forceinline=True)
+
+
+# For networks: a multiplication and the addition after it may be one instruction. Not for the game, whose rewards are
+# recorded to the last bit.
+_FLOAT = {"fastmath": {"contract"}}
+
+
+def float_kernel(function: F) -> F:
+    """As :func:`kernel`, for the arithmetic of networks."""
+    return _compile(function, **_FLOAT)
+
+
+def float_inlined(function: F) -> F:
+    """As :func:`inlined`, for the arithmetic of networks."""
+    return _compile(function, forceinline=True, **_FLOAT)
+
+
+def float_dot(function: F) -> F:
+    """As :func:`float_inlined`; additions may be reordered, without which a sum of products is not vectorised."""
+    return _compile(function, forceinline=True, fastmath={"contract", "reassoc"})

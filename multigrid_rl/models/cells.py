@@ -52,6 +52,11 @@ class CellActorCritic(nn.Module):
         values: Tensor = self.value(codes)
         return self.policy(codes), values.squeeze(-1)
 
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Logits (B, K) alone, for a player."""
+        logits: Tensor = self.policy(tokens.long())
+        return logits
+
 
 class _Tower(nn.Module):
     def __init__(self, categories: Sequence[int], hidden: Sequence[int], outputs: int, convolution: bool) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from multigrid_rl.models.table import sum_of_rows
+from multigrid_rl.models.table import first_rows, sum_of_rows
+from multigrid_rl.models.towers import KINDS, MAX_WIDTH, Layout, Pass, Towers, actor_critic, policy
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
@@ -41,41 +43,77 @@ class MLPActorCritic(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        first = list(accumulate([*categories, *central], initial=0))
-        self.register_buffer("offsets", torch.tensor(first[:-1], dtype=torch.int64), persistent=False)
-        self.offsets: Tensor
+        self.register_buffer("first", first_rows(categories, central), persistent=False)
+        self.first: Tensor
+        self.sizes = np.array([*categories, *central])
         self.tokens = len(categories)
         self.width = hidden[0]
-        rows = first[self.tokens]
-        self.table = nn.Parameter(torch.empty(rows, 2 * hidden[0]))
+        self.widest = max(hidden)
+        self.activation = activation
+        self.table = nn.Parameter(torch.empty(sum(categories), 2 * hidden[0]))
         self.bias = nn.Parameter(torch.zeros(2 * hidden[0]))
         self.policy = _tower(hidden, actions, ACTIVATIONS[activation])
         self.value = _tower(hidden, 1, ACTIVATIONS[activation])
-        if central:
-            self.central = nn.Parameter(torch.empty(first[-1] - rows, hidden[0]))
+        # torch builds a new container for every slice of one: too slow for every step.
+        self._layers = tuple(
+            tuple(layer for layer in tower if isinstance(layer, nn.Linear)) for tower in (self.policy, self.value)
+        )
+        self.central = nn.Parameter(torch.empty(sum(central), hidden[0])) if central else None
+        self._towers: Towers | None = None
         self._initialise(len(categories), len(central), generator)
 
     def _initialise(self, tokens: int, central: int, generator: torch.Generator) -> None:
         # Exactly `tokens` rows are summed, so this gives the first layer unit variance.
         nn.init.normal_(self.table, std=tokens**-0.5, generator=generator)
-        for tower, gain in ((self.policy, 0.01), (self.value, 1.0)):
-            layers = [layer for layer in tower if isinstance(layer, nn.Linear)]
+        for layers, gain in zip(self._layers, (0.01, 1.0), strict=True):
             for layer in layers:
                 nn.init.orthogonal_(layer.weight, gain if layer is layers[-1] else 2**0.5, generator=generator)
                 nn.init.zeros_(layer.bias)
-        if central:
+        if self.central is not None:
             nn.init.normal_(self.central, std=central**-0.5, generator=generator)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
-        own = tokens[:, : self.tokens].long() + self.offsets[: self.tokens]
-        features = sum_of_rows(own, self.table) + self.bias
+        if self._fused(tokens):
+            flat = self._flat()
+            return actor_critic(self._ready(flat), flat, tokens)
+        return self.reference(tokens)
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Logits (B, K) alone, for a player: without gradients, and without the value tower."""
+        if self._fused(tokens):
+            return policy(self._ready(self._flat()), tokens)
+        return self.reference(tokens)[0]
+
+    def reference(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The same in torch's own operations: for other devices, for wide layers, and what tests compare with."""
+        features = sum_of_rows(tokens[:, : self.tokens], self.first[: self.tokens], self.table) + self.bias
         critic = features[:, self.width :]
-        if hasattr(self, "central"):
-            rest = tokens[:, self.tokens :].long() + (self.offsets[self.tokens :] - len(self.table))
-            critic = critic + sum_of_rows(rest, self.central)
+        if self.central is not None:
+            critic = critic + sum_of_rows(tokens[:, self.tokens :], self.first[self.tokens :], self.central)
         values: Tensor = self.value(critic)
         return self.policy(features[:, : self.width]), values.squeeze(-1)
+
+    def start(self, tokens: Tensor) -> Pass | None:
+        """A pass over tokens (B, D) whose gradients can be taken without torch's graph; ``None`` if it needs torch."""
+        return Pass(self._ready(self._flat()), tokens.contiguous().numpy()) if self._fused(tokens) else None
+
+    def weight_gradients(self) -> list[Tensor | None]:
+        """Where :class:`~multigrid_rl.models.towers.Pass` adds its gradients."""
+        return [None if weight is None else weight.grad for weight in self._flat()]
+
+    def _flat(self) -> list[Tensor | None]:
+        linear = [weight for layers in self._layers for layer in layers for weight in (layer.weight, layer.bias)]
+        return [self.table, self.bias, self.central, *linear]
+
+    def _ready(self, flat: list[Tensor | None]) -> Towers:
+        if self._towers is None or not self._towers.reads(flat):
+            layout = Layout(self.first.numpy(), self.sizes, self.tokens, KINDS[self.activation], len(self._layers[0]))
+            self._towers = Towers(layout, flat)
+        return self._towers
+
+    def _fused(self, tokens: Tensor) -> bool:
+        return tokens.device.type == "cpu" and self.widest <= MAX_WIDTH
 
 
 def _tower(hidden: Sequence[int], outputs: int, activation: type[nn.Module]) -> nn.Sequential:

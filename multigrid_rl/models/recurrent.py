@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
-from multigrid_rl.models.table import sum_of_rows
+from multigrid_rl.models.table import first_rows, sum_of_rows
 
 CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
 
@@ -38,21 +37,20 @@ class RecurrentActorCritic(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        first = list(accumulate([*categories, *central], initial=0))
-        self.register_buffer("offsets", torch.tensor(first[:-1], dtype=torch.int64), persistent=False)
-        self.offsets: Tensor
+        self.register_buffer("first", first_rows(categories, central), persistent=False)
+        self.first: Tensor
         self.tokens = len(categories)
         self.state_size = hidden * (2 if cell == "lstm" else 1)
-        rows = first[self.tokens]
-        self.table = nn.Parameter(torch.empty(rows, hidden).normal_(std=self.tokens**-0.5, generator=generator))
+        rows = torch.empty(sum(categories), hidden)
+        self.table = nn.Parameter(rows.normal_(std=self.tokens**-0.5, generator=generator))
         self.bias = nn.Parameter(torch.zeros(hidden))
         self.core = CELLS[cell](input_size=hidden, hidden_size=hidden)
         self.policy = nn.Linear(hidden, actions)
         self.value_hidden = nn.Linear(hidden, hidden)
         self.value = nn.Linear(hidden, 1)
-        if central:
-            extra = torch.empty(first[-1] - rows, hidden)
-            self.central = nn.Parameter(extra.normal_(std=len(central) ** -0.5, generator=generator))
+        extra = torch.empty(sum(central), hidden)
+        # Without central tokens nothing is drawn, so that the other weights are the same with and without them.
+        self.central = nn.Parameter(extra.normal_(std=len(central) ** -0.5, generator=generator)) if central else None
         self._initialise(generator)
 
     def _initialise(self, generator: torch.Generator) -> None:
@@ -89,8 +87,7 @@ class RecurrentActorCritic(nn.Module):
         return self._heads(torch.stack(hidden, dim=1).flatten(0, 1), tokens.flatten(0, 1))
 
     def _read(self, tokens: Tensor) -> Tensor:
-        rows = tokens.long() + self.offsets[: self.tokens]
-        return torch.tanh(sum_of_rows(rows, self.table) + self.bias)
+        return torch.tanh(sum_of_rows(tokens, self.first[: self.tokens], self.table) + self.bias)
 
     def _advance(self, read: Tensor, state: Tensor) -> Tensor:
         size = self.core.hidden_size
@@ -101,7 +98,6 @@ class RecurrentActorCritic(nn.Module):
 
     def _heads(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         critic = self.value_hidden(hidden)
-        if hasattr(self, "central"):
-            rows = tokens[:, self.tokens :].long() + (self.offsets[self.tokens :] - len(self.table))
-            critic = critic + sum_of_rows(rows, self.central)
+        if self.central is not None:
+            critic = critic + sum_of_rows(tokens[:, self.tokens :], self.first[self.tokens :], self.central)
         return self.policy(hidden), self.value(torch.tanh(critic)).squeeze(-1)

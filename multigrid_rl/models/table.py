@@ -2,48 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from multigrid_rl.jit import kernel
+from multigrid_rl.models.kernels import add_rows, sum_rows
 
 
-@kernel
-def _add_rows(rows: NDArray[np.int64], gradient: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    for b in range(rows.shape[0]):
-        for d in range(rows.shape[1]):
-            row = rows[b, d]
-            for h in range(gradient.shape[1]):
-                out[row, h] += gradient[b, h]
+def first_rows(categories: Sequence[int], central: Sequence[int]) -> Tensor:
+    """Row (D,) of each token's value 0 in a table of all one-hot codes; central tokens have a table of their own."""
+    rows = [row for part in (categories, central) for row in list(accumulate(part, initial=0))[:-1]]
+    return torch.tensor(rows, dtype=torch.int64)
 
 
 class _SumOfRows(torch.autograd.Function):
-    """``EmbeddingBag(mode="sum")`` whose backward pass adds rows; torch sorts all indices first, which takes longer."""
+    """``EmbeddingBag(mode="sum")`` on tokens as they come: torch wants 64-bit indices and sorts them to go back."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, table: Tensor) -> Tensor:
-        ctx.save_for_backward(rows)
-        ctx.shape = table.shape
-        return F.embedding_bag(rows, table, mode="sum")
+    def forward(ctx: Any, tokens: Tensor, first: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(tokens, first)
+        ctx.rows = len(table)
+        out = torch.zeros(len(tokens), table.shape[1])
+        sum_rows(tokens.numpy(), first.numpy(), table.detach().numpy(), out.numpy())
+        return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
-        (rows,) = ctx.saved_tensors
-        out = np.zeros(tuple(ctx.shape), np.float32)
-        _add_rows(rows.numpy(), gradient.contiguous().numpy(), out)
-        return None, torch.from_numpy(out)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor]:
+        tokens, first = ctx.saved_tensors
+        out = torch.zeros(ctx.rows, gradient.shape[1])
+        add_rows(tokens.numpy(), first.numpy(), gradient.contiguous().numpy(), out.numpy())
+        return None, None, out
 
 
-def sum_of_rows(rows: Tensor, table: Tensor) -> Tensor:
-    """Sum of the table's rows: indices (B, D) int64 and table (R, H) float32 to (B, H)."""
-    if table.requires_grad and torch.is_grad_enabled() and table.device.type == "cpu":
-        summed: Tensor = _SumOfRows.apply(rows, table)  # type: ignore[no-untyped-call]
+def sum_of_rows(tokens: Tensor, first: Tensor, table: Tensor) -> Tensor:
+    """Rows ``first[d] + tokens[b, d]`` of the table, summed over ``d``.
+
+    Args:
+        tokens: (B, D) integers.
+        first: (D,) int64, row of each token's value 0.
+        table: (R, H) float32.
+
+    Returns:
+        (B, H) float32.
+    """
+    if table.device.type == "cpu":
+        summed: Tensor = _SumOfRows.apply(tokens, first, table)  # type: ignore[no-untyped-call]
         return summed
-    return F.embedding_bag(rows, table, mode="sum")
+    return F.embedding_bag(tokens.long() + first, table, mode="sum")

@@ -59,7 +59,7 @@ class FrozenPlayer:
             if self.network.state_size:
                 output, _, state = self.network(tokens, state)
             else:
-                output = self.network(tokens)[0]
+                output = self.network.logits(tokens)
         rows = len(seen) * self.members
         logits = output.numpy().reshape(rows, -1)
         uniform = rng.uniform(self.members).reshape(rows, 1)  # drawn in any case: a game's stream moves on alike

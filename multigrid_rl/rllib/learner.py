@@ -2,59 +2,142 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from ray.rllib.algorithms.ppo.ppo import LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
+from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY
+from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.evaluation.postprocessing import Postprocessing
+from ray.rllib.utils.schedules.scheduler import Scheduler
 from torch import Tensor
 
+from multigrid_rl.rllib.flat import FlatWeights
+from multigrid_rl.rllib.loss import Rows, Weighting, ppo_gradient, ppo_loss
 from multigrid_rl.rllib.modules import ALIVE, MEMORY
 
 GRAD_NORM_KEY = "grad_norm"
-_STATISTICS = (POLICY_LOSS_KEY, VF_LOSS_KEY, LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY, ENTROPY_KEY)
+_STATISTICS = (POLICY_LOSS_KEY, LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY, ENTROPY_KEY)
 _PER_STEP = (
     Columns.ACTIONS, Columns.ACTION_LOGP, Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS, ALIVE,
 )  # fmt: skip
+Array = NDArray[np.int64]
 
 
-def _living_rows(fwd_out: dict[str, Tensor], batch: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Logits (B, C, K), values (B,) and the batch's columns, without steps in which the unit was out of the game."""
-    logits, values = fwd_out[Columns.ACTION_DIST_INPUTS], fwd_out[Columns.EMBEDDINGS]
-    rows = {name: batch[name] for name in _PER_STEP}
-    seats = rows[ALIVE].shape[-1]
-    logits = logits.view(len(logits), seats, -1)
-    if MEMORY in batch:
-        # Sequences are whole, so they may hold such steps; without memory they never enter a batch.
-        keep = rows[ALIVE].any(-1).flatten()
-        rows = {name: column.flatten(0, 1)[keep] for name, column in rows.items()}
-        logits, values = logits[keep], values[keep]
-    return logits, values, rows
+def minibatches(
+    rows: Mapping[str, int], epochs: int, size: int, rng: np.random.Generator
+) -> Iterator[dict[str, Array]]:
+    """Row numbers of each minibatch, by module.
+
+    Every epoch passes over all rows of a module once, in an order of its own; a minibatch that reaches the end of an
+    epoch is filled from the next one. It goes on until the module with the most rows was passed over ``epochs`` times;
+    others begin further epochs meanwhile.
+
+    Args:
+        rows: module -> rows of its batch, at least 1.
+        epochs: passes over the largest batch.
+        size: rows of a minibatch.
+        rng: draws the orders.
+    """
+    ahead = {module: np.empty(0, np.int64) for module in rows}
+    for _ in range(math.ceil(epochs * max(rows.values()) / size)):
+        chosen = {}
+        for module, count in rows.items():
+            while len(ahead[module]) < size:
+                ahead[module] = np.concatenate([ahead[module], rng.permutation(count)])
+            chosen[module], ahead[module] = ahead[module][:size], ahead[module][size:]
+        yield chosen
+
+
+def _weighting(config: Any, entropy_coef: Scheduler) -> Weighting:
+    return Weighting(config.clip_param, config.vf_loss_coeff, entropy_coef.get_current_value())
 
 
 class CategoricalPPOLearner(PPOTorchLearner):
     """PPO (Schulman et al. 2017, equation 9) for categorical actions.
 
-    Against RLlib's own learner: no distribution objects (it normalises three sets of logits), metrics once per update
-    instead of once per minibatch, one finiteness check for all gradients together, and a fused Adam step. A test holds
-    that loss and gradients are RLlib's.
+    Against RLlib's own learner: loss and gradient in one pass (:mod:`~multigrid_rl.rllib.loss`), minibatches cut by row
+    number out of tensors that are made once, metrics once per update instead of once per minibatch, one finiteness
+    check for all gradients together, and a fused Adam step. A test holds that loss and gradients are RLlib's.
     """
 
     def build(self) -> None:
         """Build as RLlib does, with room for the newest statistics."""
-        self._newest: dict[str, dict[str, Tensor]] = {}
+        self._newest: dict[str, dict[str, Any]] = {}
+        self._flat: dict[str, FlatWeights] = {}
+        self._rng = np.random.default_rng(self.config.seed)
         super().build()
+
+    def update(
+        self,
+        batch: Any = None,
+        *,
+        training_data: TrainingData | None = None,
+        timesteps: dict[str, Any] | None = None,
+        num_epochs: int = 1,
+        minibatch_size: int | None = None,
+        **kwargs: Any,  # noqa: ARG002
+    ) -> Any:
+        """Pass over a batch ``num_epochs`` times; returns RLlib's reduced metrics.
+
+        Args:
+            batch: a ``MultiAgentBatch``, or ``training_data`` that holds one.
+            training_data: as RLlib's learner group hands it over.
+            timesteps: environment steps so far, for schedules.
+            num_epochs: passes over the batch.
+            minibatch_size: rows of one gradient step; ``None``: all of them.
+            kwargs: what RLlib passes to other learners.
+        """
+        self._check_is_built()
+        self.before_gradient_based_update(timesteps=timesteps or {})
+        data = training_data or TrainingData(batch=batch)
+        data.validate()
+        data.solve_refs()
+        self._weights_seq_no += 1
+        columns = {
+            module: {name: np.asarray(column) for name, column in part.items()}
+            for module, part in data.batch.policy_batches.items()
+        }
+        rows = {module: len(part[Columns.OBS]) for module, part in columns.items()}
+        for chosen in minibatches(rows, num_epochs, minibatch_size or max(rows.values()), self._rng):
+            for module, part in columns.items():
+                self._step(module, {name: column.take(chosen[module], axis=0) for name, column in part.items()})
+        self.after_gradient_based_update(timesteps=timesteps or {})
+        return self.metrics.reduce()
+
+    def _step(self, module_id: str, minibatch: dict[str, Any]) -> None:
+        flat = self._flat[module_id]
+        flat.gradient.zero_()
+        tensors = {name: torch.as_tensor(column, device=self._device) for name, column in minibatch.items()}
+        passed = self._module[module_id].start(tensors)
+        if passed is None:
+            fwd_out = self._module[module_id]._forward_train(tensors)
+            self.compute_losses(fwd_out={module_id: fwd_out}, batch={module_id: tensors})[module_id].backward()
+        else:
+            steps = [minibatch[name] for name in _PER_STEP]
+            logits = passed.logits.reshape(*minibatch[ALIVE].shape, -1)
+            weighting = _weighting(self.config, self.entropy_coeff_schedulers_per_module[module_id])
+            by_logits, by_values, parts = ppo_gradient(logits, passed.values[:, 0], steps, weighting)
+            upstream = by_logits.reshape(passed.logits.shape), by_values[:, None]
+            passed.add_gradients(upstream, self._module[module_id].net.weight_gradients())
+            self._newest[module_id] = dict(zip(_STATISTICS, parts.tolist(), strict=True))
+        self._newest[module_id][GRAD_NORM_KEY] = flat.clip(self.config.grad_clip)
+        self.get_optimizer(module_id).step()
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """One Adam for all weights of a module."""
-        params = self.get_parameters(self._module[module_id])
+        flat = FlatWeights(self.get_parameters(self._module[module_id]))
+        self._flat[module_id] = flat
         self.register_optimizer(
             module_id=module_id,
-            optimizer=torch.optim.Adam(params, fused=True),
-            params=params,
+            optimizer=torch.optim.Adam([flat.weights], fused=True),
+            params=[flat.weights],
             lr_or_lr_schedule=config.lr,
         )
 
@@ -62,58 +145,14 @@ class CategoricalPPOLearner(PPOTorchLearner):
         self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Tensor]
     ) -> Tensor:
         """The scalar loss of one module on one minibatch."""
-        logits, values, rows = _living_rows(fwd_out, batch)
-        if not len(values):  # nobody of these sequences was in the game: nothing to learn
-            nothing: Tensor = 0.0 * (fwd_out[Columns.ACTION_DIST_INPUTS].sum() + fwd_out[Columns.EMBEDDINGS].sum())
-            zero = torch.zeros(())
-            self._newest[module_id] = dict.fromkeys(_STATISTICS, zero)
-            return nothing
-        log_all = torch.log_softmax(logits, dim=-1)  # (B, C, K)
-        logp = log_all.gather(2, rows[Columns.ACTIONS].unsqueeze(2)).squeeze(2)
-        entropy = -(log_all.exp() * log_all).sum(-1)
-        if logp.shape[1] > 1:
-            # A joint action: seats act independently given what the team sees, and those out of the game do not act.
-            logp, entropy = logp * rows[ALIVE], entropy * rows[ALIVE]
-        entropy = entropy.sum(1).mean()
-        ratio = torch.exp(logp.sum(1) - rows[Columns.ACTION_LOGP])
-        advantages = rows[Postprocessing.ADVANTAGES]
-        clipped = torch.clamp(ratio, 1 - config.clip_param, 1 + config.clip_param)
-        policy_loss = -torch.min(advantages * ratio, advantages * clipped).mean()
-        vf_loss = (values - rows[Postprocessing.VALUE_TARGETS]).pow(2).mean()
-        weight = self.entropy_coeff_schedulers_per_module[module_id].get_current_value()
-        statistics = (policy_loss.detach(), vf_loss.detach(), vf_loss.detach(), entropy.detach())
-        self._newest[module_id] = dict(zip(_STATISTICS, statistics, strict=True))
-        loss: Tensor = policy_loss + config.vf_loss_coeff * vf_loss - weight * entropy
+        steps = Rows(*(batch[name] for name in _PER_STEP))
+        if MEMORY in batch:
+            steps = Rows(*(column.flatten(0, 1) for column in steps))
+        logits, values = fwd_out[Columns.ACTION_DIST_INPUTS], fwd_out[Columns.EMBEDDINGS]
+        weighting = _weighting(config, self.entropy_coeff_schedulers_per_module[module_id])
+        loss, parts = ppo_loss(logits.view(*steps.alive.shape, -1), values, steps, weighting)
+        self._newest[module_id] = dict(zip(_STATISTICS, parts, strict=True))
         return loss
-
-    def postprocess_gradients_for_module(
-        self, *, module_id: str, config: Any = None, module_gradients_dict: dict[Any, Tensor]
-    ) -> dict[Any, Tensor]:
-        """Scale all gradients together to the largest allowed global norm; one that is not finite makes all zero."""
-        # A network whose seats were all out of the game is not in this batch and has none.
-        gradients = [gradient for gradient in module_gradients_dict.values() if gradient is not None]
-        if not gradients:
-            return module_gradients_dict
-        norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-        self._newest[module_id][GRAD_NORM_KEY] = norm
-        scale = min(1.0, config.grad_clip / (float(norm) + 1e-6)) if torch.isfinite(norm) else 0.0
-        for gradient in gradients:
-            if scale == 0.0:
-                gradient.zero_()
-            elif scale < 1.0:
-                gradient.mul_(scale)
-        return module_gradients_dict
-
-    def apply_gradients(self, gradients_dict: dict[Any, Tensor]) -> None:
-        """One optimiser step for each module."""
-        for reference, gradient in gradients_dict.items():
-            self._params[reference].grad = gradient
-        for module_id, names in self._module_optimizers.items():
-            for name in names:
-                self.get_optimizer(module_id, name).step()
-
-    def _log_steps_trained_metrics(self, batch: Any) -> None:
-        """Steps are counted by the algorithm, once per update."""
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
         """Move the schedules on and report the last minibatch's statistics."""

@@ -13,6 +13,7 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor
 
 from multigrid_rl.models.registry import network_of
+from multigrid_rl.models.towers import Pass
 from multigrid_rl.types import Cast
 
 #: Batch columns beside RLlib's own: which seats of a unit were in the game (B, C); memory before the first step of a
@@ -37,6 +38,15 @@ class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
             logits, values = self.net(batch[Columns.OBS])
         # The learner asks for values right after this pass: hand them over instead of computing them again.
         return {Columns.ACTION_DIST_INPUTS: logits, Columns.EMBEDDINGS: values}
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        # RLlib would walk through all layers to switch dropout on; there is none.
+        return self._forward(batch, **kwargs)
+
+    def start(self, batch: dict[str, Any]) -> Pass | None:
+        """The network's own pass with its own way back, where it has one (see :mod:`~multigrid_rl.models.towers`)."""
+        own = getattr(self.net, "start", None)
+        return None if own is None else own(batch[Columns.OBS])
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> Tensor:
         """Values, one for each step of the batch."""

@@ -15,7 +15,8 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from multigrid_rl.rllib.algorithm import _columns
 from multigrid_rl.rllib.env_runner import UnitBatch
-from multigrid_rl.rllib.learner import CategoricalPPOLearner
+from multigrid_rl.rllib.flat import FlatWeights
+from multigrid_rl.rllib.learner import CategoricalPPOLearner, minibatches
 from multigrid_rl.rllib.modules import ALIVE, MEMORY, STARTS, ActorCriticModule
 from multigrid_rl.types import Unit
 
@@ -202,27 +203,76 @@ def test_without_memory_there_are_no_columns_for_it():
 # --- gradients
 
 
-def clipped(gradients, limit):
-    holder = SimpleNamespace(_newest={"red_0": {}})
-    CategoricalPPOLearner.postprocess_gradients_for_module(
-        holder, module_id="red_0", config=SimpleNamespace(grad_clip=limit), module_gradients_dict=gradients
-    )
-    return holder._newest["red_0"]["grad_norm"].item()
+def flat_of(*values):
+    parameters = [torch.nn.Parameter(torch.ones(len(part))) for part in values]
+    flat = FlatWeights(parameters)
+    for parameter, part in zip(parameters, values, strict=True):
+        parameter.grad += torch.tensor(part)
+    return flat, parameters
 
 
 def test_gradients_are_clipped_by_their_global_norm():
-    gradients = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[4.0]])}
-    assert clipped(gradients, 0.5) == pytest.approx(5.0)
-    assert torch.cat([g.flatten() for g in gradients.values()]).tolist() == pytest.approx([0.3, 0.0, 0.4], rel=1e-5)
+    flat, parameters = flat_of([3.0, 0.0], [4.0])
+    assert flat.clip(0.5).item() == pytest.approx(5.0)
+    assert torch.cat([p.grad for p in parameters]).tolist() == pytest.approx([0.3, 0.0, 0.4], rel=1e-5)
 
 
 def test_gradients_within_the_norm_stay_as_they_are():
-    gradients = {"a": torch.tensor([0.3, 0.4])}
-    assert clipped(gradients, 0.6) == pytest.approx(0.5)
-    assert gradients["a"].tolist() == pytest.approx([0.3, 0.4])
+    flat, parameters = flat_of([0.3, 0.4])
+    assert flat.clip(0.6).item() == pytest.approx(0.5)
+    assert parameters[0].grad.tolist() == pytest.approx([0.3, 0.4])
 
 
-def test_one_gradient_that_is_not_finite_makes_all_zero():
-    gradients = {"a": torch.tensor([1.0]), "b": torch.tensor([float("nan")])}
-    clipped(gradients, 0.5)
-    assert [g.item() for g in gradients.values()] == [0.0, 0.0]
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_one_gradient_that_is_not_finite_makes_all_zero(bad):
+    flat, parameters = flat_of([1.0], [bad])
+    flat.clip(0.5)
+    assert [p.grad.item() for p in parameters] == [0.0, 0.0]
+
+
+def test_a_step_of_the_flat_row_moves_the_parameters_of_the_network():
+    module = module_of(2)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    flat = FlatWeights(list(module.parameters()))
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    flat.gradient.fill_(1.0)
+    torch.optim.SGD([flat.weights], lr=0.5).step()
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(value, before[name] - 0.5)
+    module.load_state_dict(before)  # the weights that come from elsewhere land in the row too
+    torch.testing.assert_close(flat.weights.detach(), torch.cat([p.flatten() for p in module.parameters()]).detach())
+
+
+# --- minibatches
+
+
+def drawn(rows, epochs, size, seed=0):
+    return list(minibatches(rows, epochs, size, np.random.default_rng(seed)))
+
+
+def test_every_epoch_passes_over_every_row_once_in_an_order_of_its_own():
+    (*batches,) = drawn({"red": 12}, 3, 4)
+    epochs = np.concatenate([batch["red"] for batch in batches]).reshape(3, 12)
+    assert [sorted(epoch) for epoch in epochs.tolist()] == [list(range(12))] * 3
+    assert len({tuple(epoch) for epoch in epochs.tolist()} | {tuple(range(12))}) == 4
+
+
+def test_a_minibatch_that_reaches_the_end_of_an_epoch_is_filled_from_the_next():
+    batches = drawn({"red": 10}, 2, 4)
+    assert [len(batch["red"]) for batch in batches] == [4] * 5
+    rows = np.concatenate([batch["red"] for batch in batches])
+    assert sorted(rows[:10]) == sorted(rows[10:20]) == list(range(10))
+
+
+def test_the_largest_module_decides_and_smaller_ones_begin_again():
+    batches = drawn({"red": 8, "blue": 3}, 1, 4)
+    assert len(batches) == 2
+    blue = np.concatenate([batch["blue"] for batch in batches])
+    assert sorted(blue[:3]) == sorted(blue[3:6]) == [0, 1, 2]
+    assert sorted(np.concatenate([batch["red"] for batch in batches])) == list(range(8))
+
+
+def test_the_order_of_rows_is_a_matter_of_the_seed():
+    first, again, other = (drawn({"red": 64}, 1, 16, seed) for seed in (1, 1, 2))
+    assert all((a["red"] == b["red"]).all() for a, b in zip(first, again, strict=True))
+    assert any((a["red"] != b["red"]).any() for a, b in zip(first, other, strict=True))

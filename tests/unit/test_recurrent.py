@@ -82,7 +82,7 @@ def test_an_lstm_keeps_its_hidden_state_first_and_its_cell_after_it():
     state = torch.randn(GAMES, 16, generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         _, _, following = net(tokens[:, 0], state)
-        rows = tokens[:, 0].long() + net.offsets
+        rows = tokens[:, 0].long() + net.first
         read = torch.tanh(net.table[rows].sum(1) + net.bias)
         hidden, cell = net.core(read, (state[:, :8], state[:, 8:]))
     torch.testing.assert_close(following, torch.cat([hidden, cell], dim=1))

@@ -1,40 +1,52 @@
-"""The table-sum layer's own backward pass."""
+"""The table-sum layer's own forward and backward pass."""
 
 from __future__ import annotations
 
 import torch
 from torch.nn import functional as F
 
-from multigrid_rl.models.table import sum_of_rows
+from multigrid_rl.models.table import first_rows, sum_of_rows
+
+SIZES = [9, 3, 8, 2, 11, 4, 3]
 
 
 def case():
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randint(0, 40, (33, 7), generator=generator)
-    table = torch.randn(40, 5, generator=generator)
+    tokens = torch.stack([torch.randint(0, size, (33,), generator=generator) for size in SIZES], 1)
+    table = torch.randn(sum(SIZES), 5, generator=generator)
     upstream = torch.randn(33, 5, generator=generator)
-    return rows, table, upstream
+    return tokens, first_rows(SIZES, []), table, upstream
 
 
 def test_forward_and_gradient_equal_torch_embedding_bag():
-    rows, table, upstream = case()
+    tokens, first, table, upstream = case()
     ours, theirs = table.clone().requires_grad_(), table.clone().requires_grad_()
-    a, b = sum_of_rows(rows, ours), F.embedding_bag(rows, theirs, mode="sum")
+    a, b = sum_of_rows(tokens, first, ours), F.embedding_bag(tokens + first, theirs, mode="sum")
     (a * upstream).sum().backward()
     (b * upstream).sum().backward()
     torch.testing.assert_close(a, b)
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
+def test_byte_tokens_give_the_same_sum():
+    tokens, first, table, _ = case()
+    assert torch.equal(sum_of_rows(tokens.to(torch.uint8), first, table), sum_of_rows(tokens, first, table))
+
+
 def test_a_row_named_twice_in_one_sample_counts_twice():
     table = torch.ones(3, 2).requires_grad_()
-    sum_of_rows(torch.tensor([[1, 1]]), table).sum().backward()
+    sum_of_rows(torch.tensor([[1, 0]]), torch.tensor([0, 1]), table).sum().backward()
     assert table.grad.tolist() == [[0, 0], [2, 2], [0, 0]]
 
 
 def test_an_upstream_gradient_that_is_not_contiguous_is_read_right():
-    rows, table, upstream = case()
-    expected = torch.zeros(40, 5).index_add_(0, rows.flatten(), upstream.repeat_interleave(7, 0))
+    tokens, first, table, upstream = case()
+    rows = (tokens + first).flatten()
+    expected = torch.zeros_like(table).index_add_(0, rows, upstream.repeat_interleave(len(SIZES), 0))
     table.requires_grad_()
-    sum_of_rows(rows, table).backward(upstream.t().contiguous().t())
+    sum_of_rows(tokens, first, table).backward(upstream.t().contiguous().t())
     torch.testing.assert_close(table.grad, expected)
+
+
+def test_central_tokens_have_a_table_of_their_own():
+    assert first_rows([3, 4], [5, 6]).tolist() == [0, 3, 0, 5]

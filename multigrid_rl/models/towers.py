@@ -1,0 +1,249 @@
+"""Policy and value towers on the CPU, forward and backward, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from multigrid_rl.models import kernels
+
+Array = NDArray[Any]
+KINDS = {"tanh": kernels.TANH, "relu": kernels.RELU}
+#: Below this many rows, handing a tower over costs more than it saves.
+MIN_ROWS = 256
+#: A batch is cut down to its distinct rows if they are no larger a share of it than this.
+_WORTH = 0.9
+#: Wider layers are a matrix library's business.
+MAX_WIDTH = 256
+
+
+class _Threads:
+    """The second thread, if there is one: for the process, as torch keeps its own."""
+
+    helper: ThreadPoolExecutor | None = None
+
+
+def set_tower_threads(threads: int) -> None:
+    """Let the towers of a large batch run on 2 threads, or on 1.
+
+    Both give the same numbers: the towers share nothing. Torch's own threads wait for each other in every operation;
+    towers do so once a pass, so a core that is busy costs what it takes and no more.
+    """
+    if _Threads.helper is not None:
+        _Threads.helper.shutdown()
+    _Threads.helper = ThreadPoolExecutor(1, "value-tower") if threads > 1 else None
+
+
+def _both(rows: int, work: Callable[[int], Any]) -> tuple[Any, Any]:
+    """``work(0)`` and ``work(1)``, for the policy and the value tower."""
+    if _Threads.helper is None or rows < MIN_ROWS:
+        return work(0), work(1)
+    other = _Threads.helper.submit(work, 1)
+    try:
+        mine = work(0)
+    finally:
+        theirs = other.result()
+    return mine, theirs
+
+
+class Layout(NamedTuple):
+    """What a network is beside its weights.
+
+    Attributes:
+        first: (D,) int64, row of each token's value 0; those of central tokens count from the start of their table.
+        sizes: (D,) int64, number of values of each token.
+        tokens: how many of the ``D`` tokens both towers read.
+        kind: ``kernels.TANH`` or ``kernels.RELU``.
+        layers: linear layers of each tower after the first.
+    """
+
+    first: Array
+    sizes: Array
+    tokens: int
+    kind: int
+    layers: int
+
+
+class _Tower(NamedTuple):
+    """One tower's weights, or their gradients, as arrays that share the tensors' memory."""
+
+    own: tuple[Array, Array, int]  # see kernels.tower_forward
+    extra: tuple[Array, Array]
+    weights: tuple[Array, ...]  # (outputs, inputs) of each linear layer after the first
+    biases: tuple[Array, ...]  # of each layer, the first included
+
+
+def _towers(layout: Layout, flat: Sequence[Tensor | None]) -> tuple[_Tower, _Tower]:
+    arrays: list[Any] = [weight if weight is None else weight.detach().numpy() for weight in flat]
+    table, bias, central, *linear = arrays
+    width = len(bias) // 2
+    split = layout.tokens
+    towers = []
+    for which in (0, 1):
+        mine = linear[2 * which * layout.layers :][: 2 * layout.layers]
+        extra = layout.first[:0], np.zeros((0, width), np.float32)
+        if which == 1 and central is not None:
+            extra = layout.first[split:], central
+        biases = (bias[which * width :][:width], *mine[1::2])
+        towers.append(_Tower((layout.first[:split], table, which * width), extra, tuple(mine[0::2]), biases))
+    return towers[0], towers[1]
+
+
+class Towers:
+    """A network's towers, ready to run.
+
+    Args:
+        layout: what the network is beside its weights.
+        flat: table (R, 2 H) of the first layer, the policy's half before the value's; its bias (2 H,); table (R', H) of
+            the tokens that only the value tower reads, or ``None``; then weight and bias of each further layer of the
+            policy tower, and of the value tower. Float32 on the CPU.
+    """
+
+    def __init__(self, layout: Layout, flat: Sequence[Tensor | None]) -> None:
+        self.layout = layout
+        self._places = _places(flat)
+        self._towers = _towers(layout, flat)
+        self._transposed = [tuple(np.empty_like(weight.T, order="C") for weight in t.weights) for t in self._towers]
+
+    def reads(self, flat: Sequence[Tensor | None]) -> bool:
+        """Whether these weights lie where those that it was made of do: it then reads their newest values."""
+        return self._places == _places(flat)
+
+    def run(self, tokens: Array, which: int) -> tuple[Array, ...]:
+        """Activations (B, H) of each hidden layer and the outputs (B, K) of tower 0, the policy, or 1, the value."""
+        own, extra, weights, biases = self._towers[which]
+        layers = tuple(np.empty((len(tokens), len(bias)), np.float32) for bias in biases)
+        kernels.tower_forward(tokens, own, extra, self.layout.kind, weights, self._transposed[which], biases, layers)
+        return layers
+
+    def add_gradients(
+        self,
+        tokens: Array,
+        passed: Sequence[tuple[Array, ...]],
+        upstream: Sequence[Array],
+        gradients: Sequence[Tensor | None],
+    ) -> None:
+        """Add the gradients of all weights to ``gradients``.
+
+        Args:
+            tokens: (B, D).
+            passed: what :meth:`run` returned, of both towers.
+            upstream: gradients by the outputs (B, K), of both towers.
+            gradients: tensors shaped and ordered as the weights.
+        """
+        towers = _towers(self.layout, gradients)
+
+        def work(which: int) -> None:
+            own, extra, by_weights, by_biases = towers[which]
+            hidden = passed[which][:-1]
+            inner = (*map(np.zeros_like, hidden), upstream[which])
+            weights = self._towers[which].weights
+            kernels.tower_backward(tokens, own, extra, self.layout.kind, weights, hidden, inner, by_weights, by_biases)
+
+        _both(len(tokens), work)
+
+
+def _places(flat: Sequence[Tensor | None]) -> list[int]:
+    return [0 if weight is None else weight.data_ptr() for weight in flat]
+
+
+class _Distinct(NamedTuple):
+    """A batch without its repetitions: in a small room many games look alike at a time."""
+
+    tokens: Array  # (U, D)
+    inverse: Array | None  # (B,) which of them each row is; None: too few are alike to be worth it
+
+    @classmethod
+    def of(cls, tokens: Array, sizes: Array) -> _Distinct:
+        batch = len(tokens)
+        slots = np.empty(2 << batch.bit_length(), np.int32)
+        inverse = np.empty(batch, np.int64)
+        count = kernels.distinct_rows(tokens, sizes, slots, inverse)
+        if count < 0:
+            row = tokens[-1 - count].tolist()
+            raise IndexError(
+                f"tokens {row}: allowed is less than {sizes.tolist()}, token by token, and not less than 0"
+            )
+        if count > _WORTH * batch:
+            return cls(tokens, None)
+        return cls(tokens[slots[:count]], inverse)
+
+    def spread(self, values: Array) -> Array:
+        """Rows of the whole batch from those of the distinct ones."""
+        return values if self.inverse is None else values[self.inverse]
+
+    def gather(self, gradient: Array) -> Array:
+        """Gradient by the distinct rows from that by the rows of the whole batch."""
+        if self.inverse is None:
+            return gradient
+        out = np.zeros((len(self.tokens), gradient.shape[1]), np.float32)
+        kernels.add_up(gradient, self.inverse, out)
+        return out
+
+
+class Pass:
+    """One pass through both towers, and the way back.
+
+    Rows that are alike are computed once. What a row becomes does not depend on the others.
+
+    Args:
+        towers: the network.
+        tokens: (B, D), contiguous.
+
+    Attributes:
+        logits: (B, K).
+        values: (B, 1).
+
+    Raises:
+        IndexError: a token that the network has no row for.
+    """
+
+    def __init__(self, towers: Towers, tokens: Array) -> None:
+        self._towers = towers
+        self._batch = _Distinct.of(tokens, towers.layout.sizes)
+        self._passed = _both(len(self._batch.tokens), lambda which: towers.run(self._batch.tokens, which))
+        self.logits, self.values = (self._batch.spread(layers[-1]) for layers in self._passed)
+
+    def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None]) -> None:
+        """Add the gradients of all weights, from those by logits (B, K) and values (B, 1), to ``gradients``."""
+        gathered = [self._batch.gather(gradient) for gradient in upstream]
+        self._towers.add_gradients(self._batch.tokens, self._passed, gathered, gradients)
+
+
+class _ActorCritic(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, towers: Towers, tokens: Array, *flat: Tensor | None) -> tuple[Tensor, Tensor]:
+        passed = Pass(towers, tokens)
+        ctx.passed, ctx.flat = passed, [None if weight is None else weight.shape for weight in flat]
+        return torch.from_numpy(passed.logits), torch.from_numpy(passed.values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = [None if shape is None else torch.zeros(shape) for shape in ctx.flat]
+        ctx.passed.add_gradients([gradient.contiguous().numpy() for gradient in upstream], gradients)
+        return None, None, *gradients
+
+
+def actor_critic(towers: Towers, flat: Sequence[Tensor | None], tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens (B, D) to logits (B, K) and values (B,), differentiable by the weights."""
+    array = tokens.contiguous().numpy()
+    if torch.is_grad_enabled():
+        logits, values = _ActorCritic.apply(towers, array, *flat)  # type: ignore[no-untyped-call]
+    else:
+        passed = Pass(towers, array)
+        logits, values = torch.from_numpy(passed.logits), torch.from_numpy(passed.values)
+    return logits, values.squeeze(-1)
+
+
+def policy(towers: Towers, tokens: Tensor) -> Tensor:
+    """Logits (B, K) alone, without gradients."""
+    batch = _Distinct.of(tokens.contiguous().numpy(), towers.layout.sizes)
+    return torch.from_numpy(batch.spread(towers.run(batch.tokens, 0)[-1]))

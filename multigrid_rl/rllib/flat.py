@@ -1,0 +1,48 @@
+"""All weights of a network in one piece of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class FlatWeights:
+    """Moves weights into one row, so that clipping and the optimiser touch one tensor instead of a dozen.
+
+    The network keeps its parameters: they become views.
+
+    Args:
+        parameters: of a network, all of one type and on one device.
+
+    Attributes:
+        weights: (P,) all of them.
+        gradient: (P,) gradients; every parameter's ``grad`` is a part of it.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._parameters = tuple(parameters)
+        self.weights = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in parameters]))
+        self.gradient = torch.zeros_like(self.weights)
+        self.weights.grad = self.gradient
+        first = 0
+        for parameter in parameters:
+            part = slice(first, first + parameter.numel())
+            parameter.data = self.weights.data[part].view_as(parameter)
+            parameter.grad = self.gradient[part].view_as(parameter)
+            first = part.stop
+
+    def clip(self, largest: float) -> Tensor:
+        """Scale the gradient to a norm of at most ``largest``; one that is not finite becomes zero.
+
+        Returns:
+            The norm that it had.
+        """
+        norm: Tensor = torch.linalg.vector_norm(self.gradient)
+        length = float(norm)
+        if not length < float("inf"):  # also what is not a number
+            self.gradient.zero_()
+        elif length > largest:
+            self.gradient.mul_(largest / (length + 1e-6))
+        return norm

@@ -1,0 +1,163 @@
+"""The towers' own passes are torch's, whatever the sizes, the repetitions and the threads."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from multigrid_rl.models import towers
+from multigrid_rl.models.registry import build
+from multigrid_rl.models.towers import MAX_WIDTH, set_tower_threads
+
+CATEGORIES = [28] * 9 + [4, 3, 2]
+CENTRAL = [5, 6, 7]
+
+
+def network(hidden=(16, 24), activation="tanh", central=(), seed=1):
+    architecture = {"name": "mlp", "hidden": list(hidden), "activation": activation}
+    net = build(architecture, CATEGORIES, 7, seed, central)
+    with torch.no_grad():  # biases start at zero, where a forgotten one would not show
+        for name, weight in net.named_parameters():
+            if name.endswith("bias"):
+                weight.uniform_(-0.5, 0.5, generator=torch.Generator().manual_seed(seed))
+        net.policy[-1].weight.mul_(100)
+    return net
+
+
+def tokens_of(rows, central=(), distinct=None, seed=2):
+    """Random tokens (rows, D), of ``distinct`` different rows."""
+    generator = torch.Generator().manual_seed(seed)
+    columns = [torch.randint(0, size, (rows,), generator=generator) for size in (*CATEGORIES, *central)]
+    tokens = torch.stack(columns, 1).to(torch.uint8)
+    return tokens if distinct is None else tokens[torch.randint(0, min(distinct, rows), (rows,), generator=generator)]
+
+
+def outcome(net, function, tokens):
+    """Logits, values and the gradients of a random mixture of both."""
+    generator = torch.Generator().manual_seed(3)
+    net.zero_grad()
+    logits, values = function(tokens)
+    upstream = torch.randn(logits.shape, generator=generator), torch.randn(values.shape, generator=generator)
+    torch.autograd.backward((logits, values), upstream)
+    return [logits.detach(), values.detach(), *(weight.grad.clone() for weight in net.parameters())]
+
+
+@pytest.fixture
+def two_threads():
+    set_tower_threads(2)
+    yield
+    set_tower_threads(1)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 31, 33, 130])
+@pytest.mark.parametrize("distinct", [None, 5])
+@pytest.mark.parametrize("central", [(), CENTRAL], ids=["own view", "central critic"])
+def test_outputs_and_gradients_are_torchs(rows, distinct, central):
+    net = network(central=central)
+    tokens = tokens_of(rows, central, distinct)
+    for ours, theirs in zip(outcome(net, net.forward, tokens), outcome(net, net.reference, tokens), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("hidden", [(8,), (5, 3), (64, 64), (16, 24, 8)], ids=str)
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_any_depth_and_width_and_both_activations(hidden, activation):
+    net = network(hidden, activation)
+    tokens = tokens_of(50)
+    for ours, theirs in zip(outcome(net, net.forward, tokens), outcome(net, net.reference, tokens), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+
+
+def test_a_layer_too_wide_for_the_kernels_is_left_to_torch():
+    net = network((MAX_WIDTH + 1,))
+    tokens = tokens_of(4)
+    assert net.start(tokens) is None
+    torch.testing.assert_close(net(tokens), net.reference(tokens))
+
+
+def test_a_row_is_the_same_to_the_last_bit_whatever_its_neighbours():
+    net, tokens = network((64, 64)), tokens_of(67)
+    with torch.no_grad():
+        whole, values = net(tokens)
+        for rows in (slice(0, 1), slice(3, 10), slice(60, 67), torch.tensor([5, 5, 5, 8])):
+            logits, alone = net(tokens[rows])
+            assert torch.equal(logits, whole[rows])
+            assert torch.equal(alone, values[rows])
+            assert torch.equal(net.logits(tokens[rows]), whole[rows])
+
+
+def test_two_threads_give_the_same_numbers(two_threads, monkeypatch):
+    net, tokens = network((64, 64), central=CENTRAL), tokens_of(600, CENTRAL)
+    side_by_side = outcome(net, net.forward, tokens)
+    set_tower_threads(1)
+    one_by_one = outcome(net, net.forward, tokens)
+    assert all(torch.equal(a, b) for a, b in zip(side_by_side, one_by_one, strict=True))
+
+
+def test_a_failure_in_the_second_tower_is_raised(two_threads):
+    def work(which):
+        if which == 1:
+            raise ValueError("the value tower")
+        return which
+
+    with pytest.raises(ValueError, match="the value tower"):
+        towers._both(towers.MIN_ROWS, work)
+
+
+def test_weights_that_change_in_place_are_read_anew():
+    net, tokens = network(), tokens_of(5)
+    with torch.no_grad():
+        before = net.logits(tokens)
+        net.policy[-1].bias.add_(1.0)
+        torch.testing.assert_close(net.logits(tokens), before + 1)
+        net.load_state_dict(network(seed=9).state_dict())
+        assert torch.equal(net.logits(tokens), network(seed=9).logits(tokens))
+
+
+def test_a_copy_reads_its_own_weights():
+    net, tokens = network(), tokens_of(5)
+    with torch.no_grad():
+        before = net.logits(tokens)
+        other = copy.deepcopy(net)
+        other.policy[-1].bias.add_(1.0)
+        torch.testing.assert_close(other.logits(tokens), before + 1)
+        assert torch.equal(net.logits(tokens), before)
+        net.table.data = net.table.data + 1.0  # weights that were moved elsewhere
+        torch.testing.assert_close(net(tokens), net.reference(tokens), rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(("column", "value"), [(0, 28), (11, 2), (9, 255)])
+def test_a_token_without_a_row_in_the_table_is_refused(column, value):
+    net, tokens = network(), tokens_of(6)
+    tokens[4, column] = value
+    for function in (net.forward, net.logits):
+        with pytest.raises(IndexError, match=f"{value}.*allowed is less than"):
+            function(tokens)
+    with pytest.raises(IndexError, match="not less than 0"):
+        net(-torch.ones_like(tokens, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_do_not_pass_unseen(bad):
+    net, tokens = network(), tokens_of(4)
+    with torch.no_grad():
+        net.policy[1].weight[0, 0] = bad
+        logits, values = net(tokens)
+        wanted, _ = net.reference(tokens)
+    assert torch.equal(logits.isnan(), wanted.isnan())
+    assert values.isfinite().all()
+
+
+def test_tanh_is_within_a_few_units_in_the_last_place():
+    net = build({"name": "mlp", "hidden": [1], "activation": "tanh"}, [2001], 1, 0)
+    exact = np.linspace(-12, 12, 2001)
+    with torch.no_grad():
+        net.table.zero_()
+        net.table[:, 0] = torch.from_numpy(exact)
+        net.policy[-1].weight.fill_(1.0)
+        found = net.logits(torch.arange(2001)[:, None])[:, 0].double().numpy()
+    np.testing.assert_allclose(found, np.tanh(exact), rtol=4e-7, atol=1e-9)
+    assert np.abs(found).max() <= 1.0
