@@ -148,6 +148,7 @@ class TrainConfig(_Part):
 
     until: int = Field(ge=1)
     stop_when_held: bool
+    runner: Literal["batched", "stock"] = "batched"
     num_envs: int = Field(ge=1)
     num_steps: int = Field(ge=1)
     epochs: int = Field(ge=1)
@@ -163,6 +164,7 @@ class TrainConfig(_Part):
     entropy_decay: int = Field(ge=1)
     grad_clip: float = Field(gt=0)
     torch_threads: int = Field(ge=0)
+    tower_threads: Literal[1, 2]
     shaping: str | None = None
     bonus: dict[str, dict[str, float]] = {}
     checkpoint_every: int = Field(ge=1)
@@ -223,6 +225,7 @@ class RunConfig(_Part):
         train, runners = self.train, self.cluster.num_env_runners
         _require(bool(self.scenario.learning), "scenario.seats", dict(self.scenario.seats), "at least one seat: learn")
         self._check_scheme()
+        self._check_runner()
         cpus = available_cpus()
         _require(runners <= cpus, "cluster.num_env_runners", runners, f"0 to {cpus}, the CPUs of this machine")
         shares = max(runners, 1)
@@ -262,6 +265,12 @@ class RunConfig(_Part):
             _require(self.scheme != "ctce", "shared", self.shared, "false: under ctce a team is one agent")
             several = any(learning.count(team) > 1 for team in learning)
             _require(several, "shared", self.shared, f"false: no team of {scenario.name} has two agents that learn")
+
+    def _check_runner(self) -> None:
+        if self.train.runner == "stock":
+            memory, runner = self.model.recurrent, self.train.runner
+            _require(not memory, "train.runner", runner, f"batched with model={self.model.name}: it has memory")
+            _require(self.scheme != "ctde", "train.runner", runner, "batched with scheme=ctde: its critics are central")
 
     def checkpoint_root(self) -> Path:
         """Folder of frozen players."""

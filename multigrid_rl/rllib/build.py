@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from multigrid_rl.config import RunConfig
 from multigrid_rl.players.goals import gates_of
@@ -14,41 +15,29 @@ from multigrid_rl.rllib.callbacks import GateCallback
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import CategoricalPPOLearner
 from multigrid_rl.rllib.modules import module_specs
+from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
 from multigrid_rl.sizes import Sizes
-from multigrid_rl.types import EnvFactory
+from multigrid_rl.types import Cast, EnvFactory
 
 
 def algorithm_config(config: RunConfig, factory: EnvFactory) -> PPOConfig:
-    """The RLlib configuration of a run."""
-    train, runners = config.train, config.cluster.num_env_runners
-    cast = factory.cast
+    """The RLlib configuration of a run: who plays is ``train.runner``, everything else is the same for both."""
+    train, cast = config.train, factory.cast
     sizes = Sizes(config, Counter(unit.module for unit in cast.units))
     spec = module_specs(cast, config.model.model_dump(), config.seed)
-    one = spec.rl_module_specs[cast.modules[0]]
+    env_config = {
+        "factory": factory,
+        "num_envs": sizes.games_per_sampler,
+        "num_steps": train.num_steps,
+        "gates": gates_of(config, cast),
+    }
+    if train.runner == "stock":
+        spec = stock_module_specs(spec, cast)
+        sampling = stock_sampling(config, sizes, env_config, cast)
+    else:
+        sampling = _batched_sampling(config, env_config, cast, spec)
     return (
-        PPOConfig(algo_class=BatchPPO)
-        .environment(
-            env=None,
-            observation_space=one.observation_space,
-            action_space=one.action_space,
-            env_config={
-                "factory": factory,
-                "num_envs": sizes.games_per_sampler,
-                "num_steps": train.num_steps,
-                "gates": gates_of(config, cast),
-            },
-        )
-        .env_runners(
-            env_runner_cls=BatchedEnvRunner,
-            num_env_runners=runners,
-            create_local_env_runner=runners == 0,
-            # Connectors turn episodes into batches; ours are batches from the start.
-            add_default_connectors_to_env_to_module_pipeline=False,
-            add_default_connectors_to_module_to_env_pipeline=False,
-        )
-        .learners(learner_class=CategoricalPPOLearner, num_learners=0, num_gpus_per_learner=0)
-        .multi_agent(policies=set(cast.modules), policy_mapping_fn=_unit_is_module)
-        .rl_module(rl_module_spec=spec)
+        sampling.rl_module(rl_module_spec=spec)
         .training(
             lr=_schedule(train.lr, train.lr_final, train.until),
             gamma=train.gamma,
@@ -65,8 +54,32 @@ def algorithm_config(config: RunConfig, factory: EnvFactory) -> PPOConfig:
             minibatch_size=sizes.sequences_per_minibatch if config.model.recurrent else train.minibatch_size,
             train_batch_size=train.batch_size,
         )
-        .callbacks(GateCallback)
         .debugging(seed=config.seed, log_level="ERROR")
+    )
+
+
+def _batched_sampling(config: RunConfig, env_config: dict[str, Any], cast: Cast, spec: MultiRLModuleSpec) -> PPOConfig:
+    runners = config.cluster.num_env_runners
+    one = spec.rl_module_specs[cast.modules[0]]
+    return (
+        PPOConfig(algo_class=BatchPPO)
+        .environment(
+            env=None,
+            observation_space=one.observation_space,
+            action_space=one.action_space,
+            env_config=env_config,
+        )
+        .env_runners(
+            env_runner_cls=BatchedEnvRunner,
+            num_env_runners=runners,
+            create_local_env_runner=runners == 0,
+            # Connectors turn episodes into batches; ours are batches from the start.
+            add_default_connectors_to_env_to_module_pipeline=False,
+            add_default_connectors_to_module_to_env_pipeline=False,
+        )
+        .learners(learner_class=CategoricalPPOLearner, num_learners=0, num_gpus_per_learner=0)
+        .multi_agent(policies=set(cast.modules), policy_mapping_fn=_unit_is_module)
+        .callbacks(GateCallback)
     )
 
 

@@ -17,15 +17,20 @@ from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from multigrid_rl.config import RunConfig, available_cpus
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import CENTRAL, network_of
+from multigrid_rl.models.towers import set_tower_threads
 from multigrid_rl.players.cards import write_player
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.sampling import sample
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.callbacks import ROW
+from multigrid_rl.rllib.loss import Rows, Weighting, ppo_loss
 from multigrid_rl.rllib.record import RunFolder
+from multigrid_rl.rllib.stock import StockPPO
 from multigrid_rl.sizes import Sizes
 
+#: Both tell the loop the same things; ``train.runner`` says which one a run has.
+Trained = BatchPPO | StockPPO
 #: Called after each iteration with its row and the gate keeper.
 Observer = Callable[[dict[str, Any], GateKeeper], None]
 
@@ -39,6 +44,7 @@ def train(config: RunConfig, folder: RunFolder, observe: Observer, interrupted: 
     opponents = folder.provenance["opponents"]
     hashes = {row["name"]: row["sha256"] for row in opponents if row["sha256"]}
     torch.set_num_threads(Sizes(config, {}).learner_threads)
+    set_tower_threads(config.train.tower_threads)
     logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it greets every run with advice for its own defaults
     warm_up(config)
     with ray_session(), algorithm_of(config, hashes) as algorithm:
@@ -88,8 +94,11 @@ def warm_up(config: RunConfig) -> None:
         tokens = torch.from_numpy(np.ascontiguousarray(env.observations()[unit.name]))
         memory = (torch.zeros(1, network.state_size),) if network.state_size else ()
         logits, values, *_ = network(tokens, *memory)
-        (logits.sum() + values.sum()).backward()
         seats = len(unit.seats)
+        nothing = torch.zeros(1)
+        rows = Rows(torch.zeros(1, seats, dtype=torch.int64), nothing, nothing, nothing, torch.ones(1, seats).bool())
+        loss, _ = ppo_loss(logits.view(1, seats, -1), values, rows, Weighting(0.2, 0.5, 0.0))
+        torch.autograd.backward(loss)
         drawn = sample(logits.detach().numpy().reshape(seats, -1), np.zeros((seats, 1)))
         actions[unit.name] = drawn.actions[None]
     env.step(actions)
@@ -101,7 +110,8 @@ def ray_session() -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    ray.init(num_cpus=available_cpus(), include_dashboard=False, log_to_driver=False, logging_level="error")
+    # "local": a cluster that somebody else started on this machine is none of ours.
+    ray.init("local", num_cpus=available_cpus(), include_dashboard=False, log_to_driver=False, logging_level="error")
     try:
         yield
     finally:
@@ -109,7 +119,7 @@ def ray_session() -> Iterator[None]:
 
 
 @contextmanager
-def algorithm_of(config: RunConfig, hashes: dict[str, str]) -> Iterator[BatchPPO]:
+def algorithm_of(config: RunConfig, hashes: dict[str, str]) -> Iterator[Trained]:
     """The algorithm of a run, stopped afterwards."""
     algorithm = algorithm_config(config, env_factory(config, hashes)).build_algo()
     try:
@@ -118,7 +128,7 @@ def algorithm_of(config: RunConfig, hashes: dict[str, str]) -> Iterator[BatchPPO
         algorithm.stop()
 
 
-def checkpoint(algorithm: BatchPPO, config: RunConfig, folder: RunFolder) -> None:
+def checkpoint(algorithm: Trained, config: RunConfig, folder: RunFolder) -> None:
     """Write RLlib's state and every module as a player; a kill half-way leaves the checkpoints before untouched."""
     unfinished = folder.path / "checkpoints" / "unfinished"
     if unfinished.exists():
@@ -133,7 +143,7 @@ def checkpoint(algorithm: BatchPPO, config: RunConfig, folder: RunFolder) -> Non
 
 
 def _export(
-    target: Path, module: str, weights: dict[str, Any], algorithm: BatchPPO, config: RunConfig, folder: RunFolder
+    target: Path, module: str, weights: dict[str, Any], algorithm: Trained, config: RunConfig, folder: RunFolder
 ) -> None:
     """Write one network as a player: what its actor reads, and nothing that only a central critic has."""
     cast, spec = algorithm.config.env_config["factory"].cast, config.scenario.spec

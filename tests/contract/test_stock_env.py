@@ -1,0 +1,191 @@
+"""One game as an RLlib environment: it plays what the batched face plays, and says who is out and what is over."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ray.rllib.env.env_context import EnvContext
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.utils.pre_checks.env import check_multiagent_environments
+
+from multigrid_rl.config import compose
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.rllib.stock_env import GAMES_PER_RUNNER, GameEnv
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SINGLE, DUEL = ["scenario=single"], ["scenario=1v1", "scenario.game.max_steps=25"]
+TEAM = ["scenario=2v2-deathmatch", "scenario.seats.blue_0=hunter", "scenario.seats.blue_1=random"]
+TEAM = [*TEAM, "scenario.game.max_steps=60"]
+GRID = ["scenario=multigrid", "env_id=MultiGrid-Empty-5x5-v0", "scenario.agents=2"]
+GAMES = {
+    "single": SINGLE,
+    "1v1": DUEL,
+    "2v2": TEAM,
+    "2v2, shared": [*TEAM, "shared=true"],
+    "2v2, joint": [*TEAM, "scheme=ctce"],
+    "multigrid": GRID,
+}
+every_game = pytest.mark.parametrize("overrides", GAMES.values(), ids=GAMES)
+ALL = "__all__"
+
+
+def factory_of(overrides):
+    return env_factory(compose([*overrides, "experiment=none"]))
+
+
+def game(overrides, worker=0, index=0):
+    return GameEnv(EnvContext({"factory": factory_of(overrides)}, worker_index=worker, vector_index=index))
+
+
+def random_action(env, name, rng):
+    space = env.get_action_space(name)
+    return int(rng.integers(space.n)) if hasattr(space, "n") else rng.integers(space.nvec)
+
+
+def transcript(env, steps, seed):
+    """All that ``steps`` random steps answer; finished games start anew."""
+    rng = np.random.default_rng(7)
+    told = [env.reset(seed=seed)]
+    for _ in range(steps):
+        told.append(env.step({name: random_action(env, name, rng) for name in env.possible_agents}))
+        if told[-1][2][ALL] or told[-1][3][ALL]:
+            told.append(env.reset())
+    return told
+
+
+@every_game
+def test_rllib_finds_nothing_wrong_and_observations_are_in_their_space(overrides):
+    env = game(overrides)
+    check_multiagent_environments(env)
+    for told in transcript(env, 50, seed=1):
+        assert all(env.get_observation_space(name).contains(tokens) for name, tokens in told[0].items())
+
+
+@every_game
+def test_the_same_actions_give_what_the_batched_face_gives(overrides):
+    env, batched = game(overrides, worker=2, index=3), factory_of(overrides).build(1, 2 * GAMES_PER_RUNNER + 3)
+    rng = np.random.default_rng(0)
+    shown, _ = env.reset(seed=5)
+    expected = batched.reset(5)
+    ends = 0
+    for _ in range(400):
+        np.testing.assert_equal(shown, {name: rows[0] for name, rows in expected.items() if name in shown})
+        actions = {name: random_action(env, name, rng) for name in shown}
+        shown, rewards, terminated, truncated, _ = env.step(actions)
+        joint = {unit.name: np.zeros((1, len(unit.seats)), np.int64) for unit in batched.cast.units}
+        joint |= {name: np.reshape(action, (1, -1)) for name, action in actions.items()}
+        step = batched.step(joint)
+        assert rewards == {name: step.rewards[name][0] for name in actions}
+        assert {name: terminated[name] for name in actions} == {name: step.terminated[name][0] for name in actions}
+        if not (terminated[ALL] or truncated[ALL]):
+            assert not step.done[0]
+            shown = {name: tokens for name, tokens in shown.items() if not terminated[name]}
+            expected = step.observations
+            continue
+        ends += 1
+        last = step.final_observations if step.done[0] else step.observations
+        np.testing.assert_equal(shown, {name: last[name][0] for name in actions})
+        while not step.done[0]:
+            step = batched.step(joint)
+        shown, _ = env.reset()
+        expected = step.observations
+        assert set(shown) == set(env.possible_agents)
+    assert ends > 0 or overrides == SINGLE
+
+
+def test_an_eliminated_unit_is_terminated_once_and_heard_of_no_more():
+    env, rng, seen = game(TEAM), np.random.default_rng(1), 0
+    for _ in range(30):
+        living = set(env.reset()[0])
+        assert living == {"red_0", "red_1"}
+        over = False
+        while not over:
+            told = env.step({name: random_action(env, name, rng) for name in living})
+            for part in told[:3]:
+                assert set(part) - {ALL} == living
+            out = {name for name in living if told[2][name]}
+            living -= out
+            over = told[2][ALL] or told[3][ALL]
+            assert told[2][ALL] is (not living)
+            seen += bool(out) and not over
+    assert seen > 5
+
+
+def test_a_game_that_goes_on_without_its_units_is_played_out_and_counted_once():
+    env = game([*TEAM, "scenario.seats.red_1=random"])
+    rng, longer = np.random.default_rng(2), 0
+    for _ in range(30):
+        env.reset()
+        steps, over = 0, False
+        while not over:
+            _, _, terminated, truncated, _ = env.step({"red_0": int(rng.integers(7))})
+            steps, over = steps + 1, terminated[ALL] or truncated[ALL]
+        (length,) = env.drain_episodes().length
+        assert length >= steps
+        longer += length > steps
+    assert longer > 0
+
+
+@pytest.mark.parametrize("overrides", [DUEL, [*TEAM, "scenario.game.max_steps=3"]], ids=["1v1", "2v2"])
+def test_rllib_takes_a_game_cut_off_for_truncated_and_a_won_one_for_terminated(overrides):
+    env, rng, kinds = game(overrides), np.random.default_rng(3), set()
+    for _ in range(40):
+        episode = MultiAgentEpisode(agent_to_module_mapping_fn=lambda unit, *_: unit)
+        shown, infos = env.reset()
+        episode.add_env_reset(observations=shown, infos=infos)
+        while not episode.is_done:
+            living = episode.get_agents_to_act()
+            actions = {name: random_action(env, name, rng) for name in living}
+            shown, rewards, terminated, truncated, infos = env.step(actions)
+            flags = {"terminateds": terminated, "truncateds": truncated}
+            episode.add_env_step(shown, actions, rewards, infos, **flags)
+            for name in living:
+                one = episode.agent_episodes[name]
+                assert one.is_terminated == terminated[name]
+                assert one.is_truncated == truncated[ALL]
+        assert terminated[ALL] != truncated[ALL]
+        kinds.add((terminated[ALL], truncated[ALL]))
+    assert (False, True) in kinds
+    assert len(kinds) == 2 or "2v2" in overrides[0]
+
+
+def test_the_same_seed_gives_the_same_games_and_another_place_others():
+    told = transcript(game(TEAM, index=1), 200, seed=4)
+    np.testing.assert_equal(transcript(game(TEAM, index=1), 200, seed=4), told)
+    again = game(TEAM, index=1)
+    transcript(again, 17, seed=9)  # left in the middle of a game
+    np.testing.assert_equal(transcript(again, 200, seed=4), told)
+    for other in (game(TEAM, index=2), game(TEAM, worker=1, index=1)):
+        with pytest.raises(AssertionError):
+            np.testing.assert_equal(transcript(other, 200, seed=4), told)
+
+
+def test_the_games_of_one_vector_take_one_place_each_of_the_context_they_share():
+    context = EnvContext({"factory": factory_of(DUEL)}, worker_index=1)
+    first, second = GameEnv(context), GameEnv(context)
+    numbers = [env.env.env.world.first_game for env in (first, second)]
+    assert numbers == [GAMES_PER_RUNNER, GAMES_PER_RUNNER + 1]
+
+
+def test_a_game_left_in_the_middle_is_followed_by_a_new_one():
+    env = game(SINGLE)
+    env.reset(seed=1)
+    world = env.env.env.world
+    env.step({"red_0": 2})
+    assert world.state.clock[0] == 1
+    env.reset()
+    assert world.state.clock[0] == 0
+
+
+def test_training_rewards_reach_the_units():
+    plain = transcript(game(SINGLE), 20, seed=2)
+    paid = transcript(game([*SINGLE, "train.bonus.all.step=0.25"]), 20, seed=2)
+    gained = [after[1]["red_0"] - before[1]["red_0"] for before, after in zip(plain[1:], paid[1:], strict=True)]
+    assert gained == pytest.approx([0.25] * 20)
+
+
+def test_a_central_critic_is_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"scheme=ctde: allowed is dtde or ctce") as caught:
+        game([*TEAM, "scheme=ctde"])
+    assert "\n" not in str(caught.value)

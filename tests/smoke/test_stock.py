@@ -1,0 +1,148 @@
+"""`train.runner=stock`: the same run on RLlib's own sampling path, and another of its algorithms on our games."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+from runs import TINY, rows_of, tiny_run, without_time
+from typer.testing import CliRunner
+
+from multigrid_rl.cli.main import app
+from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.players.cards import read_card, read_network
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.rllib.build import algorithm_config
+from multigrid_rl.rllib.stock import StockPPO
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
+
+STOCK = ["train.runner=stock", "train.until=600", "seed=5"]
+TEAM = ["scenario=2v2-deathmatch", "scenario.game.max_steps=30", "train.until=300"]
+BATCH, GAMES = 512, 32
+
+
+@pytest.fixture(scope="module")
+def session():
+    """One Ray session for this file; runs use it and leave it alone."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def local(session, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "local"
+    return path, *tiny_run(path, *STOCK)
+
+
+def test_the_command_trains_writes_its_folder_and_leaves_no_ray_behind(tmp_path):
+    assert not ray.is_initialized()
+    path = tmp_path / "run"
+    result = CliRunner().invoke(app, ["train", *TINY, *STOCK, f"run_dir={path}", "--until", "100"])
+    assert result.exit_code == 0, result.output
+    assert "NOT HELD" in result.output
+    assert not ray.is_initialized()
+    verdict = json.loads((path / "verdict.json").read_text())
+    assert verdict["env_steps"] == rows_of(path)[-1]["env_steps"]
+    assert (path / verdict["checkpoint"] / "players" / "red_0").is_dir()
+
+
+def test_a_run_says_the_same_things_as_ours(local, tmp_path):
+    _, verdict, rows = local
+    _, ours = tiny_run(tmp_path / "ours", "train.until=600", "seed=5")
+    assert set().union(*rows) == set().union(*ours)
+    assert all(any(matches(name, pattern) for pattern in METRICS) for row in rows for name in row)
+    assert [row["policy_updates"] for row in rows] == [1, 2]
+    played = [
+        after - before for before, after in zip([0, rows[0]["env_steps"]], [r["env_steps"] for r in rows], strict=True)
+    ]
+    assert all(BATCH <= steps < BATCH + GAMES for steps in played)
+    assert rows[0]["gradient_steps"] >= 2 * BATCH // 256
+    assert all(row["timing/sample_s"] > 0 and row["timing/other_s"] >= 0 for row in rows)
+    assert rows[0]["timing/sample_s"] != rows[1]["timing/sample_s"]
+    assert rows[-1]["episodes"] > 0
+    assert verdict["policy_updates"] == 2
+    for row, other in zip(rows, ours, strict=True):
+        for name in ("learner/red_0/lr", "learner/red_0/entropy_coef"):
+            assert row[name] == pytest.approx(other[name], rel=0.02)
+
+
+def test_the_networks_begin_with_the_same_weights(session):
+    weights = []
+    for runner in ("batched", "stock"):
+        config = compose([*TINY, f"train.runner={runner}", "seed=5"])
+        spec = algorithm_config(config, env_factory(config)).rl_module_spec.rl_module_specs["red_0"]
+        weights.append(spec.build().net.state_dict())
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(local, tmp_path):
+    _, verdict, rows = local
+    again, its = tiny_run(tmp_path / "again", *STOCK)
+    other, _ = tiny_run(tmp_path / "other", *STOCK, "seed=6")
+    assert without_time(its) == without_time(rows)
+    assert again["weights"] == verdict["weights"] != other["weights"]
+
+
+def test_a_checkpoint_loads_into_rllib_and_as_a_player(local):
+    path, verdict, _ = local
+    folder = path / verdict["checkpoint"]
+    player = folder / "players" / "red_0"
+    network = read_network(player, read_card(player))
+    algorithm = StockPPO.from_checkpoint(str((folder / "rllib").resolve()))
+    try:
+        restored = algorithm.env_runner.module["red_0"].net.state_dict()
+        assert all(torch.equal(value, restored[name]) for name, value in network.state_dict().items())
+    finally:
+        algorithm.stop()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "networks"),
+    [([], {"red_0", "red_1"}), (["shared=true"], {"red"}), (["scheme=ctce"], {"red"})],
+    ids=["dtde", "shared", "ctce"],
+)
+def test_teams_train_with_eliminated_seats(session, tmp_path, overrides, networks):
+    verdict, rows = tiny_run(tmp_path / "run", *STOCK, *TEAM, *overrides)
+    assert set(verdict["weights"]) == networks
+    # A joint action is one of 7 for each of two seats.
+    most = 2 * 1.946 if overrides == ["scheme=ctce"] else 1.946
+    assert all(most - 0.2 < rows[0][f"entropy/{name}"] <= most for name in networks)
+
+
+def test_remote_runners_share_the_games_out(session, tmp_path, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
+    verdict, rows = tiny_run(tmp_path / "run", *STOCK, "cluster.num_env_runners=2", "train.until=300")
+    assert BATCH <= rows[0]["env_steps"] < BATCH + GAMES
+    assert rows[0]["episodes"] > 0
+    assert verdict["policy_updates"] == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["train.runner=fast"], ["train.runner=fast", "'batched' or 'stock'"]),
+        (["train.runner=stock", "model=gru"], ["train.runner=stock", "batched with model=gru"]),
+        (["train.runner=stock", "model=lstm"], ["train.runner=stock", "batched with model=lstm"]),
+        (["train.runner=stock", "scenario=2v2", "scheme=ctde"], ["train.runner=stock", "batched with scheme=ctde"]),
+    ],
+)
+def test_what_the_stock_path_cannot_do_is_refused_in_one_line(overrides, said):
+    with pytest.raises(ConfigError) as caught:
+        compose(overrides)
+    assert [part for part in said if part not in str(caught.value)] == []
+    assert "\n" not in str(caught.value)
+
+
+def test_another_algorithm_trains_as_the_docs_say(session):
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+    (example,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "DQNConfig" in block]
+    scope: dict = {}
+    exec(example, scope)
+    assert scope["results"]["learners"]["red_0"]["num_module_steps_trained_lifetime"] > 0
