@@ -3,12 +3,19 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# What the benchmarks measure against never enters the environment that trains.
+BENCH_VENV ?= .venv-bench
+BENCH_READY := $(BENCH_VENV)/.ready
+
+define CHECK_PYTHON
+$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 12) else f"Python {v[0]}.{v[1]} found; allowed is 3.10 to 3.12: make PYTHON=python3.11 ...")'
+endef
 
 SCENARIO ?= 1v1
 ARGS ?=
 SEEDS ?= 0 1 2
 
-.PHONY: help setup train test check bench-world explain results prove-multigrid players clean
+.PHONY: help setup train test check bench-setup bench bench-world bench-growth explain results prove-multigrid players clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -16,7 +23,7 @@ help:  ## this list
 setup: $(READY)  ## virtual environment with the pinned versions
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 12) else f"Python {v[0]}.{v[1]} found; allowed is 3.10 to 3.12: make PYTHON=python3.11 ...")'
+	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
@@ -37,8 +44,23 @@ check: $(READY)  ## lint, strict types, import law
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench-world: $(READY)  ## speed of the game engine; the last line is JSON
-	$(BIN)/python -m benchmarks.world
+bench-setup: $(READY) $(BENCH_READY)  ## what the benchmarks measure against, in an environment of its own (.venv-bench)
+
+$(BENCH_READY): pyproject.toml constraints.txt
+	@$(CHECK_PYTHON)
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BENCH_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	@touch $@
+
+bench: $(READY)  ## speed of training against peers, half an hour; ARGS="--out docs/results/bench-training", "--skip-peers"
+	$(BIN)/python -m benchmarks.training --peers $(BENCH_VENV) $(ARGS)
+
+bench-world: $(READY)  ## speed of the game engine, 4 minutes; the last line is JSON
+	$(BIN)/python -m benchmarks.world $(ARGS)
+
+bench-growth: $(READY)  ## what more games, env runners, agents, width and nodes cost
+	$(BIN)/python -m benchmarks.growth $(ARGS)
 
 explain: $(READY)  ## make explain SCENARIO=coop: what the sizes of a run are and mean
 	$(BIN)/multigrid-rl explain scenario=$(SCENARIO) $(ARGS)
@@ -50,4 +72,4 @@ prove-multigrid: $(READY)  ## make prove-multigrid SEEDS="0 1 2": environments o
 	$(BIN)/python -m benchmarks.multigrid --seeds $(SEEDS)
 
 clean:  ## remove the virtual environment and caches, never runs or checkpoints
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

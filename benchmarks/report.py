@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Collection
 from typing import Any
 
 
@@ -88,8 +89,16 @@ def _policies(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def summary(studies: list[dict[str, Any]]) -> str:
-    """Markdown over all studies."""
+#: Pages of speed, by name: what they tell and the command that makes them.
+SPEED = {
+    "bench-training": ("training against RLlib's own PPO and Stable-Baselines3, memory, where the time goes", "bench"),
+    "bench-growth": ("what more games, env runners, agents, width and nodes cost", "bench-growth"),
+    "bench-world": ("the game engine over games, views, agents and threads", "bench-world"),
+}
+
+
+def summary(studies: list[dict[str, Any]], speed: Collection[str] = ()) -> str:
+    """Markdown over all studies; ``speed`` names the pages of :data:`SPEED` that are there."""
     lines = [
         "# Results",
         "",
@@ -117,7 +126,8 @@ def summary(studies: list[dict[str, Any]]) -> str:
             + f" | {_middle(likely, 'length', '.1f')}, {_middle(likely, 'team_return', '.2f')}, "
             + f"{_middle(likely, 'win', '.1%')} |"
         )
-    return "\n".join([*lines, ""])
+    pages = [f"* [{name}]({name}.md): {what} (`make {verb}`)" for name, (what, verb) in SPEED.items() if name in speed]
+    return "\n".join([*lines, "", *(["## Speed", "", *pages, ""] if pages else [])])
 
 
 def _middle(rows: list[dict[str, Any]], key: str, form: str) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import page, summary
+from benchmarks.report import SPEED, page, summary
 from multigrid_rl.judge.curves import build_reference, save_reference
 from multigrid_rl.judge.evaluation import MODES, replay_policy
 from multigrid_rl.judge.runs import read_run
@@ -139,7 +139,8 @@ def main() -> None:
         (RESULTS / f"{study.name}.md").write_text(page(told), encoding="utf-8")
     known = [RESULTS / f"{study.name}.json" for study in STUDIES]
     told_all = [json.loads(path.read_text(encoding="utf-8")) for path in known if path.exists()]
-    (RESULTS / "README.md").write_text(summary(told_all), encoding="utf-8")
+    speed = [name for name in SPEED if (RESULTS / f"{name}.md").exists()]
+    (RESULTS / "README.md").write_text(summary(told_all, speed), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,32 +1,64 @@
-"""Speed of the game engine: 1v1, view 5, random actions, views and resets included, one core.
+"""Speed of the game engine with random actions, views and resets included.
 
-    python -m benchmarks.world
+    python -m benchmarks.world --out docs/results/bench-world
 
-The figure for the original is the one it was measured at elsewhere: about 11,500 game steps a second for 1v1 with
-random actions on one core. The `multigrid` package's RedBlueDoors environment, which the original was forked from, runs
-alternately in the same process as a live yardstick.
+First 1v1 with view 5 and 1024 games on one core, alternately with the `multigrid` package. Then against the package
+over views and agents, then over the number of games, views, agents and threads. The figure for the original is the one
+it was measured at elsewhere: about 11,500 game steps a second for 1v1 with random actions on one core.
+
+Both have a red and a blue door in a room of 16 x 8 cells, where agents see the same window: the package's RedBlueDoors,
+which the original was forked from. It has no keys, no elimination, no opponents' doors: it has less to do.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from benchmarks.machine import describe
+from benchmarks.measure import alternate, ratios, spread
+from benchmarks.tables import Report, add_common, figure, range_of, table
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import CELL
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.views import decode_views
 
 ORIGINAL_GAME_STEPS_PER_S = 11_500
+TARGET_AGENT_STEPS_PER_S = 4_000_000
 ACTION_SETS = 64
+GAMES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+VIEWS = (5, 7)
+TEAMS = {1: (0, 1), 2: (1, 1), 3: (1, 2), 4: (2, 2)}  # agents -> blue, red
+THREADS = 2
+#: Games from which on two threads are worth their while: what the last line says of them is the median from here on.
+LARGE = 1024
+#: Both cores were free if a round's two threads got so many.
+FREE_CORES = 1.9
+
+T = TypeVar("T")
+Actions = np.ndarray[tuple[int, ...], np.dtype[np.int8]]
 
 
-def engine_round(world: World, actions: np.ndarray[tuple[int, ...], np.dtype[np.int8]], steps: int) -> float:
+def spec_of(agents: int, view: int) -> GameSpec:
+    """The 1v1 game with another number of agents and another window."""
+    blue, red = TEAMS[agents]
+    return GameSpec(blue=blue, red=red, view_size=view)
+
+
+def random_actions(games: int, agents: int, seed: int) -> Actions:
+    """Sets of uniform actions to step through again and again."""
+    return np.random.default_rng(seed).integers(0, 7, (ACTION_SETS, games, agents)).astype(np.int8)
+
+
+def engine_round(world: World, actions: Actions, steps: int) -> float:
     """Game steps a second of ``steps`` batched steps."""
     began = time.perf_counter()
     for t in range(steps):
@@ -34,7 +66,15 @@ def engine_round(world: World, actions: np.ndarray[tuple[int, ...], np.dtype[np.
     return steps * world.num_games / (time.perf_counter() - began)
 
 
-def decoded_round(world: World, actions: np.ndarray[tuple[int, ...], np.dtype[np.int8]], steps: int) -> float:
+def halves_round(worlds: list[World], actions: list[Actions], steps: int) -> float:
+    """The same with one Python thread for each world, none waiting for another before the end."""
+    with ThreadPoolExecutor(len(worlds)) as pool:
+        began = time.perf_counter()
+        list(pool.map(engine_round, worlds, actions, [steps] * len(worlds)))
+        return steps * sum(world.num_games for world in worlds) / (time.perf_counter() - began)
+
+
+def decoded_round(world: World, actions: Actions, steps: int) -> float:
     """The same with every view turned into (type, colour, state) triples."""
     area = world.spec.view_size**2
     triples = np.empty((world.num_games, world.spec.num_agents, area, 3), np.uint8)
@@ -44,13 +84,13 @@ def decoded_round(world: World, actions: np.ndarray[tuple[int, ...], np.dtype[np
     return steps * world.num_games / (time.perf_counter() - began)
 
 
-def multigrid_round(steps: int, seed: int) -> float:
-    """Environment steps a second of the package's own two-agent red/blue-doors environment."""
+def multigrid_round(steps: int, seed: int, agents: int = 2, view: int = 5) -> float:
+    """Environment steps a second of the package's own red/blue-doors environment."""
     from multigrid.envs import RedBlueDoorsEnv  # noqa: PLC0415 - pulls in pygame
 
-    env = RedBlueDoorsEnv(size=8, agents=2, agent_view_size=5)
+    env = RedBlueDoorsEnv(size=8, agents=agents, agent_view_size=view)
     env.reset(seed=seed)
-    actions = np.random.default_rng(seed).integers(0, 7, (steps, 2))
+    actions = np.random.default_rng(seed).integers(0, 7, (steps, agents))
     began = time.perf_counter()
     for row in actions:
         _, _, terminated, truncated, _ = env.step(dict(enumerate(row.tolist())))
@@ -59,44 +99,195 @@ def multigrid_round(steps: int, seed: int) -> float:
     return steps / (time.perf_counter() - began)
 
 
-def main() -> None:
-    """Measure, print a table, end with one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--games", type=int, default=1024)
-    parser.add_argument("--steps", type=int, default=1000, help="batched steps a round")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    world = World(GameSpec(), options.games, seed=options.seed)
-    shape = (ACTION_SETS, options.games, 2)
-    actions = np.random.default_rng(options.seed).integers(0, 7, shape).astype(np.int8)
-    measures: dict[str, Callable[[], float]] = {
-        "engine, cell codes": lambda: engine_round(world, actions, options.steps),
-        "engine, decoded triples": lambda: decoded_round(world, actions, options.steps),
-        "multigrid package": lambda: multigrid_round(1000, options.seed),
-    }
+def measured(measures: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+    """Alternating rounds after one that compiles and warms up."""
     for measure in measures.values():
-        measure()  # compile and warm up
-    rows: dict[str, list[float]] = {name: [] for name in measures}
-    for _ in range(options.rounds):
-        for name, measure in measures.items():
-            rows[name].append(measure())
-    print(f"1v1, view 5, {options.games} games, random actions, {options.rounds} rounds, one core")
-    print(f"{'':26}{'median':>14}{'min':>14}{'max':>14}   game steps a second")
-    for name, values in rows.items():
-        print(f"{name:26}{statistics.median(values):>14,.0f}{min(values):>14,.0f}{max(values):>14,.0f}")
-    games = statistics.median(rows["engine, cell codes"])
-    result = {
+        measure()
+    return alternate(measures, rounds)
+
+
+def headline(report: Report, options: argparse.Namespace) -> None:
+    """1v1, view 5, one core: the engine, the engine with decoded views, the package."""
+    world = World(GameSpec(), options.games, seed=options.seed)
+    actions = random_actions(options.games, 2, options.seed)
+    names = ("engine, cell codes", "engine, decoded triples", "multigrid package")
+    rows = measured(
+        {
+            names[0]: partial(engine_round, world, actions, options.steps),
+            names[1]: partial(decoded_round, world, actions, options.steps),
+            names[2]: partial(multigrid_round, options.package_steps, options.seed),
+        },
+        options.rounds,
+    )
+    told = {name: spread(values) for name, values in rows.items()}
+    games, decoded = (told[name].median for name in names[:2])
+    to_package = spread(ratios(rows[names[0]], rows[names[2]]))
+    report.result |= {
         "agent_steps_per_s": round(2 * games),
         "games_steps_per_s": round(games),
         "ratio_to_original": round(games / ORIGINAL_GAME_STEPS_PER_S, 1),
-        "decoded_agent_steps_per_s": round(2 * statistics.median(rows["engine, decoded triples"])),
-        "ratio_to_multigrid_package": round(games / statistics.median(rows["multigrid package"]), 1),
+        "decoded_agent_steps_per_s": round(2 * decoded),
+        "ratio_to_multigrid_package": round(to_package.median, 1),
     }
-    print(
-        f"{2 * games:,.0f} agent steps a second; {result['ratio_to_original']} times the original's 11,500 game steps"
+    lines = table(
+        ["game steps a second", "median", "min", "max"], [[name, s.median, s.low, s.high] for name, s in told.items()]
     )
-    print(json.dumps(result))
+    met = "reached" if 2 * games >= TARGET_AGENT_STEPS_PER_S else "NOT reached"
+    lines += [
+        "",
+        f"{options.games} games, {options.rounds} alternating rounds, one core. {2 * games:,.0f} agent steps a second "
+        f"(target {TARGET_AGENT_STEPS_PER_S:,}: {met}): {games / ORIGINAL_GAME_STEPS_PER_S:.0f} times the 11,500 game "
+        f"steps a second that the original was measured at elsewhere, and {figure(to_package.median)} times "
+        f"({range_of(to_package)}) the package's own, simpler environment.",
+    ]
+    report.section("1v1, view 5, one core", lines, rows)
+
+
+def package(report: Report, options: argparse.Namespace) -> None:
+    """Against the package over views and agents."""
+    lines, data = [], []
+    for view in options.views:
+        for agents in TEAMS:
+            world = World(spec_of(agents, view), options.games, seed=options.seed)
+            actions = random_actions(options.games, agents, options.seed)
+            rows = measured(
+                {
+                    "ours": partial(engine_round, world, actions, options.steps // 4 + 1),
+                    "theirs": partial(multigrid_round, options.package_steps // 2, options.seed, agents, view),
+                },
+                options.rounds,
+            )
+            ours, theirs, ratio = spread(rows["ours"]), spread(rows["theirs"]), spread(ratios(*rows.values()))
+            lines.append([f"view {view}, {agents} agents", agents * ours.median, agents * theirs.median])
+            lines[-1] += [ratio.median, range_of(ratio)]
+            data.append({"view": view, "agents": agents, **rows})
+    heads = ["agent steps a second", f"engine, {options.games} games", "multigrid package", "ratio", "min to max"]
+    report.section("Against the multigrid package", table(heads, lines), data)
+
+
+class Round(NamedTuple):
+    """One round of the grid: game steps a second, and the cores that it really got (processor time over wall time)."""
+
+    speed: float
+    cores: float
+
+
+def with_cores(measure: Callable[[], float]) -> Round:
+    """Measure, and tell how much of the machine others left."""
+    wall, processor = time.perf_counter(), time.process_time()
+    speed = measure()
+    return Round(speed, (time.process_time() - processor) / (time.perf_counter() - wall))
+
+
+KINDS = ("one thread", "shared steps", "own halves")
+
+
+def of_linear(two: list[Round], one: list[Round]) -> list[float]:
+    """Share of twice the single thread's speed, round by round."""
+    return [share / THREADS for share in ratios([its.speed for its in two], [its.speed for its in one])]
+
+
+def on_free_cores(rounds: list[dict[str, list[Round]]], kind: str) -> list[float]:
+    """The same over all points, of the rounds in which cores were free: own halves, which never wait, got both."""
+    shares = []
+    for point in rounds:
+        pairs = zip(point[KINDS[2]], point[KINDS[0]], strict=True)
+        free = [two.cores >= FREE_CORES and one.cores >= FREE_CORES / THREADS for two, one in pairs]
+        shares += [share for share, known in zip(of_linear(point[kind], point[KINDS[0]]), free, strict=True) if known]
+    return shares
+
+
+def grid(report: Report, options: argparse.Namespace) -> None:
+    """Over games, views, agents; one thread, two threads that share each step, two threads on a half each."""
+    lines: list[list[Any]] = []
+    data: list[dict[str, Any]] = []
+    large: list[dict[str, list[Round]]] = []
+    for view, agents, games in product(options.views, TEAMS, options.grid_games):
+        rounds = grid_point(spec_of(agents, view), games, options)
+        one = spread([agents * its.speed for its in rounds[KINDS[0]]])
+        lines.append([f"view {view}, {agents} agents, {games:,} games", one.median, range_of(one)])
+        data.append({"view": view, "agents": agents, "games": games, **rounds})
+        if games >= min(LARGE, max(options.grid_games)):
+            large.append(rounds)
+        for kind in KINDS[1:]:
+            its = rounds.get(kind)
+            if its is None:
+                lines[-1] += [None] * 3
+                continue
+            speed, cores = (spread(values).median for values in zip(*its, strict=True))
+            share = spread(of_linear(its, rounds[KINDS[0]])).median
+            lines[-1] += [agents * speed, f"{share:.0%}", f"{cores:.2f}"]
+    heads = ["agent steps a second", "1 thread", "min to max"]
+    for kind in KINDS[1:]:
+        heads += [f"2 threads, {kind}", "of linear", "cores it got"]
+    note = [
+        "",
+        "Shared steps: `World(threads=2)`, two Python threads play half of the games each and wait for each other",
+        "after every step. Own halves: two worlds of half the games, a thread each, nobody waits: kernels run without",
+        "the interpreter's lock. Of linear: over twice the one thread of the same round. Cores it got: processor time",
+        "over wall time; where that is well under 2 with own halves, others had the second core.",
+        *threads_told(report, large),
+    ]
+    report.section("Games, views, agents, threads", [*table(heads, lines), *note], data)
+
+
+def threads_told(report: Report, large: list[dict[str, list[Round]]]) -> list[str]:
+    """What two threads reach with many games where both cores were free, for the last line and in words."""
+    words = []
+    for kind, key in (("own halves", "two_threads_of_linear"), ("shared steps", "two_threads_shared_steps_of_linear")):
+        shares = on_free_cores(large, kind)
+        report.result[key] = round(spread(shares).median, 3) if shares else None
+        words.append(f"{kind} {spread(shares).median:.0%} of linear ({len(shares)} rounds)" if shares else "")
+    if not words[0]:
+        return [f"In no round from {LARGE:,} games on were two cores free: nothing is said of scaling."]
+    return [
+        f"From {LARGE:,} games on, in the rounds in which own halves got {FREE_CORES} cores or more, medians are: "
+        f"{', '.join(words)}."
+    ]
+
+
+def grid_point(spec: GameSpec, games: int, options: argparse.Namespace) -> dict[str, list[Round]]:
+    """Rounds of one point, by kind of threading."""
+    # About a tenth of a second each; fewer for small batches, whose threads spend their time waiting for each other.
+    steps = max(4, min(options.grid_steps // (games * spec.num_agents), 2_000))
+    world = World(spec, games, seed=options.seed)
+    actions = random_actions(games, spec.num_agents, options.seed)
+    measures: dict[str, Callable[[], float]] = {KINDS[0]: partial(engine_round, world, actions, steps)}
+    if games >= THREADS:
+        shared = World(spec, games, seed=options.seed, threads=THREADS)
+        half = games // THREADS
+        own = [World(spec, half, seed=options.seed, first_game=k * half) for k in range(THREADS)]
+        parts = [np.ascontiguousarray(actions[:, k * half : (k + 1) * half]) for k in range(THREADS)]
+        measures[KINDS[1]] = partial(engine_round, shared, actions, steps)
+        measures[KINDS[2]] = partial(halves_round, own, parts, steps)
+    return measured({kind: partial(with_cores, measure) for kind, measure in measures.items()}, options.grid_rounds)
+
+
+SECTIONS = {"headline": headline, "package": package, "grid": grid}
+
+
+def main() -> None:
+    """Measure, print tables, end with one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_common(parser)
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    parser.add_argument("--games", type=int, default=1024, help="of the first two tables")
+    parser.add_argument("--steps", type=int, default=1000, help="batched steps a round of the first table")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    options.views, options.grid_games = VIEWS, GAMES
+    options.package_steps, options.grid_steps, options.grid_rounds = 1000, 500_000, min(5, options.rounds)
+    if options.quick:
+        options.rounds, options.steps, options.package_steps, options.grid_steps = 1, 20, 50, 2_000
+        options.grid_rounds = 1
+        options.views, options.grid_games = (5,), (1, 64)
+    machine = describe(quick=options.quick)
+    print(f"world: {machine['cpu']}, {options.rounds} rounds", file=sys.stderr)
+    report = Report("Speed of the game engine", machine)
+    for name in options.only:
+        SECTIONS[name](report, options)
+    report.write(options.out)
 
 
 if __name__ == "__main__":

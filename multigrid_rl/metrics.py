@@ -41,14 +41,38 @@ METRICS: dict[str, tuple[str, str]] = {
     "learner/<module>/grad_norm": ("global gradient norm before clipping, last minibatch", "norm"),
     "learner/<module>/lr": ("Adam step size after this update", "1"),
     "learner/<module>/entropy_coef": ("entropy bonus weight after this update", "1"),
-    "timing/sample_s": ("playing: engine, players, policy forward passes, advantages", "s"),
-    "timing/learn_s": ("gradient steps", "s"),
+    "timing/sample_s": ("playing, all of it", "s"),
+    "timing/engine_s": ("of it: the game (with several env runners, the mean over them; likewise below)", "s"),
+    "timing/players_s": ("of it: the background players' decisions", "s"),
+    "timing/tokens_s": ("of it: observations into the batch", "s"),
+    "timing/forward_s": ("of it: logits and values of the learning networks", "s"),
+    "timing/draw_s": ("of it: drawing actions, their log-probability and entropy", "s"),
+    "timing/gae_s": ("of it: advantages", "s"),
+    "timing/learn_s": ("the update, all of it", "s"),
+    "timing/minibatch_s": ("of it: cutting minibatches", "s"),
+    "timing/network_s": (
+        "of it: forward and backward passes; with torch's own backward, the loss too",
+        "s",
+    ),
+    "timing/loss_s": ("of it: the loss and its gradient by logits and values", "s"),
+    "timing/optimizer_s": ("of it: clipping and Adam", "s"),
     "timing/sync_s": ("sending weights to the env runners", "s"),
-    "timing/other_s": ("the rest of the iteration: metrics, gates, records, checkpoints", "s"),
+    "timing/metrics_s": ("metrics and gates, and records and display of the iteration before", "s"),
+    "timing/checkpoint_s": ("the checkpoint after the iteration before", "s"),
+    "timing/other_s": ("the iteration without sample, learn, sync, metrics and checkpoint", "s"),
+    "timing/overhead_share": (
+        "share of the iteration that is neither engine, players, forward, network, loss nor optimizer",
+        "share",
+    ),
     "gates/<gate>/met": ("1 where this report meets the gate, else 0", "flag"),
     "gates/<gate>/held_steps": ("environment steps for which the gate has been met without a break", "steps"),
     "gates/held": ("1 once every gate is held", "flag"),
 }
+
+#: Parts of an iteration that follow one another; the other ``timing/`` metrics are parts of these.
+STAGES = ("sample", "learn", "sync", "metrics", "checkpoint")
+#: Parts in which games are played and networks computed; everything else is overhead.
+WORK = ("engine", "players", "forward", "network", "loss", "optimizer")
 
 #: Behaviour metrics: name -> event of the engine that they average.
 BEHAVIOUR: dict[str, str] = {

@@ -164,7 +164,6 @@ class TrainConfig(_Part):
     entropy_decay: int = Field(ge=1)
     grad_clip: float = Field(gt=0)
     torch_threads: int = Field(ge=0)
-    tower_threads: Literal[1, 2]
     shaping: str | None = None
     bonus: dict[str, dict[str, float]] = {}
     checkpoint_every: int = Field(ge=1)

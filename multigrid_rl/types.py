@@ -284,6 +284,10 @@ class SeatedEnv(Protocol):
         """Episodes that finished since the last call."""
         ...
 
+    def drain_seconds(self) -> dict[str, float]:
+        """Seconds spent on ``engine`` and ``players`` (of the background) since the last call."""
+        ...
+
 
 class BatchedEnv(Protocol):
     """The only face that the training room knows: ``N`` environments by learning unit."""
@@ -305,6 +309,10 @@ class BatchedEnv(Protocol):
 
     def drain_episodes(self) -> EpisodeTable:
         """Episodes that finished since the last call."""
+        ...
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Seconds spent on ``engine`` and ``players`` (of the background) since the last call."""
         ...
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from multigrid_rl.gates import GateKeeper, GateState
+from multigrid_rl.metrics import STAGES
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
@@ -51,7 +52,7 @@ class Progress:
 
 def headline(row: dict[str, Any], until: int) -> str:
     """Steps, speed, what the time goes into, and the win rate, in one line."""
-    parts = {name: row[f"timing/{name}_s"] for name in ("sample", "learn", "sync", "other")}
+    parts = {name: row[f"timing/{name}_s"] for name in (*STAGES, "other")}
     total = sum(parts.values()) or 1.0
     bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
     wins = [f"{name.split('/')[1]} wins {value:.0%}" for name, value in row.items() if name.startswith("win/")]

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -79,10 +80,10 @@ def network_of(unit: Unit, architecture: Mapping[str, Any], seed: int = 0) -> nn
 
 def fingerprint(weights: Mapping[str, Any]) -> str:
     """Hash of named weights (tensors or arrays): names, shapes and bytes, in the order of the names."""
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.sha256()  # in hardware on today's machines: twice as fast as blake2b
     for name in sorted(weights):
         value = weights[name]
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
         digest.update(f"{name}{array.shape}{array.dtype}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:32]

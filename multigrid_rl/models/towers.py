@@ -1,9 +1,8 @@
-"""Policy and value towers on the CPU, forward and backward, side by side."""
+"""Policy and value towers on the CPU, forward and backward."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,41 +15,10 @@ from multigrid_rl.models import kernels
 
 Array = NDArray[Any]
 KINDS = {"tanh": kernels.TANH, "relu": kernels.RELU}
-#: Below this many rows, handing a tower over costs more than it saves.
-MIN_ROWS = 256
 #: A batch is cut down to its distinct rows if they are no larger a share of it than this.
 _WORTH = 0.9
 #: Wider layers are a matrix library's business.
 MAX_WIDTH = 256
-
-
-class _Threads:
-    """The second thread, if there is one: for the process, as torch keeps its own."""
-
-    helper: ThreadPoolExecutor | None = None
-
-
-def set_tower_threads(threads: int) -> None:
-    """Let the towers of a large batch run on 2 threads, or on 1.
-
-    Both give the same numbers: the towers share nothing. Torch's own threads wait for each other in every operation;
-    towers do so once a pass, so a core that is busy costs what it takes and no more.
-    """
-    if _Threads.helper is not None:
-        _Threads.helper.shutdown()
-    _Threads.helper = ThreadPoolExecutor(1, "value-tower") if threads > 1 else None
-
-
-def _both(rows: int, work: Callable[[int], Any]) -> tuple[Any, Any]:
-    """``work(0)`` and ``work(1)``, for the policy and the value tower."""
-    if _Threads.helper is None or rows < MIN_ROWS:
-        return work(0), work(1)
-    other = _Threads.helper.submit(work, 1)
-    try:
-        mine = work(0)
-    finally:
-        theirs = other.result()
-    return mine, theirs
 
 
 class Layout(NamedTuple):
@@ -138,16 +106,11 @@ class Towers:
             upstream: gradients by the outputs (B, K), of both towers.
             gradients: tensors shaped and ordered as the weights.
         """
-        towers = _towers(self.layout, gradients)
-
-        def work(which: int) -> None:
-            own, extra, by_weights, by_biases = towers[which]
+        for which, (own, extra, by_weights, by_biases) in enumerate(_towers(self.layout, gradients)):
             hidden = passed[which][:-1]
             inner = (*map(np.zeros_like, hidden), upstream[which])
             weights = self._towers[which].weights
             kernels.tower_backward(tokens, own, extra, self.layout.kind, weights, hidden, inner, by_weights, by_biases)
-
-        _both(len(tokens), work)
 
 
 def _places(flat: Sequence[Tensor | None]) -> list[int]:
@@ -208,7 +171,7 @@ class Pass:
     def __init__(self, towers: Towers, tokens: Array) -> None:
         self._towers = towers
         self._batch = _Distinct.of(tokens, towers.layout.sizes)
-        self._passed = _both(len(self._batch.tokens), lambda which: towers.run(self._batch.tokens, which))
+        self._passed = [towers.run(self._batch.tokens, which) for which in (0, 1)]
         self.logits, self.values = (self._batch.spread(layers[-1]) for layers in self._passed)
 
     def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None]) -> None:

@@ -49,6 +49,8 @@ class FrozenPlayer:
 
     def reset_state(self, state: torch.Tensor, done: NDArray[np.bool_]) -> torch.Tensor:
         """Memory with the games in ``done`` (N,) forgotten."""
+        if not state.shape[1]:
+            return state
         return state * torch.from_numpy(~done).unsqueeze(1)
 
     def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.clock import Clock
 from multigrid_rl.players.mixture import Mixture
 from multigrid_rl.types import (
     TEAM_ORDER,
@@ -21,6 +22,7 @@ from multigrid_rl.types import (
 )
 from multigrid_rl.world.constants import NUM_EVENTS
 from multigrid_rl.world.engine import Step, World
+from multigrid_rl.world.shaping import add_up
 from multigrid_rl.world.streams import Streams
 
 #: Purposes of random streams: the engine draws from 0, background players from here on, learners from further on.
@@ -40,9 +42,7 @@ class EpisodeLog:
 
     def add(self, step: Step) -> None:
         """Take one step's rewards, events and ends."""
-        self._returns += step.reward
-        self._events += step.events
-        self._length += 1
+        add_up(step.reward, step.events, self._returns, self._events, self._length)
         done = step.done
         if done.any():
             row = EpisodeTable(self._length[done], self._returns[done], self._events[done], step.winner[done])
@@ -123,6 +123,7 @@ class Match:
         self._shaping = shaping
         self._actions = np.zeros((num_games, spec.num_agents), np.int8)
         self._board = self.world.board()
+        self._clock = Clock()
         self._start(seed)
 
     def _start(self, seed: int) -> None:
@@ -165,9 +166,12 @@ class Match:
         tokens = self.world.outputs.tokens
         for seat, a in self._focal.items():
             self._actions[:, a] = actions[seat]
+        self._clock.begin()
         for bench in self._benches:
             bench.act(tokens, self._board, self._actions)
+        self._clock.lap("players")
         step = self.world.step(self._actions)
+        self._clock.lap("engine")
         self._log.add(step)
         if step.done.any():
             for bench in self._benches:
@@ -190,6 +194,10 @@ class Match:
     def drain_episodes(self) -> EpisodeTable:
         """Episodes that finished since the last call."""
         return self._log.drain()
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Seconds spent on ``engine`` and ``players`` since the last call."""
+        return self._clock.drain()
 
     def _shown(self, tokens: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
         return {seat: tokens[:, a] for seat, a in self._focal.items()}

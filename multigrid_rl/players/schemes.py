@@ -62,6 +62,7 @@ class Units:
             else []
             for unit in cast.units
         }
+        self._remembers = any(unit.central for unit in cast.units)
         self._last = {seat: np.empty(self.num_envs, np.uint8) for seat in cast.learning}
         self._forget(np.ones(self.num_envs, np.bool_))
 
@@ -85,17 +86,19 @@ class Units:
         units = self.cast.units
         taken = {seat: actions[unit.name][:, c] for unit in units for c, seat in enumerate(unit.seats)}
         step = self.env.step(taken)
-        for unit in units:
-            for seat in unit.seats:
-                self._last[seat][:] = np.where(step.acted[seat], taken[seat], unit.choices)
+        if self._remembers:
+            for unit in units:
+                for seat in unit.seats:
+                    self._last[seat][:] = np.where(step.acted[seat], taken[seat], unit.choices)
         final = self._shown(step.final_observations) if step.done.any() else step.final_observations
-        self._forget(step.done)
+        if self._remembers:
+            self._forget(step.done)
         return BatchedStep(
             observations=self._shown(step.observations),
             final_observations=final,
             rewards={u.name: _total(step.rewards, u) for u in units},
             terminated={u.name: _all(step.terminated, u) for u in units},
-            acted={u.name: np.stack([step.acted[seat] for seat in u.seats], axis=1) for u in units},
+            acted={u.name: _each(step.acted, u) for u in units},
             truncated=step.truncated,
             done=step.done,
         )
@@ -103,6 +106,10 @@ class Units:
     def drain_episodes(self) -> EpisodeTable:
         """Episodes that finished since the last call."""
         return self.env.drain_episodes()
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Seconds spent on ``engine`` and ``players`` since the last call."""
+        return self.env.drain_seconds()
 
     def _shown(self, tokens: dict[str, Array]) -> dict[str, Array]:
         shown = {}
@@ -119,10 +126,20 @@ class Units:
 
 
 def _total(rewards: dict[str, NDArray[np.float64]], unit: Unit) -> NDArray[np.float64]:
+    if len(unit.seats) == 1:
+        return rewards[unit.seats[0]]
     total: NDArray[np.float64] = np.sum([rewards[seat] for seat in unit.seats], axis=0)
     return total
 
 
+def _each(flags: dict[str, NDArray[np.bool_]], unit: Unit) -> NDArray[np.bool_]:
+    if len(unit.seats) == 1:
+        return flags[unit.seats[0]][:, None]
+    return np.stack([flags[seat] for seat in unit.seats], axis=1)
+
+
 def _all(flags: dict[str, NDArray[np.bool_]], unit: Unit) -> NDArray[np.bool_]:
+    if len(unit.seats) == 1:
+        return flags[unit.seats[0]]
     everybody: NDArray[np.bool_] = np.all([flags[seat] for seat in unit.seats], axis=0)
     return everybody

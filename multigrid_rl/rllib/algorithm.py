@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from typing import Any
 
 import numpy as np
 from ray.rllib.algorithms.ppo import PPO
-from ray.rllib.algorithms.ppo.ppo import LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
@@ -19,8 +17,9 @@ from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.rllib.advantages import standardise
 from multigrid_rl.rllib.env_runner import Rollout, UnitBatch
-from multigrid_rl.rllib.learner import GRAD_NORM_KEY
+from multigrid_rl.rllib.learner import SECONDS
 from multigrid_rl.rllib.modules import ALIVE, MEMORY, STARTS
+from multigrid_rl.rllib.scratch import ScratchFolder
 from multigrid_rl.types import EpisodeTable
 
 
@@ -32,7 +31,7 @@ class WeightsError(RuntimeError):
     """An env runner played with other weights than the learner sent."""
 
 
-class BatchPPO(PPO):
+class BatchPPO(ScratchFolder, PPO):
     """PPO on batches from :class:`~multigrid_rl.rllib.env_runner.BatchedEnvRunner`.
 
     Attributes:
@@ -55,20 +54,6 @@ class BatchPPO(PPO):
         super().setup(config)
         self.send_weights()
 
-    def _setup_logdir(self) -> None:
-        # Outside Tune, Ray would leave an empty folder in the user's home for every run.
-        self._scratch = None if self._storage else tempfile.TemporaryDirectory(prefix="multigrid-rl-")
-        if self._scratch is None:
-            super()._setup_logdir()
-        else:
-            self._logdir = self._scratch.name
-
-    def cleanup(self) -> None:
-        """Stop runners and learner, remove what was temporary."""
-        super().cleanup()
-        if self._scratch is not None:
-            self._scratch.cleanup()
-
     def training_step(self) -> None:
         """One iteration: play, learn, send weights."""
         marks = [time.perf_counter()]
@@ -83,7 +68,9 @@ class BatchPPO(PPO):
         marks.append(time.perf_counter())
         self.policy_updates += 1
         sample_s, learn_s, sync_s = np.diff(marks).tolist()
-        self.latest = {"timing/sample_s": sample_s, "timing/learn_s": learn_s, "timing/sync_s": sync_s, **learned}
+        played = {part: sum(r.seconds[part] for r in rollouts) / len(rollouts) for part in rollouts[0].seconds}
+        spent = {"sample": sample_s, "learn": learn_s, "sync": sync_s, **played}
+        self.latest = {**{f"timing/{part}_s": seconds for part, seconds in spent.items()}, **learned}
         for module, batch in batches.items():
             acted = batch.alive.any(axis=-1)
             known = bool(acted.any())
@@ -97,7 +84,10 @@ class BatchPPO(PPO):
         parts: dict[str, list[UnitBatch]] = {module: [] for module in cast.modules}
         for unit in cast.units:
             parts[unit.module] += [rollout.units[unit.name] for rollout in rollouts]
-        return {name: UnitBatch(*map(np.concatenate, zip(*rows, strict=True))) for name, rows in parts.items()}
+        return {
+            name: rows[0] if len(rows) == 1 else UnitBatch(*map(np.concatenate, zip(*rows, strict=True)))
+            for name, rows in parts.items()
+        }
 
     def _collect(self) -> list[Rollout]:
         group = self.env_runner_group
@@ -130,7 +120,14 @@ class BatchPPO(PPO):
         )
         # RLlib cuts minibatches out of all epochs in a row, so they need not end where an epoch does.
         self.gradient_steps += -(-self.config.num_epochs * rows // self.config.minibatch_size)
-        return _learner_metrics(results[0], list(lived))
+        return _learner_metrics(results[0])
+
+    def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """What Tune adds to every result; outside Tune nobody reads the whole configuration in each of them."""
+        if self._storage is not None:
+            filled: dict[str, Any] = super().get_auto_filled_metrics(*args, **kwargs)
+            return filled
+        return {}
 
     def send_weights(self) -> None:
         """Copy the learner's weights to every env runner and remember their fingerprints."""
@@ -160,18 +157,9 @@ def _columns(batch: UnitBatch) -> dict[str, Any]:
     return columns
 
 
-def _learner_metrics(results: dict[str, Any], modules: list[str]) -> dict[str, float]:
-    names = {
-        "policy_loss": "policy_loss",
-        "vf_loss": "vf_loss_unclipped",
-        "grad_norm": GRAD_NORM_KEY,
-        "lr": "default_optimizer_learning_rate",
-        "entropy_coef": LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY,
-    }
-    row = {}
-    for module in modules:
-        stats = results[module]
-        for ours, theirs in names.items():
-            value = stats[theirs]
-            row[f"learner/{module}/{ours}"] = float(value.peek() if hasattr(value, "peek") else value)
+def _learner_metrics(results: dict[str, dict[str, float]]) -> dict[str, float]:
+    row = {f"timing/{part}_s": seconds for part, seconds in results.pop(SECONDS).items()}
+    for module, statistics in results.items():
+        # The gate's entropy is that of the policy that played; this one is that of the last minibatch.
+        row |= {f"learner/{module}/{name}": value for name, value in statistics.items() if name != "entropy"}
     return row

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
+from multigrid_rl.clock import Clock
 from multigrid_rl.gates import MIN_EPISODES, GateKeeper, Moment
-from multigrid_rl.metrics import BEHAVIOUR, outcome_shares
+from multigrid_rl.metrics import BEHAVIOUR, STAGES, WORK, outcome_shares
 from multigrid_rl.types import Cast, EpisodeTable
 
 #: Key of our row in RLlib's result dictionary.
@@ -40,12 +41,15 @@ class GateCallback(RLlibCallback):
         """Start counting."""
         algorithm.keeper = GateKeeper(algorithm.config.env_config["gates"])
         algorithm.began = time.perf_counter()
+        algorithm.clock = Clock()
         self._pending: list[EpisodeTable] = []
         self._episodes = 0
         self._before = algorithm.began
+        self._steps_before = 0
 
     def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **kwargs: Any) -> None:  # noqa: ARG002
         """Complete the row of this iteration."""
+        algorithm.clock.begin()
         now = time.perf_counter()
         row: dict[str, float] = {
             "iteration": algorithm.policy_updates,
@@ -53,12 +57,8 @@ class GateCallback(RLlibCallback):
             "policy_updates": algorithm.policy_updates,
             "gradient_steps": algorithm.gradient_steps,
             "seconds": now - algorithm.began,
-            "env_steps_per_s": algorithm.config.train_batch_size / (now - self._before),
             **algorithm.latest,
         }
-        spent = sum(algorithm.latest[f"timing/{part}_s"] for part in ("sample", "learn", "sync"))
-        row["timing/other_s"] = now - self._before - spent
-        self._before = now
         self._pending.append(algorithm.finished)
         self._episodes += algorithm.finished.episodes
         row["episodes"] = self._episodes
@@ -69,7 +69,22 @@ class GateCallback(RLlibCallback):
             moment = Moment(algorithm.env_steps, algorithm.policy_updates, row["seconds"])
             algorithm.keeper.report(moment, table.episodes, row)
         row |= _gate_columns(algorithm.keeper)
+        algorithm.clock.lap("metrics")
+        row |= self._timing(algorithm)
         result[ROW] = {name: None if np.isnan(value) else value for name, value in row.items()}
+
+    def _timing(self, algorithm: Any) -> dict[str, float]:
+        now, steps = time.perf_counter(), algorithm.env_steps
+        whole = now - self._before
+        seconds = {"metrics": 0.0, "checkpoint": 0.0, **algorithm.clock.drain()}
+        row = {f"timing/{part}_s": value for part, value in seconds.items()}
+        parts = algorithm.latest | row
+        row["timing/other_s"] = whole - sum(parts[f"timing/{stage}_s"] for stage in STAGES)
+        if f"timing/{WORK[0]}_s" in parts:  # RLlib's own env runners do not tell what they spend time on
+            row["timing/overhead_share"] = 1 - sum(parts.get(f"timing/{part}_s", 0.0) for part in WORK) / whole
+        row["env_steps_per_s"] = (steps - self._steps_before) / whole
+        self._before, self._steps_before = now, steps
+        return row
 
 
 def _gate_columns(keeper: GateKeeper) -> dict[str, float]:

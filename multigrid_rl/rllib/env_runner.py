@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.utils.checkpoints import Checkpointable
 from torch import Tensor
 
+from multigrid_rl.clock import Clock
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.players.sampling import sample
@@ -51,7 +51,7 @@ class Rollout(NamedTuple):
     episodes: EpisodeTable
     env_steps: int
     weights: dict[str, str]  # fingerprint of the weights that played, by module
-    seconds: float
+    seconds: dict[str, float]  # spent on engine, players, tokens, forward, draw and gae
 
 
 class _Buffer:
@@ -92,6 +92,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         seed = self.config.seed or 0
         self.streams = {name: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, name in enumerate(self.units)}
         self.module = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=False).build()
+        self._clock = Clock()
         self.boundary = np.empty((self.steps, self.games), np.bool_)
         shown = self.env.observations()
         self.buffers = {
@@ -104,14 +105,16 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
 
     def sample(self, **kwargs: Any) -> Rollout:  # noqa: ARG002
         """Play ``num_steps`` steps of every game."""
-        began = time.perf_counter()
+        self._clock.begin()
         with torch.inference_mode():
             shown = self.env.observations()
             for buffer in self.buffers.values():
                 buffer.first_state = buffer.state
             for t in range(self.steps):
                 actions = {name: self._act(name, t, shown[name]) for name in self.units}
+                self._clock.begin()
                 step = self.env.step(actions)
+                self._clock.lap("env")
                 self._store(t, step)
                 shown = step.observations
             for name, buffer in self.buffers.items():
@@ -121,25 +124,31 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
                 following = np.concatenate([buffer.values[1:], last[None]])
                 np.copyto(buffer.next_values, following, where=~self.boundary)
             units = {name: self._finish(buffer) for name, buffer in self.buffers.items()}
+        seconds = {**self._clock.drain(), **self.env.drain_seconds()}
+        seconds.pop("env")  # engine and players are most of it
         return Rollout(
             units,
             self.env.drain_episodes(),
             self.steps * self.games,
             self.weights_hash(),
-            time.perf_counter() - began,
+            seconds,
         )
 
     def _act(self, name: str, t: int, shown: Array) -> Array:
         buffer, unit = self.buffers[name], self.units[name]
+        self._clock.begin()
         buffer.obs[t] = shown
         buffer.starts[t] = buffer.fresh
+        self._clock.lap("tokens")
         logits, values, buffer.state = self._forward(name, torch.from_numpy(buffer.obs[t]), buffer.state)
         buffer.values[t] = values.numpy()
+        self._clock.lap("forward")
         seats = len(unit.seats)
         rows = self.games * seats
         drawn = sample(logits.numpy().reshape(rows, -1), self.streams[name].uniform(seats).reshape(rows, 1))
         columns = (column.reshape(self.games, seats) for column in drawn)
         buffer.actions[t], buffer.logp[t], buffer.entropy[t] = columns
+        self._clock.lap("draw")
         chosen: Array = buffer.actions[t]
         return chosen
 
@@ -167,13 +176,17 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
 
     def _values(self, name: str, observations: Array, state: Tensor) -> Array:
         tokens = torch.from_numpy(np.ascontiguousarray(observations))
+        self._clock.begin()
         values: Array = self._forward(name, tokens, state)[1].numpy()
+        self._clock.lap("forward")
         return values
 
     def _finish(self, buffer: _Buffer) -> UnitBatch:
         acted: NDArray[np.bool_] = np.any(buffer.alive, axis=2)
         path = Trajectories(buffer.rewards, buffer.values, buffer.next_values, buffer.terminated, self.boundary, acted)
+        self._clock.begin()
         gained = advantages(path, self.config.gamma, self.config.lambda_)
+        self._clock.lap("gae")
         logp, entropy = ((column * buffer.alive).sum(axis=2) for column in (buffer.logp, buffer.entropy))
         columns = (
             buffer.obs, buffer.actions, buffer.alive, logp, buffer.values, gained, gained + buffer.values, entropy,

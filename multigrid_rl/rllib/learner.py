@@ -9,21 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from ray.rllib.algorithms.ppo.ppo import LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.evaluation.postprocessing import Postprocessing
+from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.rllib.utils.schedules.scheduler import Scheduler
 from torch import Tensor
 
+from multigrid_rl.clock import Clock
 from multigrid_rl.rllib.flat import FlatWeights
 from multigrid_rl.rllib.loss import Rows, Weighting, ppo_gradient, ppo_loss
 from multigrid_rl.rllib.modules import ALIVE, MEMORY
 
-GRAD_NORM_KEY = "grad_norm"
-_STATISTICS = (POLICY_LOSS_KEY, LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY, ENTROPY_KEY)
+#: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
+SECONDS = "seconds"
+_STATISTICS = ("policy_loss", "vf_loss", "entropy")
 _PER_STEP = (
     Columns.ACTIONS, Columns.ACTION_LOGP, Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS, ALIVE,
 )  # fmt: skip
@@ -71,6 +72,7 @@ class CategoricalPPOLearner(PPOTorchLearner):
         """Build as RLlib does, with room for the newest statistics."""
         self._newest: dict[str, dict[str, Any]] = {}
         self._flat: dict[str, FlatWeights] = {}
+        self.clock = Clock()
         self._rng = np.random.default_rng(self.config.seed)
         super().build()
 
@@ -83,8 +85,11 @@ class CategoricalPPOLearner(PPOTorchLearner):
         num_epochs: int = 1,
         minibatch_size: int | None = None,
         **kwargs: Any,  # noqa: ARG002
-    ) -> Any:
-        """Pass over a batch ``num_epochs`` times; returns RLlib's reduced metrics.
+    ) -> dict[str, dict[str, float]]:
+        """Pass over a batch ``num_epochs`` times.
+
+        Returns:
+            Statistics of each module of the batch, and the seconds spent, by part.
 
         Args:
             batch: a ``MultiAgentBatch``, or ``training_data`` that holds one.
@@ -105,30 +110,38 @@ class CategoricalPPOLearner(PPOTorchLearner):
             for module, part in data.batch.policy_batches.items()
         }
         rows = {module: len(part[Columns.OBS]) for module, part in columns.items()}
+        self.clock.begin()
         for chosen in minibatches(rows, num_epochs, minibatch_size or max(rows.values()), self._rng):
             for module, part in columns.items():
                 self._step(module, {name: column.take(chosen[module], axis=0) for name, column in part.items()})
         self.after_gradient_based_update(timesteps=timesteps or {})
-        return self.metrics.reduce()
+        told = {module: {name: float(value) for name, value in self._newest[module].items()} for module in columns}
+        return {**told, SECONDS: {"loss": 0.0, **self.clock.drain()}}
 
     def _step(self, module_id: str, minibatch: dict[str, Any]) -> None:
         flat = self._flat[module_id]
         flat.gradient.zero_()
+        self.clock.lap("minibatch")
         tensors = {name: torch.as_tensor(column, device=self._device) for name, column in minibatch.items()}
         passed = self._module[module_id].start(tensors)
         if passed is None:
             fwd_out = self._module[module_id]._forward_train(tensors)
             self.compute_losses(fwd_out={module_id: fwd_out}, batch={module_id: tensors})[module_id].backward()
+            self.clock.lap("network")
         else:
+            self.clock.lap("network")
             steps = [minibatch[name] for name in _PER_STEP]
             logits = passed.logits.reshape(*minibatch[ALIVE].shape, -1)
             weighting = _weighting(self.config, self.entropy_coeff_schedulers_per_module[module_id])
             by_logits, by_values, parts = ppo_gradient(logits, passed.values[:, 0], steps, weighting)
+            self.clock.lap("loss")
             upstream = by_logits.reshape(passed.logits.shape), by_values[:, None]
             passed.add_gradients(upstream, self._module[module_id].net.weight_gradients())
+            self.clock.lap("network")
             self._newest[module_id] = dict(zip(_STATISTICS, parts.tolist(), strict=True))
-        self._newest[module_id][GRAD_NORM_KEY] = flat.clip(self.config.grad_clip)
+        self._newest[module_id]["grad_norm"] = flat.clip(self.config.grad_clip)
         self.get_optimizer(module_id).step()
+        self.clock.lap("optimizer")
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """One Adam for all weights of a module."""
@@ -155,7 +168,14 @@ class CategoricalPPOLearner(PPOTorchLearner):
         return loss
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Move the schedules on and report the last minibatch's statistics."""
-        super().after_gradient_based_update(timesteps=timesteps)
-        for module_id, values in self._newest.items():
-            self.metrics.log_dict(values, key=module_id, window=1)
+        """Move the schedules on and note what the last minibatch and they came to.
+
+        RLlib's own hooks do the same through its metrics logger, which takes as long as one and a half minibatches.
+        """
+        played = timesteps.get(NUM_ENV_STEPS_SAMPLED_LIFETIME, 0)
+        for module_id, statistics in self._newest.items():
+            optimizer = self.get_optimizer(module_id)
+            step_size = self._optimizer_lr_schedules[optimizer].update(timestep=played)
+            self._set_optimizer_lr(optimizer, lr=step_size)
+            weight = self.entropy_coeff_schedulers_per_module[module_id].update(timestep=played)
+            statistics |= {"lr": step_size, "entropy_coef": weight}

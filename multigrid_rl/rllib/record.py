@@ -8,12 +8,15 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from multigrid_rl.config import RunConfig, data_root, to_yaml
 from multigrid_rl.players.catalogue import Seated
@@ -72,17 +75,20 @@ class RunFolder:
         (path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
         self._write_json("provenance.json", self.provenance)
         self._metrics = (path / "metrics.jsonl").open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(path / "tensorboard"))
+        self._board = EventFileWriter(str(path / "tensorboard"))
 
     def record(self, row: dict[str, Any]) -> None:
         """Append one iteration's row to ``metrics.jsonl`` and TensorBoard."""
         self._metrics.write(json.dumps(row) + "\n")
         self._metrics.flush()
-        for name, value in row.items():
-            if value is not None:
-                # TensorBoard groups by what stands before the first slash.
-                tag = name if "/" in name else f"run/{name}"
-                self._board.add_scalar(tag, value, row["env_steps"])
+        # One event with all values: forty events take a tenth of an iteration. TensorBoard groups by what stands before
+        # the first slash.
+        values = [
+            Summary.Value(tag=name if "/" in name else f"run/{name}", simple_value=value)
+            for name, value in row.items()
+            if value is not None
+        ]
+        self._board.add_event(Event(wall_time=time.time(), step=row["env_steps"], summary=Summary(value=values)))
 
     def checkpoint_path(self, env_steps: int) -> Path:
         """Folder of the checkpoint at ``env_steps``."""

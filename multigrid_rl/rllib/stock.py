@@ -6,7 +6,6 @@ It is the peer that the batched path is measured against: nothing of RLlib's is 
 from __future__ import annotations
 
 import math
-import tempfile
 from functools import partial
 from typing import Any
 
@@ -38,6 +37,7 @@ from multigrid_rl.config import RunConfig
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.rllib.callbacks import GateCallback
 from multigrid_rl.rllib.modules import ActorCriticModule
+from multigrid_rl.rllib.scratch import ScratchFolder
 from multigrid_rl.rllib.stock_env import GameEnv, unit_spaces
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.types import Cast, EpisodeTable
@@ -86,7 +86,7 @@ class EpisodeCallback(RLlibCallback):
         metrics_logger.log_value(EPISODES, EpisodeTable.concatenate(tables), reduce="item_series")
 
 
-class StockPPO(PPO):
+class StockPPO(ScratchFolder, PPO):
     """RLlib's PPO as it is; after each of its training steps its metrics are read for the training loop.
 
     Attributes:
@@ -108,20 +108,6 @@ class StockPPO(PPO):
         for timer in _TIMERS.values():
             # RLlib's timers would tell an average over a hundred iterations; made here, they tell the last one.
             self.metrics.log_time(timer, reduce="mean", window=1)
-
-    def _setup_logdir(self) -> None:
-        # Outside Tune, Ray would leave an empty folder in the user's home for every run.
-        self._scratch = None if self._storage else tempfile.TemporaryDirectory(prefix="multigrid-rl-")
-        if self._scratch is None:
-            super()._setup_logdir()
-        else:
-            self._logdir = self._scratch.name
-
-    def cleanup(self) -> None:
-        """Stop runners and learner, remove what was temporary."""
-        super().cleanup()
-        if self._scratch is not None:
-            self._scratch.cleanup()
 
     def training_step(self) -> None:
         """One iteration of RLlib's, then its metrics by our names."""

@@ -17,7 +17,6 @@ from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from multigrid_rl.config import RunConfig, available_cpus
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import CENTRAL, network_of
-from multigrid_rl.models.towers import set_tower_threads
 from multigrid_rl.players.cards import write_player
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.sampling import sample
@@ -44,7 +43,6 @@ def train(config: RunConfig, folder: RunFolder, observe: Observer, interrupted: 
     opponents = folder.provenance["opponents"]
     hashes = {row["name"]: row["sha256"] for row in opponents if row["sha256"]}
     torch.set_num_threads(Sizes(config, {}).learner_threads)
-    set_tower_threads(config.train.tower_threads)
     logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it greets every run with advice for its own defaults
     warm_up(config)
     with ray_session(), algorithm_of(config, hashes) as algorithm:
@@ -52,11 +50,14 @@ def train(config: RunConfig, folder: RunFolder, observe: Observer, interrupted: 
         last_checkpoint, ended = 0, None
         while ended is None:
             row = algorithm.train()[ROW]
+            algorithm.clock.begin()
             folder.record(row)
             observe(row, keeper)
+            algorithm.clock.lap("metrics")
             ended = _ended(config, row, keeper, interrupted)
             if ended or algorithm.env_steps - last_checkpoint >= config.train.checkpoint_every:
                 checkpoint(algorithm, config, folder)
+                algorithm.clock.lap("checkpoint")
                 last_checkpoint = algorithm.env_steps
         verdict = {
             **keeper.verdict(),

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.clock import Clock
 from multigrid_rl.types import BatchedStep, EpisodeTable
 
 #: What an agent that has finished does while the others play on.
@@ -121,6 +122,7 @@ class MultigridEnvs:
         self.categories = token_categories(self.envs[0])
         self._missions = mission_numbers(self.envs[0])
         self._first = first
+        self._clock = Clock()
         view = self.envs[0].agents[0].view_size
         self._area = view * view
         shape = (num_envs, agents)
@@ -151,8 +153,10 @@ class MultigridEnvs:
         acted = ~self._gone
         chosen = np.stack([actions[seat] for seat in self.seats], axis=1)
         chosen[self._gone] = _DONE
+        self._clock.begin()
         rewards, timed_out = self._play(chosen)
         self._encode(slice(None))
+        self._clock.lap("engine")
         done = timed_out | self._gone.all(axis=1)
         truncated = done & ~self._gone.all(axis=1)
         terminated = self._gone.copy()
@@ -175,6 +179,10 @@ class MultigridEnvs:
         """Episodes that finished since the last call; there are no event columns."""
         rows, self._finished = [EpisodeTable.empty(len(self.seats), 0), *self._finished], []
         return EpisodeTable.concatenate(rows)
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Seconds spent on the ``engine`` since the last call; there are no background players."""
+        return {"players": 0.0, **self._clock.drain()}
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Step every environment; rewards (N, A), and where the time is over (N,)."""

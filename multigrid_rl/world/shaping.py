@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.jit import kernel
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import EVENTS
 
@@ -49,5 +50,31 @@ class EventBonus:
 
     def __call__(self, events: NDArray[np.float32], reward: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the training reward (N, A) for events (N, A, E) and canonical reward (N, A)."""
-        shaped: NDArray[np.float64] = reward + np.einsum("nae,ae->na", events, self._events) + self._step
+        shaped = reward + self._step
+        _add_bonus(events, self._events, shaped)
         return shaped
+
+
+@kernel
+def _add_bonus(events: NDArray[np.float32], weights: NDArray[np.float64], reward: NDArray[np.float64]) -> None:
+    for n in range(events.shape[0]):
+        for a in range(events.shape[1]):
+            for e in range(events.shape[2]):
+                reward[n, a] += events[n, a, e] * weights[a, e]
+
+
+@kernel
+def add_up(
+    reward: NDArray[np.float64],
+    events: NDArray[np.float32],
+    returns: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    length: NDArray[np.int32],
+) -> None:
+    """Add one step's rewards (N, A) and events (N, A, E) to returns and counts, and 1 to each length (N,)."""
+    for n in range(reward.shape[0]):
+        length[n] += 1
+        for a in range(reward.shape[1]):
+            returns[n, a] += reward[n, a]
+            for e in range(events.shape[2]):
+                counts[n, a, e] += events[n, a, e]

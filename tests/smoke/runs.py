@@ -16,7 +16,7 @@ TINY = [
     "train.checkpoint_every=2048",
     "model.hidden=[16,16]",
 ]
-NO_TIME = ("seconds", "env_steps_per_s", "timing/sample_s", "timing/learn_s", "timing/sync_s", "timing/other_s")
+NO_TIME = ("seconds", "env_steps_per_s")
 
 
 def tiny_run(path: Path, *overrides: str):
@@ -30,4 +30,7 @@ def rows_of(path: Path):
 
 
 def without_time(rows):
-    return [{name: value for name, value in row.items() if name not in NO_TIME} for row in rows]
+    return [
+        {name: value for name, value in row.items() if name not in NO_TIME and not name.startswith("timing/")}
+        for row in rows
+    ]

@@ -56,7 +56,10 @@ def test_the_command_trains_writes_its_folder_and_leaves_no_ray_behind(tmp_path)
 def test_a_run_says_the_same_things_as_ours(local, tmp_path):
     _, verdict, rows = local
     _, ours = tiny_run(tmp_path / "ours", "train.until=600", "seed=5")
-    assert set().union(*rows) == set().union(*ours)
+    # RLlib's env runner and learner do not tell what they spend their time on.
+    finer = {name for name in set().union(*ours) - set().union(*rows) if name.startswith("timing/")}
+    assert set().union(*rows) | finer == set().union(*ours)
+    assert "timing/engine_s" in finer
     assert all(any(matches(name, pattern) for pattern in METRICS) for row in rows for name in row)
     assert [row["policy_updates"] for row in rows] == [1, 2]
     played = [

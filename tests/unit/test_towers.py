@@ -1,4 +1,4 @@
-"""The towers' own passes are torch's, whatever the sizes, the repetitions and the threads."""
+"""The towers' own passes are torch's, whatever the sizes and the repetitions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from multigrid_rl.models import towers
 from multigrid_rl.models.registry import build
-from multigrid_rl.models.towers import MAX_WIDTH, set_tower_threads
+from multigrid_rl.models.towers import MAX_WIDTH
 
 CATEGORIES = [28] * 9 + [4, 3, 2]
 CENTRAL = [5, 6, 7]
@@ -43,13 +42,6 @@ def outcome(net, function, tokens):
     upstream = torch.randn(logits.shape, generator=generator), torch.randn(values.shape, generator=generator)
     torch.autograd.backward((logits, values), upstream)
     return [logits.detach(), values.detach(), *(weight.grad.clone() for weight in net.parameters())]
-
-
-@pytest.fixture
-def two_threads():
-    set_tower_threads(2)
-    yield
-    set_tower_threads(1)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 31, 33, 130])
@@ -87,24 +79,6 @@ def test_a_row_is_the_same_to_the_last_bit_whatever_its_neighbours():
             assert torch.equal(logits, whole[rows])
             assert torch.equal(alone, values[rows])
             assert torch.equal(net.logits(tokens[rows]), whole[rows])
-
-
-def test_two_threads_give_the_same_numbers(two_threads, monkeypatch):
-    net, tokens = network((64, 64), central=CENTRAL), tokens_of(600, CENTRAL)
-    side_by_side = outcome(net, net.forward, tokens)
-    set_tower_threads(1)
-    one_by_one = outcome(net, net.forward, tokens)
-    assert all(torch.equal(a, b) for a, b in zip(side_by_side, one_by_one, strict=True))
-
-
-def test_a_failure_in_the_second_tower_is_raised(two_threads):
-    def work(which):
-        if which == 1:
-            raise ValueError("the value tower")
-        return which
-
-    with pytest.raises(ValueError, match="the value tower"):
-        towers._both(towers.MIN_ROWS, work)
 
 
 def test_weights_that_change_in_place_are_read_anew():

@@ -1,0 +1,175 @@
+"""What more work costs: training steps a second and memory against games, env runners, agents, width and nodes.
+
+    python -m benchmarks.growth --out docs/results/bench-growth
+
+Every point is a run of ``multigrid-rl train scenario=1v1`` with one thing changed; the points of a table are measured
+alternately.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from benchmarks.machine import describe
+from benchmarks.measure import BenchmarkError, Run, alternate, spread, train_once
+from benchmarks.tables import Report, add_common, range_of, table
+from multigrid_rl.schema import available_cpus
+
+GAMES = (16, 64, 256, 1024, 4096)
+WIDTHS = (32, 64, 128, 256, 512)
+NODES = (1, 2)
+STEPS, MINIBATCH = 16, 1024
+KIB_PER_MIB = 1024
+RUN_STEPS = 262_144
+
+
+class Point(NamedTuple):
+    """One row of a table: a run, and how many agents learn in it."""
+
+    overrides: tuple[str, ...]
+    batch: int = 4096
+    agents: int = 1
+    program: tuple[str, ...] = ()
+
+
+def games_points() -> dict[str, Point]:
+    """Games side by side; the batch grows with them."""
+    return {
+        f"{games:,} games": Point(
+            (f"train.num_envs={games}", f"train.minibatch_size={min(MINIBATCH, games * STEPS)}"), games * STEPS
+        )
+        for games in GAMES
+    }
+
+
+def runner_points() -> dict[str, Point]:
+    """Env runners: the driver itself, or remote Ray actors that share the games."""
+    counts = [count for count in (0, 1, 2, 4, 8) if count <= available_cpus()]
+    return {f"{count} env runners": Point((f"cluster.num_env_runners={count}",)) for count in counts}
+
+
+def agent_points() -> dict[str, Point]:
+    """Agents that learn, each with a network of its own."""
+    both = ("scenario.seats.blue_0=learn",)
+    team = ("scenario=2v2", "scheme=dtde", "train.epochs=4")
+    four = (*team, "scenario.seats.blue_0=learn", "scenario.seats.blue_1=learn")
+    return {
+        "1v1, one seat": Point(()),
+        "1v1, both seats": Point(both, agents=2),
+        "2v2, one team": Point(team, agents=2),
+        "2v2, both teams": Point(four, agents=4),
+    }
+
+
+def width_points() -> dict[str, Point]:
+    """Units of each of two layers, in both towers."""
+    return {f"2 x {width} units": Point((f"model.hidden=[{width},{width}]",)) for width in WIDTHS}
+
+
+def node_points() -> dict[str, Point]:
+    """Two env runners on one node, and on a node each, of a cluster on this machine."""
+    two = ("cluster.num_env_runners=2",)
+    return {
+        f"{nodes} node(s)": Point(two, program=(sys.executable, "-m", "benchmarks.nodes", str(nodes)))
+        for nodes in NODES
+        if available_cpus() >= max(NODES)
+    }
+
+
+TABLES = {
+    "games": ("Games side by side", games_points),
+    "runners": ("Env runners", runner_points),
+    "agents": ("Agents that learn", agent_points),
+    "width": ("Network width", width_points),
+    "nodes": ("Nodes of a local cluster, two env runners", node_points),
+}
+NOTES = {
+    "games": f"{STEPS} steps of every game a batch, minibatches of {MINIBATCH} or the whole batch if that is smaller.",
+    "runners": "256 games over all of them; each remote one is a process with one torch thread.",
+    "agents": "Trained agent steps a second are environment steps times the agents that learn.",
+    "width": "",
+    "nodes": "Each node is a raylet with its share of the cores and an object store of its own.",
+}
+
+
+def overrides_of(point: Point, options: argparse.Namespace) -> list[str]:
+    """The run of one point: so many environment steps, but at least some iterations after the warm-up."""
+    until = max(options.steps, (options.warmup + options.least) * point.batch)
+    scenario = [] if any(part.startswith("scenario=") for part in point.overrides) else ["scenario=1v1"]
+    length = [f"train.until={until}", "train.stop_when_held=false", f"train.checkpoint_every={until + point.batch}"]
+    return [*scenario, *point.overrides, *length]
+
+
+def one_table(report: Report, name: str, options: argparse.Namespace) -> None:
+    """Measure the points of one table alternately."""
+    heading, make = TABLES[name]
+    points = make()
+    if options.quick:
+        points = {key: points[key] for key in list(points)[-1:]}
+    plans = {key: (overrides_of(point, options), point.program) for key, point in points.items()}
+    runs: dict[str, list[Run]] = alternate(
+        {key: partial(train_once, overrides, program=program) for key, (overrides, program) in plans.items()},
+        options.rounds,
+    )
+    rows: list[list[Any]] = []
+    data: list[dict[str, Any]] = []
+    for key, its in runs.items():
+        speed = spread([run.speed(options.warmup) for run in its])
+        driver = spread([run.peak.driver_mib for run in its]).median
+        # Looking at all processes takes time from them: a run of its own.
+        tree = train_once(plans[key][0], program=plans[key][1], whole_tree=True).peak.tree_mib
+        agents = points[key].agents
+        rows.append([key, speed.median, range_of(speed), agents * speed.median, driver, tree])
+        data.append({"point": key, "overrides": plans[key][0], "agents": agents, "env_steps_per_s": speed._asdict()})
+        data[-1] |= {"driver_peak_mib": driver, "tree_peak_mib": tree}
+    report.result[f"{name}_env_steps_per_s"] = {row["point"]: round(row["env_steps_per_s"]["median"]) for row in data}
+    heads = ["1v1", "env steps/s", "min to max", "trained agent steps/s", "driver's peak, MiB", "whole tree's"]
+    lines = [*table(heads, rows), "", *([NOTES[name]] if NOTES[name] else [])]
+    if name == "games" and len(rows) > 1:
+        kib = kib_per_game([(games, row[-2]) for games, row in zip(GAMES, rows, strict=True)])
+        report.result["driver_kib_per_game"] = round(kib, 1)
+        lines.append(
+            f"Memory: {kib:.0f} KiB for each game more ({STEPS} steps of it in the batch, and their gradients)."
+        )
+    report.section(heading, lines, data)
+
+
+def kib_per_game(sizes: Sequence[tuple[int, float]]) -> float:
+    """KiB for each game more, from (games, MiB) of the smallest and the largest run."""
+    (few, small), (many, large) = sizes[0], sizes[-1]
+    return (large - small) * KIB_PER_MIB / (many - few)
+
+
+def parsed() -> argparse.Namespace:
+    """Options, with the sizes that follow from ``--quick``."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_common(parser)
+    parser.add_argument("--only", nargs="+", choices=list(TABLES), default=list(TABLES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=RUN_STEPS, help="environment steps of a run")
+    options = parser.parse_args()
+    options.warmup, options.least = 3, 5
+    if options.quick:
+        options.rounds, options.steps, options.warmup, options.least = 1, 1, 1, 2
+    return options
+
+
+def main() -> None:
+    """Measure, print tables, end with one line of JSON."""
+    options = parsed()
+    result: dict[str, Any] = {}
+    report = Report("What more work costs", describe(quick=options.quick), result)
+    try:
+        for name in options.only:
+            one_table(report, name, options)
+    except BenchmarkError as error:
+        sys.exit(f"benchmarks: {error}")
+    report.write(options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""How everything here is measured: in alternating rounds, with median and spread; training through the command line.
+
+A training run is a process of its own, as a user starts it, in a temporary folder; its speed is read from the rows that
+it wrote itself, without those of the warm-up.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from benchmarks.memory import MemoryWatch, Peak
+
+T = TypeVar("T")
+#: A run that says nothing new for so long is stuck.
+RUN_LIMIT_S = 1800.0
+#: How long a run may take to end itself once it was asked to.
+GRACE_S = 30.0
+
+
+class BenchmarkError(RuntimeError):
+    """What cannot be measured; the message is one line."""
+
+
+class Spread(NamedTuple):
+    """Median, smallest and largest of some rounds."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and range of at least one value."""
+    return Spread(statistics.median(values), min(values), max(values), len(values))
+
+
+def order_of(names: Sequence[str], number: int) -> list[str]:
+    """Order of round ``number``: every second one backwards, so that a machine that slows down favours nobody."""
+    return list(reversed(names)) if number % 2 else list(names)
+
+
+def alternate(measures: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+    """Results of every measure, one a round; all of them once in each round."""
+    results: dict[str, list[T]] = {name: [] for name in measures}
+    for number in range(rounds):
+        for name in order_of(list(measures), number):
+            results[name].append(measures[name]())
+    return results
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Ours over theirs, round by round: what both sides of a round share cancels out."""
+    return [mine / its for mine, its in zip(ours, theirs, strict=True)]
+
+
+class Run(NamedTuple):
+    """One finished training run."""
+
+    rows: list[dict[str, Any]]
+    verdict: dict[str, Any]
+    process_s: float  # wall time of the whole process
+    peak: Peak
+
+    def speed(self, warmup: int) -> float:
+        """Environment steps a second after the first ``warmup`` iterations."""
+        return speed_of(self.rows, warmup)
+
+
+def train_once(
+    overrides: Sequence[str], *, program: Sequence[str] = (), whole_tree: bool = False, limit: float = RUN_LIMIT_S
+) -> Run:
+    """Run ``multigrid-rl train`` (or ``program``, which takes the same overrides) to its end.
+
+    Args:
+        overrides: of the configuration, without ``run_dir``.
+        program: command line in place of ``multigrid-rl train``.
+        whole_tree: watch the memory of all its processes, not of the driver alone; costs it a little speed.
+        limit: seconds after which it is ended.
+
+    Raises:
+        BenchmarkError: the run failed, or took too long.
+    """
+    command = list(program) or [str(Path(sys.executable).parent / "multigrid-rl"), "train"]
+    with tempfile.TemporaryDirectory(prefix="multigrid-rl-bench-") as folder:
+        path = Path(folder) / "run"
+        peak, seconds = _ended_well([*command, *overrides, f"run_dir={path}"], whole_tree, limit)
+        verdict: dict[str, Any] = json.loads((path / "verdict.json").read_text(encoding="utf-8"))
+        return Run(read_rows(path / "metrics.jsonl"), verdict, seconds, peak)
+
+
+def _ended_well(command: list[str], whole_tree: bool, limit: float) -> tuple[Peak, float]:
+    began = time.perf_counter()
+    shown = " ".join(part for part in command[1:] if not part.startswith("run_dir="))  # it may stand in a report
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        try:
+            with MemoryWatch(process.pid, whole_tree=whole_tree) as watch:
+                status = process.wait(limit)
+        except subprocess.TimeoutExpired as error:
+            raise BenchmarkError(f"{shown}: took longer than {limit:.0f} s") from error
+        finally:
+            end(process)
+        if status != 0:
+            errors.seek(0)
+            said = [line.strip() for line in errors if line.strip()]
+            raise BenchmarkError(f"{shown}: status {status}: {said[-1] if said else 'nothing said'}")
+        return watch.peak, time.perf_counter() - began
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Ask a process that still runs to end, then make it: Ray's processes go with their driver if it may end itself."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a ``metrics.jsonl``."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def speed_of(rows: Sequence[Mapping[str, Any]], warmup: int) -> float:
+    """Environment steps a second from the end of iteration ``warmup`` to the end of the last, whatever lay between.
+
+    Raises:
+        BenchmarkError: no iteration is left after the warm-up.
+    """
+    if not 0 < warmup < len(rows):
+        raise BenchmarkError(
+            f"{len(rows)} iterations are too few for a warm-up of {warmup}; allowed is 1 and more left"
+        )
+    first, last = rows[warmup - 1], rows[-1]
+    return float(last["env_steps"] - first["env_steps"]) / float(last["seconds"] - first["seconds"])
+
+
+class Part(NamedTuple):
+    """One ``timing`` column of a run."""
+
+    median_s: float
+    share: float  # of the iteration
+
+
+PREFIX, SUFFIX = "timing/", "_s"
+
+
+def timing_parts(rows: Sequence[Mapping[str, Any]], warmup: int) -> dict[str, Part]:
+    """Every ``timing/<part>_s`` column that the rows have: its median, and its share of all iterations' time."""
+    kept = rows[warmup:]
+    whole = float(rows[-1]["seconds"] - rows[warmup - 1]["seconds"]) if warmup else float(rows[-1]["seconds"])
+    names = dict.fromkeys(name for row in kept for name in row if name.startswith(PREFIX) and name.endswith(SUFFIX))
+    parts = {}
+    for name in names:
+        values = [float(row[name]) for row in kept if row.get(name) is not None]
+        parts[name.removeprefix(PREFIX).removesuffix(SUFFIX)] = Part(statistics.median(values), sum(values) / whole)
+    return parts
+
+
+def overhead_share(rows: Sequence[Mapping[str, Any]], warmup: int) -> float | None:
+    """Median of ``timing/overhead_share``; ``None`` where the run does not tell it."""
+    values = [row["timing/overhead_share"] for row in rows[warmup:] if row.get("timing/overhead_share") is not None]
+    return float(statistics.median(values)) if values else None
+
+
+class Peers:
+    """The environment of ``make bench-setup``, which holds what we compare with.
+
+    Raises:
+        BenchmarkError: it is not there, or has no Stable-Baselines3.
+    """
+
+    def __init__(self, venv: Path) -> None:
+        self.python = venv / "bin" / "python"
+        probe = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('stable_baselines3') else 1)"
+        there = self.python.exists() and subprocess.run([self.python, "-c", probe], check=False).returncode == 0
+        if not there:
+            raise BenchmarkError(f"no Stable-Baselines3 in {venv}: run make bench-setup, or leave it out: --skip-peers")
+
+    def run(self, module: str, arguments: Sequence[str], limit: float = RUN_LIMIT_S) -> dict[str, Any]:
+        """Run a module of ``benchmarks.peers`` there and return the JSON of its last line.
+
+        Raises:
+            BenchmarkError: it failed, or took too long.
+        """
+        command = [str(self.python), "-m", f"benchmarks.peers.{module}", *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise BenchmarkError(f"{' '.join(command[1:])}: took longer than {limit:.0f} s") from error
+        if done.returncode != 0:
+            said = done.stderr.strip().splitlines() or ["nothing said"]
+            raise BenchmarkError(f"{' '.join(command[1:])}: status {done.returncode}: {said[-1]}")
+        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return told

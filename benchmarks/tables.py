@@ -1,0 +1,110 @@
+"""Reports: Markdown for readers, JSON for programs, both from the same values."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Spread
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """Lines of a Markdown table; the first column is text, the others are numbers."""
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "--:|" * (len(heads) - 1)]
+    return lines + ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return figure(value)
+
+
+def figure(value: float) -> str:
+    """A number as one reads it: three digits, thousands apart."""
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.{2 if abs(value) >= 1 else 3}f}"
+
+
+def range_of(spread: Spread) -> str:
+    """Smallest to largest."""
+    return f"{figure(spread.low)} to {figure(spread.high)}"
+
+
+@dataclass
+class Report:
+    """One command's results; sections are added as they are measured and printed at once."""
+
+    title: str
+    machine: dict[str, Any]
+    result: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+    def section(self, heading: str, lines: Sequence[str], data: Any) -> None:
+        """Add one section; ``data`` is what the JSON says of it."""
+        block = ["", f"## {heading}", "", *lines]
+        print("\n".join(block), flush=True)
+        self.lines += block
+        self.data[heading] = data
+
+    def markdown(self, command: str) -> str:
+        """The page."""
+        told = [f"# {self.title}", "", f"`{command}`", "", *machine_lines(self.machine), *self.lines]
+        return "\n".join([*told, "", "Overall, the last line that the command prints:", "", *self._overall(), ""])
+
+    def _overall(self) -> list[str]:
+        return ["```json", json.dumps(self.result), "```"]
+
+    def write(self, out: Path | None) -> None:
+        """Write ``out``.md and ``out``.json if asked to, and print the overall result as the last line."""
+        if out is not None:
+            command = command_line()
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.with_suffix(".md").write_text(self.markdown(command), encoding="utf-8")
+            told = {"command": command, "machine": self.machine, "result": self.result, "sections": self.data}
+            out.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        print(json.dumps(self.result), flush=True)
+
+
+def machine_lines(machine: dict[str, Any]) -> list[str]:
+    """The machine section of a page."""
+    numbers = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    free = (
+        f"{'**busy**' if machine['busy'] else 'free'} at the start (others used "
+        f"{machine['cores_used_by_others_at_start']:.1f} cores, load average {machine['load_average_at_start']:.2f})"
+    )
+    rows = [
+        [f"{row['threads']:.0f} thread(s)", row["gemm_network_gflops"], row["gemm_large_gflops"], row["copy_gb_s"]]
+        for row in machine["limits"]
+    ]
+    return [
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']} "
+        f"({machine['architecture']}), {free}.",
+        f"Commit {machine['commit']}. Versions: {numbers}.",
+        "",
+        "What the machine's arithmetic allows (torch, float32):",
+        "",
+        *table(["", "GFLOP/s at 1024x64x64", "GFLOP/s at 2048^3", "memory copied, GB/s read and written"], rows),
+    ]
+
+
+def command_line() -> str:
+    """The command as one types it in the project's folder."""
+    module = Path(sys.argv[0]).stem
+    return shlex.join(["python", "-m", f"benchmarks.{module}", *sys.argv[1:]])
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Options that every benchmark has."""
+    parser.add_argument("--out", type=Path, help="write PATH.md and PATH.json, for example docs/results/bench-world")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: everything once and short; means nothing")

@@ -1,0 +1,271 @@
+"""Speed of training against what one would take instead. ``make bench``; the last line printed is JSON.
+
+    python -m benchmarks.training --out docs/results/bench-training
+    python -m benchmarks.training --only stock held        # some of the sections; what they do not tell is null
+
+Every run is a process of its own with the command line that users have. Both sides of a pair use the same scenario,
+network, batch, epochs and minibatch, and are measured alternately. Peers are tuned first; the sweep is part of the
+report. Numbers measured elsewhere are quoted as such and stand in no ratio of the last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import tuning
+from benchmarks.machine import describe, flops_per_env_step, table_bytes_per_env_step
+from benchmarks.measure import (
+    BenchmarkError,
+    Peers,
+    Run,
+    alternate,
+    overhead_share,
+    ratios,
+    spread,
+    timing_parts,
+    train_once,
+)
+from benchmarks.tables import Report, add_common, range_of, table
+from benchmarks.tuning import BATCH, EPOCHS, MINIBATCH, Setting, Trial, fixed, label
+
+ONE_SEAT = ["scenario=1v1"]
+BOTH_SEATS = ["scenario=1v1", "scenario.seats.blue_0=learn"]
+ALONE = ["scenario=single"]
+WARMUP = 5
+#: The default network of 1v1, for what the machine's arithmetic allows.
+TOKENS, WIDTH, ACTIONS = 27, 64, 7
+KEYS = (
+    "env_steps_per_s",
+    "ratio_to_stock_rllib",
+    "ratio_to_sb3",
+    "agent_steps_per_s_both_learning",
+    "seconds_to_held",
+    "peak_rss_mib",
+    "overhead_share",
+)
+#: Measured elsewhere, on other machines: no ratio of ours is made of them.
+ELSEWHERE = (
+    ("CleanRL PPO, 8 games", "3,200 env steps/s"),
+    ("CleanRL PPO, 64 games", "8,300 env steps/s"),
+    ("Stable-Baselines3 PPO", "4,700 to 8,600 env steps/s"),
+    ("RLlib's own PPO, default to best", "420 to 2,600 env steps/s"),
+    ("JaxMARL IPPO, jitted, Overcooked, both agents learn", "28,000 env steps/s = 56,000 trained agent steps/s"),
+)
+PEAK_TARGET_MIB = 1536
+
+
+def speed(report: Report, options: argparse.Namespace) -> None:
+    """The default recipe of 1v1 and the same with both seats learning; where the default's time goes."""
+    runs = alternate(
+        {
+            "one seat learns": partial(train_once, [*ONE_SEAT, *fixed(options.iterations)]),
+            "both seats learn": partial(train_once, [*BOTH_SEATS, *fixed(options.iterations)]),
+        },
+        options.rounds,
+    )
+    speeds = {name: [run.speed(options.warmup) for run in its] for name, its in runs.items()}
+    one, both = (spread(values) for values in speeds.values())
+    report.result["env_steps_per_s"] = round(one.median)
+    report.result["agent_steps_per_s_both_learning"] = round(2 * both.median)
+    heads = ["1v1, default recipe", "env steps/s", "min to max", "trained agent steps/s"]
+    rows = [
+        ["one seat learns", one.median, range_of(one), one.median],
+        ["both seats learn", both.median, range_of(both), 2 * both.median],
+    ]
+    lines = [*table(heads, rows), "", *allowed(report.machine, one.median)]
+    lines += ["", "Measured elsewhere, on other machines:", ""]
+    lines += table(["measured elsewhere", "speed"], ELSEWHERE)
+    report.section("Speed of training", lines, speeds)
+    where_time_goes(report, runs["one seat learns"], options.warmup)
+
+
+def allowed(machine: dict[str, Any], reached: float) -> list[str]:
+    """What one core's matrix products and memory allow for the learner's network, and the share that is reached."""
+    flops = flops_per_env_step((WIDTH, WIDTH), ACTIONS, EPOCHS)
+    row_bytes = table_bytes_per_env_step(TOKENS, WIDTH, EPOCHS)
+    row = machine["limits"][0]
+    products, memory = row["gemm_network_gflops"] * 1e9 / flops, row["copy_gb_s"] * 1e9 / row_bytes
+    return [
+        f"A step that is played once and learned {EPOCHS} times needs {flops / 1e3:,.0f} thousand floating point",
+        f"operations in matrix products: with nothing else to do, one thread of this machine could do {products:,.0f} "
+        f"such steps a second; {reached / products:.0%} of that is reached.",
+        f"The first layer's table rows, {row_bytes / 1e3:,.0f} kB a step, would come {memory:,.0f} times a second from "
+        "main memory; they stay in the cache.",
+    ]
+
+
+def where_time_goes(report: Report, runs: list[Run], warmup: int) -> None:
+    """Every ``timing/*`` column of the default run, over its rounds."""
+    parts = [timing_parts(run.rows, warmup) for run in runs]
+    lines, data = [], {}
+    for name in parts[0]:
+        seconds, share = (spread([row[name][k] for row in parts if name in row]) for k in range(2))
+        lines.append([name, 1e3 * seconds.median, f"{share.median:.1%}", f"{share.low:.1%} to {share.high:.1%}"])
+        data[name] = {"median_s": seconds.median, "share": share.median}
+    told = [known for run in runs if (known := overhead_share(run.rows, warmup)) is not None]
+    report.result["overhead_share"] = round(spread(told).median, 4) if told else None
+    note = "Share: of the time of all iterations. A part may hold others, so shares need not add up to 100 %."
+    heads = ["part", "median, ms", "share of iteration", "min to max"]
+    report.section("Where the time goes", [*table(heads, lines), "", note], data)
+
+
+def tuned(
+    report: Report, options: argparse.Namespace, name: str, settings: list[Setting], measure: Callable[[Setting], float]
+) -> Setting:
+    """The best setting of a peer, out of a sweep made now or read from an earlier report."""
+    heading = f"Tuning {name}"
+    earlier = {} if options.sweeps is None else json.loads(options.sweeps.read_text(encoding="utf-8"))
+    if heading in earlier.get("sections", {}):
+        trials = [Trial(**row) for row in earlier["sections"][heading]]
+        told = f"Swept earlier ({options.sweeps.name}, commit {earlier['machine']['commit']}); one run each."
+    else:
+        print(f"tuning {name}: {len(settings)} settings and more", flush=True)
+        trials = tuning.sweep(settings, measure)
+        told = "One run each; then the three best once more, with one and with two torch threads in the learner."
+    best = tuning.best_of(trials)
+    rows = [[label(trial.setting), trial.env_steps_per_s or trial.failure] for trial in trials]
+    report.section(heading, [*table(["setting", "env steps/s"], rows), "", told], [t._asdict() for t in trials])
+    return best
+
+
+def versus(
+    report: Report, options: argparse.Namespace, peer: str, ours: list[str], theirs: Callable[[], float], how: str
+) -> float:
+    """One pair, measured alternately; returns the median ratio."""
+    mine = partial(_speed, [*ours, *fixed(options.iterations)], options.warmup)
+    pair: dict[str, Callable[[], float]] = {"ours": mine, "theirs": theirs}
+    rows = alternate(pair, options.rounds)
+    ratio = spread(ratios(rows["ours"], rows["theirs"]))
+    lines = [
+        [name, spread(values).median, range_of(spread(values))]
+        for name, values in zip(("multigrid-rl", peer), rows.values(), strict=True)
+    ]
+    lines.append(["ratio, round by round", ratio.median, range_of(ratio)])
+    note = (
+        f"{' '.join(ours)}, {BATCH} steps a batch, {EPOCHS} epochs, minibatches of {MINIBATCH}, tanh 64-64 in two "
+        f"towers on one-hot tokens, {options.rounds} alternating rounds. Ours: the default recipe, the driver samples "
+        f"256 games, one torch thread. {peer}: {how}."
+    )
+    report.section(f"Against {peer}", [*table(["", "env steps/s", "min to max"], lines), "", note], rows)
+    return round(ratio.median, 2)
+
+
+def _speed(overrides: list[str], warmup: int) -> float:
+    return train_once(overrides).speed(warmup)
+
+
+def stock(report: Report, options: argparse.Namespace) -> None:
+    """Against RLlib's own PPO on a plain MultiAgentEnv, 1v1."""
+    measure = partial(tuning.stock_speed, iterations=options.peer_iterations)
+    best = tuned(report, options, "RLlib's own PPO", tuning.stock_settings(quick=options.quick), measure)
+    how = f"`train.runner=stock`, the best of the sweep ({label(best)}; env runners have one thread each)"
+    theirs = partial(measure, best)
+    report.result["ratio_to_stock_rllib"] = versus(report, options, "RLlib's own PPO", ONE_SEAT, theirs, how)
+
+
+def sb3(report: Report, options: argparse.Namespace) -> None:
+    """Against Stable-Baselines3's PPO on the Gymnasium face of ``single``."""
+    if options.skip_peers:
+        return
+    measure = partial(_sb3_speed, Peers(options.peers), options.peer_iterations)
+    best = tuned(report, options, "Stable-Baselines3", tuning.sb3_settings(quick=options.quick), measure)
+    how = f"in its own environment, the best of the sweep ({label(best)}), its monitor and vector environments"
+    theirs = partial(measure, best)
+    report.result["ratio_to_sb3"] = versus(report, options, "Stable-Baselines3", ALONE, theirs, how)
+
+
+def _sb3_speed(peers: Peers, iterations: int, setting: Setting) -> float:
+    return tuning.sb3_speed(peers, setting, iterations, "single")
+
+
+def held(report: Report, options: argparse.Namespace) -> None:
+    """Seconds until the default recipe of 1v1 holds all gates."""
+    rows, data = [], []
+    for seed in options.seeds:
+        run = train_once([*ONE_SEAT, f"seed={seed}", *([] if not options.quick else fixed(3))])
+        verdict = run.verdict
+        steps, seconds = (verdict[key] if verdict["held"] else None for key in ("env_steps_to_held", "seconds_to_held"))
+        rows.append([f"seed {seed}", steps, seconds, verdict["seconds"], run.process_s])
+        data.append({"seed": seed, "env_steps": steps, "seconds": seconds, "process_s": run.process_s})
+    known = [row["seconds"] for row in data if row["seconds"] is not None]
+    report.result["seconds_to_held"] = round(spread(known).median, 2) if len(known) == len(data) else None
+    heads = [
+        "1v1, default recipe",
+        "env steps to held",
+        "seconds to held",
+        "seconds of training",
+        "seconds of the process",
+    ]
+    note = "Seconds to held: by the run's own clock. Process: with imports, Ray's start and end, kernels, checkpoint."
+    report.section("Seconds until all gates are held", [*table(heads, rows), "", note], data)
+
+
+def memory(report: Report, options: argparse.Namespace) -> None:
+    """Peak memory of the default run: the driver, and everything it started."""
+    iterations = [] if not options.quick else fixed(10)
+    peaks = [train_once([*ONE_SEAT, *iterations], whole_tree=True).peak for _ in range(options.rounds)]
+    tree, driver = spread([peak.tree_mib or 0.0 for peak in peaks]), spread([peak.driver_mib for peak in peaks])
+    largest = max(peaks, key=lambda peak: peak.tree_mib or 0.0)
+    report.result["peak_rss_mib"] = round(tree.median)
+    report.result["peak_rss_driver_mib"] = round(driver.median)
+    rows: list[list[Any]] = [
+        ["driver alone, resident", driver.median, range_of(driver)],
+        ["driver and all it started, proportional", tree.median, range_of(tree)],
+    ]
+    rows += [
+        [f"of which {name}", size, None] for name, size in sorted(largest.parts_mib.items(), key=lambda item: -item[1])
+    ]
+    met = "reached" if tree.median < PEAK_TARGET_MIB else "NOT reached"
+    note = (
+        f"1v1 until its gates are held. Target: under {PEAK_TARGET_MIB:,} MiB ({met}). A page that n processes share "
+        "counts 1/n for each of them, so the sum counts every page once."
+    )
+    data = [peak._asdict() for peak in peaks]
+    report.section("Peak memory", [*table(["MiB", "median", "min to max"], rows), "", note], data)
+
+
+SECTIONS = {"speed": speed, "stock": stock, "sb3": sb3, "held": held, "memory": memory}
+
+
+def parsed() -> argparse.Namespace:
+    """Options, with the sizes that follow from ``--quick``."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_common(parser)
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the runs until gates are held")
+    parser.add_argument("--iterations", type=int, default=100, help="of our runs; those of peers are slower and fewer")
+    parser.add_argument("--peer-iterations", type=int, default=8)
+    parser.add_argument("--peers", type=Path, default=Path(".venv-bench"), help="what make bench-setup made")
+    parser.add_argument("--skip-peers", action="store_true", help="leave Stable-Baselines3 out; its ratio is null")
+    parser.add_argument("--sweeps", type=Path, help="take the peers' best settings from an earlier report's JSON")
+    options = parser.parse_args()
+    options.warmup = WARMUP
+    if options.quick:
+        options.rounds, options.iterations, options.peer_iterations = 1, 8, tuning.PEER_WARMUP + 1
+        options.warmup, options.seeds = 2, [0]
+    return options
+
+
+def main() -> None:
+    """Measure, print tables, end with one line of JSON."""
+    options = parsed()
+    try:
+        if "sb3" in options.only and not options.skip_peers:
+            Peers(options.peers)  # better now than after a quarter of an hour
+        report = Report("Speed of training", describe(quick=options.quick), dict.fromkeys(KEYS))
+        for name in options.only:
+            SECTIONS[name](report, options)
+    except BenchmarkError as error:
+        sys.exit(f"benchmarks: {error}")
+    report.write(options.out)
+
+
+if __name__ == "__main__":
+    main()

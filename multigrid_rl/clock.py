@@ -1,0 +1,28 @@
+"""Where the time of an iteration goes."""
+
+from __future__ import annotations
+
+import time
+
+
+class Clock:
+    """Adds up seconds by part: ``begin``, then ``lap`` after each part."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def begin(self) -> None:
+        """What went before belongs to no part."""
+        self._since = time.perf_counter()
+
+    def lap(self, part: str) -> None:
+        """What went since the last mark belongs to ``part``."""
+        now = time.perf_counter()
+        self._seconds[part] = self._seconds.get(part, 0.0) + now - self._since
+        self._since = now
+
+    def drain(self) -> dict[str, float]:
+        """Seconds by part since the last call."""
+        seconds, self._seconds = self._seconds, {}
+        return seconds
