@@ -83,6 +83,8 @@ def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Pat
     who = (
         "the driver process, 0 env runners" if runners == 0 else f"{runners} remote env runner(s), 1 torch thread each"
     )
+    if train.runner == "stock":
+        who = f"RLlib's own env runner in {who}"
     lines.append(
         f"sampling: {who}; {train.num_envs} games x {train.num_steps} steps = {train.batch_size} steps a batch"
     )

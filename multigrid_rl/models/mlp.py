@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from multigrid_rl.models.table import first_rows, sum_of_rows
@@ -74,14 +76,14 @@ class MLPActorCritic(nn.Module):
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
-        if self._fused(tokens):
+        if self._fused():
             flat = self._flat()
             return actor_critic(self._ready(flat), flat, tokens)
         return self.reference(tokens)
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Logits (B, K) alone, for a player: without gradients, and without the value tower."""
-        if self._fused(tokens):
+        if self._fused():
             return policy(self._ready(self._flat()), tokens)
         return self.reference(tokens)[0]
 
@@ -94,9 +96,9 @@ class MLPActorCritic(nn.Module):
         values: Tensor = self.value(critic)
         return self.policy(features[:, : self.width]), values.squeeze(-1)
 
-    def start(self, tokens: Tensor) -> Pass | None:
+    def start(self, tokens: NDArray[Any]) -> Pass | None:
         """A pass over tokens (B, D) whose gradients can be taken without torch's graph; ``None`` if it needs torch."""
-        return Pass(self._ready(self._flat()), tokens.contiguous().numpy()) if self._fused(tokens) else None
+        return Pass(self._ready(self._flat()), np.ascontiguousarray(tokens)) if self._fused() else None
 
     def weight_gradients(self) -> list[Tensor | None]:
         """Where :class:`~multigrid_rl.models.towers.Pass` adds its gradients."""
@@ -112,8 +114,8 @@ class MLPActorCritic(nn.Module):
             self._towers = Towers(layout, flat)
         return self._towers
 
-    def _fused(self, tokens: Tensor) -> bool:
-        return tokens.device.type == "cpu" and self.widest <= MAX_WIDTH
+    def _fused(self) -> bool:
+        return self.widest <= MAX_WIDTH and self.table.device.type == "cpu"
 
 
 def _tower(hidden: Sequence[int], outputs: int, activation: type[nn.Module]) -> nn.Sequential:

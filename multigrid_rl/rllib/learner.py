@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ _PER_STEP = (
     Columns.ACTIONS, Columns.ACTION_LOGP, Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS, ALIVE,
 )  # fmt: skip
 Array = NDArray[np.int64]
+#: Minibatches that are cut in one go.
+_TOGETHER = 4
 
 
 def minibatches(
@@ -110,10 +113,18 @@ class CategoricalPPOLearner(PPOTorchLearner):
             for module, part in data.batch.policy_batches.items()
         }
         rows = {module: len(part[Columns.OBS]) for module, part in columns.items()}
+        size = minibatch_size or max(rows.values())
+        chosen = minibatches(rows, num_epochs, size, self._rng)
         self.clock.begin()
-        for chosen in minibatches(rows, num_epochs, minibatch_size or max(rows.values()), self._rng):
-            for module, part in columns.items():
-                self._step(module, {name: column.take(chosen[module], axis=0) for name, column in part.items()})
+        while some := list(islice(chosen, _TOGETHER)):
+            order = {module: np.concatenate([numbers[module] for numbers in some]) for module in columns}
+            taken = {
+                module: {name: column.take(order[module], axis=0) for name, column in part.items()}
+                for module, part in columns.items()
+            }
+            for first in range(0, len(some) * size, size):
+                for module, part in taken.items():
+                    self._step(module, {name: column[first : first + size] for name, column in part.items()})
         self.after_gradient_based_update(timesteps=timesteps or {})
         told = {module: {name: float(value) for name, value in self._newest[module].items()} for module in columns}
         return {**told, SECONDS: {"loss": 0.0, **self.clock.drain()}}
@@ -122,9 +133,9 @@ class CategoricalPPOLearner(PPOTorchLearner):
         flat = self._flat[module_id]
         flat.gradient.zero_()
         self.clock.lap("minibatch")
-        tensors = {name: torch.as_tensor(column, device=self._device) for name, column in minibatch.items()}
-        passed = self._module[module_id].start(tensors)
+        passed = self._module[module_id].start(minibatch[Columns.OBS])
         if passed is None:
+            tensors = {name: torch.as_tensor(column, device=self._device) for name, column in minibatch.items()}
             fwd_out = self._module[module_id]._forward_train(tensors)
             self.compute_losses(fwd_out={module_id: fwd_out}, batch={module_id: tensors})[module_id].backward()
             self.clock.lap("network")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
+from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
@@ -43,10 +44,10 @@ class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
         # RLlib would walk through all layers to switch dropout on; there is none.
         return self._forward(batch, **kwargs)
 
-    def start(self, batch: dict[str, Any]) -> Pass | None:
-        """The network's own pass with its own way back, where it has one (see :mod:`~multigrid_rl.models.towers`)."""
+    def start(self, tokens: NDArray[Any]) -> Pass | None:
+        """The network's own pass over tokens (B, D), with its own way back; ``None``: it leaves that to torch."""
         own = getattr(self.net, "start", None)
-        return None if own is None else own(batch[Columns.OBS])
+        return None if own is None else own(tokens)
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> Tensor:
         """Values, one for each step of the batch."""

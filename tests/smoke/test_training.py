@@ -12,7 +12,7 @@ from runs import TINY, rows_of, tiny_run, without_time
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from multigrid_rl.config import MULTIGRID, compose, experiment_names
-from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.metrics import METRICS, STAGES, WORK, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.algorithm import BatchPPO, WeightsError
@@ -44,7 +44,25 @@ def test_the_run_folder_tells_its_own_story(local):
     assert provenance["versions"]["ray"] == ray.__version__
     assert provenance["opponents"][0]["sha256"] == read_card_of("blue-rookie").sha256
     assert [row["env_steps"] for row in rows] == list(range(512, 4097, 512))
-    assert list((path / "tensorboard").glob("events*"))
+    (events,) = (path / "tensorboard").glob("events*")
+    board = EventAccumulator(str(events)).Reload()
+    assert [event.step for event in board.Scalars("run/env_steps_per_s")] == [row["env_steps"] for row in rows]
+    lengths = {row["env_steps"]: row["episode_len_mean"] for row in rows if "episode_len_mean" in row}
+    told = {event.step: event.value for event in board.Scalars("run/episode_len_mean")}
+    assert told == pytest.approx(lengths)
+
+
+def test_every_row_tells_where_its_time_went(local):
+    _, _, rows = local
+    seconds = [0.0, *(row["seconds"] for row in rows)]
+    for before, after, row in zip(seconds[:-1], seconds[1:], rows, strict=True):
+        parts = {name: row[f"timing/{name}_s"] for name in (*STAGES, "other")}
+        assert min(parts.values()) >= 0
+        assert sum(parts.values()) == pytest.approx(after - before, abs=0.02)
+        sampling, learning = WORK[:3], WORK[3:]
+        assert 0 < sum(row[f"timing/{name}_s"] for name in sampling) < parts["sample"]
+        assert 0 < sum(row[f"timing/{name}_s"] for name in learning) < parts["learn"]
+        assert 0 < row["timing/overhead_share"] < 1
 
 
 def read_card_of(name):

@@ -66,7 +66,7 @@ def test_any_depth_and_width_and_both_activations(hidden, activation):
 def test_a_layer_too_wide_for_the_kernels_is_left_to_torch():
     net = network((MAX_WIDTH + 1,))
     tokens = tokens_of(4)
-    assert net.start(tokens) is None
+    assert net.start(tokens.numpy()) is None
     torch.testing.assert_close(net(tokens), net.reference(tokens))
 
 

@@ -1,0 +1,22 @@
+"""Seconds are added up by part and told once."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from multigrid_rl.clock import Clock
+
+
+def test_laps_add_up_by_part_and_what_is_before_a_beginning_belongs_to_none(monkeypatch):
+    now = iter([0.0, 10.0, 11.0, 13.0, 20.0, 24.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    clock = Clock()
+    clock.begin()
+    clock.lap("engine")
+    clock.lap("players")
+    clock.begin()
+    clock.lap("engine")
+    assert clock.drain() == {"engine": pytest.approx(5.0), "players": pytest.approx(2.0)}
+    assert clock.drain() == {}
