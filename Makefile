@@ -53,7 +53,7 @@ $(BENCH_READY): pyproject.toml constraints.txt
 	$(BENCH_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	@touch $@
 
-bench: $(READY)  ## speed of training against peers, half an hour; ARGS="--out docs/results/bench-training", "--skip-peers"
+bench: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of training against peers, half an hour; ARGS="--skip-peers" without them
 	$(BIN)/python -m benchmarks.training --peers $(BENCH_VENV) $(ARGS)
 
 bench-world: $(READY)  ## speed of the game engine, 4 minutes; the last line is JSON

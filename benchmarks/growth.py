@@ -162,13 +162,16 @@ def main() -> None:
     """Measure, print tables, end with one line of JSON."""
     options = parsed()
     result: dict[str, Any] = {}
+    failure = None
     report = Report("What more work costs", describe(quick=options.quick), result)
     try:
         for name in options.only:
             one_table(report, name, options)
     except BenchmarkError as error:
-        sys.exit(f"benchmarks: {error}")
+        failure = f"benchmarks: {error}"  # what was measured before is not lost
     report.write(options.out)
+    if failure:
+        sys.exit(failure)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from benchmarks.memory import MemoryWatch, Peak
 
 T = TypeVar("T")
-#: A run that says nothing new for so long is stuck.
+#: Seconds after which a run is ended.
 RUN_LIMIT_S = 1800.0
 #: How long a run may take to end itself once it was asked to.
 GRACE_S = 30.0

@@ -30,6 +30,8 @@ class MemoryWatch:
     """Watches process ``pid`` in a thread while the ``with`` block runs; ``peak`` holds what it saw."""
 
     def __init__(self, pid: int, *, whole_tree: bool) -> None:
+        if not PROC.exists():
+            raise OSError("memory of processes is read from /proc, which only Linux has")
         self._pid = pid
         self._whole_tree = whole_tree
         self._ended = threading.Event()

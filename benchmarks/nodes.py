@@ -1,6 +1,6 @@
 """``multigrid-rl train`` on a Ray cluster of several nodes, all of them on this machine.
 
-    python -m benchmarks.nodes 2 scenario=1v1 cluster.num_env_runners=2 --until 40960
+    python -m benchmarks.nodes 2 scenario=1v1 cluster.num_env_runners=2 train.until=40960
 
 Every node is a raylet with a share of the CPUs and an object store of its own, so what goes from one node to another
 goes through sockets, as between machines; only the wire itself is missing.

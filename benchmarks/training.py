@@ -47,6 +47,7 @@ KEYS = (
     "agent_steps_per_s_both_learning",
     "seconds_to_held",
     "peak_rss_mib",
+    "peak_rss_driver_mib",
     "overhead_share",
 )
 #: Measured elsewhere, on other machines: no ratio of ours is made of them.
@@ -256,15 +257,21 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Measure, print tables, end with one line of JSON."""
     options = parsed()
+    failure = None
     try:
         if "sb3" in options.only and not options.skip_peers:
             Peers(options.peers)  # better now than after a quarter of an hour
-        report = Report("Speed of training", describe(quick=options.quick), dict.fromkeys(KEYS))
+    except BenchmarkError as error:
+        sys.exit(f"benchmarks: {error}")
+    report = Report("Speed of training", describe(quick=options.quick), dict.fromkeys(KEYS))
+    try:
         for name in options.only:
             SECTIONS[name](report, options)
     except BenchmarkError as error:
-        sys.exit(f"benchmarks: {error}")
+        failure = f"benchmarks: {error}"  # what was measured before is not lost
     report.write(options.out)
+    if failure:
+        sys.exit(failure)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"
 
 @lru_cache(maxsize=1)
 def _sources_digest() -> str:
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(Path(__file__).read_bytes())  # it holds the compiler's options
     package = Path(__file__).parent
     for room in ("world", "models", "players", "rllib"):
         for source in sorted((package / room).glob("*.py")):

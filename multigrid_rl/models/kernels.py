@@ -232,9 +232,17 @@ def add_up(values: Floats, inverse: NDArray[np.int64], out: Floats) -> None:
 
 
 @float_kernel
-def sum_rows(tokens: NDArray[Any], first: NDArray[np.int64], table: Floats, out: Floats) -> None:
-    """Add rows ``first[d] + tokens[b, d]`` of the table (R, H), over all ``d``, to ``out[b]`` (H,)."""
+def sum_rows(tokens: NDArray[Any], first: NDArray[np.int64], table: Floats, out: Floats) -> int:
+    """Add rows ``first[d] + tokens[b, d]`` of the table (R, H), over all ``d``, to ``out[b]`` (H,).
+
+    Returns the first ``b`` with a row that the table does not have, and adds nothing then; otherwise -1.
+    """
+    for b in range(tokens.shape[0]):
+        for d in range(len(first)):
+            if tokens[b, d] < 0 or first[d] + tokens[b, d] >= table.shape[0]:
+                return b
     _sum_rows(tokens, 0, first, table, 0, (0, len(tokens)), out)
+    return -1
 
 
 @float_kernel

@@ -115,7 +115,11 @@ class MLPActorCritic(nn.Module):
         return self._towers
 
     def _fused(self) -> bool:
-        return self.widest <= MAX_WIDTH and self.table.device.type == "cpu"
+        return self.widest <= MAX_WIDTH and self.table.device.type == "cpu" and self.table.dtype == torch.float32
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What reads these weights in place must not come along with a copy of them.
+        return {**self.__dict__, "_towers": None}
 
 
 def _tower(hidden: Sequence[int], outputs: int, activation: type[nn.Module]) -> nn.Sequential:

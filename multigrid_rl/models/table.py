@@ -28,7 +28,11 @@ class _SumOfRows(torch.autograd.Function):
         ctx.save_for_backward(tokens, first)
         ctx.rows = len(table)
         out = torch.zeros(len(tokens), table.shape[1])
-        sum_rows(tokens.numpy(), first.numpy(), table.detach().numpy(), out.numpy())
+        if tokens.shape[1] != len(first):
+            raise IndexError(f"{tokens.shape[1]} tokens: allowed is {len(first)}")
+        bad = sum_rows(tokens.numpy(), first.numpy(), table.detach().numpy(), out.numpy())
+        if bad >= 0:
+            raise IndexError(f"tokens {tokens[bad].tolist()}: allowed is what has a row in a table of {len(table)}")
         return out
 
     @staticmethod
@@ -50,6 +54,9 @@ def sum_of_rows(tokens: Tensor, first: Tensor, table: Tensor) -> Tensor:
 
     Returns:
         (B, H) float32.
+
+    Raises:
+        IndexError: another number of tokens, or one without a row.
     """
     if table.device.type == "cpu":
         summed: Tensor = _SumOfRows.apply(tokens, first, table)  # type: ignore[no-untyped-call]

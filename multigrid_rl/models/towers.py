@@ -165,10 +165,12 @@ class Pass:
         values: (B, 1).
 
     Raises:
-        IndexError: a token that the network has no row for.
+        IndexError: another number of tokens, or one that the network has no row for.
     """
 
     def __init__(self, towers: Towers, tokens: Array) -> None:
+        if tokens.shape[1] != len(towers.layout.sizes):
+            raise IndexError(f"{tokens.shape[1]} tokens: allowed is {len(towers.layout.sizes)}")
         self._towers = towers
         self._batch = _Distinct.of(tokens, towers.layout.sizes)
         self._passed = [towers.run(self._batch.tokens, which) for which in (0, 1)]
@@ -208,5 +210,8 @@ def actor_critic(towers: Towers, flat: Sequence[Tensor | None], tokens: Tensor) 
 
 def policy(towers: Towers, tokens: Tensor) -> Tensor:
     """Logits (B, K) alone, without gradients."""
-    batch = _Distinct.of(tokens.contiguous().numpy(), towers.layout.sizes)
+    layout = towers.layout
+    if not layout.tokens <= tokens.shape[1] <= len(layout.sizes):
+        raise IndexError(f"{tokens.shape[1]} tokens: allowed is {layout.tokens} to {len(layout.sizes)}")
+    batch = _Distinct.of(tokens.contiguous().numpy(), layout.sizes)
     return torch.from_numpy(batch.spread(towers.run(batch.tokens, 0)[-1]))

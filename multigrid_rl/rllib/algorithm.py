@@ -1,4 +1,4 @@
-"""PPO whose experience comes in whole batches; RLlib's own learner makes the gradient steps."""
+"""PPO whose experience comes in whole batches."""
 
 from __future__ import annotations
 
@@ -109,6 +109,8 @@ class BatchPPO(ScratchFolder, PPO):
     def _learn(self, batches: dict[str, UnitBatch]) -> dict[str, float]:
         # A network all of whose seats were out of every game has nothing to learn from this time.
         lived = {name: batch for name, batch in batches.items() if batch.alive.any()}
+        if not lived:
+            return {}
         policies = {name: SampleBatch(_columns(batch)) for name, batch in lived.items()}
         rows = max(len(batch.obs) for batch in lived.values())
         results = self.learner_group.update(
@@ -116,9 +118,8 @@ class BatchPPO(ScratchFolder, PPO):
             timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: self.env_steps},
             num_epochs=self.config.num_epochs,
             minibatch_size=self.config.minibatch_size,
-            shuffle_batch_per_epoch=True,
         )
-        # RLlib cuts minibatches out of all epochs in a row, so they need not end where an epoch does.
+        # Minibatches are cut out of all epochs in a row, so they need not end where an epoch does.
         self.gradient_steps += -(-self.config.num_epochs * rows // self.config.minibatch_size)
         return _learner_metrics(results[0])
 

@@ -68,7 +68,7 @@ class CategoricalPPOLearner(PPOTorchLearner):
     """PPO (Schulman et al. 2017, equation 9) for categorical actions.
 
     Against RLlib's own learner: loss and gradient in one pass (:mod:`~multigrid_rl.rllib.loss`), minibatches cut by row
-    number out of tensors that are made once, metrics once per update instead of once per minibatch, one finiteness
+    number, metrics once per update instead of once per minibatch, one finiteness
     check for all gradients together, and a fused Adam step. A test holds that loss and gradients are RLlib's.
     """
 
@@ -92,9 +92,6 @@ class CategoricalPPOLearner(PPOTorchLearner):
     ) -> dict[str, dict[str, float]]:
         """Pass over a batch ``num_epochs`` times.
 
-        Returns:
-            Statistics of each module of the batch, and the seconds spent, by part.
-
         Args:
             batch: a ``MultiAgentBatch``, or ``training_data`` that holds one.
             training_data: as RLlib's learner group hands it over.
@@ -102,6 +99,9 @@ class CategoricalPPOLearner(PPOTorchLearner):
             num_epochs: passes over the batch.
             minibatch_size: rows of one gradient step; ``None``: all of them.
             kwargs: what RLlib passes to other learners.
+
+        Returns:
+            Statistics of each module of the batch, and the seconds spent, by part.
         """
         self._check_is_built()
         self.before_gradient_based_update(timesteps=timesteps or {})

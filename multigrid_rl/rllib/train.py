@@ -92,16 +92,17 @@ def warm_up(config: RunConfig) -> None:
     actions = {}
     for unit in env.cast.units:
         network: Any = network_of(unit, config.model.model_dump())
-        tokens = torch.from_numpy(np.ascontiguousarray(env.observations()[unit.name]))
-        memory = (torch.zeros(1, network.state_size),) if network.state_size else ()
+        # Two rows that are alike: there are kernels for repetitions.
+        tokens = torch.from_numpy(np.repeat(env.observations()[unit.name], 2, axis=0))
+        memory = (torch.zeros(2, network.state_size),) if network.state_size else ()
         logits, values, *_ = network(tokens, *memory)
         seats = len(unit.seats)
-        nothing = torch.zeros(1)
-        rows = Rows(torch.zeros(1, seats, dtype=torch.int64), nothing, nothing, nothing, torch.ones(1, seats).bool())
-        loss, _ = ppo_loss(logits.view(1, seats, -1), values, rows, Weighting(0.2, 0.5, 0.0))
+        nothing = torch.zeros(2)
+        rows = Rows(torch.zeros(2, seats, dtype=torch.int64), nothing, nothing, nothing, torch.ones(2, seats).bool())
+        loss, _ = ppo_loss(logits.view(2, seats, -1), values, rows, Weighting(0.2, 0.5, 0.0))
         torch.autograd.backward(loss)
-        drawn = sample(logits.detach().numpy().reshape(seats, -1), np.zeros((seats, 1)))
-        actions[unit.name] = drawn.actions[None]
+        drawn = sample(logits.detach().numpy().reshape(2 * seats, -1), np.zeros((2 * seats, 1)))
+        actions[unit.name] = drawn.actions[None, :seats]
     env.step(actions)
 
 

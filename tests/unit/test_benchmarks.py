@@ -76,10 +76,21 @@ class TestProcesses:
         with pytest.raises(BenchmarkError, match=r"status 1: no such thing$"):
             measure.train_once([], program=program)
 
-    def test_a_run_that_hangs_is_ended(self):
-        program = [sys.executable, "-c", "import time; time.sleep(60)"]
-        with pytest.raises(BenchmarkError, match="took longer than 0 s"):
-            measure.train_once([], program=program, limit=0.2)
+    def test_a_run_that_hangs_is_ended(self, tmp_path):
+        self.stuck(tmp_path, "pass")
+
+    def test_one_that_will_not_end_is_killed(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(measure, "GRACE_S", 0.1)
+        self.stuck(tmp_path, "signal.signal(signal.SIGTERM, signal.SIG_IGN)")
+
+    def stuck(self, folder, first):
+        note = folder / "pid"
+        tell = f"pathlib.Path({str(note)!r}).write_text(str(os.getpid()))"
+        code = f"import os, pathlib, signal, time; {first}; {tell}; time.sleep(60)"
+        with pytest.raises(BenchmarkError, match="took longer than 2 s"):
+            measure.train_once([], program=[sys.executable, "-c", code], limit=2.0)
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(note.read_text()), 0)
 
     def test_missing_peers_are_one_line_that_says_what_to_do(self, tmp_path):
         with pytest.raises(BenchmarkError, match="run make bench-setup, or leave it out: --skip-peers"):
@@ -190,6 +201,24 @@ class TestSections:
         training.main()
         told = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert told == dict.fromkeys(training.KEYS)
+
+    def test_a_section_that_fails_does_not_lose_the_ones_before(self, monkeypatch, tmp_path, capsys):
+        def works(its, options):
+            its.result["env_steps_per_s"] = 5
+            its.section("Works", ["done"], {"value": 5})
+
+        def fails(its, options):
+            raise BenchmarkError("no luck")
+
+        monkeypatch.setattr(training, "SECTIONS", {"speed": works, "held": fails})
+        out = tmp_path / "page"
+        monkeypatch.setattr(sys, "argv", ["training", "--only", "speed", "held", "--out", str(out)])
+        monkeypatch.setattr(training, "describe", lambda quick: {})
+        monkeypatch.setattr(training.Report, "markdown", lambda self, command: "\n".join(self.lines))
+        with pytest.raises(SystemExit, match=r"^benchmarks: no luck$"):
+            training.main()
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["env_steps_per_s"] == 5
+        assert json.loads(out.with_suffix(".json").read_text())["sections"]["Works"] == {"value": 5}
 
     def test_points_of_growth_fit_the_schema(self):
         options = argparse.Namespace(steps=1, warmup=3, least=5)

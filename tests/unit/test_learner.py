@@ -13,6 +13,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCategorical
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
+from multigrid_rl.clock import Clock
 from multigrid_rl.rllib.algorithm import _columns
 from multigrid_rl.rllib.env_runner import UnitBatch
 from multigrid_rl.rllib.flat import FlatWeights
@@ -93,6 +94,22 @@ def test_loss_and_gradient_equal_rllibs(seats, entropy_weight):
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(our_gradient, their_gradient, rtol=1e-4, atol=1e-6)
     assert our_gradient.abs().max() > 0
+
+
+@pytest.mark.parametrize("seats", [1, 2])
+def test_the_step_that_an_mlp_takes_has_rllibs_gradient(seats):
+    batch = random_batch(seats)
+    batch[Columns.OBS] = batch[Columns.OBS][torch.arange(64) % 9]  # with repetitions
+    _, theirs = loss_and_gradient(PPOTorchLearner, batch, 0.05)
+    module = module_of(seats)
+    learner = holder_of(module, 0.05)
+    learner._module, learner._flat = learner.module, {"red": FlatWeights(list(module.parameters()))}
+    learner.config = SimpleNamespace(**vars(CONFIG), grad_clip=1e9)
+    learner.clock = Clock()
+    learner.get_optimizer = lambda name: SimpleNamespace(step=lambda: None)
+    CategoricalPPOLearner._step(learner, "red", {name: column.numpy() for name, column in batch.items()})
+    torch.testing.assert_close(learner._flat["red"].gradient, theirs, rtol=1e-4, atol=1e-6)
+    assert learner._newest["red"]["grad_norm"] == pytest.approx(float(theirs.norm()), rel=1e-4)
 
 
 # --- joint actions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -46,6 +47,12 @@ def test_an_upstream_gradient_that_is_not_contiguous_is_read_right():
     table.requires_grad_()
     sum_of_rows(tokens, first, table).backward(upstream.t().contiguous().t())
     torch.testing.assert_close(table.grad, expected)
+
+
+@pytest.mark.parametrize(("tokens", "told"), [([[8, 3]], "8, 3"), ([[0, 0], [-1, 0]], "-1, 0"), ([[1]], "1 tokens")])
+def test_tokens_without_a_row_are_refused(tokens, told):
+    with pytest.raises(IndexError, match=told):
+        sum_of_rows(torch.tensor(tokens), first_rows([9, 2], []), torch.ones(11, 2))
 
 
 def test_central_tokens_have_a_table_of_their_own():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -112,6 +113,32 @@ def test_a_token_without_a_row_in_the_table_is_refused(column, value):
             function(tokens)
     with pytest.raises(IndexError, match="not less than 0"):
         net(-torch.ones_like(tokens, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("columns", [11, 13])
+def test_another_number_of_tokens_is_refused(columns):
+    net = network()
+    tokens = torch.zeros(3, columns, dtype=torch.uint8)
+    for function in (net.forward, net.logits):
+        with pytest.raises(IndexError, match=f"{columns} tokens: allowed is 12"):
+            function(tokens)
+
+
+def test_a_player_need_not_give_what_only_the_critic_reads():
+    net, tokens = network(central=CENTRAL), tokens_of(5, CENTRAL)
+    with torch.no_grad():
+        assert torch.equal(net.logits(tokens[:, : len(CATEGORIES)]), net(tokens)[0])
+    with pytest.raises(IndexError, match="12 tokens: allowed is 15"):
+        net(tokens[:, : len(CATEGORIES)])
+
+
+def test_a_pickled_network_reads_its_own_weights():
+    net, tokens = network(), tokens_of(5)
+    with torch.no_grad():
+        before = net.logits(tokens)
+        other = pickle.loads(pickle.dumps(net))
+        other.policy[-1].bias.add_(1.0)
+        torch.testing.assert_close(other.logits(tokens), before + 1)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
