@@ -188,6 +188,10 @@ class EpisodeTable(NamedTuple):
         """Rows of all ``tables`` (at least one), in order."""
         return cls(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
 
+    def rows(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> EpisodeTable:
+        """The rows in ``which``, by number or as a mask (M,)."""
+        return EpisodeTable(self.length[which], self.returns[which], self.events[which], self.winner[which])
+
     @property
     def episodes(self) -> int:
         """Number of rows ``M``."""

@@ -16,7 +16,7 @@ from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.factory import seat_players
 from multigrid_rl.players.freeze import run_player
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.match import play_episodes
+from multigrid_rl.players.games import play_episodes
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.types import EpisodeTable
 

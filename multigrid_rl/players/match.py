@@ -49,6 +49,11 @@ class EpisodeLog:
             self._finished.append(row)
             self.forget(done)
 
+    def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
+        """Rows of the games in ``which`` as far as they went, without a winner."""
+        nobody = np.full(int(which.sum()), -1, np.int8)
+        return EpisodeTable(self._length[which], self._returns[which], self._events[which], nobody)
+
     def forget(self, which: NDArray[np.bool_]) -> None:
         """Start the games in ``which`` from zero."""
         self._returns[which] = 0.0
@@ -195,6 +200,15 @@ class Match:
         """Episodes that finished since the last call."""
         return self._log.drain()
 
+    @property
+    def actions(self) -> NDArray[np.int8]:
+        """Actions (N, A) of the last step; the match's own, it writes over them in the next."""
+        return self._actions
+
+    def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
+        """Rows of the games in ``which`` (N,) as far as they went, without a winner."""
+        return self._log.unfinished(which)
+
     def drain_seconds(self) -> dict[str, float]:
         """Seconds spent on ``engine`` and ``players`` since the last call."""
         return self._clock.drain()
@@ -208,15 +222,3 @@ def _agents_of(spec: GameSpec, name: str) -> list[int]:
         return [a for a, seat in enumerate(spec.seats) if spec.team_of(seat) == name]
     spec.team_of(name)
     return [spec.seats.index(name)]
-
-
-def play_episodes(spec: GameSpec, players: dict[str, Policy], episodes: int, *, seed: int) -> EpisodeTable:
-    """Play ``episodes`` whole games, one for each game number, every seat filled; rows in the order they finished."""
-    match = Match(spec, players, episodes, seed=seed, auto_reset=False)
-    if match.seats:
-        raise ValueError(
-            f"seats {', '.join(match.seats)} are empty; allowed is a player for each of {', '.join(spec.seats)}"
-        )
-    while not match.world.state.over.all():
-        match.step({})
-    return match.drain_episodes()

@@ -9,7 +9,7 @@ from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.cards import PlayerError, Strength
 from multigrid_rl.players.catalogue import Catalogue, Seated
 from multigrid_rl.players.factory import seat_players
-from multigrid_rl.players.match import play_episodes
+from multigrid_rl.players.games import play_episodes
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy
 from multigrid_rl.world.constants import BLUE, RED
 

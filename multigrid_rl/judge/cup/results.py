@@ -1,0 +1,100 @@
+"""What a cup found, as plain data: ``results.json`` in its folder, and what its report shows."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from multigrid_rl.judge.replays import GameRecord
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Fault(_Part):
+    """Games that an entry lost because of what it did instead of playing."""
+
+    red: str  # entries of the pairing
+    blue: str
+    games: int  # that were forfeited
+    reason: str  # one line
+
+
+class EntryResult(_Part):
+    """One entry of the cup."""
+
+    name: str
+    kind: Literal["scripted", "frozen", "external", "broken"]
+    sha256: str | None  # of its files; None for scripted players
+    about: str  # one line: network and training of a frozen player, command of an external one
+    problem: str | None = None  # why it could not play at all
+    faults: list[Fault] = []
+
+
+class Standing(_Part):
+    """One row of the table."""
+
+    rank: int  # from 1; those whom no rule separates share it
+    name: str
+    rating: float  # Bradley-Terry on the Elo scale, mean of the cup 1000
+    low: float  # 95 % bootstrap interval
+    high: float
+    points: float  # 1 for a win, 1/2 for a draw
+    games: int
+    win: int
+    draw: int
+    loss: int
+    forfeited: int  # of the losses
+    margin: float  # mean difference of the returns, own minus opponent's, over games that were not forfeited
+    decided_by: str  # what put it before the next: "rating", or a tie rule
+
+
+class PairResult(_Part):
+    """Everything between two entries, both sides together; seen from ``one``."""
+
+    one: str
+    two: str
+    games: int
+    win: int
+    draw: int
+    loss: int
+    forfeited: int  # games that either of the two forfeited
+    share: float  # points of `one` per game
+    low: float  # 95 % Wilson interval of `share`
+    high: float
+    margin: float  # mean difference of the returns over games that were not forfeited
+    length_mean: float  # steps, the same games
+
+
+class SideResult(_Part):
+    """One pairing: ``red`` on the red side, ``blue`` on the blue side."""
+
+    red: str
+    blue: str
+    games: int
+    red_win: int
+    draw: int
+    blue_win: int
+    forfeited: int
+    length_mean: float
+    return_red: float  # mean return of the team
+    return_blue: float
+
+
+class CupResults(_Part):
+    """A whole cup."""
+
+    format: int = Field(default=1, ge=1, le=1)
+    scenario: str
+    games_per_side: int
+    seed: int
+    rules: list[str]  # one sentence each: how it was played, scored, ranked, what ties and faults mean
+    entries: list[EntryResult]
+    standings: list[Standing]
+    pairs: list[PairResult]
+    sides: list[SideResult]
+    cycles: list[list[str]]  # each beats the next, the last beats the first, all beyond doubt (interval above 1/2)
+    games: list[GameRecord]  # to look at; `label` says why
+    versions: dict[str, str]

@@ -1,0 +1,126 @@
+"""One game again, step by step: a game is its specification, seed, number and the actions that were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
+
+from multigrid_rl.players.games import Played
+from multigrid_rl.types import GameSpec
+from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.world.engine import Step, World
+
+_SPEC = TypeAdapter(GameSpec)
+
+
+class ReplayError(ValueError):
+    """A record whose actions do not make a whole game; the message is one line."""
+
+
+class GameRecord(BaseModel):
+    """One game, small enough for a line of text: everything random in it follows from ``seed`` and ``game``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: int = Field(default=1, ge=1, le=1)
+    label: str  # why it was kept: "best", "median", ...
+    spec: dict[str, Any]  # fields of types.GameSpec
+    seed: int
+    game: int = Field(ge=0)
+    players: dict[str, str]  # seat -> who sat there
+    actions: dict[str, str]  # seat -> one digit a step, an index into world.constants.ACTIONS
+
+    @field_validator("spec")
+    @classmethod
+    def _is_a_game(cls, value: dict[str, Any]) -> dict[str, Any]:
+        _SPEC.validate_python(value)
+        return value
+
+    @model_validator(mode="after")
+    def _every_seat_acts(self) -> GameRecord:
+        seats = self.game_spec.seats
+        if tuple(self.actions) != seats or set(self.players) != set(seats):
+            raise ValueError(f"actions of {', '.join(self.actions)}: allowed are {', '.join(seats)}, in this order")
+        if len({len(text) for text in self.actions.values()}) != 1 or not self.steps:
+            raise ValueError("actions: allowed are equally many, at least one, for every seat")
+        allowed = set("0123456789"[: len(ACTIONS)])
+        for seat, text in self.actions.items():
+            if not set(text) <= allowed:
+                raise ValueError(f"actions.{seat}={text[:20]}: allowed are digits 0 to {len(ACTIONS) - 1}")
+        return self
+
+    @property
+    def game_spec(self) -> GameSpec:
+        """The game that was played."""
+        return _SPEC.validate_python(self.spec)
+
+    @property
+    def steps(self) -> int:
+        """Length of the game."""
+        return len(next(iter(self.actions.values())))
+
+
+class Replay(NamedTuple):
+    """A game of ``T`` steps and ``A`` agents; frame 0 is the start, frame ``t`` what step ``t`` left."""
+
+    cells: NDArray[np.uint8]  # (T + 1, 128) cell codes, agents not drawn in, index x * 8 + y
+    position: NDArray[np.uint8]  # (T + 1, A) cell index
+    heading: NDArray[np.uint8]  # (T + 1, A) 0 +x, 1 +y, 2 -x, 3 -y
+    hand: NDArray[np.uint8]  # (T + 1, A) code of the carried object, EMPTY for none
+    tokens: NDArray[np.uint8]  # (T + 1, A, D) what each agent sees; the last ones nobody acted on
+    actions: NDArray[np.int8]  # (T, A)
+    reward: NDArray[np.float64]  # (T, A) canonical
+    events: NDArray[np.float32]  # (T, A, E)
+    out: NDArray[np.bool_]  # (T + 1, A) the agent was out of the game: eliminated, or the game is over
+    winner: int  # 0 red, 1 blue, -1 nobody
+
+
+def record(spec: GameSpec, played: Played, row: int, *, seed: int, players: dict[str, str], label: str) -> GameRecord:
+    """The record of one played game; ``row`` counts from the first that was played, whose number must have been 0."""
+    steps = int(played.table.length[row])
+    text = {seat: "".join(map(str, played.actions[row, :steps, a].tolist())) for a, seat in enumerate(spec.seats)}
+    return GameRecord(label=label, spec=asdict(spec), seed=seed, game=row, players=players, actions=text)
+
+
+def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
+    """The world at the start (no step yet) and after each step. The arrays change from one to the next.
+
+    Raises:
+        ReplayError: the game ends before or after its last recorded action.
+    """
+    world = World(game.game_spec, 1, seed=game.seed, first_game=game.game, auto_reset=False)
+    yield world, None
+    taken = np.array([[int(digit) for digit in text] for text in game.actions.values()], np.int8)  # (A, T)
+    for t in range(game.steps):
+        step = world.step(taken[None, :, t])
+        if bool(step.done[0]) != (t == game.steps - 1):
+            raise ReplayError(f"game {game.game} of seed {game.seed}: has {game.steps} actions; it ends after {t + 1}")
+        yield world, step
+
+
+def replay(game: GameRecord) -> Replay:
+    """Play a record again and keep every frame.
+
+    Raises:
+        ReplayError: the game ends before or after its last recorded action.
+    """
+    shots: dict[str, list[Any]] = {name: [] for name in ("cells", "position", "heading", "hand", "tokens", "out")}
+    moves: dict[str, list[Any]] = {name: [] for name in ("reward", "events")}
+    winner = -1
+    for world, step in frames(game):
+        for name in ("cells", "position", "heading", "hand", "out"):
+            shots[name].append(getattr(world.state, name)[0].copy())
+        shots["tokens"].append(world.outputs.tokens[0].copy())
+        if step is not None:
+            moves["reward"].append(step.reward[0].copy())
+            moves["events"].append(step.events[0].copy())
+            winner = int(step.winner[0])
+    taken = np.array([[int(digit) for digit in text] for text in game.actions.values()], np.int8).T
+    stacked = {name: np.stack(values) for name, values in {**shots, **moves}.items()}
+    stacked["out"] = stacked["out"].astype(np.bool_)
+    return Replay(**stacked, actions=taken, winner=winner)
