@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from multigrid_rl.config import ConfigError
+from multigrid_rl.cli import bundles, judging, reports, shows
+from multigrid_rl.cli.app import app, fail, one_line_errors, one_thread
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split(":")[0]
-)
-
-
-def fail(message: object) -> typer.Exit:
-    """Print one line to stderr; raise the result to leave with status 2."""
-    typer.echo(f"multigrid-rl: {message}", err=True)
-    return typer.Exit(2)
-
-
-def one_thread() -> None:
-    """Play with one torch thread: small networks gain nothing from more, and lose most of their speed on busy cores."""
-    import torch  # noqa: PLC0415
-
-    torch.set_num_threads(1)
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn mistakes in what the user gave into one line and status 2."""
-    from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
-
-    try:
-        yield
-    except (ConfigError, PlayerError) as error:
-        raise fail(error) from error
+#: Verbs of other modules: importing them puts them on the application.
+VERBS = (bundles, judging, reports, shows)
 
 
 @app.command()

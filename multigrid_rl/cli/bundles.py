@@ -1,0 +1,1 @@
+"""Verbs for bundles, what a student hands in: ``export`` and ``inspect``."""

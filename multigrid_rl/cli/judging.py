@@ -1,0 +1,1 @@
+"""Verbs that judge players by play: ``evaluate``, ``cup``, ``grade``."""

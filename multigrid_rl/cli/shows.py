@@ -1,0 +1,1 @@
+"""Verbs that show games and compare runs: ``video``, ``play``, ``compare``."""
