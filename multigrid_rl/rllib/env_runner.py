@@ -105,16 +105,13 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
 
     def sample(self, **kwargs: Any) -> Rollout:  # noqa: ARG002
         """Play ``num_steps`` steps of every game."""
-        self._clock.begin()
         with torch.inference_mode():
             shown = self.env.observations()
             for buffer in self.buffers.values():
                 buffer.first_state = buffer.state
             for t in range(self.steps):
                 actions = {name: self._act(name, t, shown[name]) for name in self.units}
-                self._clock.begin()
                 step = self.env.step(actions)
-                self._clock.lap("env")
                 self._store(t, step)
                 shown = step.observations
             for name, buffer in self.buffers.items():
@@ -124,14 +121,12 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
                 following = np.concatenate([buffer.values[1:], last[None]])
                 np.copyto(buffer.next_values, following, where=~self.boundary)
             units = {name: self._finish(buffer) for name, buffer in self.buffers.items()}
-        seconds = {**self._clock.drain(), **self.env.drain_seconds()}
-        seconds.pop("env")  # engine and players are most of it
         return Rollout(
             units,
             self.env.drain_episodes(),
             self.steps * self.games,
             self.weights_hash(),
-            seconds,
+            {**self._clock.drain(), **self.env.drain_seconds()},
         )
 
     def _act(self, name: str, t: int, shown: Array) -> Array:
