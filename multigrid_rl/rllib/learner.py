@@ -185,9 +185,9 @@ class CategoricalPPOLearner(PPOTorchLearner):
         RLlib's own hooks do the same through its metrics logger, which takes as long as one and a half minibatches.
         """
         played = timesteps.get(NUM_ENV_STEPS_SAMPLED_LIFETIME, 0)
-        for module_id, statistics in self._newest.items():
+        for module_id in self._flat:  # those without rows in this batch, too: time passes for every network
             optimizer = self.get_optimizer(module_id)
             step_size = self._optimizer_lr_schedules[optimizer].update(timestep=played)
             self._set_optimizer_lr(optimizer, lr=step_size)
             weight = self.entropy_coeff_schedulers_per_module[module_id].update(timestep=played)
-            statistics |= {"lr": step_size, "entropy_coef": weight}
+            self._newest.setdefault(module_id, {}).update(lr=step_size, entropy_coef=weight)

@@ -12,12 +12,17 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCategorical
 from ray.rllib.evaluation.postprocessing import Postprocessing
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
 from multigrid_rl.clock import Clock
+from multigrid_rl.config import compose
+from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.algorithm import _columns
+from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.env_runner import UnitBatch
 from multigrid_rl.rllib.flat import FlatWeights
-from multigrid_rl.rllib.learner import CategoricalPPOLearner, minibatches
+from multigrid_rl.rllib.learner import SECONDS, CategoricalPPOLearner, minibatches
 from multigrid_rl.rllib.modules import ALIVE, MEMORY, STARTS, ActorCriticModule
 from multigrid_rl.types import Unit
 
@@ -294,3 +299,35 @@ def test_the_order_of_rows_is_a_matter_of_the_seed():
     first, again, other = (drawn({"red": 64}, 2, 16, seed) for seed in (1, 1, 2))
     assert all((a["red"] == b["red"]).all() for a, b in zip(first, again, strict=True))
     assert any((a["red"] != b["red"]).any() for a, b in zip(first, other, strict=True))
+
+
+# --- schedules
+
+
+@pytest.fixture(scope="module")
+def falling():
+    """The learner of two networks, whose schedules fall over 1000 steps, after a batch of one of them at step 500."""
+    schedules = ["lr=1e-3", "lr_final=1e-4", "until=1000", "entropy_coef=0.1", "entropy_final=0", "entropy_decay=1000"]
+    config = compose(["scenario=coop", "scheme=dtde", "experiment=none", *(f"train.{part}" for part in schedules)])
+    factory = env_factory(config)
+    learner = algorithm_config(config, factory).build_learner(spaces={})
+    rows, tokens = 8, len(factory.cast.unit_of("red_0").categories)
+    batch = {name: column.numpy() for name, column in random_batch(1, rows).items()}
+    batch[Columns.OBS] = np.zeros((rows, tokens), np.int64)
+    some = MultiAgentBatch({"red_0": SampleBatch(batch)}, env_steps=rows)
+    told = learner.update(some, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: 500}, num_epochs=1, minibatch_size=rows)
+    return learner, told
+
+
+@pytest.mark.parametrize("module", ["red_0", "red_1"])
+def test_schedules_go_on_for_a_network_that_was_in_no_batch_so_far(falling, module):
+    learner, _ = falling
+    (group,) = learner.get_optimizer(module).param_groups
+    assert group["lr"] == pytest.approx(5.5e-4)
+    assert learner.entropy_coeff_schedulers_per_module[module].get_current_value() == pytest.approx(0.05)
+
+
+def test_statistics_are_told_of_the_networks_of_the_batch_only(falling):
+    _, told = falling
+    assert set(told) == {"red_0", SECONDS}
+    assert {"policy_loss", "vf_loss", "entropy", "grad_norm", "lr", "entropy_coef"} == set(told["red_0"])
