@@ -6,8 +6,7 @@ import time
 from typing import Any
 
 import numpy as np
-from ray.rllib.algorithms.ppo import PPO
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
+from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
@@ -19,7 +18,7 @@ from multigrid_rl.rllib.advantages import standardise
 from multigrid_rl.rllib.env_runner import Rollout, UnitBatch
 from multigrid_rl.rllib.learner import SECONDS
 from multigrid_rl.rllib.modules import ALIVE, MEMORY, STARTS
-from multigrid_rl.rllib.scratch import ScratchFolder
+from multigrid_rl.rllib.trained import Trained
 from multigrid_rl.types import EpisodeTable
 
 
@@ -31,25 +30,15 @@ class WeightsError(RuntimeError):
     """An env runner played with other weights than the learner sent."""
 
 
-class BatchPPO(ScratchFolder, PPO):
+class BatchPPO(Trained):
     """PPO on batches from :class:`~multigrid_rl.rllib.env_runner.BatchedEnvRunner`.
 
     Attributes:
-        env_steps: environment steps so far.
-        policy_updates: iterations so far.
-        gradient_steps: minibatch steps so far, per module.
-        latest: what the last iteration measured, by metric name.
-        finished: episodes that finished in the last iteration.
         sent_weights: fingerprints of the weights that every env runner was sent, by module.
     """
 
     def setup(self, config: Any) -> None:
         """Build runners and learner, then hand the learner's weights to the runners."""
-        self.env_steps = 0
-        self.policy_updates = 0
-        self.gradient_steps = 0
-        self.latest: dict[str, float] = {}
-        self.finished: EpisodeTable | None = None
         self.sent_weights: dict[str, str] = {}
         super().setup(config)
         self.send_weights()
@@ -132,8 +121,7 @@ class BatchPPO(ScratchFolder, PPO):
 
     def send_weights(self) -> None:
         """Copy the learner's weights to every env runner and remember their fingerprints."""
-        state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
-        modules = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
+        modules = self.learner_weights()
         self.sent_weights = {name: fingerprint(weights) for name, weights in modules.items()}
         if self.env_runner_group.num_remote_workers() == 0:
             self.env_runner.set_state({COMPONENT_RL_MODULE: modules})

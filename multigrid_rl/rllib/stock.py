@@ -10,14 +10,13 @@ from functools import partial
 from typing import Any
 
 import gymnasium as gym
-from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.ppo import (
     LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY,
     LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY,
     LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY,
 )
 from ray.rllib.callbacks.callbacks import RLlibCallback
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCategorical
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY
@@ -34,11 +33,10 @@ from ray.rllib.utils.metrics import (
 )
 
 from multigrid_rl.config import RunConfig
-from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.rllib.callbacks import GateCallback
 from multigrid_rl.rllib.modules import ActorCriticModule
-from multigrid_rl.rllib.scratch import ScratchFolder
 from multigrid_rl.rllib.stock_env import GameEnv, unit_spaces
+from multigrid_rl.rllib.trained import Trained
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.types import Cast, EpisodeTable
 
@@ -86,24 +84,14 @@ class EpisodeCallback(RLlibCallback):
         metrics_logger.log_value(EPISODES, EpisodeTable.concatenate(tables), reduce="item_series")
 
 
-class StockPPO(ScratchFolder, PPO):
+class StockPPO(Trained):
     """RLlib's PPO as it is; after each of its training steps its metrics are read for the training loop.
 
-    Attributes:
-        env_steps: environment steps so far; RLlib fills a batch up by less than one step of each game.
-        policy_updates: iterations so far.
-        gradient_steps: minibatch steps so far, per module.
-        latest: what the last iteration measured, by metric name.
-        finished: episodes that finished in the last iteration.
+    RLlib fills a batch up by less than one step of each game, so ``env_steps`` need not be a multiple of the batch.
     """
 
     def setup(self, config: Any) -> None:
         """Build runners and learner."""
-        self.env_steps = 0
-        self.policy_updates = 0
-        self.gradient_steps = 0
-        self.latest: dict[str, float] = {}
-        self.finished: EpisodeTable | None = None
         super().setup(config)
         for timer in _TIMERS.values():
             # RLlib's timers would tell an average over a hundred iterations; made here, they tell the last one.
@@ -130,13 +118,6 @@ class StockPPO(ScratchFolder, PPO):
 
     def _learned(self, module: str, key: str, default: float = math.nan) -> float:
         return float(self.metrics.peek((LEARNER_RESULTS, module, key), default=default))
-
-    @property
-    def sent_weights(self) -> dict[str, str]:
-        """Fingerprints of the learner's weights, which RLlib sent to every env runner, by module."""
-        state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
-        modules = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
-        return {name: fingerprint(weights) for name, weights in modules.items()}
 
 
 def stock_module_specs(spec: MultiRLModuleSpec, cast: Cast) -> MultiRLModuleSpec:

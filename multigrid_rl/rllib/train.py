@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 
 from multigrid_rl.config import RunConfig, available_cpus
 from multigrid_rl.gates import GateKeeper
@@ -20,16 +19,13 @@ from multigrid_rl.models.registry import CENTRAL, network_of
 from multigrid_rl.players.cards import write_player
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.sampling import sample
-from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.callbacks import ROW
 from multigrid_rl.rllib.loss import Rows, Weighting, ppo_loss
 from multigrid_rl.rllib.record import RunFolder
-from multigrid_rl.rllib.stock import StockPPO
+from multigrid_rl.rllib.trained import Trained
 from multigrid_rl.sizes import Sizes
 
-#: Both tell the loop the same things; ``train.runner`` says which one a run has.
-Trained = BatchPPO | StockPPO
 #: Called after each iteration with its row and the gate keeper.
 Observer = Callable[[dict[str, Any], GateKeeper], None]
 
@@ -46,7 +42,7 @@ def train(config: RunConfig, folder: RunFolder, observe: Observer, interrupted: 
     logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it greets every run with advice for its own defaults
     warm_up(config)
     with ray_session(), algorithm_of(config, hashes) as algorithm:
-        keeper: GateKeeper = algorithm.keeper
+        keeper = algorithm.keeper
         last_checkpoint, ended = 0, None
         while ended is None:
             row = algorithm.train()[ROW]
@@ -71,7 +67,7 @@ def train(config: RunConfig, folder: RunFolder, observe: Observer, interrupted: 
             "seconds": row["seconds"],
             "env_steps_per_s": row["env_steps"] / row["seconds"],
             "opponents": opponents,
-            "weights": algorithm.sent_weights,
+            "weights": algorithm.fingerprints(),
             "checkpoint": str(folder.checkpoint_path(algorithm.env_steps).relative_to(folder.path)),
         }
         folder.verdict(verdict)
@@ -137,9 +133,8 @@ def checkpoint(algorithm: Trained, config: RunConfig, folder: RunFolder) -> None
         shutil.rmtree(unfinished)
     unfinished.mkdir(parents=True)
     algorithm.save_to_path(str((unfinished / "rllib").resolve()))
-    state = algorithm.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
     if config.scenario.game is not None:
-        for module, weights in state[COMPONENT_LEARNER][COMPONENT_RL_MODULE].items():
+        for module, weights in algorithm.learner_weights().items():
             _export(unfinished / "players" / module, module, weights, algorithm, config, folder)
     folder.commit_checkpoint(unfinished, algorithm.env_steps)
 
