@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.machine import describe
-from benchmarks.measure import BenchmarkError, Run, alternate, spread, train_once
-from benchmarks.tables import Report, add_common, range_of, table
+from benchmarks.measure import Run, alternate, spread, train_once
+from benchmarks.tables import Report, add_common, measure_all, range_of, table
 from multigrid_rl.schema import available_cpus
 
 GAMES = (16, 64, 256, 1024, 4096)
@@ -128,7 +128,7 @@ def one_table(report: Report, name: str, options: argparse.Namespace) -> None:
         data[-1] |= {"driver_peak_mib": driver, "tree_peak_mib": tree}
     report.result[f"{name}_env_steps_per_s"] = {row["point"]: round(row["env_steps_per_s"]["median"]) for row in data}
     heads = ["1v1", "env steps/s", "min to max", "trained agent steps/s", "driver's peak, MiB", "whole tree's"]
-    lines = [*table(heads, rows), "", *([NOTES[name]] if NOTES[name] else [])]
+    lines = [*table(heads, rows), *(["", NOTES[name]] if NOTES[name] else [])]
     if name == "games" and len(rows) > 1:
         kib = kib_per_game([(games, row[-2]) for games, row in zip(GAMES, rows, strict=True)])
         report.result["driver_kib_per_game"] = round(kib, 1)
@@ -161,17 +161,8 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Measure, print tables, end with one line of JSON."""
     options = parsed()
-    result: dict[str, Any] = {}
-    failure = None
-    report = Report("What more work costs", describe(quick=options.quick), result)
-    try:
-        for name in options.only:
-            one_table(report, name, options)
-    except BenchmarkError as error:
-        failure = f"benchmarks: {error}"  # what was measured before is not lost
-    report.write(options.out)
-    if failure:
-        sys.exit(failure)
+    report = Report("What more work costs", describe(quick=options.quick))
+    measure_all(report, [partial(one_table, report, name, options) for name in options.only], options.out)
 
 
 if __name__ == "__main__":

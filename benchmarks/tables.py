@@ -6,12 +6,12 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Spread
+from benchmarks.measure import BenchmarkError, Spread
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
@@ -74,6 +74,23 @@ class Report:
             told = {"command": command, "machine": self.machine, "result": self.result, "sections": self.data}
             out.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
         print(json.dumps(self.result), flush=True)
+
+
+def measure_all(report: Report, sections: Iterable[Callable[[], None]], out: Path | None) -> None:
+    """Run sections one after the other and write the report, also of those before one that failed.
+
+    Raises:
+        SystemExit: a section failed.
+    """
+    failure = None
+    try:
+        for section in sections:
+            section()
+    except BenchmarkError as error:
+        failure = f"benchmarks: {error}"  # what was measured before is not lost
+    report.write(out)
+    if failure:
+        sys.exit(failure)
 
 
 def machine_lines(machine: dict[str, Any]) -> list[str]:

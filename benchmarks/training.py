@@ -31,7 +31,7 @@ from benchmarks.measure import (
     timing_parts,
     train_once,
 )
-from benchmarks.tables import Report, add_common, range_of, table
+from benchmarks.tables import Report, add_common, measure_all, range_of, table
 from benchmarks.tuning import BATCH, EPOCHS, MINIBATCH, Setting, Trial, fixed, label
 
 ONE_SEAT = ["scenario=1v1"]
@@ -257,21 +257,13 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Measure, print tables, end with one line of JSON."""
     options = parsed()
-    failure = None
     try:
         if "sb3" in options.only and not options.skip_peers:
             Peers(options.peers)  # better now than after a quarter of an hour
     except BenchmarkError as error:
         sys.exit(f"benchmarks: {error}")
     report = Report("Speed of training", describe(quick=options.quick), dict.fromkeys(KEYS))
-    try:
-        for name in options.only:
-            SECTIONS[name](report, options)
-    except BenchmarkError as error:
-        failure = f"benchmarks: {error}"  # what was measured before is not lost
-    report.write(options.out)
-    if failure:
-        sys.exit(failure)
+    measure_all(report, [partial(SECTIONS[name], report, options) for name in options.only], options.out)
 
 
 if __name__ == "__main__":
