@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import ray
 import safetensors.numpy
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
@@ -47,14 +46,6 @@ def sizes(*overrides: str):
 
 
 # --- what it says is what a run does
-
-
-@pytest.fixture(scope="module")
-def session():
-    """One Ray session for this file; runs use it and leave it alone."""
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield
-    ray.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import ray
 from runs import tiny_run
 
 from multigrid_rl.cli.training import run_training
@@ -15,14 +14,6 @@ from multigrid_rl.metrics import METRICS, matches
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
 SCENARIO = ["scenario=multigrid", "env_id=MultiGrid-Empty-Random-5x5-v0", "train.until=2048"]
-
-
-@pytest.fixture(scope="module")
-def session():
-    """One Ray session for this file; runs use it and leave it alone."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield
-    ray.shutdown()
 
 
 def test_an_environment_of_the_package_trains_and_its_run_tells_its_story(session, tmp_path):

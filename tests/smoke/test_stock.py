@@ -28,14 +28,6 @@ BATCH, GAMES = 512, 32
 
 
 @pytest.fixture(scope="module")
-def session():
-    """One Ray session for this file; runs use it and leave it alone."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield
-    ray.shutdown()
-
-
-@pytest.fixture(scope="module")
 def local(session, tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "local"
     return path, *tiny_run(path, *STOCK)

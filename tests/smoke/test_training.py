@@ -22,14 +22,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn ab
 
 
 @pytest.fixture(scope="module")
-def session():
-    """One Ray session for this file; runs use it and leave it alone."""
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield
-    ray.shutdown()
-
-
-@pytest.fixture(scope="module")
 def local(session, tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "local"
     return path, *tiny_run(path, "seed=5")
