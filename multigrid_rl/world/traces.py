@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from multigrid_rl.types import GameSpec, RewardWeights, Rules
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import Step, World
-from multigrid_rl.world.units import Units, eliminated_opponent_num
+from multigrid_rl.world.units import UnitFold, eliminated_opponent_num
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -175,7 +175,7 @@ def _replay(data: Arrays, meta: dict[str, Any], spec: GameSpec) -> Arrays:
         raise TraceError(f"agents are not in index order: {meta['agents']}")
     world = World(spec, len(lengths), auto_reset=False)
     _load_first_states(world, data)
-    units = Units(spec, meta["training_scheme"])
+    units = UnitFold(spec, meta["training_scheme"])
     if list(units.names) != list(meta["units"]):
         raise TraceError(f"units {meta['units']} are not those of {meta['training_scheme']}: {list(units.names)}")
     out: Arrays = {name: np.zeros_like(data[name]) for name in (*STATE_ARRAYS, *STEP_ARRAYS)}
@@ -210,7 +210,7 @@ def _record_state(world: World, out: Arrays, rows: NDArray[np.int64], games: NDA
     out["obs_mission_value"][rows] = tokens[..., v * v + 1] if world.spec.mission_observed else -1
 
 
-def _record_step(answer: Step, units: Units, out: Arrays, rows: NDArray[np.int64], games: NDArray[np.bool_]) -> None:
+def _record_step(answer: Step, units: UnitFold, out: Arrays, rows: NDArray[np.int64], games: NDArray[np.bool_]) -> None:
     events = answer.events[games]
     out["agent_reward"][rows] = answer.reward[games]
     out["reward"][rows] = units.total(answer.reward[games])

@@ -19,7 +19,7 @@ def eliminated_opponent_num(events: NDArray[np.floating], rules: Rules) -> NDArr
 Scheme = Literal["DTDE", "CTDE", "CTCE"]
 
 
-class Units:
+class UnitFold:
     """Folds per-agent arrays into the units of a scheme: agents under DTDE and CTDE, teams under CTCE."""
 
     def __init__(self, spec: GameSpec, scheme: Scheme) -> None:

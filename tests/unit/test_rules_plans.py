@@ -25,7 +25,7 @@ from games import (
 
 from multigrid_rl.world.constants import BLUE, DROP, PICKUP, RED
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.units import Units
+from multigrid_rl.world.units import UnitFold
 
 both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])
 RED_START, BLUE_START = (9, 1, WEST), (6, 6, EAST)
@@ -188,16 +188,16 @@ def test_reset_of_some_games_leaves_the_others_alone():
 
 @pytest.mark.parametrize("scheme", ["DTDE", "CTDE"])
 def test_agents_are_the_units_of_dtde_and_ctde(scheme):
-    units = Units(spec(blue=1, red=2), scheme)
+    units = UnitFold(spec(blue=1, red=2), scheme)
     assert units.names == ("blue_0", "red_0", "red_1")
     assert units.total(np.array([[1.0, 2, 3]])).tolist() == [[1, 2, 3]]
 
 
 def test_teams_are_the_units_of_ctce():
-    units = Units(spec(blue=1, red=2), "CTCE")
+    units = UnitFold(spec(blue=1, red=2), "CTCE")
     assert units.names == ("blue", "red")
     assert units.total(np.array([[1.0, 2, 3]])).tolist() == [[1, 5]]
     flags = np.array([[True, True, False], [False, True, True]])
     assert units.any(flags).tolist() == [[True, True], [False, True]]
     assert units.all(flags).tolist() == [[True, False], [False, True]]
-    assert Units(spec(blue=0, red=2), "CTCE").names == ("red",)
+    assert UnitFold(spec(blue=0, red=2), "CTCE").names == ("red",)
