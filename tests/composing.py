@@ -1,0 +1,33 @@
+"""Configurations and what is wrong with them, for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from multigrid_rl.config import ConfigError, compose, data_root, scenario_names
+
+CONFIGS = data_root() / "configs"
+SCENARIOS = scenario_names()
+
+
+def read(path: Path) -> dict:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def files(group: str) -> list:
+    """Every yaml of a group, for ``parametrize``."""
+    found = sorted((CONFIGS / group).glob("*.yaml"))
+    return [pytest.param(path, id=path.stem) for path in found]
+
+
+def error_of(*overrides: str) -> str:
+    """The message of the ConfigError; one line, as every mistake must be."""
+    with pytest.raises(ConfigError) as caught:
+        compose(list(overrides))
+    text = str(caught.value)
+    assert text
+    assert "\n" not in text
+    return text

@@ -1,0 +1,258 @@
+"""Every original name resolves, and a run has what was said for it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from composing import CONFIGS, SCENARIOS, error_of, files, read
+
+from multigrid_rl.config import (
+    LEARN,
+    MULTIGRID,
+    ConfigError,
+    RunConfig,
+    compose,
+    data_root,
+    default_run_dir,
+    experiment_names,
+    load_scenario,
+    scenario_id,
+    to_yaml,
+)
+from multigrid_rl.schema import TrainConfig
+from multigrid_rl.types import Rules
+
+# Rules, section 2: name -> (blue, red, obstacle, random keys, death match, max steps, view, mission).
+ALONE_V2 = {"Red-Single": (0, 1, False, False, False, 1000, 7, False)}
+ALONE_V2["Red-Single-with-Obstacle"] = (0, 1, True, False, False, 1000, 7, False)
+ALONE_V3 = {"Red-Single": (0, 1, False, False, False, 1280, 5, True)}
+ALONE_V3["Red-Single-with-Obstacle"] = (0, 1, True, False, False, 1280, 5, True)
+COOP, COOP_EVAL = ((0, 2, True, True, False, steps, 5, True) for steps in (1280, 300))
+DUEL = (1, 1, False, True, True, 300, 5, True)
+FOUR, FOUR_PEACE = ((2, 2, True, False, deadly, 1280, 5, True) for deadly in (True, False))
+FOUR_FREE = (2, 2, False, False, True, 1280, 5, True)
+SCHEMES = ("DTDE", "CTDE", "CTCE")
+ORIGINAL = {
+    **{f"v2-DTDE-{name}": game for name, game in ALONE_V2.items()},
+    **{f"v3-DTDE-{name}": game for name, game in ALONE_V3.items()},
+    **{f"v3-{scheme}-Red": COOP for scheme in SCHEMES},
+    **{f"v3-{scheme}-Red-Eval": COOP_EVAL for scheme in SCHEMES},
+    **{f"v3-{scheme}-1v1": DUEL for scheme in ("DTDE", "CTCE")},
+    **{f"v3-{scheme}-2v2": FOUR for scheme in ("DTDE", "CTCE")},
+    "v3-CTDE-2v2": FOUR_PEACE,
+    **{f"v3-{scheme}-2v2-Death-Match": FOUR_FREE for scheme in SCHEMES},
+}
+
+
+# --- scenarios
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_loads_with_its_name_a_description_and_a_learner(name):
+    scenario = load_scenario(name)
+    assert scenario.name == name
+    assert scenario.description
+    assert scenario.learning
+    assert set(scenario.learning) | set(scenario.opponents) == set(scenario.spec.seats)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_composes_and_plays_by_the_fair_rules(name):
+    config = compose([f"scenario={name}"])
+    assert config.scenario == load_scenario(name)
+    assert config.scenario.spec.rules == Rules.fair()
+
+
+def test_classic_rules_are_one_override_away():
+    assert compose(["scenario.game.rules=classic"]).scenario.spec.rules == Rules.classic()
+
+
+def test_the_rules_list_18_original_names():
+    assert len(ORIGINAL) == 18
+
+
+@pytest.mark.parametrize(("name", "game"), ORIGINAL.items())
+def test_an_original_name_resolves_to_the_right_game(name, game):
+    spec = load_scenario(f"MultiGrid-CompetativeRedBlueDoor-{name}").spec
+    found = (spec.blue, spec.red, spec.obstacle, spec.random_keys, spec.death_match, spec.max_steps, spec.view_size)
+    assert (*found, spec.mission_observed) == game
+
+
+def test_there_are_no_aliases_but_the_original_names_and_none_twice():
+    aliases = [alias for name in SCENARIOS for alias in load_scenario(name).aliases]
+    assert sorted(aliases) == sorted(f"MultiGrid-CompetativeRedBlueDoor-{name}" for name in ORIGINAL)
+
+
+def test_an_original_name_composes_as_our_id():
+    alias = "MultiGrid-CompetativeRedBlueDoor-v2-DTDE-Red-Single"
+    assert scenario_id(alias) == "single"
+    assert compose([f"scenario={alias}"]) == compose(["scenario=single"])
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [("DTDE-Red", "dtde"), ("CTCE-Red", "ctce"), ("CTDE-2v2", "ctde"), ("CTCE-2v2", "ctce"), ("CTCE-1v1", "dtde")],
+)
+def test_an_original_name_brings_its_scheme_unless_a_team_has_one_agent(name, scheme):
+    alias = f"scenario=MultiGrid-CompetativeRedBlueDoor-v3-{name}"
+    assert compose([alias]).scheme == scheme
+    if "2v2" in name:
+        assert compose([alias, "scheme=dtde"]).scheme == "dtde"
+
+
+def test_an_environment_id_brings_its_scenario():
+    assert compose(["env_id=MultiGrid-Empty-8x8-v0"]).scenario.name == "multigrid"
+
+
+# --- values
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["runs/lr=3e-4 seed=1", "/tmp/a=b=c", "it's mine", "a,b", "[a]", "{a: b}", "x:y", "#1", "~/é", "a\\b", "a${b"],
+)
+def test_a_path_survives_as_it_was_typed(value):
+    config = compose([f"run_dir={value}", f"checkpoints={value}"])
+    assert (config.run_dir, config.checkpoints) == (value, value)
+
+
+def test_a_folder_with_a_player_survives_as_it_was_typed():
+    config = compose(["scenario.seats.blue_0=/tmp/my players/lr=3e-4/it's"])
+    assert config.scenario.opponents == {"blue_0": {"/tmp/my players/lr=3e-4/it's": 1.0}}
+
+
+def test_the_folder_of_players_is_the_projects_own_unless_told_otherwise(tmp_path):
+    assert compose(["checkpoints=null"]).checkpoint_root() == data_root() / "checkpoints"
+    assert compose([f"checkpoints={tmp_path}"]).checkpoint_root() == tmp_path
+
+
+@pytest.mark.parametrize(("text", "steps"), [("2e6", 2_000_000), ("1_000", 1000), ("300000.0", 300_000)])
+def test_until_is_accepted_in_scientific_notation(text, steps):
+    until = compose([f"train.until={text}"]).train.until
+    assert until == steps
+    assert isinstance(until, int)
+
+
+@pytest.mark.parametrize(("text", "value"), [("False", False), ("false", False), ("0", False), ("true", True)])
+def test_false_is_false(text, value):
+    assert compose([f"train.stop_when_held={text}"]).train.stop_when_held is value
+
+
+def test_overrides_override_and_leave_the_rest():
+    plain = compose(["scenario=coop"])
+    config = compose(["scenario=coop", "train.lr=7e-4", "seed=7", "model.hidden=[24,16]", "train.epochs=9"])
+    train = plain.train.model_copy(update={"lr": 7e-4, "epochs": 9})
+    model = plain.model.model_copy(update={"hidden": (24, 16)})
+    assert config == plain.model_copy(update={"train": train, "model": model, "seed": 7})
+
+
+def test_the_same_overrides_give_equal_configurations():
+    overrides = ["scenario=coop", "train.lr=3e-4"]
+    assert compose(overrides) == compose(list(reversed(overrides)))
+    assert compose(overrides) != compose(["scenario=coop"])
+
+
+def test_a_resolved_configuration_survives_as_yaml():
+    config = compose(["scenario=2v2", "seed=5"])
+    assert RunConfig.model_validate(yaml.safe_load(to_yaml(config))) == config
+
+
+def test_a_configuration_cannot_be_changed_afterwards():
+    config = compose([])
+    with pytest.raises(ValueError, match="frozen"):
+        config.train.lr = 1.0
+
+
+def test_the_default_run_folder_tells_scenario_time_and_seed():
+    path = default_run_dir(compose(["scenario=coop", "seed=7"]), datetime(2031, 2, 3, 4, 5, 6))
+    assert path == Path("runs/coop/20310203-040506-seed7")
+
+
+def test_the_default_scenario_is_the_duel_that_red_learns():
+    scenario = compose([]).scenario
+    assert (scenario.name, scenario.seats["red_0"], scenario.learning) == ("1v1", LEARN, {"red_0": "red"})
+
+
+# --- opponents
+
+
+def test_several_players_on_a_seat_are_written_with_their_weights():
+    opponents = compose(["scenario.seats.blue_0=blue-rookie:3,random:1.5"]).scenario.opponents
+    assert opponents == {"blue_0": {"blue-rookie": 3.0, "random": 1.5}}
+
+
+def test_a_mixture_is_read_from_the_command_line():
+    for value in ("random:1,hunter:2", "{random: 1, hunter: 2}", "random: 1 , hunter:2"):
+        seats = compose([f"scenario.seats.blue_0={value}"]).scenario.seats
+        assert seats["blue_0"] == {"random": 1.0, "hunter": 2.0}
+
+
+# --- recipes
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_recipe_composes_and_names_its_scenario(name):
+    config = compose([f"experiment={name}"])
+    assert config.experiment == name
+    assert config.scenario.name in (*SCENARIOS, MULTIGRID)
+
+
+@pytest.mark.parametrize("path", files("experiment"))
+def test_a_recipe_is_a_hydra_experiment_on_top_of_everything(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# @package _global_\n")
+    assert any("override /scenario" in entry for entry in read(path)["defaults"])
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name in experiment_names()])
+def test_a_scenarios_own_recipe_is_taken_unless_told_otherwise(name):
+    assert compose([f"scenario={name}"]) == compose([f"experiment={name}"])
+    assert compose([f"scenario={name}", "experiment=none"]).experiment is None
+
+
+def test_a_recipe_of_a_scheme_is_taken_with_that_scheme(monkeypatch):
+    for scheme in ("ctde", "dtde"):
+        config = compose(["scenario=coop", f"scheme={scheme}"])
+        assert (config.experiment, config.scheme) == ("coop", scheme)
+    monkeypatch.setattr("multigrid_rl.config.experiment_names", lambda: ["coop", "coop-dtde"])
+    assert compose(["scenario=coop", "scheme=ctde"]).experiment == "coop"
+    with pytest.raises(ConfigError, match="coop-dtde"):  # this one is asked for, and there is no file of that name
+        compose(["scenario=coop", "scheme=dtde"])
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name in experiment_names()])
+def test_without_a_recipe_everything_is_as_the_plain_files_say(name):
+    config = compose([f"scenario={name}", "experiment=none"])
+    assert (config.scheme, config.shared) == ("dtde", False)
+    assert config.train.model_dump(mode="json") == TrainConfig.model_validate(
+        read(CONFIGS / "train" / "ppo.yaml")
+    ).model_dump(mode="json")
+    assert config.scenario == load_scenario(name)
+
+
+def test_a_recipe_gives_way_to_what_the_user_says():
+    assert compose([]).train.bonus == {"all": {"key_pickup": 1.0}}
+    changed = compose(["train.bonus.all.key_pickup=0.25", "train.bonus.red_0.step=-0.01"]).train.bonus
+    assert changed == {"all": {"key_pickup": 0.25}, "red_0": {"step": -0.01}}
+    # A whole mapping takes the recipe's place; it is not merged into it.
+    assert compose(["train.bonus={}"]).train.bonus == {}
+    assert compose(["train.bonus={red_0:{step:-0.01}}"]).train.bonus == {"red_0": {"step": -0.01}}
+
+
+def test_one_entry_of_the_bonus_is_replaced_as_a_whole():
+    assert compose(["train.bonus.all={step:-0.01}"]).train.bonus == {"all": {"step": -0.01}}
+    assert compose(["train.bonus.all={}"]).train.bonus == {"all": {}}
+
+
+def test_an_unknown_recipe_is_one_line():
+    assert error_of("experiment=coob").startswith("experiment=coob: unknown (did you mean coop?); allowed is 1v1, ")
+
+
+def test_a_recipe_for_another_scenario_is_refused_and_its_own_is_not():
+    text = error_of("experiment=coop", "scenario=1v1")
+    assert text == ("scenario=1v1: experiment=coop is a recipe for coop; allowed is scenario=coop, or experiment=none")
+    assert compose(["experiment=coop", "scenario=coop"]).experiment == "coop"
+    assert compose(["experiment=none", "scenario=coop"]).experiment is None

@@ -1,0 +1,87 @@
+"""The gates of a run are those of its scenario, for the seats, teams and networks that it has."""
+
+from __future__ import annotations
+
+import pytest
+from composing import error_of
+
+from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.gates import Gate
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.players.goals import gates_of
+
+
+def gates(*overrides: str) -> list[Gate]:
+    config = compose(list(overrides))
+    return gates_of(config, env_factory(config).cast)
+
+
+def names_of(*overrides: str) -> list[str]:
+    return [gate.metric for gate in gates(*overrides)]
+
+
+@pytest.mark.parametrize("scenario", ["1v1", "coop", "single-obstacle"])
+def test_gates_are_those_of_the_course(scenario):
+    bounds = {
+        "1v1": (20, 1.3, 0.4, 0.3),
+        "coop": (40, 1.3, 0.9, 0.4),
+        "single-obstacle": (40, 2.0, 0.6, 0.3),
+    }[scenario]
+    found = gates(f"scenario={scenario}")
+    order = ["episode_len_mean", "return_mean", "explained_variance", "entropy"]
+    told = {(order.index(gate.metric.split("/")[0]), gate.comparison, gate.bound) for gate in found}
+    assert sorted(told) == list(zip(range(4), ("<=", ">=", ">=", "<="), bounds, strict=True))
+    assert {(gate.hold, gate.window) for gate in found} == {("every", 100_000)}
+
+
+@pytest.mark.parametrize("bounds", ["at_most:20,at_least:3", "share:0.5"])
+def test_a_gate_has_exactly_one_bound(bounds):
+    text = error_of(f"scenario.gates=[{{metric:episode_len_mean,{bounds}}}]")
+    assert "exactly one of at_most and at_least" in text
+    assert "scenario.gates.0" in text
+    assert "episode_len_mean" in text  # an index alone does not tell which gate is meant
+
+
+def test_star_in_a_gate_stands_for_every_learning_seat():
+    assert [gate.metric for gate in gates("scenario=coop")] == [
+        "episode_len_mean",
+        *(f"{kind}/{seat}" for kind in ("return_mean", "explained_variance", "entropy") for seat in ("red_0", "red_1")),
+    ]
+
+
+def test_star_leaves_out_seats_that_do_not_learn():
+    alone = gates("scenario=coop", "experiment=none", "scenario.seats.red_0=random")
+    assert [gate.metric for gate in alone if gate.metric.startswith("entropy/")] == ["entropy/red_1"]
+    assert compose(["scenario.seats.blue_0=learn"]).scenario.learning == {"blue_0": "blue", "red_0": "red"}
+
+
+@pytest.mark.parametrize("how", ["shared=true", "scheme=ctce"])
+def test_star_in_a_gate_of_a_network_stands_for_every_network(how):
+    names = [gate.metric for gate in gates("scenario=coop", "experiment=none", how)]
+    assert names == [
+        *("episode_len_mean", "return_mean/red_0", "return_mean/red_1", "explained_variance/red", "entropy/red")
+    ]
+
+
+def test_a_star_stands_for_seats_teams_or_networks_as_the_metric_wants():
+    assert names_of("scenario=2v2") == [
+        "episode_len_mean", "team_return_mean/red", "explained_variance/red", "entropy/red",
+    ]  # fmt: skip
+    assert names_of("scenario=2v2", "scheme=dtde")[2:] == [
+        "explained_variance/red_0", "explained_variance/red_1", "entropy/red_0", "entropy/red_1",
+    ]  # fmt: skip
+    seats = [f"scenario.seats.{seat}" for seat in ("blue_0", "blue_1", "red_0", "red_1")]
+    blue = [f"{seat}={who}" for seat, who in zip(seats, ("learn", "learn", "random", "random"), strict=True)]
+    assert names_of("scenario=2v2", *blue)[1] == "team_return_mean/blue"
+
+
+@pytest.mark.parametrize(
+    "metric", ["foo/red_0", "foo", "entropy/red_0", "return_mean/blue_0", "team_return_mean/red_0"]
+)
+def test_a_gate_on_something_never_reported_is_one_line(metric):
+    with pytest.raises(ConfigError) as caught:
+        names_of("scenario=2v2", f"scenario.gates=[{{metric:{metric},at_least:1}}]")
+    text = str(caught.value)
+    assert text.startswith(f"scenario.gates: metric={metric}: not reported in this run; allowed is ")
+    assert "seats red_0, red_1, teams blue, red, networks red" in text
+    assert "\n" not in text
