@@ -1,6 +1,6 @@
 """The arithmetic of a tower, forward and backward, in one call each: for arrays on the CPU.
 
-torch needs some sixty calls for what these two do, each of which reads and writes whole activations; here a block of
+torch needs dozens of calls for what these two do, each of which reads and writes whole activations; here a block of
 rows passes through all layers while it is in the fastest cache. Inner loops run over contiguous columns, so that they
 become vector instructions.
 """
