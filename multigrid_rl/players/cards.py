@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import safetensors.torch
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -23,6 +26,8 @@ MODEL_FILE = "model.safetensors"
 CARD_FILE = "card.json"
 MAX_MODEL_BYTES = 5_000_000
 MAX_CARD_BYTES = 1_000_000
+#: Not blocking: to open a named pipe would wait for somebody who writes into it. Windows has neither flag.
+_OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class PlayerError(ValueError):
@@ -108,15 +113,41 @@ def write_card(folder: Path, card: Card) -> None:
     (folder / CARD_FILE).write_text(json.dumps(card.model_dump(), indent=2) + "\n", encoding="utf-8")
 
 
+def read_plain_file(path: Path, most: int, expected: int | None = None) -> bytes:
+    """Content of a file of at most ``most`` bytes, of which exactly ``expected`` are due. Never waits for a pipe.
+
+    Raises:
+        PlayerError: a link, a folder or anything else that is no plain file; another size; not readable.
+    """
+    try:
+        if path.is_symlink():
+            raise PlayerError(f"{path}: a symbolic link; allowed is a plain file")
+        handle = os.open(path, _OPEN)
+        with os.fdopen(handle, "rb", buffering=0) as file:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise PlayerError(f"{path}: not a plain file; allowed is one")
+            _check_size(path, found.st_size, most, expected)
+            data = file.read(most + 1)  # it may have grown meanwhile
+        _check_size(path, len(data), most, expected)
+    except OSError as error:
+        raise PlayerError(f"{path}: cannot be read: {error.strerror}") from error
+    return data
+
+
+def _check_size(path: Path, size: int, most: int, expected: int | None) -> None:
+    if expected is not None and (size != expected or size > most):
+        hint = " (truncated?)" if size < expected else ""
+        raise PlayerError(f"{path}: {size} bytes{hint}; the card says {expected}, allowed is at most {most}")
+    if size > most:
+        raise PlayerError(f"{path}: {size} bytes; allowed is at most {most}")
+
+
 def read_card(folder: Path) -> Card:
     """Read and check ``card.json``. Raises :class:`PlayerError`."""
     path = folder / CARD_FILE
     try:
-        if path.stat().st_size > MAX_CARD_BYTES:
-            raise PlayerError(f"{path}: {path.stat().st_size} bytes; allowed is at most {MAX_CARD_BYTES}")
-        return Card.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise PlayerError(f"{path}: cannot be read: {error.strerror}") from error
+        return Card.model_validate_json(read_plain_file(path, MAX_CARD_BYTES))
     except ValidationError as error:
         first = error.errors()[0]
         raise PlayerError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
@@ -147,18 +178,9 @@ def read_network(folder: Path, card: Card) -> nn.Module:
 
 
 def _checked_bytes(path: Path, card: Card) -> bytes:
-    try:
-        size = path.stat().st_size
-        if size != card.bytes or size > MAX_MODEL_BYTES:
-            hint = " (truncated?)" if size < card.bytes else ""
-            raise PlayerError(
-                f"{path}: {size} bytes{hint}; the card says {card.bytes}, allowed is at most {MAX_MODEL_BYTES}"
-            )
-        data = path.read_bytes()
-    except OSError as error:
-        raise PlayerError(f"{path}: cannot be read: {error.strerror}") from error
-    if sha256_of(data) != card.sha256:
-        found = sha256_of(data)
+    data = read_plain_file(path, MAX_MODEL_BYTES, card.bytes)
+    found = sha256_of(data)
+    if found != card.sha256:
         raise PlayerError(
             f"{path}: sha256 {found[:16]}... differs from the card's {card.sha256[:16]}...: changed since it was frozen"
         )

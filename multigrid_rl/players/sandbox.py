@@ -1,0 +1,224 @@
+"""An external agent's process: lines to it and from it, each within a time limit, and nothing left of it afterwards.
+
+It is fenced in against accidents (memory, endless output, hanging, leftovers), not against malice: it runs as the same
+user, who may read files and use the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from multigrid_rl.players.agents import AgentSpec
+from multigrid_rl.players.protocol import MAX_LINE, shown
+
+_LAUNCHER = Path(__file__).with_name("launch.py")
+_CHUNK = 65_536
+_LAST_WORDS = 4_096  # bytes of stderr that are kept
+_GRACE_S = 0.5  # to leave by itself after "bye", and to be found dead after its output ended
+_FILE_BYTES = 64_000_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an agent may use in one pairing."""
+
+    start_s: float = 20.0  # from its start to its "ready"
+    step_s: float = 5.0  # for each answer, all games of the step together
+    total_s: float = 120.0  # for all answers together
+    memory_mb: int = 2048  # address space of each of its processes
+
+
+class ProcessError(RuntimeError):
+    """The process failed; the message is one line that says how."""
+
+
+class TooSlowError(ProcessError):
+    """The process did not answer in time."""
+
+
+class AgentProcess:
+    """A running agent.
+
+    Args:
+        agent: what to run.
+        limits: memory is limited here, time in :meth:`ask`.
+        seed: of its hash function, where it is Python.
+    """
+
+    def __init__(self, agent: AgentSpec, limits: Limits, seed: int) -> None:
+        scratch = tempfile.TemporaryDirectory(prefix="multigrid-rl-agent-", ignore_cleanup_errors=True)
+        # A process that its referee lost, to kill -9 say, ends by itself at last: it cannot compute for ever.
+        seconds = 4 * int(limits.start_s + limits.total_s + 1)
+        bounds = [limits.memory_mb * 2**20, _FILE_BYTES, seconds]
+        launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, bounds)]
+        self._process = subprocess.Popen(
+            [*launcher, *agent.command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            cwd=agent.folder,
+            env=_environment(scratch.name, seed),
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        self._stdin, self._stdout, self._stderr = _pipes(self._process)
+        self._selector = selectors.DefaultSelector()
+        for pipe in (self._stdin, self._stdout, self._stderr):
+            os.set_blocking(pipe.fileno(), False)
+        self._selector.register(self._stdout, selectors.EVENT_READ)
+        self._selector.register(self._stderr, selectors.EVENT_READ)
+        self._heard = bytearray()
+        self._last_words = b""
+        # Also called when this object is forgotten, or Python ends.
+        self._end = weakref.finalize(self, _end, self._process, self._selector, scratch)
+
+    def ask(self, message: bytes, seconds: float) -> bytes:
+        """Write ``message`` and return the next line of the answer, without its end.
+
+        Raises:
+            TooSlowError: no answer within ``seconds``.
+            ProcessError: one that is too long or several lines, or its end.
+        """
+        deadline = time.monotonic() + seconds
+        self._pump(b"", 0.0)
+        if self._heard:
+            raise ProcessError(f"wrote {shown(bytes(self._heard))} before it was asked")
+        rest = memoryview(message)
+        while rest or b"\n" not in self._heard:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TooSlowError(f"no answer within {seconds:.3g} s")
+            rest = self._pump(rest, left)
+            if len(self._heard) > MAX_LINE:
+                raise ProcessError(f"an answer of more than {MAX_LINE} bytes")
+        line, _, more = bytes(self._heard).partition(b"\n")
+        if more:
+            raise ProcessError(f"wrote {shown(more)} after its answer; allowed is one line")
+        self._heard.clear()
+        return line
+
+    def close(self, farewell: bytes = b"") -> None:
+        """End the process and everything that it started. With a ``farewell`` it may leave by itself first."""
+        if not self._end.alive:
+            return
+        if farewell:
+            self._say_goodbye(farewell)
+        self._end()
+
+    def _say_goodbye(self, farewell: bytes) -> None:
+        deadline = time.monotonic() + _GRACE_S
+        try:
+            rest = self._pump(memoryview(farewell), 0.0)
+            if not rest:
+                self._stdin.close()
+            while (left := deadline - time.monotonic()) > 0:
+                self._pump(b"", left)
+                self._heard.clear()
+        except ProcessError:
+            return  # it left
+
+    def _pump(self, rest: memoryview | bytes, seconds: float) -> memoryview | bytes:
+        """Write what can be written of ``rest``, read what there is; waits for at most ``seconds``."""
+        if rest:
+            self._selector.register(self._stdin, selectors.EVENT_WRITE)
+        ready = {key.fileobj for key, _ in self._selector.select(seconds)}
+        if rest:
+            self._selector.unregister(self._stdin)
+        if self._stderr in ready and not self._listen():
+            self._selector.unregister(self._stderr)
+        if self._stdout in ready:
+            data = _read(self._stdout)
+            if data == b"":
+                raise ProcessError(self._obituary())
+            self._heard += data or b""
+        if rest and self._stdin in ready:
+            try:
+                rest = rest[os.write(self._stdin.fileno(), rest) :]
+            except BlockingIOError:
+                return rest
+            except BrokenPipeError as error:
+                raise ProcessError(self._obituary()) from error
+        return rest
+
+    def _listen(self) -> bool:
+        """Keep the end of what it wrote to stderr; says whether there was anything."""
+        data = _read(self._stderr) or b""
+        self._last_words = (self._last_words + data)[-_LAST_WORDS:]
+        return bool(data)
+
+    def _obituary(self) -> str:
+        try:
+            status: int | None = self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            status = None
+        while self._listen():
+            pass
+        if status is None:
+            how = "closed its output"
+        elif status < 0:
+            how = f"was killed by {_signal_name(-status)}"
+        else:
+            how = f"exited with status {status}"
+        lines = [line for line in self._last_words.splitlines() if line.strip()]
+        return f"{how}: {shown(lines[-1], 200)}" if lines else how
+
+
+def _environment(scratch: str, seed: int) -> dict[str, str]:
+    # First the folder of this interpreter: an agent's `python3` is then the one that has the packages of this project.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {
+        "PATH": path,
+        "LANG": "C.UTF-8",
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": str(seed % 2**32),
+        "PYTHONDONTWRITEBYTECODE": "1",  # the folder's hash must stay as it is
+    }
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    return process.stdin, process.stdout, process.stderr
+
+
+def _read(pipe: IO[bytes]) -> bytes | None:
+    """What there is: ``None`` for nothing yet, empty at the end."""
+    try:
+        return os.read(pipe.fileno(), _CHUNK)
+    except BlockingIOError:
+        return None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _end(
+    process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: tempfile.TemporaryDirectory[str]
+) -> None:
+    """Kill the process group, wait for the process, close pipes, remove its folder."""
+    with contextlib.suppress(ProcessLookupError):  # all of it left already
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    selector.close()
+    for pipe in _pipes(process):
+        pipe.close()
+    scratch.cleanup()
