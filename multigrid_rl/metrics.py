@@ -106,14 +106,28 @@ def outcome_shares(winner: NDArray[np.int8], team: int) -> tuple[float, float, f
     return win, draw, max(0.0, 1.0 - win - draw)  # rounding must not make it -0.0
 
 
-def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """95 % Wilson score interval of a proportion (Wilson 1927). Raises ``ValueError`` for no trials."""
+def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % Wilson score interval of a proportion (Wilson 1927); a draw may count as half a success.
+
+    Raises:
+        ValueError: no trials.
+    """
     if trials < 1:
         raise ValueError(f"trials={trials}: allowed is at least 1")
     p = successes / trials
     centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * float(np.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials)))
     return centre - half, centre + half
+
+
+def mean_interval(values: NDArray[np.float64], z: float = 1.96) -> tuple[float, float, float]:
+    """Mean of ``(M,)`` values, ``M >= 1``, and its 95 % interval by the central limit theorem.
+
+    A single value has an interval of no width: it says nothing about itself.
+    """
+    mean = float(values.mean())
+    error = float(values.std(ddof=1)) / float(np.sqrt(len(values))) if len(values) > 1 else 0.0
+    return mean, mean - z * error, mean + z * error
 
 
 def matches(name: str, pattern: str) -> bool:

@@ -9,16 +9,9 @@ from rich.table import Table
 
 from multigrid_rl.config import data_root, load_scenario, scenario_id
 from multigrid_rl.players.cards import PlayerError, Strength, read_card
-from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+from multigrid_rl.players.catalogue import BUILT_IN, WHAT, Catalogue
 from multigrid_rl.players.freeze import rate
 from multigrid_rl.players.strength import STRENGTH_SEED, measure
-
-WHAT = {
-    "random": "every action with the same probability",
-    "idle": "does nothing",
-    "key-runner": "knows the board; fetches its key, opens its door, toggles whoever stands in front",
-    "hunter": "knows the board; chases and eliminates opponents",
-}
 
 
 def list_players(checkpoints: Path | None, episodes: int, scenario: str) -> None:

@@ -1,49 +1,171 @@
-"""Playing a run's exported policies again: fresh games, no training, no Ray."""
+"""Playing fresh games with frozen policies, batched: no training, no Ray."""
 
 from __future__ import annotations
 
-import json
+import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import yaml
-from pydantic import ValidationError
+import numpy as np
+from numpy.typing import NDArray
 
-from multigrid_rl.config import ConfigError
-from multigrid_rl.players.cards import PlayerError, read_card, read_network
-from multigrid_rl.players.catalogue import Seated
-from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.factory import seat_players
-from multigrid_rl.players.freeze import run_player
-from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.games import play_episodes
+from multigrid_rl.judge.lineups import Judged, Lineup, Sides, judged_run, run_config
+from multigrid_rl.judge.replays import GameRecord, record
+from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
+from multigrid_rl.players.games import Played, play_games
 from multigrid_rl.schema import RunConfig
-from multigrid_rl.types import EpisodeTable
+from multigrid_rl.types import EpisodeTable, GameSpec
+from multigrid_rl.world.constants import BLUE, EVENTS, RED
 
 #: ``stochastic`` draws actions as in training, ``argmax`` takes the likeliest.
 Mode = Literal["stochastic", "argmax"]
 MODES: tuple[Mode, ...] = ("stochastic", "argmax")
 
-
-def run_config(run: Path) -> RunConfig:
-    """The configuration of a run folder. Raises ``ConfigError`` if there is none that this version understands."""
-    path = run / "config.yaml"
-    try:
-        return RunConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ConfigError(f"{run}: holds no run: {path.name}: {error.strerror}") from error
-    except (yaml.YAMLError, ValidationError) as error:
-        raise ConfigError(f"{path}: not a run's configuration: {' '.join(str(error).split())}") from error
+#: Games are played in batches of so many: their actions stay small in memory, however many games there are.
+BATCH = 4096
+CODE = {"red": RED, "blue": BLUE}
 
 
-def _opponent_hashes(run: Path) -> dict[str, str]:
-    # The ladder may have been trained anew since: the run is judged against those that it met.
-    path = run / "provenance.json"
-    try:
-        opponents = json.loads(path.read_text(encoding="utf-8"))["opponents"]
-        return {row["name"]: row["sha256"] for row in opponents if row["sha256"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: does not say who the opponents were") from error
+@dataclass(frozen=True)
+class Part:
+    """Games of one mode and side.
+
+    Attributes:
+        mode: how the judged player acted; everybody else drew actions.
+        lineup: who sat where.
+        played: the games, in batches; game ``k`` of all is row ``k - b * BATCH`` of batch ``b``.
+    """
+
+    mode: Mode
+    lineup: Lineup
+    played: tuple[Played, ...]
+
+    @property
+    def table(self) -> EpisodeTable:
+        """All its episodes (M,), in the order of the games' numbers."""
+        return EpisodeTable.concatenate([played.table for played in self.played])
+
+    @property
+    def start(self) -> NDArray[np.uint8]:
+        """Boards at the start (M, 128)."""
+        return np.concatenate([played.start for played in self.played])
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All games of a judged player.
+
+    Attributes:
+        name: of the player.
+        spec: the game.
+        seed: with a game's number it decides everything random in it; modes and sides share seed and numbers.
+        parts: one for each mode and side.
+        seconds: that playing took, start-up not counted.
+    """
+
+    name: str
+    spec: GameSpec
+    seed: int
+    parts: tuple[Part, ...]
+    seconds: float
+
+
+def evaluate(
+    judged: Judged, *, episodes: int, seed: int, modes: tuple[Mode, ...] = MODES, sides: Sides = "own"
+) -> Evaluation:
+    """Play ``episodes`` games in each mode, shared out among the sides.
+
+    Raises:
+        ConfigError, PlayerError: a side that is not there, a player that cannot be used.
+        ValueError: fewer games than sides.
+    """
+    teams = judged.teams(sides)
+    if episodes < len(teams):
+        raise ValueError(f"--episodes {episodes}: allowed is at least {len(teams)}, one for each side")
+    shares = [episodes - (len(teams) - 1) * (episodes // len(teams)), episodes // len(teams)]
+    lineups = [
+        (mode, games, judged.lineup(team, greedy=mode == "argmax"))
+        for mode in modes
+        for team, games in zip(teams, shares, strict=False)
+    ]
+    for _, _, lineup in lineups:  # kernels are compiled or loaded here: that is start-up
+        play_games(judged.spec, lineup.players(judged.spec), 1, seed=seed)
+    began = time.perf_counter()
+    parts = tuple(Part(mode, lineup, _batches(judged.spec, lineup, games, seed)) for mode, games, lineup in lineups)
+    return Evaluation(judged.name, judged.spec, seed, parts, time.perf_counter() - began)
+
+
+def _batches(spec: GameSpec, lineup: Lineup, games: int, seed: int) -> tuple[Played, ...]:
+    firsts = range(0, games, BATCH)
+    return tuple(
+        play_games(spec, lineup.players(spec), min(BATCH, games - first), seed=seed, first_game=first)
+        for first in firsts
+    )
+
+
+def summary(parts: list[Part], spec: GameSpec) -> dict[str, Any]:
+    """Shares and means of some parts together, each with its 95 % interval; parts of different sides may be mixed.
+
+    Returns are those of the judged player's own seats, summed. Intervals of shares are Wilson's.
+    """
+    tables = [(part.table, part.lineup) for part in parts]
+    lengths = np.concatenate([table.length for table, _ in tables]).astype(np.float64)
+    returns = np.concatenate([table.returns[:, _own(lineup, spec)].sum(axis=1) for table, lineup in tables])
+    won = np.concatenate([results_of(table, lineup.team) for table, lineup in tables])
+    counts = {name: int((won == value).sum()) for name, value in (("win", 1), ("draw", 0), ("loss", -1))}
+    episodes = len(won)
+    row: dict[str, Any] = {"episodes": episodes}
+    for name, count in counts.items():
+        row[name] = count / episodes
+        row[f"{name}_interval"] = list(wilson_interval(count, episodes))
+    for name, values in (("return", returns), ("length", lengths)):
+        mean, low, high = mean_interval(values)
+        row |= {f"{name}_mean": mean, f"{name}_interval": [low, high]}
+    row["events"] = {
+        name: float(np.concatenate([_events(t, lineup, spec, event) for t, lineup in tables]).mean())
+        for name, event in BEHAVIOUR.items()
+    }
+    return row
+
+
+def seat_returns(part: Part, spec: GameSpec) -> dict[str, float]:
+    """Mean return of each own seat."""
+    means = part.table.returns.mean(axis=0)
+    return {seat: float(means[spec.seats.index(seat)]) for seat in part.lineup.own}
+
+
+def kept_games(evaluation: Evaluation) -> list[GameRecord]:
+    """Best, median and worst game of each part, by the own return, then by length."""
+    games = []
+    for part in evaluation.parts:
+        table = part.table
+        own = table.returns[:, _own(part.lineup, evaluation.spec)].sum(axis=1)
+        # A good game is short, a bad one was lost soon: the longest of equal return stand in the middle.
+        speed = np.where(own > 0, -table.length, table.length)
+        ranked = np.lexsort((speed, own))
+        for label, place in (("best", -1), ("median", len(ranked) // 2), ("worst", 0)):
+            where = f"{part.mode}, {part.lineup.team}"
+            games.append(_record(evaluation, part, int(ranked[place]), f"{label} ({where})"))
+    return games
+
+
+def _record(evaluation: Evaluation, part: Part, game: int, label: str) -> GameRecord:
+    played, names = part.played[game // BATCH], part.lineup.names()
+    return record(evaluation.spec, played, game % BATCH, seed=evaluation.seed, players=names, label=label)
+
+
+def _own(lineup: Lineup, spec: GameSpec) -> list[int]:
+    return [spec.seats.index(seat) for seat in lineup.own]
+
+
+def results_of(table: EpisodeTable, team: str) -> NDArray[np.int8]:
+    """1 for a win of ``team``, 0 for a draw, -1 for a loss (M,), from the win flag."""
+    return np.where(table.winner < 0, 0, np.where(table.winner == CODE[team], 1, -1)).astype(np.int8)
+
+
+def _events(table: EpisodeTable, lineup: Lineup, spec: GameSpec, event: str) -> NDArray[np.float64]:
+    return np.asarray(table.events[:, _own(lineup, spec), EVENTS.index(event)].sum(axis=1))
 
 
 def replay_policy(
@@ -53,27 +175,9 @@ def replay_policy(
 
     Returns the run's configuration and the finished games.
 
-    Args:
-        run: run folder.
-        episodes: number of games.
-        seed: of the games; another one than the run's gives games that training never saw.
-        mode: how the run's own policies act; its opponents always act as they did in training.
-        checkpoint: name of a checkpoint, the latest by default.
-
     Raises:
         ConfigError, PlayerError: no run, no such checkpoint, a damaged player.
     """
-    config = run_config(run)
-    factory = env_factory(config, _opponent_hashes(run))
-    seated = factory.load()
-    for unit in factory.cast.units:
-        folder = run_player(run, unit.module, checkpoint)
-        card = read_card(folder)
-        for seat in unit.seats:
-            if seat not in card.seats:
-                raise PlayerError(f"{folder}: seats={card.seats}: allowed is a player of {seat}")
-            network = read_network(folder, card)
-            player = FrozenPlayer(card.name, network, card.sha256, members=card.members, greedy=mode == "argmax")
-            seated[seat] = (Seated(player, card.name, card.sha256, [], members=card.members),)
-    spec = config.scenario.spec
-    return config, play_episodes(spec, seat_players(spec, seated), episodes, seed=seed)
+    judged = judged_run(run, checkpoint=checkpoint)
+    evaluation = evaluate(judged, episodes=episodes, seed=seed, modes=(mode,))
+    return run_config(run), evaluation.parts[0].table

@@ -81,10 +81,17 @@ class Replay(NamedTuple):
 
 
 def record(spec: GameSpec, played: Played, row: int, *, seed: int, players: dict[str, str], label: str) -> GameRecord:
-    """The record of one played game; ``row`` counts from the first that was played, whose number must have been 0."""
+    """The record of one played game."""
     steps = int(played.table.length[row])
     text = {seat: "".join(map(str, played.actions[row, :steps, a].tolist())) for a, seat in enumerate(spec.seats)}
-    return GameRecord(label=label, spec=asdict(spec), seed=seed, game=row, players=players, actions=text)
+    return GameRecord(
+        label=label, spec=asdict(spec), seed=seed, game=played.first_game + row, players=players, actions=text
+    )
+
+
+def taken_actions(game: GameRecord) -> NDArray[np.int8]:
+    """Actions (T, A) of a record."""
+    return np.asarray(np.array([[int(digit) for digit in text] for text in game.actions.values()], np.int8).T)
 
 
 def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
@@ -95,9 +102,9 @@ def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
     """
     world = World(game.game_spec, 1, seed=game.seed, first_game=game.game, auto_reset=False)
     yield world, None
-    taken = np.array([[int(digit) for digit in text] for text in game.actions.values()], np.int8)  # (A, T)
+    taken = taken_actions(game)
     for t in range(game.steps):
-        step = world.step(taken[None, :, t])
+        step = world.step(taken[None, t])
         if bool(step.done[0]) != (t == game.steps - 1):
             raise ReplayError(f"game {game.game} of seed {game.seed}: has {game.steps} actions; it ends after {t + 1}")
         yield world, step
@@ -120,7 +127,6 @@ def replay(game: GameRecord) -> Replay:
             moves["reward"].append(step.reward[0].copy())
             moves["events"].append(step.events[0].copy())
             winner = int(step.winner[0])
-    taken = np.array([[int(digit) for digit in text] for text in game.actions.values()], np.int8).T
     stacked = {name: np.stack(values) for name, values in {**shots, **moves}.items()}
     stacked["out"] = stacked["out"].astype(np.bool_)
-    return Replay(**stacked, actions=taken, winner=winner)
+    return Replay(**stacked, actions=taken_actions(game), winner=winner)

@@ -21,6 +21,13 @@ BUILT_IN: dict[str, Callable[[GameSpec], Policy]] = {
     "key-runner": KeyRunner,
     "hunter": Hunter,
 }
+#: What they are, in words.
+WHAT = {
+    "random": "every action with the same probability",
+    "idle": "does nothing",
+    "key-runner": "knows the board; fetches its key, opens its door, toggles whoever stands in front",
+    "hunter": "knows the board; chases and eliminates opponents",
+}
 CATALOGUE_FILE = "catalogue.yaml"
 
 
@@ -57,8 +64,8 @@ class Catalogue:
             f"player {name}: unknown; allowed is {', '.join(self.names())}, or a folder with a frozen player"
         )
 
-    def seat(self, name: str, spec: GameSpec, seat: str) -> Seated:
-        """Load a player for a seat, checking hash and fit.
+    def seat(self, name: str, spec: GameSpec, seat: str, *, greedy: bool = False) -> Seated:
+        """Load a player for a seat, checking hash and fit; a ``greedy`` network takes its likeliest action.
 
         Raises:
             PlayerError: unknown, damaged, or made for another seat or game.
@@ -74,7 +81,9 @@ class Catalogue:
             )
         mirrored = check_fits(card, spec, seat)
         network = read_network(folder, card)
-        player = FrozenPlayer(card.name, network, card.sha256, members=card.members, mirrored=mirrored)
+        player = FrozenPlayer(
+            card.name, network, card.sha256, members=card.members, mirrored=mirrored, greedy=greedy
+        )
         return Seated(player, name, card.sha256, card.strength, members=card.members)
 
     def strength(self, name: str) -> list[Strength]:

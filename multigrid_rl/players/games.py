@@ -28,6 +28,7 @@ class Played(NamedTuple):
     start: NDArray[np.uint8]  # (M, 128) cell codes of the boards at the start
     finished: NDArray[np.bool_]  # (M,) all but where a player gave up
     fault: PlayerFaultError | None  # of the player that gave up
+    first_game: int  # number of the game in row 0
 
 
 def play_games(spec: GameSpec, players: dict[str, Policy], games: int, *, seed: int, first_game: int = 0) -> Played:
@@ -62,7 +63,7 @@ def play_games(spec: GameSpec, players: dict[str, Policy], games: int, *, seed: 
     table = EpisodeTable.concatenate([match.drain_episodes(), match.unfinished(~finished)])
     rows = np.argsort(np.concatenate(order))
     steps = np.stack(actions, axis=1) if actions else np.zeros((games, 0, spec.num_agents), np.int8)
-    return Played(table.rows(rows), steps, start, finished, fault)
+    return Played(table.rows(rows), steps, start, finished, fault, first_game)
 
 
 def play_episodes(spec: GameSpec, players: dict[str, Policy], episodes: int, *, seed: int) -> EpisodeTable:

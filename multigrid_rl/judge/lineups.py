@@ -1,0 +1,216 @@
+"""Who sits where when a player or a run is judged: as the scenario seats it, or on the other side of the board."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import ValidationError
+
+from multigrid_rl.config import ConfigError
+from multigrid_rl.players.cards import PlayerError, read_card
+from multigrid_rl.players.catalogue import Catalogue, Seated
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.players.factory import seat_players
+from multigrid_rl.players.freeze import run_player
+from multigrid_rl.schema import RunConfig
+from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.world.symmetry import other_seat
+
+Sides = Literal["own", "other", "red", "blue", "both"]
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """Everybody at the table.
+
+    Attributes:
+        team: that of the player who is judged.
+        own: seats that it fills.
+        seated: players by seat; several take turns.
+    """
+
+    team: str
+    own: tuple[str, ...]
+    seated: dict[str, tuple[Seated, ...]]
+
+    def players(self, spec: GameSpec) -> dict[str, Policy]:
+        """Players as a match takes them. Raises ``PlayerError`` if a player of a whole team lacks a seat."""
+        return seat_players(spec, self.seated)
+
+    def names(self) -> dict[str, str]:
+        """Who sits on each seat, in words."""
+        return {
+            seat: rows[0].name if len(rows) == 1 else "+".join(f"{row.name}:{row.weight:g}" for row in rows)
+            for seat, rows in self.seated.items()
+        }
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A player or run to be judged in a scenario.
+
+    Attributes:
+        name: what to call it.
+        spec: the game.
+        learning: seats that it fills in the scenario; on the other side of the board their counterparts.
+        refs: seat -> name or folder of the player for it.
+        opponents: the other seats of the scenario: player name -> share of the games.
+        catalogue: where players are looked up.
+        hashes: sha256 that a frozen opponent must have, by name; others are taken as they are.
+    """
+
+    name: str
+    spec: GameSpec
+    learning: tuple[str, ...]
+    refs: dict[str, str]
+    opponents: dict[str, dict[str, float]]
+    catalogue: Catalogue
+    hashes: dict[str, str]
+
+    @property
+    def team(self) -> str:
+        """Team of the seats that it fills in the scenario."""
+        return str(self.spec.team_of(self.learning[0]))
+
+    def teams(self, sides: Sides) -> tuple[str, ...]:
+        """Teams that it plays for when ``sides`` are asked for, its own first.
+
+        Raises:
+            ConfigError: the scenario has no such side.
+        """
+        own = self.team
+        wanted = {
+            "own": (own,),
+            "other": (other_seat(own),),
+            "both": (own, other_seat(own)),
+        }.get(sides, (sides,))
+        if wanted != (own,) and self.spec.blue != self.spec.red:
+            raise ConfigError(
+                f"--sides {sides}: teams of {self.spec.blue} blue and {self.spec.red} red; allowed is own, or a "
+                "scenario with two teams of the same size"
+            )
+        return wanted
+
+    def lineup(self, team: str, *, greedy: bool) -> Lineup:
+        """Everybody's place when it plays for ``team``, as drawn or with its own likeliest actions (``greedy``).
+
+        Raises:
+            PlayerError: a player is unknown, damaged, does not fit, or is not the one that was announced.
+        """
+        flipped = team != self.team
+        own: list[str] = []
+        seated: dict[str, tuple[Seated, ...]] = {}
+        for seat in self.spec.seats:
+            place = other_seat(seat) if flipped else seat  # its counterpart as the scenario is written
+            if place in self.learning:
+                own.append(seat)
+                seated[seat] = (self.catalogue.seat(self.refs[place], self.spec, seat, greedy=greedy),)
+            else:
+                seated[seat] = self._opponents(self.opponents[place], seat)
+        return Lineup(team, tuple(own), seated)
+
+    def _opponents(self, names: dict[str, float], seat: str) -> tuple[Seated, ...]:
+        rows = []
+        for name, weight in names.items():
+            row = self.catalogue.seat(name, self.spec, seat)
+            expected = self.hashes.get(name)
+            if expected is not None and row.sha256 != expected:
+                raise PlayerError(f"{seat}={name}: sha256 {row.sha256}; allowed is {expected}, whom the run met")
+            rows.append(row._replace(weight=weight / sum(names.values())))
+        return tuple(rows)
+
+
+def judged_player(name: str, config: RunConfig) -> Judged:
+    """A player of the catalogue, or a folder, in the scenario of ``config``; it fills the learning seats.
+
+    Raises:
+        ConfigError: seats of both teams learn, or none.
+    """
+    spec, learning = config.scenario.spec, tuple(config.scenario.learning)
+    teams = {spec.team_of(seat) for seat in learning}
+    if len(teams) != 1:
+        told = ", ".join(learning) or "no seat"
+        raise ConfigError(
+            f"scenario={config.scenario.name}: {told} learn; allowed is one team to judge: scenario.seats.SEAT=PLAYER "
+            "or --opponent PLAYER"
+        )
+    catalogue = Catalogue(config.checkpoint_root())
+    called = name if name in catalogue.names() else read_card(catalogue.folder(name)).name
+    refs = dict.fromkeys(learning, name)
+    return Judged(called, spec, learning, refs, config.scenario.opponents, catalogue, {})
+
+
+def judged_run(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> Judged:
+    """The exported policies of a run, in its own scenario or in that of ``config``.
+
+    In its own scenario its opponents must be those that it met in training. Of a run in which both teams learned, red
+    is judged and the rest are its own blue players.
+
+    Raises:
+        ConfigError, PlayerError: no run, no such checkpoint, another game, a damaged player.
+    """
+    trained = run_config(run)
+    if trained.scenario.game is None:
+        raise ConfigError(f"{run}: scenario={trained.scenario.name}; allowed is a run of the red/blue-door game")
+    folders = {}
+    for unit in env_factory(trained).cast.units:
+        folder = run_player(run, unit.module, checkpoint)
+        for seat in unit.seats:
+            if seat not in read_card(folder).seats:
+                raise PlayerError(f"{folder}: seats={read_card(folder).seats}: allowed is a player of {seat}")
+            folders[seat] = f"{folder}/"  # the slash says that this is a folder and no name
+    team = "red" if any(seat.startswith("red") for seat in folders) else "blue"
+    own = {seat: ref for seat, ref in folders.items() if seat.startswith(team)}
+    if config is None:
+        rest = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own}
+        opponents, hashes = {**trained.scenario.opponents, **rest}, opponent_hashes(run)
+    else:
+        opponents, hashes = config.scenario.opponents, {}
+    scenario = (config or trained).scenario
+    lost = [seat for seat in scenario.spec.seats if seat not in opponents and seat not in own]
+    if lost:
+        allowed = f"a scenario in which {', '.join(own)} learn, or scenario.seats.{lost[0]}=PLAYER"
+        raise ConfigError(f"scenario={scenario.name}: {run} has no player for {lost[0]}; allowed is {allowed}")
+    learning = tuple(seat for seat in scenario.spec.seats if seat not in opponents)
+    catalogue = Catalogue((config or trained).checkpoint_root())
+    return Judged(run.name, scenario.spec, learning, own, opponents, catalogue, hashes)
+
+
+def against(judged: Judged, opponent: str) -> Judged:
+    """The same against ``opponent`` on every seat of the other team.
+
+    Raises:
+        ConfigError: there is no other team.
+    """
+    rivals = [seat for seat in judged.spec.seats if judged.spec.team_of(seat) != judged.team]
+    if not rivals:
+        raise ConfigError(f"--opponent {opponent}: this scenario has one team; allowed is a scenario with two")
+    opponents = {**judged.opponents, **{seat: {opponent: 1.0} for seat in rivals}}
+    hashes = {name: sha for name, sha in judged.hashes.items() if name != opponent}
+    return Judged(judged.name, judged.spec, judged.learning, judged.refs, opponents, judged.catalogue, hashes)
+
+
+def run_config(run: Path) -> RunConfig:
+    """The configuration of a run folder. Raises ``ConfigError`` if there is none that this version understands."""
+    path = run / "config.yaml"
+    try:
+        return RunConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"{run}: holds no run: {path.name}: {error.strerror}") from error
+    except (yaml.YAMLError, ValidationError) as error:
+        raise ConfigError(f"{path}: not a run's configuration: {' '.join(str(error).split())}") from error
+
+
+def opponent_hashes(run: Path) -> dict[str, str]:
+    """sha256 of the frozen players that a run met, by name. Raises ``ConfigError``."""
+    # The ladder may have been trained anew since: the run is judged against those that it met.
+    path = run / "provenance.json"
+    try:
+        opponents = json.loads(path.read_text(encoding="utf-8"))["opponents"]
+        return {row["name"]: row["sha256"] for row in opponents if row["sha256"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: does not say who the opponents were") from error
