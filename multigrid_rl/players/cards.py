@@ -8,16 +8,18 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from multigrid_rl.models.registry import ArchitectureError, build
+from multigrid_rl.players.text import shown
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS, MISSIONS, NUM_CODES
 from multigrid_rl.world.symmetry import other_seat
@@ -26,6 +28,8 @@ MODEL_FILE = "model.safetensors"
 CARD_FILE = "card.json"
 MAX_MODEL_BYTES = 5_000_000
 MAX_CARD_BYTES = 1_000_000
+#: A network within these bounds is built at once, one beyond them only when its file has the right shapes.
+_UNITS, _LAYERS, _TOKENS = 512, 4, 200
 #: Not blocking: to open a named pipe would wait for somebody who writes into it. Windows has neither flag.
 _OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 
@@ -34,22 +38,32 @@ class PlayerError(ValueError):
     """A player that cannot be used; the message is one line naming file, value and what is allowed."""
 
 
+def _in_one_line(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("allowed is printable text in one line")
+    return value
+
+
+#: Short text that may stand in tables and messages.
+Text = Annotated[str, Field(max_length=100), AfterValidator(_in_one_line)]
+
+
 class ObservationSignature(BaseModel):
     """What the network reads."""
 
     model_config = ConfigDict(extra="forbid")
 
     view_size: int
-    categories: list[int] = Field(min_length=1, max_length=1000)
+    categories: list[Annotated[int, Field(ge=1, le=256)]] = Field(min_length=1, max_length=1000)
 
 
 class Strength(BaseModel):
     """Measured results against one opponent: shares of ``episodes`` games decided by the win flag."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    scenario: str
-    opponent: str
+    scenario: Text
+    opponent: Text
     episodes: int
     win: float
     draw: float
@@ -64,14 +78,14 @@ class Card(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     format: int = Field(default=1, ge=1, le=1)
-    name: str
+    name: Text
     architecture: dict[str, Any]
     observation: ObservationSignature
-    actions: int
+    actions: int = Field(ge=1, le=100)
     #: Seats that the player acts for at once: more than one for a team with a joint action.
     members: int = Field(default=1, ge=1, le=4)
-    scenario: str
-    seats: list[str]
+    scenario: Text
+    seats: list[Text] = Field(max_length=8)
     bytes: int
     sha256: str
     provenance: dict[str, Any]
@@ -84,7 +98,9 @@ class Card(BaseModel):
     def _readable(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         key, kind = ("name", str) if info.field_name == "architecture" else ("env_steps", int)
         if not isinstance(value.get(key, None if kind is str else 0), kind):
-            raise ValueError(f"{key}={value.get(key)}: allowed is {'text' if kind is str else 'an integer'}")
+            raise ValueError(
+                f"{key}={shown(str(value.get(key)))}: allowed is {'text' if kind is str else 'an integer'}"
+            )
         return value
 
 
@@ -150,7 +166,8 @@ def read_card(folder: Path) -> Card:
         return Card.model_validate_json(read_plain_file(path, MAX_CARD_BYTES))
     except ValidationError as error:
         first = error.errors()[0]
-        raise PlayerError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        where = shown(".".join(map(str, first["loc"])))
+        raise PlayerError(f"{path}: {where}: {shown(first['msg'], 200)}") from error
 
 
 def read_network(folder: Path, card: Card) -> nn.Module:
@@ -159,22 +176,39 @@ def read_network(folder: Path, card: Card) -> nn.Module:
     Raises:
         PlayerError: anything that does not fit.
     """
-    data = _checked_bytes(folder / MODEL_FILE, card)
+    path = folder / MODEL_FILE
+    weights = _weights(path, _checked_bytes(path, card))
+    parts = (card.architecture, card.observation.categories, card.actions * card.members)
     try:
-        network = build(card.architecture, card.observation.categories, card.actions * card.members)
+        if not _ordinary(card):
+            # Shapes alone, without memory behind them: a card may ask for more than this machine has.
+            with torch.device("meta"):
+                _check_shapes(path, build(*parts), weights)
+        network = build(*parts)
     except ArchitectureError as error:
-        raise PlayerError(f"{folder / CARD_FILE}: {error}") from error
-    weights = _weights(folder / MODEL_FILE, data)
+        raise PlayerError(f"{folder / CARD_FILE}: {shown(str(error), 300)}") from error
+    _check_shapes(path, network, weights)
+    network.load_state_dict(weights)
+    return network.eval()
+
+
+def _ordinary(card: Card) -> bool:
+    """Whether any network of this size may be built before its file was compared: a hundred megabytes at most."""
+    hidden, categories = card.architecture.get("hidden"), card.observation.categories
+    if not isinstance(hidden, list) or not all(type(units) is int and units <= _UNITS for units in hidden):
+        return False
+    return len(hidden) <= _LAYERS and len(categories) <= _TOKENS and sum(categories) <= _TOKENS * NUM_CODES
+
+
+def _check_shapes(path: Path, network: nn.Module, weights: dict[str, Tensor]) -> None:
     expected = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in weights.items()}
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
-            shape, needed = found.get(name), expected.get(name)
             raise PlayerError(
-                f"{folder / MODEL_FILE}: tensor {name} has shape {shape}; the card's network needs {needed}"
+                f"{path}: tensor {shown(name)} has shape {found.get(name)}; the card's network needs "
+                f"{expected.get(name)}"
             )
-    network.load_state_dict(weights)
-    return network.eval()
 
 
 def _checked_bytes(path: Path, card: Card) -> bytes:
@@ -189,14 +223,17 @@ def _checked_bytes(path: Path, card: Card) -> bytes:
 
 def _weights(path: Path, data: bytes) -> dict[str, Tensor]:
     try:
-        weights: dict[str, Tensor] = safetensors.torch.load(data)
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise PlayerError(f"{path}: not a safetensors file: {error}") from error
-    for name, value in weights.items():
-        if value.dtype != torch.float32:
-            raise PlayerError(f"{path}: tensor {name} is {value.dtype}; allowed is torch.float32")
-        if not bool(torch.isfinite(value).all()):
-            raise PlayerError(f"{path}: tensor {name} holds values that are not finite numbers")
+        tensors = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
+    except SafetensorError as error:
+        raise PlayerError(f"{path}: not a safetensors file: {shown(str(error), 200)}") from error
+    weights = {}
+    for name, tensor in tensors:
+        if tensor["dtype"] != "F32":
+            raise PlayerError(f"{path}: tensor {shown(name)} is {tensor['dtype']}; allowed is F32")
+        values = np.frombuffer(tensor["data"], "<f4").reshape(tensor["shape"])
+        if not np.isfinite(values).all():
+            raise PlayerError(f"{path}: tensor {shown(name)} holds values that are not finite numbers")
+        weights[name] = torch.from_numpy(values.copy())
     return weights
 
 

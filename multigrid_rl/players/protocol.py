@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.players.text import shown
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS, CELL, MISSIONS
 
@@ -111,12 +112,3 @@ def _parsed(line: bytes) -> dict[str, Any]:
     if not isinstance(answer, dict):
         raise AnswerError(f"answered {shown(line)}; allowed is a JSON object")
     return answer
-
-
-def shown(text: str | bytes, most: int = 80) -> str:
-    """The beginning of somebody else's text, safe to print in one line."""
-    if isinstance(text, bytes):
-        text = text[: 4 * most].decode(errors="replace")
-    line = " ".join(text[: 4 * most].split())
-    printable = "".join(letter if letter.isprintable() else "?" for letter in line)
-    return printable if len(printable) <= most else printable[:most] + "..."

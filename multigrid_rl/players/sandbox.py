@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import IO
 
 from multigrid_rl.players.agents import AgentSpec
-from multigrid_rl.players.protocol import MAX_LINE, shown
+from multigrid_rl.players.protocol import MAX_LINE
+from multigrid_rl.players.text import shown
 
 _LAUNCHER = Path(__file__).with_name("launch.py")
+_NOTHING = memoryview(b"")
 _CHUNK = 65_536
 _LAST_WORDS = 4_096  # bytes of stderr that are kept
 _GRACE_S = 0.5  # to leave by itself after "bye", and to be found dead after its output ended
@@ -92,7 +94,7 @@ class AgentProcess:
             ProcessError: one that is too long or several lines, or its end.
         """
         deadline = time.monotonic() + seconds
-        self._pump(b"", 0.0)
+        self._pump(_NOTHING, 0.0)
         if self._heard:
             raise ProcessError(f"wrote {shown(bytes(self._heard))} before it was asked")
         rest = memoryview(message)
@@ -124,12 +126,12 @@ class AgentProcess:
             if not rest:
                 self._stdin.close()
             while (left := deadline - time.monotonic()) > 0:
-                self._pump(b"", left)
+                self._pump(_NOTHING, left)
                 self._heard.clear()
         except ProcessError:
             return  # it left
 
-    def _pump(self, rest: memoryview | bytes, seconds: float) -> memoryview | bytes:
+    def _pump(self, rest: memoryview, seconds: float) -> memoryview:
         """Write what can be written of ``rest``, read what there is; waits for at most ``seconds``."""
         if rest:
             self._selector.register(self._stdin, selectors.EVENT_WRITE)
