@@ -69,3 +69,20 @@ def cup(
     limits = Limits(start_s, step_s, total_s, memory_mb)
     with one_line_errors():
         run_cup(Request(folder, scenario, tuple(also or ()), games, seed, limits, output))
+
+
+@app.command()
+def grade(
+    bundle: Annotated[Path, typer.Argument(help="Folder with a bundle (see `export`).")],
+    rubric: Annotated[Path, typer.Option(help="What it is graded by, for example configs/grade/1v1.yaml.")],
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the games, instead of the rubric's own.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="JSON to write, too.")] = None,
+) -> None:
+    """Grade a bundle by play: exit status 0 passed, 1 not passed, 2 a rubric that cannot be used. Ends with JSON."""
+    from multigrid_rl.cli.grading import run_grading  # noqa: PLC0415
+
+    one_thread()
+    with one_line_errors():
+        passed = run_grading(bundle, rubric, seed, output)
+    if not passed:
+        raise typer.Exit(1)

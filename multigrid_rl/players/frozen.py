@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from multigrid_rl.players.sampling import sample
+from multigrid_rl.players.sampling import Sampled, sample
 from multigrid_rl.types import SeatView, UniformSource
 from multigrid_rl.world.symmetry import other_side
 
@@ -55,6 +55,11 @@ class FrozenPlayer:
 
     def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:
         """Draw actions (N,), of a team (N, C)."""
+        logits, state = self.logits(view, state)
+        return self.choose(logits, rng).actions, state
+
+    def logits(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
+        """Logits (N, C, K) of the actions of its ``C`` seats, and the next memory."""
         seen = other_side(view.tokens, self.members) if self.mirrored else np.ascontiguousarray(view.tokens)
         with torch.inference_mode():
             tokens = torch.from_numpy(seen)
@@ -62,8 +67,16 @@ class FrozenPlayer:
                 output, _, state = self.network(tokens, state)
             else:
                 output = self.network.logits(tokens)
-        rows = len(seen) * self.members
-        logits = output.numpy().reshape(rows, -1)
-        uniform = rng.uniform(self.members).reshape(rows, 1)  # drawn in any case: a game's stream moves on alike
-        actions = logits.argmax(axis=1).astype(np.int8) if self.greedy else sample(logits, uniform).actions
-        return (actions if self.members == 1 else actions.reshape(-1, self.members)), state
+        return output.numpy().reshape(len(seen), self.members, -1), state
+
+    def choose(self, logits: NDArray[np.float32], rng: UniformSource) -> Sampled:
+        """Actions, log-probabilities and entropies, each (N,), of a team (N, C), out of logits (N, C, K)."""
+        flat = logits.reshape(-1, logits.shape[-1])
+        uniform = rng.uniform(self.members).reshape(-1, 1)  # drawn in any case: a game's stream moves on alike
+        drawn = sample(flat, uniform)
+        if self.greedy:
+            drawn = drawn._replace(actions=flat.argmax(axis=1).astype(np.int8))
+        if self.members == 1:
+            return drawn
+        shape = (-1, self.members)
+        return Sampled(drawn.actions.reshape(shape), drawn.logp.reshape(shape), drawn.entropy.reshape(shape))

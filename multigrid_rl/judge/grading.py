@@ -1,0 +1,273 @@
+"""Grading a bundle by a rubric: hidden seeds and opponents, gates measured again by play, points."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from multigrid_rl.config import ConfigError, data_root, load_scenario
+from multigrid_rl.judge.entropy import Metered
+from multigrid_rl.judge.evaluation import CODE, Mode
+from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
+from multigrid_rl.players.bundle import bundle_sha256, load_team
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.games import play_episodes
+from multigrid_rl.types import EpisodeTable, GameSpec, Policy
+from multigrid_rl.world.constants import EVENTS
+from multigrid_rl.world.symmetry import other_seat
+
+_OUTCOMES = ("win/*", "draw/*", "loss/*")
+#: What a check may be about; ``*`` stands for every seat (team, network) of the bundle.
+METRICS = (
+    "episode_len_mean",
+    "return_mean/*",
+    "team_return_mean/*",
+    *_OUTCOMES,
+    "entropy/*",
+    *(f"behaviour/*/{name}" for name in BEHAVIOUR),
+)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Check(_Part):
+    """A bound on a metric, and what it is worth."""
+
+    metric: str
+    at_most: float | None = None
+    at_least: float | None = None
+    points: float = Field(ge=0)
+    #: The whole 95 % interval must meet the bound, not the mean alone.
+    beyond_doubt: bool = False
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> Check:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError(f"metric={self.metric}: allowed is exactly one of at_most and at_least")
+        if self.metric not in METRICS:
+            raise ValueError(f"metric={self.metric}: allowed is {', '.join(METRICS)}")
+        if self.metric == "entropy/*" and self.beyond_doubt:
+            raise ValueError("metric=entropy/*: beyond_doubt=true: has no interval; allowed is false")
+        return self
+
+    def met(self, value: Measured) -> bool:
+        """Whether a measured value meets the bound."""
+        if self.at_most is not None:
+            return (value.high if self.beyond_doubt else value.mean) <= self.at_most
+        return (value.low if self.beyond_doubt else value.mean) >= float(self.at_least or 0.0)
+
+    def __str__(self) -> str:
+        """For example ``win/* >= 0.9 beyond doubt``."""
+        bound = f"<= {self.at_most:g}" if self.at_most is not None else f">= {self.at_least:g}"
+        return f"{self.metric} {bound}{' beyond doubt' if self.beyond_doubt else ''}"
+
+
+class Exam(_Part):
+    """Games against one opponent, and what is asked of them."""
+
+    name: str
+    opponent: str | None = None
+    sides: Literal["own", "other", "both"] = "own"
+    episodes: int = Field(default=1000, ge=100)
+    checks: list[Check] = Field(min_length=1)
+
+
+class Rubric(_Part):
+    """What a bundle is graded by."""
+
+    scenario: str
+    mode: Mode = "stochastic"
+    team: Literal["red", "blue"] = "red"
+    seed: int = Field(ge=0)
+    pass_points: float
+    exams: list[Exam] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _can_be_passed(self) -> Rubric:
+        if not 0 < self.pass_points <= self.points:
+            raise ValueError(f"pass_points={self.pass_points:g}: allowed is above 0 to {self.points:g}, all there are")
+        return self
+
+    @property
+    def points(self) -> float:
+        """All points that there are."""
+        return sum(check.points for exam in self.exams for check in exam.checks)
+
+
+class Measured(NamedTuple):
+    """A mean with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def read_rubric(path: Path) -> Rubric:
+    """Read a rubric. Raises ``ConfigError`` naming key, value and what is allowed."""
+    try:
+        return Rubric.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        said = first["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
+        raise ConfigError(f"{path}: {key + ': ' if key else ''}{said}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}; allowed is a rubric in yaml") from error
+
+
+def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
+    """Play all exams and count points.
+
+    The result never holds the seed: it may be shown to whom it grades.
+
+    Raises:
+        ConfigError: the rubric's own scenario or opponents cannot be used.
+        PlayerError: the bundle cannot be used; see :func:`refused`.
+    """
+    spec = load_scenario(rubric.scenario).spec
+    sha = bundle_sha256(bundle)
+    load_team(bundle, spec, rubric.team)
+    opponents = _Opponents(rubric_file.parent, spec)
+    began = time.perf_counter()
+    exams = [_sit(exam, k, bundle, rubric, opponents) for k, exam in enumerate(rubric.exams)]
+    points = sum(check["points"] for exam in exams for check in exam["checks"])
+    return {
+        "format": 1,
+        "bundle": bundle.name,
+        "sha256": sha,
+        "rubric_sha256": hashlib.sha256(rubric_file.read_bytes()).hexdigest(),
+        "passed": points >= rubric.pass_points,
+        "points": points,
+        "of": rubric.points,
+        "pass_points": rubric.pass_points,
+        "seconds": round(time.perf_counter() - began, 3),
+        "problem": None,
+        "exams": exams,
+    }
+
+
+def refused(bundle: Path, rubric: Rubric, problem: str) -> dict[str, Any]:
+    """The result of a bundle that cannot be played at all: no points, and why."""
+    return {
+        "format": 1,
+        "bundle": bundle.name,
+        "passed": False,
+        "points": 0.0,
+        "of": rubric.points,
+        "pass_points": rubric.pass_points,
+        "problem": problem,
+        "exams": [],
+    }
+
+
+class _Opponents:
+    """Finds opponents: players by name, or folders beside the rubric, which students never see."""
+
+    def __init__(self, beside: Path, spec: GameSpec) -> None:
+        self.beside = beside
+        self.spec = spec
+        self.catalogue = Catalogue(data_root() / "checkpoints")
+
+    def seated(self, name: str | None, team: str) -> dict[str, Policy]:
+        seats = [seat for seat in self.spec.seats if self.spec.team_of(seat) == team]
+        if name is None or not seats:
+            if bool(seats) == (name is None):
+                raise ConfigError(f"opponent={name}: the scenario has {'two teams' if seats else 'one team'}")
+            return {}
+        if name in BUILT_IN:
+            return {seat: BUILT_IN[name](self.spec) for seat in seats}
+        folder = self.catalogue.root / name if name in self.catalogue.entries else self.beside / name
+        try:
+            return load_team(folder, self.spec, team)
+        except PlayerError as error:
+            raise ConfigError(f"opponent={name}: {error}") from error
+
+
+def _sit(exam: Exam, number: int, bundle: Path, rubric: Rubric, opponents: _Opponents) -> dict[str, Any]:
+    spec = opponents.spec
+    own_team, other = str(rubric.team), other_seat(rubric.team)
+    teams = {"own": [own_team], "other": [other], "both": [own_team, other]}[exam.sides]
+    tables: list[tuple[str, EpisodeTable]] = []
+    meters: list[Metered] = []
+    for team in teams:
+        own: dict[str, Policy] = {
+            seat: Metered(player) if isinstance(player, FrozenPlayer) else player
+            for seat, player in load_team(bundle, spec, team, greedy=rubric.mode == "argmax").items()
+        }
+        rivals = opponents.seated(exam.opponent, other_seat(team))
+        games = exam.episodes // len(teams)
+        # Every exam has games of its own, the two sides of one exam the same.
+        tables.append((team, play_episodes(spec, {**own, **rivals}, games, seed=rubric.seed + number)))
+        meters += [player for player in own.values() if isinstance(player, Metered)]
+    checks = [_checked(check, spec, tables, meters) for check in exam.checks]
+    return {
+        "name": exam.name,
+        "opponent": exam.opponent,
+        "sides": exam.sides,
+        "episodes": sum(table.episodes for _, table in tables),
+        "checks": checks,
+    }
+
+
+def _checked(
+    check: Check, spec: GameSpec, tables: list[tuple[str, EpisodeTable]], meters: list[Metered]
+) -> dict[str, Any]:
+    values = measured(check.metric, spec, tables, meters)
+    met = all(check.met(value) for value in values)
+    # Where it is about several seats, the one that does worst decides, and is told.
+    worst = max(values, key=lambda v: v.mean) if check.at_most is not None else min(values, key=lambda v: v.mean)
+    return {
+        "check": str(check),
+        "value": round(worst.mean, 4),
+        "interval": None if check.metric == "entropy/*" else [round(worst.low, 4), round(worst.high, 4)],
+        "met": met,
+        "points": check.points if met else 0.0,
+        "of": check.points,
+    }
+
+
+def measured(
+    metric: str, spec: GameSpec, tables: list[tuple[str, EpisodeTable]], meters: list[Metered]
+) -> list[Measured]:
+    """Values of a metric of :data:`METRICS` over the games of all sides, one for each seat that ``*`` stands for.
+
+    Args:
+        metric: its name.
+        spec: the game.
+        tables: games by the team that the judged player played for.
+        meters: its networks.
+    """
+    if metric == "entropy/*":
+        return [Measured(mean, mean, mean) for mean in (meter.mean for meter in meters)]
+    if metric in _OUTCOMES:
+        wanted = {"win/*": 1, "draw/*": 0, "loss/*": -1}[metric]
+        results = np.concatenate(
+            [np.where(t.winner < 0, 0, np.where(t.winner == CODE[team], 1, -1)) for team, t in tables]
+        )
+        count = int((results == wanted).sum())
+        return [Measured(count / len(results), *wilson_interval(count, len(results)))]
+    if metric == "episode_len_mean":
+        return [Measured(*mean_interval(np.concatenate([t.length for _, t in tables]).astype(np.float64)))]
+    columns = [_columns(metric, spec, team, table) for team, table in tables]
+    return [Measured(*mean_interval(values)) for values in np.concatenate(columns).T]
+
+
+def _columns(metric: str, spec: GameSpec, team: str, table: EpisodeTable) -> NDArray[np.float64]:
+    """Values (M, own seats), or (M, 1) of the team."""
+    own = [a for a, seat in enumerate(spec.seats) if spec.team_of(seat) == team]
+    if metric.startswith("behaviour/"):
+        event = BEHAVIOUR[metric.rsplit("/", 1)[1]]
+        return np.asarray(table.events[:, own, EVENTS.index(event)])
+    returns = table.returns[:, own]
+    return np.asarray(returns.sum(axis=1, keepdims=True) if metric.startswith("team_") else returns)
