@@ -1,1 +1,43 @@
 """Verbs for bundles, what a student hands in: ``export`` and ``inspect``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from multigrid_rl.cli.app import app, one_line_errors, one_thread
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    seat: Annotated[str, typer.Option(help="Whose player: a seat, for example red_0, or a whole team, red.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; never an existing one.")],
+    name: Annotated[str | None, typer.Option(help="What it is called; the folder's name by default.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")] = None,
+) -> None:
+    """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
+    from multigrid_rl.players.bundle import export as export_player  # noqa: PLC0415
+
+    with one_line_errors():
+        cards = export_player(run, seat, output, name=name, checkpoint=checkpoint)
+    for part, card in cards.items():
+        typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}")
+
+
+@app.command()
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="A bundle, or an agent (docs/agents.md).")],
+    scenario: Annotated[
+        str | None, typer.Option(help="Game that it is to play; a bundle's own by default, 1v1 for an agent.")
+    ] = None,
+) -> None:
+    """Show what a bundle or an agent is, check everything and play a few games; the last line says ok."""
+    from multigrid_rl.players.inspection import inspect_folder  # noqa: PLC0415
+
+    one_thread()
+    with one_line_errors():
+        for line in inspect_folder(folder, scenario):
+            typer.echo(line)

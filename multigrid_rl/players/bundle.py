@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import tempfile
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from multigrid_rl.players.agents import AGENT_FILE
-from multigrid_rl.players.cards import CARD_FILE, Card, PlayerError, check_fits, read_card, read_network
+from multigrid_rl.players.cards import CARD_FILE, Card, PlayerError, check_fits, read_card, read_network, write_player
+from multigrid_rl.players.freeze import run_player, run_players
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.types import TEAM_ORDER, GameSpec, Policy
 from multigrid_rl.world.symmetry import other_seat
 
 #: ``bundle``: a frozen player; ``team``: a folder with one for each seat; ``agent``: an external agent.
 Kind = Literal["bundle", "team", "agent"]
+README_FILE = "README.md"
 _SEAT = re.compile(r"(red|blue)_\d")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def folder_kind(folder: Path) -> Kind:
@@ -44,18 +48,25 @@ def seat_folders(folder: Path) -> dict[str, Path]:
         raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
 
 
-def read_cards(folder: Path) -> dict[str, Card]:
-    """Cards of a bundle, by seat where there is one for each seat, else under the key ``""``.
+def bundle_folders(folder: Path) -> dict[str, Path]:
+    """Folders of a bundle's players, by seat where there is one for each seat, else under the key ``""``.
 
     Raises:
-        PlayerError: no bundle, or a card that cannot be used.
+        PlayerError: no bundle.
     """
     kind = folder_kind(folder)
     if kind == "agent":
         raise PlayerError(f"{folder}: holds an agent; allowed is a bundle")
-    if kind == "bundle":
-        return {"": read_card(folder)}
-    return {seat: read_card(path) for seat, path in seat_folders(folder).items()}
+    return {"": folder} if kind == "bundle" else seat_folders(folder)
+
+
+def read_cards(folder: Path) -> dict[str, Card]:
+    """Cards of a bundle, by seat as :func:`bundle_folders`.
+
+    Raises:
+        PlayerError: no bundle, or a card that cannot be used.
+    """
+    return {part: read_card(home) for part, home in bundle_folders(folder).items()}
 
 
 def bundle_sha256(folder: Path) -> str:
@@ -84,35 +95,142 @@ def load_team(folder: Path, spec: GameSpec, team: str, *, greedy: bool = False) 
     Raises:
         PlayerError: damaged, or made for another game or other seats.
     """
+    players, failure = _seated(folder, spec, team, greedy=greedy)
+    if failure is not None:
+        raise failure
+    return players
+
+
+def load_seats(folder: Path, spec: GameSpec, team: str, *, greedy: bool = False) -> dict[str, Policy]:
+    """As :func:`load_team`, but of those seats of the team alone that it can play, one at least."""
+    players, failure = _seated(folder, spec, team, greedy=greedy)
+    if failure is not None and not players:
+        raise failure
+    return players
+
+
+def _seated(folder: Path, spec: GameSpec, team: str, *, greedy: bool) -> tuple[dict[str, Policy], PlayerError | None]:
+    """Players of the team's seats, and why there is none for some of them."""
     seats = [seat for seat in spec.seats if spec.team_of(seat) == team]
     if not seats:
-        raise PlayerError(f"{folder}: team={team}: allowed is a team of this game, whose seats are {_listed(spec)}")
-    if folder_kind(folder) == "bundle":
-        card = read_card(folder)
-        mirrored = [check_fits(card, spec, seat) for seat in seats]
-        network = read_network(folder, card)
-        player = FrozenPlayer(
-            card.name, network, card.sha256, members=card.members, mirrored=mirrored[0], greedy=greedy
+        raise PlayerError(f"{folder}: team={team}: allowed is a team of a game with seats {', '.join(spec.seats)}")
+    homes = bundle_folders(folder)
+    players: dict[str, Policy] = {}
+    networks: dict[Path, Any] = {}
+    failure: PlayerError | None = None
+    for seat in seats:
+        try:
+            home = _home(folder, homes, seat)
+            card = read_card(home)
+            mirrored = check_fits(card, spec, seat)
+            if home not in networks:
+                networks[home] = read_network(home, card)
+        except PlayerError as error:
+            failure = error
+            continue
+        key = team if card.members > 1 else seat
+        players[key] = FrozenPlayer(
+            card.name, networks[home], card.sha256, members=card.members, mirrored=mirrored, greedy=greedy
         )
-        return {team: player} if card.members > 1 else dict.fromkeys(seats, player)
-    read_cards(folder)  # refuses an agent
-    return {seat: _of_seat(folder, spec, seat, greedy=greedy) for seat in seats}
+    return players, failure
 
 
-def _of_seat(folder: Path, spec: GameSpec, seat: str, *, greedy: bool) -> Policy:
-    there = seat_folders(folder)
-    own = seat if seat in there else other_seat(seat)
-    if own not in there:
-        raise PlayerError(f"{folder}: holds nobody for seat {seat}; allowed is what has a folder: {', '.join(there)}")
-    card = read_card(there[own])
+def _home(folder: Path, homes: dict[str, Path], seat: str) -> Path:
+    """Folder of the player for a seat."""
+    if "" in homes:
+        return folder
+    own = seat if seat in homes else other_seat(seat)
+    if own not in homes:
+        raise PlayerError(f"{folder}: holds nobody for seat {seat}; allowed is what has a folder: {', '.join(homes)}")
+    card = read_card(homes[own])
     if own not in card.seats or card.members != 1:
         raise PlayerError(
-            f"{there[own]}: plays {', '.join(card.seats)}; allowed in a folder of this name is a player of {own} alone"
+            f"{homes[own]}: plays {', '.join(card.seats)}; allowed in a folder of this name is a player of {own} alone"
         )
-    mirrored = check_fits(card, spec, seat)
-    network = read_network(there[own], card)
-    return FrozenPlayer(card.name, network, card.sha256, mirrored=mirrored, greedy=greedy)
+    return homes[own]
 
 
-def _listed(spec: GameSpec) -> str:
-    return ", ".join(spec.seats)
+def export(
+    run: Path, seat: str, target: Path, *, name: str | None = None, checkpoint: str | None = None
+) -> dict[str, Card]:
+    """Write a run's player into the new folder ``target``; returns its cards as :func:`read_cards` does.
+
+    Args:
+        run: run folder.
+        seat: whose player: a seat, or a team. Where two networks play the seats of a team, the folder holds a bundle
+            for each seat.
+        target: folder to write.
+        name: what the player is called; by default as the folder.
+        checkpoint: of the run; the latest by default.
+
+    Raises:
+        PlayerError: the folder is there already, the name is none, no such player, a damaged one. Nothing is written
+            then.
+    """
+    if os.path.lexists(target):
+        raise PlayerError(f"{target}: exists already; nothing was written")
+    name = target.resolve().name if name is None else name
+    if not _NAME.fullmatch(name):
+        raise PlayerError(f"name={name}: allowed are 1 to 64 letters, digits, dots, dashes and underscores")
+    sources = _sources(run, seat, checkpoint)
+    cards = {part: read_card(source) for part, source in sources.items()}
+    weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Beside its place, then moved: there is never half a bundle.
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".export-") as scratch:
+            whole = Path(scratch) / "bundle"
+            for part, card in cards.items():
+                values = card.model_dump(exclude={"bytes", "sha256"})
+                values["name"] = f"{name}-{part}" if part else name
+                cards[part] = write_player(whole / part, weights[part], values)
+            (whole / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
+            whole.rename(target)
+    except OSError as error:
+        raise PlayerError(f"{target}: cannot be written: {error.strerror}") from error
+    return cards
+
+
+def _sources(run: Path, seat: str, checkpoint: str | None) -> dict[str, Path]:
+    """Folders of the run's players, by seat where there are several, else under the key ``""``."""
+    players = run_players(run, checkpoint)
+    if seat in TEAM_ORDER and not (players / seat).is_dir():
+        seats = {name: path for name, path in seat_folders(players).items() if name.startswith(seat)}
+        if len(seats) == 1:
+            return {"": next(iter(seats.values()))}
+        if seats:
+            return seats
+    return {"": run_player(run, seat, checkpoint)}
+
+
+def _readme(name: str, cards: dict[str, Card]) -> str:
+    card = next(iter(cards.values()))
+    team = "red" if card.seats[0].startswith("red") else "blue"
+    where = "\n".join(
+        f"- {(part + '/') if part else 'this folder'}: {card.architecture['name']}, plays {', '.join(card.seats)}, "
+        f"sha256 `{card.sha256}`"
+        for part, card in cards.items()
+    )
+    return _README.format(name=name, scenario=card.scenario, team=team, where=where)
+
+
+_README = """# {name}
+
+A trained player of the red/blue-door game, scenario {scenario}, as multigrid-rl exports it: weights in
+`model.safetensors`, everything else in `card.json`. Nothing in here is code.
+
+{where}
+
+Look at it, let it play, enter it in a cup (a folder with one folder for each entry):
+
+    multigrid-rl inspect {name}
+    multigrid-rl evaluate {name}/ scenario={scenario}
+    multigrid-rl cup FOLDER --scenario {scenario}
+
+In Python, without Ray; players by seat, as `multigrid_rl.players.games.play_games` takes them:
+
+    from pathlib import Path
+    from multigrid_rl.config import load_scenario
+    from multigrid_rl.players.bundle import load_team
+    players = load_team(Path("{name}"), load_scenario("{scenario}").spec, "{team}")
+"""

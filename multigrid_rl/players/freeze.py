@@ -12,8 +12,8 @@ from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.strength import STRENGTH_SEED, measure
 
 
-def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
-    """Folder of a run's player, from its latest checkpoint or a named one. Raises :class:`PlayerError`."""
+def run_players(run: Path, checkpoint: str | None = None) -> Path:
+    """Folder of all players of a run, from its latest checkpoint or a named one. Raises :class:`PlayerError`."""
     checkpoints = run / "checkpoints"
     try:
         name = checkpoint or (checkpoints / "latest").read_text(encoding="utf-8").strip()
@@ -25,6 +25,12 @@ def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
     if not players.is_dir():
         known = sorted(path.name for path in checkpoints.glob("step_*"))
         raise PlayerError(f"checkpoint={name}: {run} has none of that name; allowed is {', '.join(known) or 'none'}")
+    return players
+
+
+def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
+    """Folder of a run's player, from its latest checkpoint or a named one. Raises :class:`PlayerError`."""
+    players = run_players(run, checkpoint)
     if not (players / seat).is_dir():
         raise PlayerError(
             f"seat={seat}: not trained in {run}; allowed is {', '.join(sorted(p.name for p in players.iterdir()))}"

@@ -1,0 +1,180 @@
+"""A folder that somebody handed in: what it is, and whether it plays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from multigrid_rl.config import ConfigError, load_scenario
+from multigrid_rl.metrics import outcome_shares
+from multigrid_rl.players.agents import read_agent
+from multigrid_rl.players.basic import RandomPlayer
+from multigrid_rl.players.bundle import bundle_folders, folder_kind, load_seats, read_cards
+from multigrid_rl.players.cards import Card, PlayerError, read_network
+from multigrid_rl.players.external import ExternalPlayer, Limits
+from multigrid_rl.players.games import Played, PlayerFaultError, play_games
+from multigrid_rl.players.text import shown
+from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.world.constants import BLUE, RED
+
+GAMES = 20
+SEED = 1
+AGENTS_SCENARIO = "1v1"
+_CODE = {"red": RED, "blue": BLUE}
+
+
+def inspect_folder(folder: Path, scenario: str | None, limits: Limits = Limits()) -> Iterator[str]:  # noqa: B008
+    """Lines about a bundle or an agent, as its checks pass; the last one says that all did.
+
+    Args:
+        folder: what was handed in.
+        scenario: game that it is to play; by default the one that a bundle was trained in, 1v1 for an agent.
+        limits: of an agent.
+
+    Raises:
+        PlayerError, ConfigError: what is wrong with it, in one line.
+    """
+    kind = folder_kind(folder)
+    yield f"{shown(folder.resolve().name)}: {_WHAT[kind]}"
+    if kind == "agent":
+        yield from _agent(folder, scenario or AGENTS_SCENARIO, limits)
+        return
+    cards = read_cards(folder)
+    for part, path in bundle_folders(folder).items():
+        network = read_network(path, cards[part])
+        yield from _about(cards[part], sum(weight.numel() for weight in network.state_dict().values()))
+    home = next(iter(cards.values())).scenario
+    try:
+        spec = load_scenario(scenario or home).spec
+    except ConfigError as error:
+        raise error if scenario else PlayerError(f"{error}; say which game with --scenario") from error
+    yield from _plays(folder, spec, scenario or home)
+
+
+_WHAT = {
+    "bundle": "a frozen player",
+    "team": "a team of frozen players, one for each seat",
+    "agent": "an agent in a process of its own",
+}
+
+
+def _line(key: str, value: object) -> str:
+    return f"  {key:<13}{value}"
+
+
+def _about(card: Card, weights: int) -> Iterator[str]:
+    told: dict[str, Any] = card.provenance
+    kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key != "name")
+    acts = f"for {card.members} seats at once" if card.members > 1 else "for one seat"
+    view = f"{card.observation.view_size}x{card.observation.view_size}"
+    yield _line("name", card.name)
+    yield _line("network", shown(f"{card.architecture['name']}, {kind}", 200))
+    yield _line("weights", f"{weights:,} in {card.bytes:,} bytes, sha256 {card.sha256}")
+    yield _line("reads", f"views of {view} cells, {len(card.observation.categories)} tokens")
+    yield _line("chooses", f"among {card.actions} actions, {acts}")
+    yield _line("seats", f"{', '.join(card.seats)} of {card.scenario}")
+    yield _line("trained for", f"{told['env_steps']:,} environment steps" if "env_steps" in told else "not told")
+    for key in ("seed", "commit"):
+        yield _line(key, shown(str(told.get(key, "not told"))))
+    yield _line("versions", _pairs(told.get("versions")))
+    yield _line("opponents", _opponents(told.get("opponents")))
+    rows = [
+        f"{row.opponent}: win {row.win:.1%}, draw {row.draw:.1%}, loss {row.loss:.1%} of {row.episodes:,} games of "
+        f"{row.scenario}"
+        for row in card.strength
+    ]
+    for k, row in enumerate(rows or ["not measured"]):
+        yield _line("" if k else "strength", row)
+
+
+def _pairs(value: object) -> str:
+    if not isinstance(value, dict):
+        return "not told"
+    return shown(", ".join(f"{name} {version}" for name, version in value.items()), 200)
+
+
+def _opponents(value: object) -> str:
+    rows = [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+    told = ", ".join(
+        f"{row.get('seat')} {row.get('name')}" + (f" ({str(row['sha256'])[:16]}...)" if row.get("sha256") else "")
+        for row in rows
+    )
+    return shown(told, 300) or "none told"
+
+
+def _plays(folder: Path, spec: GameSpec, scenario: str) -> Iterator[str]:
+    sides: list[str] = []
+    failures: list[PlayerError] = []
+    for team in _teams(spec):
+        try:
+            players = load_seats(folder, spec, team)
+        except PlayerError as error:
+            failures.append(error)
+            yield _line(f"as {team}", f"does not fit {scenario}: {error}")
+            continue
+        _games(spec, players, team, 1)  # kernels are compiled or loaded here
+        begin = time.monotonic()
+        played = _games(spec, players, team)
+        seconds = time.monotonic() - begin
+        yield _line(f"as {team}", _how(players, spec, team))
+        yield _line("", f"{_result(played, team)}; {1e3 * seconds / played.actions.shape[1]:.2f} ms a step")
+        sides.append(team if _whole(players, spec, team) else " and ".join(players))
+    if not sides:
+        raise failures[0]
+    yield f"ok: plays {scenario} as {' and as '.join(sides)}"
+
+
+def _how(players: dict[str, Policy], spec: GameSpec, team: str) -> str:
+    mirrored = any(getattr(player, "mirrored", False) for player in players.values())
+    how = "from the other side of the board" if mirrored else "as it learned"
+    return how if _whole(players, spec, team) else f"{how}, on {', '.join(players)} only; random plays beside it"
+
+
+def _whole(players: dict[str, Policy], spec: GameSpec, team: str) -> bool:
+    return team in players or len(players) == len(_seats(spec, team))
+
+
+def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
+    agent = read_agent(folder)
+    spec = load_scenario(scenario).spec
+    yield _line("name", agent.name)
+    yield _line("command", shown(" ".join(agent.command), 200))
+    yield _line("about", agent.about or "not told")
+    yield _line("files", f"sha256 {agent.sha256}")
+    for team in _teams(spec):
+        with ExternalPlayer(agent, spec, team, scenario, SEED, limits) as player:
+            try:
+                begin = time.monotonic()
+                player.start(GAMES)
+                started = time.monotonic() - begin
+                played = _games(spec, {team: player}, team)
+                if played.fault is not None:
+                    raise played.fault
+            except PlayerFaultError as error:
+                raise PlayerError(f"agent {error.name}, as {team}: {error.reason}") from error
+        yield _line(f"as {team}", f"ready after {started:.2f} s")
+        pace = f"{1e3 * player.thought_s / player.answers:.1f} ms a step, {player.thought_s:.1f} s in all"
+        yield _line("", f"{_result(played, team)}; {pace}")
+    yield f"ok: plays {scenario} as {' and as '.join(_teams(spec))}"
+
+
+def _games(spec: GameSpec, players: dict[str, Policy], team: str, games: int = GAMES) -> Played:
+    """A handful of games, random players on all other seats."""
+    filled = _seats(spec, team) if team in players else list(players)
+    others: dict[str, Policy] = {seat: RandomPlayer() for seat in spec.seats if seat not in filled}
+    return play_games(spec, {**players, **others}, games, seed=SEED)
+
+
+def _result(played: Played, team: str) -> str:
+    win, draw, loss = (round(share * GAMES) for share in outcome_shares(played.table.winner, _CODE[team]))
+    return f"{GAMES} games against random: win {win}, draw {draw}, loss {loss}"
+
+
+def _seats(spec: GameSpec, team: str) -> list[str]:
+    return [seat for seat in spec.seats if spec.team_of(seat) == team]
+
+
+def _teams(spec: GameSpec) -> list[str]:
+    return [team for team in ("red", "blue") if _seats(spec, team)]
