@@ -1,0 +1,188 @@
+"""A run's player as a bundle: it does, action for action, what the run's own network would, and needs no Ray."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runs import tiny_run
+from typer.testing import CliRunner
+
+from multigrid_rl.cli.main import app
+from multigrid_rl.config import load_scenario
+from multigrid_rl.players.bundle import bundle_sha256, load_team, read_cards
+from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE, PlayerError, read_card
+from multigrid_rl.players.games import play_games
+from multigrid_rl.players.match import LEARNER_PURPOSE
+from multigrid_rl.rllib.algorithm import BatchPPO
+from multigrid_rl.types import SeatView
+from multigrid_rl.world.streams import Streams
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
+
+SHORT = ("train.num_envs=16", "train.num_steps=64", "train.until=1024", "train.checkpoint_every=1024", "seed=4")
+RUNS = {
+    "mlp": ("scenario=1v1",),
+    "gru": ("scenario=1v1", "model=gru", "model.hidden=[16]"),
+    "ctce": ("scenario=2v2", "scheme=ctce", "train.bonus={}"),
+    "dtde": ("scenario=2v2", "scheme=dtde", "train.bonus={}"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(session, tmp_path_factory) -> dict[str, Path]:
+    """A tiny run of each kind."""
+    root = tmp_path_factory.mktemp("runs")
+    for name, overrides in RUNS.items():
+        tiny_run(root / name, *SHORT, *overrides)
+    return {name: root / name for name in RUNS}
+
+
+def export(*args: object):
+    return CliRunner().invoke(app, ["export", *map(str, args)])
+
+
+def rollout(run: Path):
+    """The env runner of the restored run, after it has sampled from fresh games."""
+    folder = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
+    algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
+    try:
+        assert algorithm.env_runner.weights_hash() == algorithm.fingerprints()
+        algorithm.env_runner.sample()
+        return algorithm.env_runner
+    finally:
+        algorithm.stop()
+
+
+@pytest.mark.parametrize(("name", "seat"), [("mlp", "red_0"), ("gru", "red_0"), ("ctce", "red"), ("dtde", "red")])
+def test_the_bundle_takes_the_actions_of_the_runs_own_network(runs, name, seat, tmp_path):
+    result = export(runs[name], "--seat", seat, "-o", tmp_path / "mine")
+    assert result.exit_code == 0, result.output
+    spec = load_scenario(RUNS[name][0].removeprefix("scenario=")).spec
+    players = load_team(tmp_path / "mine", spec, "red")
+    runner = rollout(runs[name])
+    assert set(players) == set(runner.units)
+    for k, unit in enumerate(runner.units):
+        buffer, player = runner.buffers[unit], players[unit]
+        numbers = np.arange(runner.games, dtype=np.int64)
+        rng = Streams(runner.config.seed, numbers, LEARNER_PURPOSE + k)  # the numbers that the runner drew
+        state = player.initial_state(runner.games)
+        for t in range(runner.steps):
+            state = player.reset_state(state, buffer.starts[t])
+            actions, state = player.act(SeatView(buffer.obs[t], None, 0), state, rng)
+            np.testing.assert_array_equal(actions.reshape(buffer.actions[t].shape), buffer.actions[t])
+        assert len(np.unique(buffer.actions)) > 3
+        assert runner.boundary.any()  # games ended on the way, so that memory was cleared, too
+
+
+def test_a_bundle_holds_what_the_run_had_and_is_small(runs, tmp_path):
+    folder = tmp_path / "deep" / "my-agent"
+    result = export(runs["mlp"], "--seat", "red_0", "-o", folder)
+    assert result.output.startswith(f"exported {folder}: ")
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "card.json", "model.safetensors"]
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["my-agent"]
+    (source,) = (runs["mlp"] / "checkpoints").glob("step_*/players/red_0")
+    card, before = read_card(folder), read_card(source)
+    assert (folder / MODEL_FILE).read_bytes() == (source / MODEL_FILE).read_bytes()
+    assert card == before.model_copy(update={"name": "my-agent"})
+    assert card.provenance["env_steps"] == 1024
+    assert (folder / MODEL_FILE).stat().st_size < MAX_MODEL_BYTES
+    assert bundle_sha256(folder) == before.sha256
+    assert f"`{card.sha256}`" in (folder / "README.md").read_text()
+
+
+def test_a_team_of_two_networks_is_a_folder_for_each_seat(runs, tmp_path):
+    folder = tmp_path / "pair"
+    assert export(runs["dtde"], "--seat", "red", "-o", folder, "--name", "duo").exit_code == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "red_0", "red_1"]
+    cards = read_cards(folder)
+    assert [card.name for card in cards.values()] == ["duo-red_0", "duo-red_1"]
+    spec = load_scenario("2v2").spec
+    red, blue = (load_team(folder, spec, team) for team in ("red", "blue"))
+    assert [(seat, player.mirrored) for seat, player in red.items()] == [("red_0", False), ("red_1", False)]
+    assert [(seat, player.mirrored) for seat, player in blue.items()] == [("blue_0", True), ("blue_1", True)]
+    assert [player.sha256 for player in blue.values()] == [card.sha256 for card in cards.values()]
+    assert play_games(spec, {**red, **blue}, 4, seed=1).finished.all()
+
+
+def test_a_team_of_one_and_a_team_with_one_network_are_plain_bundles(runs, tmp_path):
+    assert export(runs["mlp"], "--seat", "red", "-o", tmp_path / "one").exit_code == 0
+    assert list(read_cards(tmp_path / "one")) == [""]
+    assert export(runs["ctce"], "--seat", "red", "-o", tmp_path / "two").exit_code == 0
+    spec = load_scenario("2v2").spec
+    for team, mirrored in (("red", False), ("blue", True)):
+        (player,) = load_team(tmp_path / "two", spec, team).values()
+        assert (player.members, player.mirrored) == (2, mirrored)
+
+
+def test_one_seat_of_a_team_plays_beside_others_but_is_no_team(runs, tmp_path):
+    assert export(runs["dtde"], "--seat", "red_1", "-o", tmp_path / "second").exit_code == 0
+    with pytest.raises(PlayerError, match=r"does not fit seat red_0"):
+        load_team(tmp_path / "second", load_scenario("2v2").spec, "red")
+    result = CliRunner().invoke(app, ["inspect", str(tmp_path / "second")])
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[-1] == "ok: plays 2v2 as red_1 and as blue_1"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--seat", "green_0"), "seat=green_0: not trained in"),
+        (("--seat", "blue"), "seat=blue: not trained in"),
+        (("--seat", "red_0", "--checkpoint", "step_7"), "checkpoint=step_7"),
+        (("--seat", "red_0", "--name", "a b"), "name=a b: allowed are"),
+        (("--seat", "red_0", "--name", ""), "name=: allowed are"),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(runs, args, said, tmp_path):
+    result = export(runs["mlp"], *args, "-o", tmp_path / "x" / "mine")
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert said in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_never_touched(runs, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("mine", "link"):
+        result = export(runs["mlp"], "--seat", "red_0", "-o", tmp_path / name)
+        assert (result.exit_code, result.stderr) == (
+            2,
+            f"multigrid-rl: {tmp_path / name}: exists already; nothing was written\n",
+        )
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "mine"]
+
+
+def test_the_readmes_python_plays_without_ray_and_without_the_run(runs, tmp_path):
+    export(runs["mlp"], "--seat", "red_0", "-o", tmp_path / "mine")
+    code = [line[4:] for line in (tmp_path / "mine" / "README.md").read_text().splitlines() if line.startswith("    ")]
+    program = [line for line in code if not line.startswith("multigrid-rl ")]
+    assert len(program) == 4
+    program += [
+        "import json, sys",
+        "from multigrid_rl.players.basic import RandomPlayer",
+        "from multigrid_rl.players.games import play_games",
+        "played = play_games(load_scenario('1v1').spec, {**players, 'blue_0': RandomPlayer()}, 5, seed=1)",
+        "print(json.dumps([int(played.finished.sum()), 'ray' in sys.modules]))",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(program)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert json.loads(done.stdout) == [5, False]
+
+
+def test_inspect_tells_what_a_fresh_bundle_is(runs, tmp_path):
+    export(runs["mlp"], "--seat", "red_0", "-o", tmp_path / "mine")
+    result = CliRunner().invoke(app, ["inspect", str(tmp_path / "mine"), "--scenario", "1v1"])
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.output.splitlines()]
+    for line in ("trained for 1,024 environment steps", "seed 4", "strength not measured", "as red as it learned"):
+        assert line in lines
+    assert "network mlp, hidden [16, 16], activation tanh" in lines
+    assert [line for line in lines if line.startswith("opponents blue_0 blue-rookie (")]
+    assert lines[-1] == "ok: plays 1v1 as red and as blue"
