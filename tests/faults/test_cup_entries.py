@@ -1,0 +1,156 @@
+"""Everything that students have ever handed in, in one cup: it ends, and each has its reason on its page."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import struct
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from multigrid_rl.cli.main import app
+from multigrid_rl.config import data_root
+from multigrid_rl.players.cards import read_card, write_card, write_player
+
+READY = """
+import json, sys
+hello = json.loads(sys.stdin.readline())
+print(json.dumps({"type": "ready"}), flush=True)
+step = 0
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["type"] != "act":
+        continue
+    step += 1
+    actions = [6] * len(message["games"])
+"""
+ANSWER = '    print(json.dumps({"actions": actions}), flush=True)\n'
+#: Name -> (what it does in the loop before it answers, words of the reason that is told).
+AGENTS = {
+    "hangs": ("    import time\n    if step > 2: time.sleep(600)\n", "no answer within"),
+    "exits": ("    if step > 2: sys.exit(3)\n", "3"),
+    "garbage": ("    if step > 2: print('<html>'); sys.stdout.flush(); continue\n", "JSON"),
+    "illegal": ("    if step > 2: actions[0] = 7\n", "7"),
+}
+
+
+class Trap:
+    """Whoever unpickles this leaves a file behind."""
+
+    def __reduce__(self):
+        return (open, (str(Path(os.environ["TRAP"])), "w"))
+
+
+def bundle(folder: Path, name: str) -> Path:
+    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", folder / name)
+    return folder / name
+
+
+def rewritten(folder: Path, name: str, change) -> None:
+    """A bundle whose card fits its changed weights, as an exporter gone wrong would write it."""
+    from safetensors.torch import load_file  # noqa: PLC0415
+
+    source = data_root() / "checkpoints" / "blue-rookie"
+    weights = load_file(source / "model.safetensors")
+    key = next(iter(weights))
+    weights[key] = change(weights[key])
+    card = read_card(source).model_dump(exclude={"bytes", "sha256"})
+    write_player(folder / name, weights, card)
+
+
+def with_size(folder: Path, data: bytes) -> None:
+    """Write the model and let the card agree with its size and hash."""
+    import hashlib  # noqa: PLC0415
+
+    (folder / "model.safetensors").write_bytes(data)
+    card = read_card(folder).model_copy(update={"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
+    write_card(folder, card)
+
+
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("handed-in")
+    for name, (loop, _) in AGENTS.items():
+        (folder / name).mkdir()
+        (folder / name / "agent.yaml").write_text("command: [python3, agent.py]\n")
+        (folder / name / "agent.py").write_text(READY + loop + ANSWER)
+    (folder / "never-ready").mkdir()
+    (folder / "never-ready" / "agent.yaml").write_text("command: [sleep, '600']\n")
+    bundle(folder, "good")
+    os.environ["TRAP"] = str(folder / "trap-went-off")
+    with_size(bundle(folder, "pickle"), pickle.dumps(Trap()))
+    with_size(bundle(folder, "header-10gb"), struct.pack("<Q", 10 * 2**30) + b"{}")
+    with (bundle(folder, "file-10gb") / "model.safetensors").open("r+b") as file:
+        file.truncate(10 * 2**30)  # sparse: takes no room
+    rewritten(folder, "wrong-shape", lambda weight: weight[:-1])
+    rewritten(folder, "nan", lambda weight: weight * torch.nan)
+    (folder / "no-card").mkdir()
+    (folder / "zipped.zip").write_bytes(b"PK")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def played(entries, tmp_path_factory):
+    output = tmp_path_factory.mktemp("cup") / "cup"
+    arguments = ["cup", str(entries), "--games", "6", "--with", "key-runner", "-o", str(output)]
+    began = time.monotonic()
+    result = CliRunner().invoke(app, [*arguments, "--start-s", "2", "--step-s", "1"])
+    assert result.exit_code == 0, result.output
+    found = json.loads((output / "results.json").read_text())
+    return found, output, time.monotonic() - began
+
+
+def test_everybody_has_a_place_and_the_sound_ones_win(played, entries):
+    found, _, _ = played
+    assert [row["name"] for row in found["standings"]][:2] == ["key-runner", "good"]
+    assert len(found["standings"]) == len(list(entries.iterdir())) + 1
+    for row in found["standings"][:2]:
+        assert row["forfeited"] == 0
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_agent_that_fails_in_play_forfeits_with_the_reason(played, name):
+    faults = {entry["name"]: entry["faults"] for entry in played[0]["entries"]}[name]
+    assert AGENTS[name][1] in faults[0]["reason"]
+    assert any("out after 3" in fault["reason"] for fault in faults)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("pickle", "not a safetensors file"),
+        ("header-10gb", "safetensors"),
+        ("file-10gb", "allowed is at most"),
+        ("wrong-shape", "shape"),
+        ("nan", "not finite"),
+        ("no-card", "neither card.json nor agent.yaml"),
+        ("zipped.zip", "is a file"),
+    ],
+)
+def test_a_bundle_that_cannot_play_is_listed_with_the_reason(played, name, reason):
+    entry = next(entry for entry in played[0]["entries"] if entry["name"] == name)
+    assert entry["kind"] == "broken"
+    assert reason in entry["problem"]
+    assert str(played[1].parent) not in entry["problem"]
+
+
+def test_nothing_was_unpickled(played, entries):
+    assert not (entries / "trap-went-off").exists()
+
+
+def test_one_that_never_starts_costs_its_start_limit_and_no_more(played):
+    entry = next(entry for entry in played[0]["entries"] if entry["name"] == "never-ready")
+    assert "2" in entry["faults"][0]["reason"]
+    assert played[2] < 60
+
+
+def test_the_reasons_are_on_the_page(played):
+    page = (played[1] / "report.html").read_text(encoding="utf-8")
+    for text in ("not finite", "no answer within", "neither card.json nor agent.yaml"):
+        assert text in page

@@ -1,0 +1,140 @@
+"""A cup played for real: the ladder's order, the same tables after a kill, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from multigrid_rl.cli.main import app
+from multigrid_rl.config import data_root
+
+LADDER = ["random", "blue-rookie", "blue-adept", "blue-master"]
+TABLES = ("results.json", "standings.csv", "pairs.csv", "sides.csv", "games.csv")
+
+
+def cup(folder, output, *options):
+    return CliRunner().invoke(app, ["cup", str(folder), "--games", "40", "-o", str(output), *options])
+
+
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("entries")
+    for name in LADDER[1:]:
+        shutil.copytree(data_root() / "checkpoints" / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def unbroken(entries, tmp_path_factory):
+    output = tmp_path_factory.mktemp("cup") / "unbroken"
+    result = cup(entries, output, "--with", "random", "--with", "hunter")
+    assert result.exit_code == 0, result.output
+    return output, result.output
+
+
+def test_the_ranking_is_the_ladders(unbroken):
+    output, printed = unbroken
+    last = json.loads(printed.splitlines()[-1])
+    assert [name for name in last["ranking"] if name in LADDER] == LADDER[::-1]
+    assert (last["entries"], last["pairings"], last["games"], last["forfeited"]) == (5, 20, 800, 0)
+    assert "winner: blue-master" in printed
+    assert (output / "report.html").stat().st_size < 3_000_000
+
+
+def test_everybody_meets_the_same_layouts_on_both_sides(unbroken):
+    rows = json.loads((unbroken[0] / "results.json").read_text())
+    assert len(rows["sides"]) == 20
+    assert {(side["red"], side["blue"]) for side in rows["sides"]} == {
+        (a["name"], b["name"]) for a in rows["entries"] for b in rows["entries"] if a != b
+    }
+    assert {game["seed"] for game in rows["games"]} == {30_000}
+
+
+def test_a_finished_cup_is_not_played_again(unbroken, entries):
+    output, _ = unbroken
+    before = {name: (output / name).read_bytes() for name in TABLES}
+    again = cup(entries, output, "--with", "random", "--with", "hunter")
+    assert again.exit_code == 0, again.output
+    assert again.output.count("played before") == 20
+    assert {name: (output / name).read_bytes() for name in TABLES} == before
+
+
+def test_a_killed_cup_goes_on_and_ends_with_the_same_tables(unbroken, entries, tmp_path):
+    output = tmp_path / "killed"
+    command = [sys.executable, "-m", "multigrid_rl.cli.main", "cup", str(entries), "--games", "40", "-o", str(output)]
+    process = subprocess.Popen(
+        [*command, "--with", "random", "--with", "hunter"], stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while len(list((output / "pairings").glob("*.json"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = {path: path.stat().st_mtime_ns for path in (output / "pairings").glob("*.json")}
+    assert len(done) >= 3
+    again = cup(entries, output, "--with", "random", "--with", "hunter")
+    assert again.exit_code == 0, again.output
+    assert again.output.count("played before") == len(done)
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+    for name in TABLES:
+        assert (output / name).read_bytes() == (unbroken[0] / name).read_bytes()
+
+
+def test_another_cup_in_the_same_folder_is_refused(unbroken, entries):
+    output, _ = unbroken
+    for options, message in (
+        (["--with", "random"], "entry hunter took part and is gone"),
+        (["--with", "random", "--with", "hunter", "--with", "idle"], "entry idle did not take part"),
+        (["--with", "random", "--with", "hunter", "--seed", "1"], "seed=30000 there, 1 now"),
+    ):
+        result = cup(entries, output, *options)
+        assert result.exit_code == 2
+        assert message in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--scenario", "coop"], "two teams of the same size"),
+        (["--scenario", "1v7"], "1v7"),
+        (["--with", "nobody"], "--with nobody: unknown"),
+        (["--with", "random", "--with", "random"], "two entries of this name"),
+    ],
+)
+def test_what_cannot_be_a_cup_is_one_line(entries, tmp_path, options, message):
+    result = cup(entries, tmp_path / "cup", *options)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not (tmp_path / "cup").exists()
+
+
+def test_an_empty_folder_and_a_folder_of_something_else(tmp_path, entries):
+    (tmp_path / "empty").mkdir()
+    result = cup(tmp_path / "empty", tmp_path / "cup")
+    assert "0 entries; allowed is at least 2" in result.output
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    result = cup(entries, tmp_path / "other", "--with", "random")
+    assert result.exit_code == 2
+    assert "holds something that is no cup" in result.output
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["thesis.txt"]
+
+
+def test_a_torn_result_is_named(unbroken, entries, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(unbroken[0], copy)
+    torn = next(iter(sorted((copy / "pairings").glob("*.json"))))
+    torn.write_text(torn.read_text()[:100])
+    result = cup(entries, copy, "--with", "random", "--with", "hunter")
+    assert result.exit_code == 2
+    assert "allowed is to delete it" in result.output
+    assert Path(torn).name in result.output

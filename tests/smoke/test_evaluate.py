@@ -1,0 +1,171 @@
+"""The evaluate verb: the same seeds, the same table; both sides; honest shares; a closing line of JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from multigrid_rl.cli.main import app
+from multigrid_rl.config import compose
+from multigrid_rl.judge.evaluation import evaluate
+from multigrid_rl.judge.lineups import judged_player
+from multigrid_rl.judge.replays import GameRecord, replay
+from multigrid_rl.metrics import wilson_interval
+from multigrid_rl.rllib.train import ray_session
+from tests.smoke.runs import tiny_run
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+AGAINST_ROOKIE = ("--episodes", 200, "--opponent", "blue-rookie")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
+
+
+def rows_of(folder):
+    with (folder / "episodes.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluations") / "master"
+    result = run(
+        "blue-master", "scenario=1v1", "--episodes", 200, "--opponent", "blue-rookie", "-o", folder, "--parquet"
+    )
+    assert result.exit_code == 0, result.output
+    return folder, result.output
+
+
+def test_the_last_line_is_json_and_agrees_with_the_table(master):
+    folder, printed = master
+    line = json.loads(printed.splitlines()[-1])
+    rows = [row for row in rows_of(folder) if row["mode"] == "stochastic"]
+    assert line["episodes"] == len(rows) == 200
+    for result in ("win", "draw", "loss"):
+        assert line[result] == pytest.approx(sum(row["result"] == result for row in rows) / 200)
+    assert line["length_mean"] == pytest.approx(np.mean([int(row["length"]) for row in rows]))
+    own = [float(row[f"return/{row['side']}_0"]) for row in rows]
+    assert line["return_mean"] == pytest.approx(np.mean(own), abs=1e-6)
+    assert line["seconds"] > 0
+    assert line["argmax"]["episodes"] == 200
+
+
+def test_results_follow_the_win_flag_and_say_who_sat_where(master):
+    for row in rows_of(master[0]):
+        assert row["result"] == {row["side"]: "win", "nobody": "draw"}.get(row["winner"], "loss")
+        assert row[f"player/{row['side']}_0"] == "blue-master"
+        other = "red" if row["side"] == "blue" else "blue"
+        assert row[f"player/{other}_0"] == "blue-rookie"
+        assert row["layout"].startswith("red key ")
+
+
+def test_both_sides_play_the_same_layouts(master):
+    rows = rows_of(master[0])
+    sides = {
+        side: [row["layout"] for row in rows if row["side"] == side and row["mode"] == "argmax"]
+        for side in ("red", "blue")
+    }
+    assert len(sides["red"]) == 100
+    assert sides["red"] == sides["blue"]
+
+
+def test_the_summary_holds_wilson_intervals(master):
+    summary = json.loads((master[0] / "summary.json").read_text())
+    whole = summary["modes"]["stochastic"]
+    assert whole["win_interval"] == pytest.approx(list(wilson_interval(round(whole["win"] * 200), 200)))
+    assert whole["return_interval"][0] < whole["return_mean"] < whole["return_interval"][1]
+
+
+def test_kept_games_replay(master):
+    records = [GameRecord.model_validate(row) for row in json.loads((master[0] / "games.json").read_text())]
+    assert len(records) == 12  # best, median and worst of two modes on two sides
+    best, _, worst = (replay(game) for game in records[:3])
+    assert best.reward[:, 1].sum() >= worst.reward[:, 1].sum()
+
+
+def test_the_same_seeds_give_the_same_table_and_others_do_not(master, tmp_path):
+    for seed, same in ((10_000, True), (10_001, False)):
+        folder = tmp_path / str(seed)
+        assert (
+            run("blue-master", "--episodes", 200, "--opponent", "blue-rookie", "--seed", seed, "-o", folder).exit_code
+            == 0
+        )
+        assert ((folder / "episodes.csv").read_bytes() == (master[0] / "episodes.csv").read_bytes()) is same
+
+
+def test_parquet_holds_the_same_rows(master):
+    from pyarrow import parquet  # noqa: PLC0415
+
+    table = parquet.read_table(master[0] / "episodes.parquet").to_pylist()
+    rows = rows_of(master[0])
+    assert len(table) == len(rows) == 400
+    assert [row["length"] for row in table] == [int(row["length"]) for row in rows]
+
+
+def test_batches_make_no_difference(monkeypatch):
+    judged = judged_player("blue-adept", compose(["scenario=1v1"]))
+    whole = evaluate(judged, episodes=90, seed=4, modes=("stochastic",))
+    monkeypatch.setattr("multigrid_rl.judge.evaluation.BATCH", 32)
+    parts = evaluate(judged, episodes=90, seed=4, modes=("stochastic",))
+    assert len(parts.parts[0].played) == 3
+    np.testing.assert_array_equal(whole.parts[0].table.returns, parts.parts[0].table.returns)
+
+
+def test_a_run_is_judged_on_its_own_side_against_its_own_opponents(session_run, tmp_path):
+    result = run(session_run, "--episodes", 100, "--mode", "stochastic", "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    rows = rows_of(tmp_path / "out")
+    assert {row["side"] for row in rows} == {"red"}
+    assert {row["player/blue_0"] for row in rows} == {"blue-rookie"}
+    both = run(session_run, "--episodes", 100, "--opponent", "random", "--sides", "both", "-o", tmp_path / "both")
+    assert both.exit_code == 0, both.output
+    assert {row["side"] for row in rows_of(tmp_path / "both")} == {"red", "blue"}
+
+
+def test_one_team_games_are_judged_too(tmp_path):
+    result = run("random", "scenario=single", "--episodes", 50, "-o", tmp_path / "single")
+    assert result.exit_code == 0, result.output
+    assert {row["side"] for row in rows_of(tmp_path / "single")} == {"red"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nobody"], "player nobody: unknown"),
+        (["blue-master", "scenario=2v2"], "does not fit"),
+        (["random", "scenario=coop", "--opponent", "idle"], "this scenario has one team"),
+        (["random", "scenario=coop", "--sides", "both"], "two teams of the same size"),
+        (["random", "scenario.seats.blue_0=learn"], "allowed is one team to judge"),
+        (["random", "--checkpoint", "step_1"], "allowed is a run folder"),
+        (["random", "--episodes", "1"], "at least one for each side"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line_and_writes_nothing(arguments, message, tmp_path):
+    result = run(*arguments, "-o", tmp_path / "out")
+    assert result.exit_code == 2
+    assert message in result.output
+    assert len(result.output.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_folder_is_left_alone(master):
+    before = (master[0] / "summary.json").read_bytes()
+    result = run("random", "--episodes", 10, "-o", master[0])
+    assert result.exit_code == 2
+    assert "exists already" in result.output
+    assert (master[0] / "summary.json").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def session_run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trained") / "run"
+    with ray_session():
+        tiny_run(path, "scenario=1v1", "seed=3")
+    return path
