@@ -14,8 +14,11 @@ endef
 SCENARIO ?= 1v1
 ARGS ?=
 SEEDS ?= 0 1 2
+WHO ?= $(error WHO is empty; allowed is a player or a run: make evaluate WHO=blue-master)
+FOLDER ?= $(error FOLDER is empty; allowed is a folder of entries: make cup FOLDER=submissions)
+RUN ?= $(error RUN is empty; allowed is the folder of a run or a cup: make report RUN=runs/mine)
 
-.PHONY: help setup train test check bench-setup bench bench-world bench-growth explain results prove-multigrid players clean
+.PHONY: help setup train evaluate cup report test check bench-setup bench bench-world bench-growth explain results prove-multigrid players clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -31,6 +34,15 @@ $(READY): pyproject.toml constraints.txt
 
 train: $(READY)  ## make train SCENARIO=1v1 [ARGS="seed=3 train.lr=3e-4 --until 2e6"]
 	$(BIN)/multigrid-rl train scenario=$(SCENARIO) $(ARGS)
+
+evaluate: $(READY)  ## make evaluate WHO=runs/mine [ARGS="--episodes 10000 --opponent blue-master"]
+	$(BIN)/multigrid-rl evaluate $(WHO) $(ARGS)
+
+cup: $(READY)  ## make cup FOLDER=submissions SCENARIO=1v1 [ARGS="--with blue-master --with key-runner"]
+	$(BIN)/multigrid-rl cup $(FOLDER) --scenario $(SCENARIO) $(ARGS)
+
+report: $(READY)  ## make report RUN=runs/mine: one HTML page of a run, or of a cup's folder
+	$(BIN)/multigrid-rl report $(RUN) $(ARGS)
 
 players: $(READY)  ## who can sit at the table, and how strong they are
 	$(BIN)/multigrid-rl players
