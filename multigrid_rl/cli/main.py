@@ -7,12 +7,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.models import CommandInfo
 
 from multigrid_rl.cli import bundles, judging, reports, shows
 from multigrid_rl.cli.app import app, fail, one_line_errors, one_thread
 
 #: Verbs of other modules: importing them puts them on the application.
 VERBS = (bundles, judging, reports, shows)
+#: The order of the help: what one does first comes first.
+ORDER = (
+    *("train", "explain", "overlay", "evaluate", "report", "video", "play", "compare"),
+    *("export", "inspect", "grade", "cup", "players", "freeze", "rate", "reference", "verify-trace"),
+)
 
 
 @app.command()
@@ -168,6 +174,13 @@ def verify_trace(files: Annotated[list[Path], typer.Argument(help="Recorded epis
     if bad:
         raise typer.Exit(1)
 
+
+def _place(command: CommandInfo) -> int:
+    name = command.name or getattr(command.callback, "__name__", "")
+    return ORDER.index(name) if name in ORDER else len(ORDER)
+
+
+app.registered_commands.sort(key=_place)
 
 if __name__ == "__main__":
     app()
