@@ -125,10 +125,13 @@ def _begin(manifest: Manifest, folder: Path) -> None:
         before = Manifest.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise PlayerError(f"{path}: not a cup's: {' '.join(str(error).split())[:200]}") from error
-    for key, ours in manifest:
+    now = Manifest.model_validate_json(manifest.model_dump_json())  # as it looks after writing: tuples become lists
+    for key, ours in now:
         theirs = getattr(before, key)
         if key == "entries" and ours != theirs:
             raise PlayerError(f"{folder}: {_changed(theirs, ours)}; allowed is the same cup, or another --output")
+        if key == "spec" and ours != theirs:
+            raise PlayerError(f"{folder}: {manifest.scenario} is another game now; allowed is another --output")
         if ours != theirs:
             raise PlayerError(f"{folder}: {key}={theirs} there, {ours} now; allowed is the same, or another --output")
 
