@@ -1,0 +1,81 @@
+"""Agents for tests: folders with a small program, and whether a process is gone."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from multigrid_rl.config import load_scenario
+from multigrid_rl.players.agents import AgentSpec, read_agent
+from multigrid_rl.players.basic import RandomPlayer
+from multigrid_rl.players.external import ExternalPlayer, Limits
+from multigrid_rl.players.games import Played, play_games
+
+SPEC = load_scenario("1v1").spec
+
+#: Reads what it is told; `hello` and `act` may be replaced, `say` answers.
+PROGRAM = """
+import json, os, sys, time
+def say(text): print(text, flush=True)
+def hello(message): say('{"type":"ready","name":"tester"}')
+def act(message): say(json.dumps({"actions": [{seat: 2 for seat in game["seats"]} for game in message["games"]]}))
+def end(message): pass
+def bye(message): pass
+%s
+for line in sys.stdin:
+    message = json.loads(line)
+    globals()[message["type"]](message)
+"""
+
+
+def agent_of(folder: Path, code: str = "", command: str = "[python3, -I, -S, agent.py]") -> AgentSpec:
+    """An agent in the new ``folder`` with ``code`` of its own."""
+    folder.mkdir(parents=True)
+    (folder / "agent.py").write_text(PROGRAM % code)
+    (folder / "agent.yaml").write_text(f"command: {command}\n")
+    return read_agent(folder)
+
+
+def play(player: ExternalPlayer, games: int = 3, seed: int = 1) -> Played:
+    """Games of a 1v1 player against random."""
+    seat = "blue_0" if player.seats == ("red_0",) else "red_0"
+    return play_games(SPEC, {player.seats[0]: player, seat: RandomPlayer()}, games, seed=seed)
+
+
+def player_of(agent: AgentSpec, limits: Limits | None = None) -> ExternalPlayer:
+    """It plays red in 1v1."""
+    return ExternalPlayer(agent, SPEC, "red", "1v1", 7, limits or Limits())
+
+
+def living(group: int) -> list[int]:
+    """Processes of a group, those that only wait to be reaped left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, _, its_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            except OSError:
+                continue  # gone meanwhile
+            if int(its_group) == group and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def gone(group: int, within: float = 2.0) -> bool:
+    """Whether nothing of a process group is left."""
+    deadline = time.monotonic() + within
+    while living(group):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def exists(pid: int) -> bool:
+    """Whether there is a process, a zombie included."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

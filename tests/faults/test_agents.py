@@ -1,0 +1,219 @@
+"""Agents that break a limit or the protocol: one line that says how, in time, and nothing left of them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from agents import agent_of, exists, gone, living, play, player_of
+
+from multigrid_rl.players.external import Limits
+from multigrid_rl.players.games import PlayerFaultError
+from multigrid_rl.players.protocol import MAX_LINE
+from multigrid_rl.players.sandbox import AgentProcess
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
+
+#: So much longer than the limit that it runs into a fault may be noticed, on a busy machine.
+SLACK_S = 1.5
+QUICK = Limits(start_s=3.0, step_s=0.3, total_s=5.0, memory_mb=512)
+
+
+@pytest.fixture
+def groups(monkeypatch) -> list[int]:
+    """Process groups of all agents that a test starts."""
+    started: list[int] = []
+    before = AgentProcess.__init__
+
+    def noted(self, *args):
+        before(self, *args)
+        started.append(self.pid)
+
+    monkeypatch.setattr(AgentProcess, "__init__", noted)
+    return started
+
+
+def fault(tmp_path, groups, code, limits=QUICK, command=None, games=3) -> str:
+    """Why an agent gave up; checks that it ended in time, cleanly, and that its games count as unfinished."""
+    agent = agent_of(tmp_path / "culprit", code, *([command] if command else []))
+    begin = time.monotonic()
+    with player_of(agent, limits) as player:
+        played = play(player, games)
+        assert gone(groups[0])  # already now, not only when the block ends
+    assert time.monotonic() - begin < 3 * SLACK_S
+    assert not exists(groups[0])
+    assert len(groups) == 1
+    assert played.fault is not None
+    assert played.fault.name == "culprit"
+    assert not played.finished.all()
+    assert "\n" not in played.fault.reason
+    assert len(played.fault.reason) < 400
+    return played.fault.reason
+
+
+ACT = "def act(message): "
+START = "def hello(message): "
+FAULTS = {
+    "sleeps": (ACT + "time.sleep(60)", "step 0: no answer within 0.3 s"),
+    "stops reading": ('def hello(m): say(\'{"type":"ready"}\'); time.sleep(60)', "step 0: no answer within 0.3 s"),
+    "exits": (ACT + "sys.exit(3)", "step 0: exited with status 3"),
+    "raises": (ACT + "1 / 0", "step 0: exited with status 1: ZeroDivisionError: division by zero"),
+    "is killed": (ACT + "os.kill(os.getpid(), 11)", "step 0: was killed by SIGSEGV"),
+    "says goodbye": (ACT + "sys.exit('I quit')", "step 0: exited with status 1: I quit"),
+    "closes its output": (ACT + "os.close(1); time.sleep(60)", "step 0: closed its output"),
+    "closes its input": ('def hello(m): os.close(0); say(\'{"type":"ready"}\'); time.sleep(60)', "step 0: closed its"),
+    "prose": (ACT + "say('left, I think')", "step 0: answered left, I think, which is not JSON"),
+    "half an answer": (ACT + "say('{\"actions\":[2,')", 'step 0: answered {"actions":[2,, which is not JSON'),
+    "no text": (ACT + "sys.stdout.buffer.write(b'\\xff\\xfe\\n'); sys.stdout.flush()", "which is not JSON"),
+    "an empty line": (ACT + "say('')", "step 0: answered , which is not JSON"),
+    "a list": (ACT + "say('[2,2,2]')", "step 0: answered [2,2,2]; allowed is a JSON object"),
+    "no actions": (ACT + "say('{\"action\":2}')", 'step 0: answered {"action":2}; allowed is {"actions":[...]}'),
+    "a nest": (ACT + "say('[' * 100000)", "which is not JSON"),
+    "a number without end": (ACT + "say('{\"actions\":' + '9' * 10000 + '}')", "which is not JSON"),
+    "too few": (ACT + "say('{\"actions\":[2,2]}')", "step 0: 2 actions; allowed is one for each of the 3 games"),
+    "too many": (ACT + "say('{\"actions\":[2,2,2,2]}')", "step 0: 4 actions; allowed is one for each of the 3 games"),
+    "seven": (ACT + "say('{\"actions\":[2,7,2]}')", "step 0: game 1: red_0=7: allowed is an integer 0 to 6"),
+    "minus one": (ACT + "say('{\"actions\":[2,-1,2]}')", "step 0: game 1: red_0=-1: allowed is an integer 0 to 6"),
+    "a float": (ACT + "say('{\"actions\":[2.0,2,2]}')", "step 0: game 0: red_0=2.0: allowed is an integer 0 to 6"),
+    "a bool": (ACT + "say('{\"actions\":[2,2,true]}')", "step 0: game 2: red_0=True: allowed is an integer 0 to 6"),
+    "a word": (ACT + 'say(\'{"actions":[2,2,"left"]}\')', "red_0='left': allowed is an integer 0 to 6"),
+    "nothing": (ACT + "say('{\"actions\":[null,2,2]}')", "game 0: red_0=None: allowed is an integer 0 to 6"),
+    "another seat": (
+        ACT + 'say(\'{"actions":[2,2,{"blue_0":2}]}\')',
+        "step 0: game 2: actions for blue_0; allowed is one for each of red_0",
+    ),
+    "two lines": (ACT + "say('{\"actions\":[2,2,2]}\\n{}')", "step 0: wrote {} after its answer; allowed is one line"),
+    "chatter": (
+        "def hello(m): say('{\"type\":\"ready\"}'); time.sleep(0.2); say('hello!'); time.sleep(0.2)",
+        "hello!",
+    ),
+    "no end of line": (ACT + "os.write(1, b'2'); time.sleep(60)", "step 0: no answer within 0.3 s"),
+    "no line ever": (
+        ACT + "\n  while True: os.write(1, b'x' * 65536)",
+        f"step 0: an answer of more than {MAX_LINE} bytes",
+    ),
+    "lines without end": (ACT + "\n  while True: say('x' * 100)", "after its answer; allowed is one line"),
+    "no memory": (ACT + "bytearray(2**31)", "step 0: exited with status 1: MemoryError"),
+    "a large file": (
+        ACT + "\n  with open(os.environ['TMPDIR'] + '/x', 'wb') as file: file.truncate(2**30)",
+        "step 0: exited with status 1: OSError: [Errno 27] File too large",
+    ),
+    "is not ready": (START + "time.sleep(60)", "start: no answer within 3 s"),
+    "is ready for something else": (
+        START + 'say(\'{"type":"steady"}\')',
+        'start: answered {"type":"steady"}; allowed is {"type":"ready"}',
+    ),
+    "greets": (START + "say('Hello from a library')", "start: answered Hello from a library, which is not JSON"),
+    "does not start": (START + "sys.exit('no model here')", "start: exited with status 1: no model here"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_line_in_time_and_leaves_no_process(name, tmp_path, groups):
+    code, said = FAULTS[name]
+    limits = Limits(0.5, 0.3, 5.0, 512) if name == "is not ready" else QUICK
+    reason = fault(tmp_path, groups, code, limits)
+    assert said.replace("within 3 s", "within 0.5 s") in reason
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("[no-such-program]", "start: exited with status 127: no-such-program: No such file or directory"),
+        ("[./agent.py]", "start: exited with status 127: ./agent.py: Permission denied"),
+        ("[python3, nowhere.py]", "start: exited with status 2: "),
+        ("[sh, -c, 'echo oops >&2; kill -9 $$']", "start: was killed by SIGKILL: oops"),
+        ("['true']", "start: exited with status 0"),
+        ("[cat]", 'start: answered {"type":"hello",'),
+    ],
+)
+def test_a_command_that_is_no_agent_is_told(command, said, tmp_path, groups):
+    assert fault(tmp_path, groups, "", command=command).startswith(said)
+
+
+def test_an_agent_that_does_not_read_cannot_make_the_referee_wait(tmp_path, groups):
+    # More than any pipe holds: writing it all would need somebody who reads.
+    reason = fault(tmp_path, groups, 'def hello(m): say(\'{"type":"ready"}\'); time.sleep(60)', games=2000)
+    assert reason == "step 0: no answer within 0.3 s"
+
+
+def test_thinking_time_adds_up(tmp_path, groups):
+    code = "def act(m): time.sleep(0.1); say(json.dumps({'actions': [6] * len(m['games'])}))"
+    reason = fault(tmp_path, groups, code, Limits(start_s=3.0, step_s=0.3, total_s=0.5))
+    assert reason.endswith(": more than 0.5 s for all answers together")
+    assert reason.startswith(("step 3", "step 4"))
+
+
+def test_a_fault_in_the_middle_keeps_what_was_played_until_then(tmp_path, groups):
+    agent = agent_of(tmp_path / "culprit", "def act(m): say('{\"actions\":[2,2,2]}' if m['step'] < 5 else 'x')")
+    with player_of(agent, QUICK) as player:
+        played = play(player)
+    assert played.fault.reason == "step 5: answered x, which is not JSON"
+    assert played.actions.shape[1] == 5
+    np.testing.assert_array_equal(played.table.length, 5)
+
+
+def test_an_agent_that_failed_stays_so_until_other_games_begin(tmp_path, groups):
+    agent = agent_of(tmp_path / "culprit", ACT + "say('x' if not os.path.exists('now') else '{\"actions\":[3,3,3]}')")
+    with player_of(agent, QUICK) as player:
+        first = play(player).fault
+        with pytest.raises(PlayerFaultError) as again:
+            player.act(None, np.ones(3, np.bool_), None)
+        assert again.value is first
+        Path(agent.folder, "now").touch()
+        assert play(player).actions.shape[1] > 0
+    assert len(groups) == 2
+    assert all(map(gone, groups))
+
+
+# --- what is left behind
+
+CHILDREN = """
+import signal, subprocess
+def hello(message):
+    for _ in range(2): subprocess.Popen(['sh', '-c', 'trap "" HUP TERM INT; while true; do sleep 0.1; done'])
+    say('{"type":"ready"}')
+"""
+
+
+@pytest.mark.parametrize("how", ["close", "fault", "forgotten", "ignores goodbye"])
+def test_children_of_an_agent_end_with_it(how, tmp_path, groups):
+    code = CHILDREN + {"fault": ACT + "sys.exit(1)", "ignores goodbye": "def bye(m): time.sleep(60)"}.get(how, "")
+    player = player_of(agent_of(tmp_path / "parent", code), QUICK)
+    player.start(3)
+    assert len(living(groups[0])) >= 3
+    begin = time.monotonic()
+    if how == "forgotten":
+        del player
+        gc.collect()
+    elif how == "fault":
+        assert play(player).fault is not None
+    else:
+        player.close()
+    assert gone(groups[0])
+    assert not exists(groups[0])
+    assert time.monotonic() - begin < SLACK_S
+
+
+def test_nothing_of_an_agent_outlives_an_interrupted_referee(tmp_path, groups):
+    agent = agent_of(tmp_path / "parent", CHILDREN)
+    with pytest.raises(KeyboardInterrupt), player_of(agent, QUICK) as player:
+        player.start(1)
+        raise KeyboardInterrupt
+    assert gone(groups[0])
+
+
+def test_open_files_and_folders_do_not_pile_up(tmp_path, groups):
+    agent = agent_of(tmp_path / "culprit", ACT + "sys.exit(1)")
+    scratch = set(Path(os.environ.get("TMPDIR", "/tmp")).glob("multigrid-rl-agent-*"))
+    counts = []
+    for _ in range(5):
+        with player_of(agent, QUICK) as player:
+            assert play(player).fault is not None
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert counts[0] == counts[-1]
+    assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("multigrid-rl-agent-*")) <= scratch
