@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from multigrid_rl.cli.app import app, one_line_errors
+from multigrid_rl.cli.words import AGAINST, ManyAgainst
 
 
 @app.command()
@@ -70,3 +71,26 @@ def play(
     table = Table(tuple(overrides or ()), opponent, mate, side, seat, seed, record, force)
     with one_line_errors():
         play_games_by_hand(table, tile=tile, delay=delay, whole_board=whole_board)
+
+
+@app.command(cls=ManyAgainst)
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(help="Runs: folders, folders of some, patterns. Two: the first against the second."),
+    ],
+    against: Annotated[
+        list[str] | None, typer.Option(AGAINST, help="Runs of the other side; takes all words up to the next option.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="PNG to write.")] = Path("compare.png"),
+    json_file: Annotated[Path | None, typer.Option("--json", help="JSON to write, too.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite these files if they exist.")] = False,
+    reps: Annotated[int, typer.Option(min=1000, help="Bootstrap samples.")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
+) -> None:
+    """Say what two sets of runs over seeds differ in, and how surely: IQM, intervals, share of pairs."""
+    from multigrid_rl.cli.comparing import Request, compare_runs, split  # noqa: PLC0415
+
+    with one_line_errors():
+        ours, theirs = split(runs, list(against or []))
+        compare_runs(Request(ours, theirs, output, json_file, force, reps, seed))
