@@ -83,6 +83,8 @@ class ExternalPlayer:
         try:
             self._process = AgentProcess(self.agent, self.limits, self.seed)
             read_ready(self._process.ask(message, self.limits.start_s + begin - time.monotonic()))
+        except TooSlowError as error:
+            raise self._failed(f"start: not ready within {self.limits.start_s:g} s") from error
         except (ProcessError, AnswerError, OSError) as error:
             raise self._failed(f"start: {error}") from error
 
@@ -145,9 +147,8 @@ class ExternalPlayer:
             self.thought_s += time.monotonic() - begin
             actions = read_actions(line, self.seats, running)
         except TooSlowError as error:
-            reason = (
-                f"more than {self.limits.total_s:g} s for all answers together" if left < self.limits.step_s else error
-            )
+            each, total = self.limits.step_s, self.limits.total_s
+            reason = f"more than {total:g} s for all answers" if left < each else f"no answer within {each:g} s"
             raise self._failed(f"step {self.answers}: {reason}") from error
         except (ProcessError, AnswerError) as error:
             raise self._failed(f"step {self.answers}: {error}") from error

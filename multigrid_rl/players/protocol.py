@@ -108,7 +108,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
-        raise AnswerError(f"answered {shown(line)}, which is not JSON") from error
+        raise AnswerError(f"answered {shown(line) or 'an empty line'}, which is not JSON") from error
     if not isinstance(answer, dict):
         raise AnswerError(f"answered {shown(line)}; allowed is a JSON object")
     return answer

@@ -65,11 +65,14 @@ FAULTS = {
     "is killed": (ACT + "os.kill(os.getpid(), 11)", "step 0: was killed by SIGSEGV"),
     "says goodbye": (ACT + "sys.exit('I quit')", "step 0: exited with status 1: I quit"),
     "closes its output": (ACT + "os.close(1); time.sleep(60)", "step 0: closed its output"),
-    "closes its input": ('def hello(m): os.close(0); say(\'{"type":"ready"}\'); time.sleep(60)', "step 0: closed its"),
+    "closes its input": (
+        'def hello(m): os.close(0); say(\'{"type":"ready"}\'); time.sleep(60)',
+        "step 0: closed its output",
+    ),
     "prose": (ACT + "say('left, I think')", "step 0: answered left, I think, which is not JSON"),
     "half an answer": (ACT + "say('{\"actions\":[2,')", 'step 0: answered {"actions":[2,, which is not JSON'),
     "no text": (ACT + "sys.stdout.buffer.write(b'\\xff\\xfe\\n'); sys.stdout.flush()", "which is not JSON"),
-    "an empty line": (ACT + "say('')", "step 0: answered , which is not JSON"),
+    "an empty line": (ACT + "say('')", "step 0: answered an empty line, which is not JSON"),
     "a list": (ACT + "say('[2,2,2]')", "step 0: answered [2,2,2]; allowed is a JSON object"),
     "no actions": (ACT + "say('{\"action\":2}')", 'step 0: answered {"action":2}; allowed is {"actions":[...]}'),
     "a nest": (ACT + "say('[' * 100000)", "which is not JSON"),
@@ -102,7 +105,7 @@ FAULTS = {
         ACT + "\n  with open(os.environ['TMPDIR'] + '/x', 'wb') as file: file.truncate(2**30)",
         "step 0: exited with status 1: OSError: [Errno 27] File too large",
     ),
-    "is not ready": (START + "time.sleep(60)", "start: no answer within 3 s"),
+    "is not ready": (START + "time.sleep(60)", "start: not ready within 0.5 s"),
     "is ready for something else": (
         START + 'say(\'{"type":"steady"}\')',
         'start: answered {"type":"steady"}; allowed is {"type":"ready"}',
@@ -117,7 +120,7 @@ def test_a_fault_is_one_line_in_time_and_leaves_no_process(name, tmp_path, group
     code, said = FAULTS[name]
     limits = Limits(0.5, 0.3, 5.0, 512) if name == "is not ready" else QUICK
     reason = fault(tmp_path, groups, code, limits)
-    assert said.replace("within 3 s", "within 0.5 s") in reason
+    assert said in reason
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def test_an_agent_that_does_not_read_cannot_make_the_referee_wait(tmp_path, grou
 def test_thinking_time_adds_up(tmp_path, groups):
     code = "def act(m): time.sleep(0.1); say(json.dumps({'actions': [6] * len(m['games'])}))"
     reason = fault(tmp_path, groups, code, Limits(start_s=3.0, step_s=0.3, total_s=0.5))
-    assert reason.endswith(": more than 0.5 s for all answers together")
+    assert reason.endswith(": more than 0.5 s for all answers")
     assert reason.startswith(("step 3", "step 4"))
 
 
@@ -199,11 +202,16 @@ def test_children_of_an_agent_end_with_it(how, tmp_path, groups):
     assert time.monotonic() - begin < SLACK_S
 
 
-def test_nothing_of_an_agent_outlives_an_interrupted_referee(tmp_path, groups):
-    agent = agent_of(tmp_path / "parent", CHILDREN)
-    with pytest.raises(KeyboardInterrupt), player_of(agent, QUICK) as player:
+def interrupted(player):
+    with player:
         player.start(1)
         raise KeyboardInterrupt
+
+
+def test_nothing_of_an_agent_outlives_an_interrupted_referee(tmp_path, groups):
+    agent = agent_of(tmp_path / "parent", CHILDREN)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(player_of(agent, QUICK))
     assert gone(groups[0])
 
 
@@ -214,6 +222,6 @@ def test_open_files_and_folders_do_not_pile_up(tmp_path, groups):
     for _ in range(5):
         with player_of(agent, QUICK) as player:
             assert play(player).fault is not None
-        counts.append(len(os.listdir("/proc/self/fd")))
+        counts.append(len(list(Path("/proc/self/fd").iterdir())))
     assert counts[0] == counts[-1]
     assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("multigrid-rl-agent-*")) <= scratch
