@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import yaml
@@ -78,24 +77,22 @@ def folder_sha256(folder: Path) -> str:
     """
     digest = hashlib.sha256()
     total = 0
-    for number, (name, path) in enumerate(_entries(folder), start=1):
-        if number > MAX_FOLDER_FILES:
-            raise PlayerError(f"{folder}: more than {MAX_FOLDER_FILES} files; allowed is at most {MAX_FOLDER_FILES}")
-        if path.is_symlink():
-            if not path.resolve().is_relative_to(folder.resolve()):
-                raise PlayerError(f"{path}: a link that leads out of the folder; allowed is what lies in it")
-            kind, data = "link", os.fsencode(path.readlink())
-        elif path.is_dir():
-            kind, data = "folder", b""
-        else:
-            total += path.stat().st_size if stat.S_ISREG(path.stat().st_mode) else 0
-            if total > MAX_FOLDER_BYTES:
-                raise PlayerError(f"{folder}: more than {MAX_FOLDER_BYTES} bytes; allowed is at most that")
-            kind, data = "file", read_plain_file(path, MAX_FOLDER_BYTES)
+    paths = list(islice(folder.rglob("*"), MAX_FOLDER_FILES + 1))
+    if len(paths) > MAX_FOLDER_FILES:
+        raise PlayerError(f"{folder}: more than {MAX_FOLDER_FILES} files; allowed is at most that")
+    for path in sorted(paths):
+        name = os.fsencode(path.relative_to(folder).as_posix())
+        kind, data = _content(path, folder)
+        total += len(data)
+        if total > MAX_FOLDER_BYTES:
+            raise PlayerError(f"{folder}: more than {MAX_FOLDER_BYTES} bytes; allowed is at most that")
         digest.update(f"{kind} {len(name)} {len(data)}\n".encode() + name + data)
     return digest.hexdigest()
 
 
-def _entries(folder: Path) -> Iterator[tuple[bytes, Path]]:
-    for path in sorted(folder.rglob("*")):
-        yield os.fsencode(path.relative_to(folder).as_posix()), path
+def _content(path: Path, folder: Path) -> tuple[str, bytes]:
+    if not path.is_symlink():
+        return ("folder", b"") if path.is_dir() else ("file", read_plain_file(path, MAX_FOLDER_BYTES))
+    if not Path(os.path.realpath(path)).is_relative_to(folder.resolve()):
+        raise PlayerError(f"{path}: a link that leads out of the folder; allowed is what lies in it")
+    return "link", os.fsencode(path.readlink())

@@ -139,7 +139,7 @@ def _whole(players: dict[str, Policy], spec: GameSpec, team: str) -> bool:
 def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
     agent = read_agent(folder)
     spec = load_scenario(scenario).spec
-    yield _line("name", agent.name)
+    yield _line("name", shown(agent.name))
     yield _line("command", shown(" ".join(agent.command), 200))
     yield _line("about", agent.about or "not told")
     yield _line("files", f"sha256 {agent.sha256}")

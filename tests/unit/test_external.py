@@ -1,0 +1,349 @@
+"""Agents in processes of their own: what they are told, what they may answer, what is read of their folders."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from agents import SPEC, agent_of, play, player_of
+
+from multigrid_rl.config import load_scenario
+from multigrid_rl.players import agents as folders
+from multigrid_rl.players.agents import MAX_AGENT_FILE_BYTES, read_agent
+from multigrid_rl.players.basic import RandomPlayer
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.external import ExternalPlayer, Limits
+from multigrid_rl.players.games import play_games
+from multigrid_rl.players.protocol import AnswerError, act, read_actions, read_ready
+from multigrid_rl.types import SeatView
+from multigrid_rl.world.constants import ACTIONS, FORWARD, MISSIONS
+from multigrid_rl.world.spaces import observation
+
+RECORDER = """
+log = open('log', 'w')
+rules = {"hello": hello, "act": act}
+def note(message): log.write(json.dumps(message) + '\\n'); log.flush()
+def hello(message): note(message); rules["hello"](message)
+def act(message): note(message); rules["act"](message)
+def end(message): note(message)
+def bye(message): note(message); note({"rest": sys.stdin.read()}); sys.exit()
+"""
+
+
+def heard(agent) -> list[dict]:
+    """Messages that a recorder noted."""
+    return [json.loads(line) for line in (agent.folder / "log").read_text().splitlines()]
+
+
+class Forward:
+    """Always forward, in this process."""
+
+    name = "forward"
+
+    def initial_state(self, games):
+        return None
+
+    def reset_state(self, state, done):
+        return None
+
+    def act(self, view, state, rng):
+        return np.full(len(view.tokens), FORWARD, np.int8), None
+
+
+class Spy(ExternalPlayer):
+    """Keeps what it was shown."""
+
+    def act(self, view: SeatView, state, rng):
+        self.seen.append(view.tokens.copy())
+        return super().act(view, state, rng)
+
+
+# --- what an agent is told
+
+
+def test_an_agent_hears_hello_act_end_and_bye_in_this_order(tmp_path):
+    agent = agent_of(tmp_path / "recorder", RECORDER)
+    with player_of(agent) as player:
+        played = play(player, games=4)
+    first, *steps, bye, rest = heard(agent)
+    assert first == {
+        "type": "hello",
+        "protocol": 1,
+        "scenario": "1v1",
+        "seats": ["red_0"],
+        "view_size": 5,
+        "actions": list(ACTIONS),
+        "max_steps": 300,
+        "games": 4,
+        "seed": 7,
+    }
+    assert (bye, rest) == ({"type": "bye"}, {"rest": ""})
+    length = dict(enumerate(played.table.length.tolist()))
+    acts = [message for message in steps if message["type"] == "act"]
+    assert [message["step"] for message in acts] == list(range(max(length.values())))
+    for message in acts:
+        assert [game["game"] for game in message["games"]] == [k for k in length if length[k] > message["step"]]
+    assert sorted(game for m in steps if m["type"] == "end" for game in m["games"]) == [0, 1, 2, 3]
+    # An end stands behind the last step of its game, before the next step of the others.
+    place = -1
+    for message in steps:
+        if message["type"] == "act":
+            place = message["step"]
+        else:
+            assert {length[game] for game in message["games"]} == {place + 1}
+
+
+def test_an_agent_sees_what_its_seat_shows_as_the_rules_say(tmp_path):
+    agent = agent_of(tmp_path / "recorder", RECORDER)
+    spec = load_scenario("2v2").spec
+    with Spy(agent, spec, "blue", "2v2", 3) as player:
+        player.seen = []
+        others = {seat: RandomPlayer() for seat in ("red_0", "red_1")}
+        play_games(spec, {"blue": player, **others}, 2, seed=5)
+        seen = player.seen
+    acts = [message for message in heard(agent) if message.get("type") == "act"]
+    assert len(acts) == len(seen)
+    for message, tokens in zip(acts, seen, strict=True):
+        for game in message["games"]:
+            assert list(game["seats"]) == ["blue_0", "blue_1"]
+            for c, view in enumerate(game["seats"].values()):
+                row = tokens[game["game"]].reshape(2, -1)[c]
+                rules = observation(spec, row)
+                np.testing.assert_array_equal(view["image"], rules["image"])
+                assert (view["direction"], view["mission"]) == (rules["direction"], MISSIONS[rules["mission"]])
+
+
+def test_a_game_without_missions_tells_none():
+    spec = load_scenario("single").spec
+    tokens = np.zeros((1, spec.num_tokens), np.uint8)
+    message = json.loads(act(spec, ("red_0",), 0, np.array([3]), tokens))
+    assert set(message["games"][0]["seats"]["red_0"]) == {"image", "direction"}
+    assert message["games"][0]["game"] == 3
+
+
+def test_an_agents_process_finds_a_small_environment_and_a_home_of_its_own(tmp_path):
+    code = (
+        "def hello(m): open('env', 'w').write(json.dumps([dict(os.environ), os.getcwd()])); say('{\"type\":\"ready\"}')"
+    )
+    agent = agent_of(tmp_path / "curious", code)
+    with player_of(agent) as player:
+        player.start(1)
+        environment, cwd = json.loads((agent.folder / "env").read_text())
+        home = Path(environment["HOME"])
+        assert home.is_dir()
+        assert list(home.iterdir()) == []
+    assert not home.exists()
+    assert cwd == str(agent.folder)
+    assert environment.pop("TMPDIR") == environment.pop("HOME")
+    assert environment.pop("PATH")
+    environment.pop("LC_CTYPE", None)  # Python's own
+    assert environment == {
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "7",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+# --- what it does
+
+
+@pytest.mark.parametrize("team", ["red", "blue"])
+@pytest.mark.parametrize("plain", [True, False], ids=["integers", "by seat"])
+def test_an_agent_plays_the_games_that_the_same_player_here_would(team, plain, tmp_path):
+    code = "def act(m): say(json.dumps({'actions': [2] * len(m['games']), 'thought': 'none'}))" if plain else ""
+    agent = agent_of(tmp_path / "forward", code)
+    other = "blue_0" if team == "red" else "red_0"
+    with ExternalPlayer(agent, SPEC, team, "1v1", 1) as player:
+        there = play_games(SPEC, {team: player, other: RandomPlayer()}, 20, seed=2)
+        assert player.answers == there.actions.shape[1]
+        assert 0 < player.thought_s < 5
+    here = play_games(SPEC, {f"{team}_0": Forward(), other: RandomPlayer()}, 20, seed=2)
+    assert there.fault is None
+    np.testing.assert_array_equal(there.actions, here.actions)
+    np.testing.assert_array_equal(there.table.returns, here.table.returns)
+
+
+def test_two_agents_play_each_other_whole_teams(tmp_path):
+    spec = replace(load_scenario("2v2").spec, max_steps=20)
+    agents = {team: agent_of(tmp_path / team) for team in ("red", "blue")}
+    with (
+        ExternalPlayer(agents["red"], spec, "red", "2v2", 1) as red,
+        ExternalPlayer(agents["blue"], spec, "blue", "2v2", 2) as blue,
+    ):
+        played = play_games(spec, {"red": red, "blue": blue}, 5, seed=2)
+    assert played.fault is None
+    assert set(played.actions[played.actions >= 0].tolist()) == {FORWARD}
+
+
+def test_other_games_are_a_fresh_start(tmp_path):
+    # It counts its answers: a process that went on would count further.
+    code = "n = 0\ndef act(m):\n  global n; n += 1; say(json.dumps({'actions': [n // 100] * len(m['games'])}))"
+    with player_of(agent_of(tmp_path / "counter", code)) as player:
+        one, two = play(player), play(player)
+        assert one.actions.max() >= 1
+        np.testing.assert_array_equal(one.actions, two.actions)
+    player.close()  # once more does no harm
+
+
+def test_a_started_agent_is_not_started_again(tmp_path):
+    agent = agent_of(tmp_path / "recorder", RECORDER + "note({'pid': os.getpid()})")
+    with player_of(agent) as player:
+        player.start(3)
+        play(player, games=3)
+    assert [message["type"] for message in heard(agent) if "type" in message].count("hello") == 1
+
+
+def test_much_talk_to_stderr_does_no_harm(tmp_path):
+    code = "def act(m): sys.stderr.write('x' * 200000); say(json.dumps({'actions': [2] * len(m['games'])}))"
+    with player_of(agent_of(tmp_path / "talker", code)) as player:
+        assert play(player, games=2).fault is None
+
+
+def test_a_large_answer_and_many_games_pass(tmp_path):
+    code = "def act(m): say(json.dumps({'actions': [2] * len(m['games'])}) + ' ' * 500000)"
+    with player_of(agent_of(tmp_path / "wide", code), Limits(memory_mb=512)) as player:
+        player.start(3000)
+        state = player.initial_state(3000)
+        tokens = np.ones((3000, SPEC.num_tokens), np.uint8)
+        actions, _ = player.act(SeatView(tokens, None, 1), state, None)
+    assert actions.shape == (3000,)
+    assert set(actions.tolist()) == {FORWARD}
+
+
+def test_there_must_be_such_a_team(tmp_path):
+    with pytest.raises(PlayerError, match=r"^agent a: there is no blue team in this game"):
+        ExternalPlayer(agent_of(tmp_path / "a"), load_scenario("single").spec, "blue", "single", 1)
+
+
+def test_answers_are_read_by_seat_and_by_number():
+    games = np.array([4, 9])
+    team = b'{"actions":[{"red_1":1,"red_0":0},{"red_0":2,"red_1":3}],"more":[]}'
+    np.testing.assert_array_equal(read_actions(team, ("red_0", "red_1"), games), [[0, 1], [2, 3]])
+    np.testing.assert_array_equal(read_actions(b'{"actions":[{"red_0":5},6]}', ("red_0",), games), [[5], [6]])
+    with pytest.raises(AnswerError, match=r"^game 4: 1; allowed is an action for each of red_0, red_1$"):
+        read_actions(b'{"actions":[1,2]}', ("red_0", "red_1"), games)
+    with pytest.raises(AnswerError, match=r"^game 9: actions for red_0; allowed is one for each of red_0, red_1$"):
+        read_actions(b'{"actions":[{"red_0":1,"red_1":1},{"red_0":1}]}', ("red_0", "red_1"), games)
+    assert read_ready(b'{"type":"ready","name":"x"}\r') == "x"
+    assert read_ready(b'{"type":"ready","name":3}') == ""
+
+
+# --- its folder
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "Input should be"),
+        ("[a]", "Input should be"),
+        ("name: x\n", "command: Field required"),
+        ("command: python3 agent.py\n", "command: Input should be a valid list"),
+        ("command: []\n", "command: List should have at least 1 item"),
+        ("command: ['']\n", "command: Value error, allowed is printable text"),
+        ('command: ["a\\nb"]\n', "command: Value error, allowed is printable text"),
+        ('command: ["a\\0b"]\n', "allowed is"),
+        ("command: [a]\nshell: true\n", "shell: Extra inputs are not permitted"),
+        ("command: [a]\nname: a b\n", "name: String should match"),
+        ("command: [a]\nname: ../x\n", "name: String should match"),
+        ('command: [a]\nabout: "a\\x1b[2Jb"\n', "about: Value error, allowed is printable text"),
+        (f"command: [a]\nabout: {'x' * 201}\n", "about: String should have at most 200 characters"),
+        ("command: [a\n", "not valid yaml"),
+        ("command: [a]\n\tname: x", "not valid yaml"),
+        ("[" * 1200, "not valid yaml"),
+        ("command: [a]\nname: *x\n", "not valid yaml"),
+        ("#" * (MAX_AGENT_FILE_BYTES + 1), f"allowed is at most {MAX_AGENT_FILE_BYTES}"),
+    ],
+)
+def test_an_agent_file_that_says_something_wrong_is_refused_in_one_line(text, said, tmp_path):
+    (tmp_path / "agent.yaml").write_text(text)
+    with pytest.raises(PlayerError) as caught:
+        read_agent(tmp_path)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(f"{tmp_path / 'agent.yaml'}: ")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_nothing_in_an_agent_file_is_executed_or_converted(tmp_path):
+    (tmp_path / "agent.yaml").write_text("command: [!!python/name:os.system ls, 3, no, 2020-99-99]\nname: 007\n")
+    agent = read_agent(tmp_path)
+    assert (agent.command, agent.name) == (("ls", "3", "no", "2020-99-99"), "007")
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "agent.yaml").write_bytes(b"command: [\xff]\n")
+    with pytest.raises(PlayerError, match="not valid yaml"):
+        read_agent(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "link", "pipe"])
+def test_an_agent_file_is_a_plain_file(kind, tmp_path):
+    path = tmp_path / "agent.yaml"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to("/etc/passwd")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(PlayerError, match=r"agent\.yaml: (cannot be read|a symbolic link|not a plain file)"):
+        read_agent(tmp_path)
+
+
+def test_the_hash_follows_names_and_contents_and_nothing_else(tmp_path):
+    agent = agent_of(tmp_path / "a")
+    assert agent.name == "a"
+    hashes = [agent.sha256]
+    for change in (
+        lambda f: (f / "data").write_bytes(b"12"),
+        lambda f: (f / "data").write_bytes(b"13"),
+        lambda f: (f / "data").rename(f / "date"),
+        lambda f: (f / "sub").mkdir(),
+        lambda f: (f / "date").rename(f / "sub" / "date"),
+        lambda f: (f / "link").symlink_to("sub/date"),
+    ):
+        change(agent.folder)
+        hashes.append(read_agent(agent.folder).sha256)
+    assert len(set(hashes)) == len(hashes)
+    os.utime(agent.folder / "agent.py", (1, 1))
+    copy = agent.folder.rename(tmp_path / "b")
+    assert read_agent(copy).sha256 == hashes[-1]
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "."])
+def test_links_stay_in_the_folder(target, tmp_path):
+    agent = agent_of(tmp_path / "a")
+    (tmp_path / "outside").touch()
+    (agent.folder / "link").symlink_to(target)
+    if target == ".":
+        assert read_agent(agent.folder)
+        return
+    with pytest.raises(PlayerError, match="a link that leads out of the folder"):
+        read_agent(agent.folder)
+
+
+def test_a_link_to_itself_and_a_pipe_do_not_hang(tmp_path):
+    agent = agent_of(tmp_path / "a")
+    (agent.folder / "loop").symlink_to("loop")
+    assert read_agent(agent.folder)
+    os.mkfifo(agent.folder / "pipe")
+    with pytest.raises(PlayerError, match="not a plain file"):
+        read_agent(agent.folder)
+
+
+def test_too_many_files_and_too_many_bytes_are_refused(tmp_path, monkeypatch):
+    agent = agent_of(tmp_path / "a")
+    with (agent.folder / "sparse").open("wb") as file:
+        file.truncate(10**10)
+    with pytest.raises(PlayerError, match=r"sparse: 10000000000 bytes; allowed is at most 50000000"):
+        read_agent(agent.folder)
+    (agent.folder / "sparse").write_bytes(bytes(490))
+    monkeypatch.setattr(folders, "MAX_FOLDER_BYTES", 500)
+    with pytest.raises(PlayerError, match=r"more than 500 bytes"):
+        read_agent(agent.folder)
+    monkeypatch.setattr(folders, "MAX_FOLDER_FILES", 1)
+    with pytest.raises(PlayerError, match=r"more than 1 files"):
+        read_agent(agent.folder)
