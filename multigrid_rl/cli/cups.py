@@ -18,7 +18,7 @@ from multigrid_rl.judge.cup.entries import Entry, Table, find_entries
 from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.judge.cup.standings import results
 from multigrid_rl.judge.cup.writing import versions, write_results
-#REPORT
+from multigrid_rl.judge.report.files import write_cup_report
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.sandbox import Limits
 
@@ -57,7 +57,7 @@ def run_cup(request: Request) -> CupResults:
     pairings = play_cup(entries, table, folder, lambda progress: _show(console, progress))
     found = results(entries, pairings, table, versions())
     files = write_results(found, pairings, folder)
-    page = folder
+    page = write_cup_report(folder)
     for line in closing(found):
         console.print(line)
     console.print(standings_table(found))

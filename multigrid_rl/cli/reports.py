@@ -1,1 +1,50 @@
 """Verbs that write pages: ``report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from multigrid_rl.cli.app import app, fail, one_line_errors, one_thread
+
+#: Games that are played with a run's policy in each mode.
+GAMES = 200
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN_OR_CUP", help="Folder of a training run or of a cup.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="HTML to write; report.html in the folder by default.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+    episodes: Annotated[
+        int | None,
+        typer.Option(min=0, help=f"Fresh games of a run's policy in each mode; {GAMES} by default, 0: none."),
+    ] = None,
+) -> None:
+    """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
+    from multigrid_rl.judge.report.files import is_cup, write_cup_report, write_run_report  # noqa: PLC0415
+
+    with one_line_errors():
+        if is_cup(folder):
+            if episodes is not None:
+                raise fail(f"--episodes {episodes}: allowed for a run; the games of {folder} are played")
+            written = write_cup_report(folder, output, force=force)
+        else:
+            one_thread()
+            games = GAMES if episodes is None else episodes
+            written = write_run_report(folder, output, force=force, games=games, reference=_reference(folder))
+    typer.echo(f"wrote {written} ({written.stat().st_size / 1000:,.0f} kB)")
+
+
+def _reference(folder: Path) -> Path | None:
+    """The curves of the run's own recipe, if it followed one that has some."""
+    from multigrid_rl.cli.curves import curves_folder  # noqa: PLC0415
+    from multigrid_rl.judge.runs import read_run  # noqa: PLC0415
+
+    recipe = read_run(folder).config.get("experiment")
+    path = curves_folder() / f"{recipe}.json"
+    return path if recipe and path.is_file() else None
