@@ -29,6 +29,10 @@ def report(
     from multigrid_rl.judge.report.files import is_cup, write_cup_report, write_run_report  # noqa: PLC0415
 
     with one_line_errors():
+        if not is_cup(folder) and not (folder / "metrics.jsonl").is_file():
+            raise fail(
+                f"{folder}: holds neither metrics.jsonl nor results.json; allowed is the folder of a run or a cup"
+            )
         if is_cup(folder):
             if episodes is not None:
                 raise fail(f"--episodes {episodes}: allowed for a run; the games of {folder} are played")

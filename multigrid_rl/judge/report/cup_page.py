@@ -17,8 +17,7 @@ from multigrid_rl.judge.report.cup_tables import (
     turned,
 )
 from multigrid_rl.judge.report.html import Raw, join, section, table, tag, td, th
-from multigrid_rl.judge.report.page import Heading, page
-from multigrid_rl.judge.report.replay_box import replay_box
+from multigrid_rl.judge.report.page import Heading, page, replay_box
 from multigrid_rl.judge.report.wording import count, listed, percent, plural
 
 _KINDS = {"scripted": "scripted player", "frozen": "trained player", "external": "program", "broken": "cannot play"}

@@ -5,9 +5,9 @@ A frame is a vector of bytes, of ``A`` agents and a view of ``V`` by ``V``::
     cells 128 | position A | heading A | hand A | out A | own A | mission A | seen A * ceil(V * V / 8)
 
 ``own`` is what the agent's own cell shows in its view, ``seen`` one bit for each cell of its view (bit ``k % 8`` of
-byte ``k // 8``). What an agent sees in a cell follows from board, poses and these bits, so views cost next to nothing; where
-it does not (recorded rules show the moment before a step's results), the cell is listed as an exception. Frame 0 is
-written whole, each later one as the number of bytes that changed and then (index, value) pairs.
+byte ``k // 8``). What an agent sees in a cell follows from board, poses and these bits, so views cost next to nothing;
+where it does not (recorded rules show the moment before a step's results), the cell is listed as an exception. Frame 0
+is written whole, each later one as the number of bytes that changed and then (index, value) pairs.
 """
 
 from __future__ import annotations

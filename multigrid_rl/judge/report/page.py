@@ -14,7 +14,7 @@ from multigrid_rl.judge.report.html import Child, Raw, join, tag
 
 #: Written into every page: a file that says so may be written anew.
 GENERATOR = "multigrid-rl report"
-#: In the order in which they are joined; each ends without side effect but the last, which starts everything.
+#: In the order in which they are joined; only the last one does something, the others are functions.
 SCRIPTS = ("decode.js", "elements.js", "board.js", "panels.js", "replay.js", "plots.js", "start.js")
 STYLES = ("base.css", "plots.css", "replay.css")
 
@@ -65,6 +65,14 @@ def page(heading: Heading, *content: Child, data: dict[str, Any] | None = None) 
         tag("style", Raw(style)),
     )
     return f'<!doctype html>\n<html lang="en">\n{tag("head", head)}\n{tag("body", body)}\n</html>\n'
+
+
+def replay_box() -> Raw:
+    """The place where the page's script shows games; they stand in the page's data block."""
+    without = tag("p", "The replay needs JavaScript; everything else on this page does not.", class_="note")
+    return tag(
+        "div", tag("noscript", without), id="replay", class_="replay", role="region", aria_label="Replay of a game"
+    )
 
 
 def json_block(key: str | None, data: Any, class_: str | None = None) -> Raw:

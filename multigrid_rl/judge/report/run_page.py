@@ -6,8 +6,7 @@ from typing import Any
 
 from multigrid_rl.judge.report.html import Child, Raw, join, section, table, tag, td, th
 from multigrid_rl.judge.report.moves import Pack
-from multigrid_rl.judge.report.page import Heading, page
-from multigrid_rl.judge.report.replay_box import replay_box
+from multigrid_rl.judge.report.page import Heading, page, replay_box
 from multigrid_rl.judge.report.run_curves import behaviour_section, curves_section, learner_section
 from multigrid_rl.judge.report.run_data import OwnGames, RunReport
 from multigrid_rl.judge.report.run_text import gate_title, time_title, verdict_lead, verdict_title
