@@ -157,8 +157,9 @@ def result_words(spec: GameSpec, winner: int, steps: int, events: NDArray[np.flo
         steps: its length.
         events: (A, E) of the last step.
     """
+    told = f"{steps} step{'' if steps == 1 else 's'}"
     if winner < 0:
-        return f"nobody wins in {steps} steps"
+        return f"nobody wins in {told}"
     own = [k for k, seat in enumerate(spec.seats) if spec.team_of(seat) == TEAMS[winner]]
     how = "by elimination" if events[own, EV_ELIMINATION_WIN].any() else "through its door"
-    return f"{TEAMS[winner]} wins {how} after {steps} steps"
+    return f"{TEAMS[winner]} wins {how} after {told}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 from pydantic import ValidationError
 
@@ -169,12 +170,13 @@ def write_video(game: GameRecord, path: Path, *, fps: float = 4.0, tile: int = 3
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        written = write(game, partial, fps, tile)
-        partial.replace(path)
+        try:
+            written = write(game, partial, fps, tile)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise VideoError(f"{path}: {error.strerror or error}; allowed is a file that can be written") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return written
 
 
@@ -184,10 +186,8 @@ def _write_gif(game: GameRecord, path: Path, fps: float, tile: int) -> Written:
     count = game.steps + 1
     if count * height * width > _MOST_GIF_BYTES:
         raise VideoError(f"{path.suffix}: {count} frames of {width} x {height} pixels; allowed is .mp4 or less --tile")
-    palette = _palette(pictures(game, tile))
-    images = (
-        Image.fromarray(picture).quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures(game, tile)
-    )
+    palette = Palette(pictures(game, tile))
+    images = (palette.image(picture) for picture in pictures(game, tile))
     # Whole hundredths, and no frame is the same as another (each has its step's number), so none is merged.
     each = max(round(100 / fps), 2) * 10
     durations = [each] * (count - 1) + [round(LAST_SECONDS * 1000)]
@@ -197,22 +197,39 @@ def _write_gif(game: GameRecord, path: Path, fps: float, tile: int) -> Written:
     return Written(count, width, height, sum(durations) / 1000)
 
 
-def _palette(shots: Iterator[Picture]) -> Any:
-    """One palette for all frames: the most frequent colours as they are, for the others the nearest of a few means."""
-    colours, counts = np.zeros(0, np.uint32), np.zeros(0, np.int64)
-    for picture in shots:
-        packed = picture.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
-        own, own_counts = np.unique(packed, return_counts=True)
-        colours, place = np.unique(np.concatenate([colours, own]), return_inverse=True)
-        counts = np.bincount(place, np.concatenate([counts, own_counts])).astype(np.int64)
-    row = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=-1).astype(np.uint8)
-    row = row[np.argsort(-counts, kind="stable")]
-    exact, rest = row[:_EXACT_COLOURS], row[_EXACT_COLOURS:]
-    # Each of the rest counts once, so that rare ones, such as a carried key's, are kept.
-    means = Image.fromarray(rest[None]).quantize(256 - _EXACT_COLOURS).getpalette() if len(rest) else []
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([*exact.ravel().tolist(), *means])
-    return palette
+class Palette:
+    """The 256 colours of a GIF: the most frequent as they are, for the others the nearest of those and a few means.
+
+    Pillow's own mapping takes neighbouring colours for the same; the board has few, and keeps them so.
+    """
+
+    def __init__(self, shots: Iterator[Picture]) -> None:
+        colours, counts = np.zeros(0, np.uint32), np.zeros(0, np.int64)
+        for picture in shots:
+            own, own_counts = np.unique(_packed(picture), return_counts=True)
+            colours, place = np.unique(np.concatenate([colours, own]), return_inverse=True)
+            counts = np.bincount(place, np.concatenate([counts, own_counts])).astype(np.int64)
+        row = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=-1).astype(np.uint8)
+        ranked = row[np.argsort(-counts, kind="stable")]
+        exact, rest = ranked[:_EXACT_COLOURS], ranked[_EXACT_COLOURS:]
+        # Each of the rest counts once, so that rare ones, such as a carried key's, are kept.
+        means = Image.fromarray(rest[None]).quantize(256 - _EXACT_COLOURS).getpalette() if len(rest) else []
+        self._colours = colours
+        self._entries = [*exact.ravel().tolist(), *means]
+        entries = np.array(self._entries).reshape(-1, 3)
+        distance = ((row[:, None].astype(np.int64) - entries) ** 2).sum(axis=2)
+        self._nearest = distance.argmin(axis=1).astype(np.uint8)
+
+    def image(self, picture: Picture) -> Any:
+        """The picture (H, W, 3), one of those it was made from, in the palette's colours."""
+        image = Image.fromarray(self._nearest[np.searchsorted(self._colours, _packed(picture))])
+        image.putpalette(self._entries)  # of a grey picture it makes one in colours
+        return image
+
+
+def _packed(picture: Picture) -> NDArray[np.uint32]:
+    packed: NDArray[np.uint32] = picture.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
+    return packed
 
 
 def _write_mp4(game: GameRecord, path: Path, fps: float, tile: int) -> Written:

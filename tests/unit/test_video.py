@@ -1,0 +1,288 @@
+"""Videos: what was written is decoded again; whatever cannot be shown is refused in one line and leaves no file."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import imageio_ffmpeg
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from multigrid_rl.cli.main import app
+from multigrid_rl.config import load_scenario
+from multigrid_rl.judge.pictures import fitted, font, shortened
+from multigrid_rl.judge.replays import GameRecord, record
+from multigrid_rl.judge.video import VideoError, choose, find_games, pictures, read_games, write_video
+from multigrid_rl.players.basic import IdlePlayer
+from multigrid_rl.players.games import play_games
+from multigrid_rl.players.scripted import KeyRunner
+
+SPEC = load_scenario("1v1").spec
+BOARD = 8 * 32  # rows of pixels above the captions
+
+
+@pytest.fixture(scope="module")
+def games() -> list[GameRecord]:
+    """Three games that red wins through its door."""
+    played = play_games(SPEC, {"blue_0": IdlePlayer(), "red_0": KeyRunner(SPEC)}, 3, seed=5)
+    names = {"blue_0": "idle", "red_0": "key-runner"}
+    labels = ("best (argmax, red)", "median (argmax, red)", "worst (argmax, red)")
+    return [record(SPEC, played, k, seed=5, players=names, label=label) for k, label in enumerate(labels)]
+
+
+@pytest.fixture
+def file(games, tmp_path) -> Path:
+    path = tmp_path / "games.json"
+    path.write_text(json.dumps([game.model_dump() for game in games]))
+    return path
+
+
+def call(*args: object):
+    return CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1"})
+
+
+def complaint(result) -> str:
+    assert result.exit_code == 2, (result.exit_code, result.output, result.exception)
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    return result.stderr
+
+
+def gif_frames(path: Path) -> tuple[list[np.ndarray], list[int]]:
+    """Pictures and how long each is shown, in milliseconds."""
+    with Image.open(path) as image:
+        shots, durations = [], []
+        for k in range(image.n_frames):
+            image.seek(k)
+            shots.append(np.asarray(image.convert("RGB")).astype(int))
+            durations.append(image.info["duration"])
+    return shots, durations
+
+
+# --- GIF and MP4, decoded again
+
+
+def test_a_gif_has_the_start_and_every_step_and_says_something_new_in_each(games, tmp_path):
+    game = games[0]
+    written = write_video(game, tmp_path / "game.gif", fps=5)
+    shots, durations = gif_frames(tmp_path / "game.gif")
+    assert len(shots) == game.steps + 1 == written.frames
+    assert {shot.shape for shot in shots} == {(written.height, written.width, 3)}
+    assert written.width == 512
+    assert durations == [200] * game.steps + [2000]
+    assert (shots[0][:BOARD] != shots[-1][:BOARD]).any()
+    for before, after in pairwise(shots):
+        assert (before[BOARD:] != after[BOARD:]).any()
+
+
+def test_a_gif_shows_the_very_pictures(games, tmp_path):
+    write_video(games[0], tmp_path / "game.gif")
+    shots, _ = gif_frames(tmp_path / "game.gif")
+    for shot, picture in zip(shots, pictures(games[0], 32), strict=True):
+        differ = np.abs(shot - picture.astype(int)).max(axis=2)
+        assert (differ[:BOARD] == 0).mean() > 0.99  # nearly all of the board to the last bit
+        assert differ.max() < 64  # edges of letters may be off
+
+
+# The library's reader leaves its pipes to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_mp4_plays_everywhere_and_holds_its_end(games, tmp_path):
+    game, path = games[0], tmp_path / "game.mp4"
+    written = write_video(game, path, fps=4, tile=17)
+    reader = imageio_ffmpeg.read_frames(str(path))
+    meta = next(reader)
+    assert (meta["codec"], meta["pix_fmt"].split("(")[0]) == ("h264", "yuv420p")
+    assert meta["size"] == (written.width, written.height)
+    assert written.width % 2 == written.height % 2 == 0
+    shots = [np.frombuffer(data, np.uint8).reshape(written.height, written.width, 3).astype(int) for data in reader]
+    assert len(shots) == game.steps + 1 + 7 == written.frames  # the last one for two seconds
+    assert imageio_ffmpeg.count_frames_and_secs(str(path)) == (written.frames, pytest.approx(written.seconds, abs=0.3))
+    expected = list(pictures(game, 17))
+    for shot, picture in zip(shots, expected, strict=False):
+        assert np.abs(shot - picture.astype(int)).mean() < 4
+    assert np.abs(shots[-1] - expected[-1].astype(int)).mean() < 4
+    assert (np.abs(shots[0] - shots[-1]) > 60).any()
+
+
+def test_pictures_are_captioned_below_the_board(games):
+    first, *_, last = pictures(games[0], 32)
+    assert first.shape == last.shape
+    assert first.shape[0] > BOARD + 4 * 14
+    gold = (last[BOARD:] == (255, 214, 90)).all(axis=2)  # the result
+    assert gold.any()
+    assert not (first[BOARD:] == (255, 214, 90)).all(axis=2).any()
+
+
+def test_text_that_does_not_fit_is_cut_off():
+    face = font(14)
+    assert fitted("short", face, 200) == "short"
+    cut = fitted("a text far too long for so little room", face, 80)
+    assert cut.endswith("…")
+    assert face.getlength(cut) <= 80
+    assert fitted("x", face, 1) == ""
+    assert shortened("a-name-of-more-than-twenty-letters") == "a-name-of-more-than…"
+    assert shortened("runs/mine/checkpoints/step_000471040/players/red_0/") == "mine"
+    assert shortened("some/where/red-mine") == "red-mine"
+
+
+# --- which game
+
+
+def test_games_are_found_in_files_and_folders(file, games, tmp_path):
+    assert find_games(file) == find_games(tmp_path) == file
+    assert find_games(tmp_path / "nothing") is None
+    assert [game.model_dump_json() for game in read_games(file)] == [game.model_dump_json() for game in games]
+    cup = tmp_path / "cup"
+    cup.mkdir()
+    (cup / "results.json").write_text(json.dumps({"format": 1, "games": [games[2].model_dump()]}))
+    assert [game.label for game in read_games(find_games(cup))] == ["worst (argmax, red)"]
+
+
+@pytest.mark.parametrize(
+    ("which", "place"), [(None, 0), ("best", 0), ("median (argmax, red)", 1), ("Worst", 2), ("1", 1)]
+)
+def test_a_game_is_chosen_by_label_number_or_beginning(which, place, games):
+    assert choose(games, which, "here") is games[place]
+
+
+def test_without_a_best_game_it_is_the_first(games):
+    assert choose(games[1:], None, "here") is games[1]
+
+
+@pytest.mark.parametrize("which", ["3", "-1", "longest"])
+def test_an_unknown_game_is_refused_with_those_there_are(which, games):
+    with pytest.raises(
+        VideoError, match=rf"--game {which}: no such game in here; allowed is 0 \(best \(argmax, red\)\), 1"
+    ):
+        choose(games, which, "here")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "Expecting value"),
+        ("[]", "no games in it"),
+        ('{"games": []}', "no games in it"),
+        ("7", "no games in it"),
+        ('["x"]', "game 0"),
+    ],
+)
+def test_files_without_games_are_refused(content, said, tmp_path):
+    path = tmp_path / "games.json"
+    path.write_text(content)
+    with pytest.raises(VideoError, match=said) as error:
+        read_games(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"actions": {"blue_0": "1", "red_0": "19"}}, "game 1: actions"),
+        ({"actions": {"red_0": "1"}}, "game 1: actions of red_0: allowed are blue_0, red_0"),
+        ({"seed": "x"}, "game 1.seed"),
+        ({"extra": 1}, "game 1.extra"),
+    ],
+)
+def test_a_damaged_record_is_named(change, said, games, tmp_path):
+    path = tmp_path / "games.json"
+    path.write_text(json.dumps([games[0].model_dump(), {**games[1].model_dump(), **change}]))
+    with pytest.raises(VideoError, match=said):
+        read_games(path)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("name", ["game.gif", "game.mp4"])
+@pytest.mark.parametrize("change", [lambda text: text[:-1], lambda text: text + "6"], ids=["too short", "too long"])
+def test_a_record_that_is_no_whole_game_leaves_no_file(name, change, games, tmp_path):
+    actions = {seat: change(text) for seat, text in games[0].actions.items()}
+    broken = games[0].model_copy(update={"actions": actions})
+    # Without its last step the game would go on; with one more it is over before.
+    with pytest.raises(VideoError, match="this record makes no game: game 0 of seed 5"):
+        write_video(broken, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_existing_files_are_kept_unless_forced(games, tmp_path):
+    path = tmp_path / "game.gif"
+    path.write_text("mine")
+    with pytest.raises(VideoError, match="exists already"):
+        write_video(games[0], path)
+    assert path.read_text() == "mine"
+    write_video(games[0], path, force=True)
+    assert path.read_bytes().startswith(b"GIF89a")
+    (tmp_path / "folder.gif").mkdir()
+    with pytest.raises(VideoError, match="exists already"):
+        write_video(games[0], tmp_path / "folder.gif", force=True)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["-o", "game.avi"], "game.avi: suffix .avi; allowed is .gif or .mp4"),
+        (["-o", "game"], "suffix none"),
+        (["--tile", "15"], "--tile 15: allowed is 16 to 96"),
+        (["--fps", "0"], "--fps 0: allowed is 0.5 to 50"),
+        (["--fps", "nan"], "--fps nan"),
+        (["--game", "9"], "--game 9: no such game"),
+        (["--opponent", "idle"], "holds games already"),
+    ],
+)
+def test_the_verb_refuses_in_one_line(args, said, file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert said in complaint(call("video", file, *args))
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("nobody", "player nobody: unknown; allowed is random"),
+        ("no/such/file.json", "no such file or folder"),
+        (".", "no games.json, results.json, run or player in it"),
+    ],
+)
+def test_an_unknown_source_is_refused_in_one_line(source, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert said in complaint(call("video", source))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gif_too_large_for_memory_is_refused(games, tmp_path, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.judge.video._MOST_GIF_BYTES", 10_000)
+    with pytest.raises(VideoError, match=r"allowed is \.mp4 or less --tile"):
+        write_video(games[0], tmp_path / "game.gif")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_one_line(games, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(VideoError, match="allowed is a file that can be written"):
+        write_video(games[0], tmp_path / "file" / "game.gif")
+
+
+# --- the verb
+
+
+def test_the_verb_shows_a_game_of_a_file(file, games, tmp_path):
+    done = call("video", tmp_path, "--game", "worst", "-o", tmp_path / "worst.gif")
+    assert done.exit_code == 0, done.output
+    assert "worst (argmax, red), game 2 of seed 5: blue_0 idle, red_0 key-runner" in done.output
+    assert f"{games[2].steps} steps, {games[2].steps + 1} frames of 512 x 350 pixels" in done.output
+    assert len(gif_frames(tmp_path / "worst.gif")[0]) == games[2].steps + 1
+
+
+def test_the_verb_plays_games_of_players_and_the_same_seed_is_the_same_game(tmp_path):
+    args = ("video", "key-runner", "scenario=1v1", "--opponent", "idle", "--seed", "5")
+    one = call(*args, "--game", "2", "-o", tmp_path / "one.gif")
+    assert one.exit_code == 0, one.output
+    assert "game 2 of seed 5: blue_0 idle, red_0 key-runner" in one.output
+    best = call(*args, "--episodes", "4", "-o", tmp_path / "best.gif")
+    assert "best (stochastic, red)" in best.output
+    other = call(*args, "--game", "2", "--side", "blue", "-o", tmp_path / "other.gif")
+    assert "blue_0 key-runner, red_0 idle" in other.output
