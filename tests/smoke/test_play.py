@@ -1,0 +1,191 @@
+"""The window: keys are posted to a display in memory until games end; what is left is score, record and screenshots."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from persons import plan_of, session
+from typer.testing import CliRunner
+
+from multigrid_rl.cli.main import app
+from multigrid_rl.judge.human import Score, Session
+from multigrid_rl.judge.window import DisplayError, Options, Window
+from multigrid_rl.types import GameSpec
+from multigrid_rl.world import constants as c
+
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+import pygame
+
+#: One key for each action, in the order of their numbers.
+KEY_OF = (pygame.K_LEFT, pygame.K_d, pygame.K_UP, pygame.K_p, pygame.K_o, pygame.K_SPACE, pygame.K_RETURN)
+
+
+@pytest.fixture(autouse=True)
+def _in_memory(monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    yield
+    pygame.quit()
+
+
+def press(*keys: int) -> None:
+    for key in keys:
+        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=key))
+        pygame.event.post(pygame.event.Event(pygame.KEYUP, key=key))
+
+
+def window(game: Session, options: Options | None = None, over=lambda: None) -> Window:
+    made = Window(game, options or Options(tile=24), over)
+    pygame.event.clear()
+    return made
+
+
+def test_keys_play_a_game_to_its_end_and_the_next_one():
+    game, ended = session(), []
+    shown = window(game, over=lambda: ended.append(game.caption.result))
+    plan = plan_of(game)
+    press(*(KEY_OF[action] for action in plan))
+    press(pygame.K_UP, pygame.K_q, pygame.K_r, pygame.K_LEFT, pygame.K_ESCAPE)
+    shown.run()
+    # Nothing is played behind the end, an unknown key does nothing, and the next game was begun and left.
+    (result,) = ended
+    assert result.startswith("red wins ")
+    assert result.endswith(f"after {len(plan)} steps")
+    assert game.records[0].actions["red_0"] == "".join(map(str, plan))
+    assert (game.game, game.score) == (1, Score(won=1, unfinished=1))
+
+
+def test_help_takes_the_next_key_and_v_shows_the_whole_board():
+    game = session()
+    shown = window(game)
+    shots = []
+    draw = shown._draw
+
+    def keep() -> None:
+        draw()
+        shots.append(pygame.surfarray.array3d(shown._surface).copy())
+
+    shown._draw = keep
+    press(pygame.K_h, pygame.K_UP, pygame.K_v, pygame.K_v, pygame.K_ESCAPE)
+    shown.run()
+    assert game.steps == 0
+    # Each key gives two events, and both are drawn: start, h, h, up, up, v, v, v, v.
+    start, helped, back, whole, again = shots[0], shots[1], shots[3], shots[5], shots[7]
+    np.testing.assert_array_equal(start, back)
+    np.testing.assert_array_equal(start, again)
+    assert helped.mean() < start.mean() < whole.mean()
+
+
+def test_closing_the_window_and_ctrl_c_leave_with_the_score(monkeypatch):
+    game = session()
+    shown = window(game)
+    press(pygame.K_LEFT)
+    pygame.event.post(pygame.event.Event(pygame.QUIT))
+    shown.run()
+    assert game.score == Score(unfinished=1)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    game = session()
+    shown = window(game)
+    monkeypatch.setattr(shown, "_next_event", interrupted)
+    shown.run()
+    assert game.score == Score()
+
+
+def test_with_a_delay_the_game_does_not_wait():
+    game = session(spec=GameSpec(max_steps=3))
+    shown = window(game, Options(tile=16, delay=0.05), over=lambda: press(pygame.K_ESCAPE))
+    shown.run()
+    assert game.score == Score(drawn=1)
+    assert game.records[0].actions["red_0"] == str(c.DONE) * 3
+
+
+# --- the verb
+
+
+def call(*args: object, **env: str):
+    return CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1", **env})
+
+
+def complaint(result) -> str:
+    assert result.exit_code == 2, (result.exit_code, result.output, result.exception)
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    return result.stderr
+
+
+@pytest.fixture
+def keys(monkeypatch):
+    """Keys that are pressed as soon as the verb's window is open."""
+    pressed: list[int] = []
+    run = Window.run
+
+    def typing(self) -> None:
+        pygame.event.clear()
+        press(*pressed)
+        run(self)
+
+    monkeypatch.setattr(Window, "run", typing)
+    return pressed
+
+
+def test_play_keeps_games_that_video_shows(keys, tmp_path):
+    game = session()  # the same seed, the same keys on the floor
+    plan = plan_of(game)
+    keys += [*(KEY_OF[action] for action in plan), pygame.K_r, pygame.K_LEFT, pygame.K_ESCAPE]
+    file = tmp_path / "mine.json"
+    done = call("play", "scenario=1v1", "--opponent", "idle", "--seed", 4, "--record", file, "--tile", 24)
+    assert done.exit_code == 0, done.output
+    assert "game 0 of seed 4: red wins " in done.output
+    assert "1 game: 1 won, 0 drawn, 0 lost; 1 left unfinished" in done.output
+    assert f"{file}: 1 game" in done.output
+    shown = call("video", file, "-o", tmp_path / "mine.gif")
+    assert (
+        f"1: won as red_0, game 0 of seed 4: blue_0 idle, red_0 you\n{tmp_path}/mine.gif: {len(plan)} steps"
+        in shown.output
+    )
+    assert "exists already" in complaint(call("play", "--record", file))
+
+
+def test_without_a_whole_game_no_record_is_written(keys, tmp_path):
+    keys += [pygame.K_LEFT, pygame.K_ESCAPE]
+    done = call("play", "--opponent", "idle", "--side", "blue", "--record", tmp_path / "mine.json")
+    assert done.exit_code == 0, done.output
+    assert "blue_0 you, red_0 idle" in done.output
+    assert "0 games: 0 won, 0 drawn, 0 lost; 1 left unfinished" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["scenario=nowhere"], "scenario=nowhere: unknown"),
+        (["scenario=multigrid", "env_id=MultiGrid-Empty-5x5-v0"], "allowed is a scenario of the red/blue-door game"),
+        (["--opponent", "nobody"], "player nobody: unknown"),
+        (["--seat", "red_3"], "--seat red_3: allowed is"),
+        (["--delay", "0"], "--delay 0: allowed is 0.05 to 60 seconds"),
+        (["--delay", "nan"], "--delay nan"),
+    ],
+)
+def test_play_refuses_in_one_line(args, said):
+    assert said in complaint(call("play", *args))
+
+
+def test_without_a_screen_it_is_one_line_on_standard_error():
+    lacking = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    env = {name: value for name, value in os.environ.items() if name not in lacking}
+    command = [sys.executable, "-m", "multigrid_rl.cli.main", "play", "--opponent", "idle"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("multigrid-rl: no window: this machine shows no screen")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_screen_that_cannot_be_opened_is_named(monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "nonsense")
+    with pytest.raises(DisplayError, match=r"no window: .*; allowed is a machine with a screen"):
+        Window(session(), Options(tile=16), lambda: None)

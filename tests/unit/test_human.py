@@ -1,0 +1,281 @@
+"""A person's games without a window: steps, score, records, what is seen, who sits where."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from games import where
+from persons import SPEC, plan_of, session
+
+from multigrid_rl.config import ConfigError, data_root, load_scenario
+from multigrid_rl.judge.human import Score, Session, find_company, find_seat, save_games
+from multigrid_rl.judge.replays import replay
+from multigrid_rl.judge.video import read_games
+from multigrid_rl.judge.window import HELP, KEYS, Canvas
+from multigrid_rl.players.basic import RandomPlayer
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.scripted import Hunter
+from multigrid_rl.types import GameSpec
+from multigrid_rl.world import constants as c
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> Catalogue:
+    return Catalogue(data_root() / "checkpoints")
+
+
+def win(game: Session) -> None:
+    for action in plan_of(game):
+        game.step(action)
+
+
+# --- playing
+
+
+def test_a_person_wins_and_it_counts():
+    game = session()
+    plan = plan_of(game)
+    for k, action in enumerate(plan, 1):
+        assert not game.over
+        caption = game.step(action)
+        assert (caption.step, game.steps) == (k, k)
+    assert game.over
+    assert caption.result.startswith("red wins ")
+    assert game.score == Score(won=1)
+    assert str(game.score) == "1 game: 1 won, 0 drawn, 0 lost"
+
+
+def test_a_lost_and_a_drawn_game_count_as_such():
+    game = session(Hunter(SPEC))
+    while not game.over:
+        game.step(c.DONE)
+    assert game.score == Score(lost=1)
+    assert game.out
+    short = session(spec=GameSpec(max_steps=3))
+    for _ in range(3):
+        short.step(c.LEFT)
+    assert short.over
+    assert short.score == Score(drawn=1)
+
+
+def test_blue_counts_its_own_wins():
+    game = session(Hunter(SPEC), seat="blue_0")
+    while not game.over:
+        game.step(c.DONE)
+    assert game.score == Score(lost=1)
+
+
+def test_a_restart_is_the_next_game_and_leaves_an_unfinished_one_behind():
+    game = session()
+    game.restart()
+    assert (game.game, game.score) == (1, Score())  # nothing had been played
+    game.step(c.LEFT)
+    game.restart()
+    assert (game.game, game.steps, game.over) == (2, 0, False)
+    assert game.score == Score(unfinished=1)
+    win(game)
+    game.restart()
+    game.leave()
+    assert str(game.score) == "1 game: 1 won, 0 drawn, 0 lost; 1 left unfinished"
+    assert [its.game for its in game.records] == [2]
+
+
+def test_games_differ_and_follow_from_seed_and_number():
+    def boards(seed: int) -> list[bytes]:
+        game = session(seed=seed)
+        shots = [game.world.state.cells.tobytes()]
+        for _ in range(3):
+            game.restart()
+            shots.append(game.world.state.cells.tobytes())
+        return shots
+
+    assert boards(4) == boards(4)
+    assert boards(4) != boards(5)
+    assert len(set(boards(4))) == 4
+
+
+def test_mistakes_are_named():
+    game = session()
+    with pytest.raises(ValueError, match="action=7: allowed is 0 to 6"):
+        game.step(7)
+    win(game)
+    with pytest.raises(ValueError, match="this game is over"):
+        game.step(c.DONE)
+
+
+# --- records
+
+
+def test_a_record_is_the_game_that_was_played(tmp_path):
+    game = session(RandomPlayer())
+    rng = np.random.default_rng(1)
+    rewards = np.zeros(2)
+    while not game.over:
+        game.step(int(rng.integers(7)))
+        rewards += game.world.outputs.reward[0]
+    (kept,) = game.records
+    again = replay(kept)
+    assert kept.players == {"blue_0": "random", "red_0": "you"}
+    assert len(again.actions) == game.steps
+    assert again.winner == int(game.world.outputs.winner[0])
+    np.testing.assert_array_equal(again.reward.sum(axis=0), rewards)
+    np.testing.assert_array_equal(again.cells[-1], game.world.state.cells[0])
+    result = {1: "lost", 0: "won", -1: "drawn"}[again.winner]
+    assert kept.label == f"1: {result} as red_0"
+
+
+def test_saved_games_are_read_again_and_a_later_save_has_them_all(tmp_path):
+    game, path = session(), tmp_path / "new" / "games.json"
+    win(game)
+    save_games(game.records, path)
+    game.restart()
+    win(game)
+    save_games(game.records, path)
+    assert [its.label for its in read_games(path)] == ["1: won as red_0", "2: won as red_0"]
+    assert [its["game"] for its in json.loads(path.read_text())] == [0, 1]
+    assert [file.name for file in path.parent.iterdir()] == ["games.json"]
+    with pytest.raises(ConfigError, match="allowed is a file that can be written"):
+        save_games(game.records, path / "below")
+
+
+# --- sight
+
+
+def test_a_person_sees_what_the_agent_sees():
+    game = session()
+    seen = game.seen()
+    view = c.decode(game.world.outputs.tokens[0, game.agent, :25])
+    assert seen.sum() == (view[:, 0] > 0).sum()
+    assert seen[where(game.world, "red_0")]
+    assert not seen[where(game.world, "blue_0")]
+    win(game)
+    assert game.seen().all()
+
+
+def test_fog_hides_the_opponent_and_what_it_does():
+    game = session(RandomPlayer())
+    canvas = Canvas(SPEC, 32)
+    game.step(c.DONE)
+    assert not game.seen()[where(game.world, "blue_0")]
+    fogged = canvas.draw(game, whole_board=False, help_shown=False)
+    whole = canvas.draw(game, whole_board=True, help_shown=False)
+    assert fogged.shape == whole.shape == (canvas.size[1], canvas.size[0], 3)
+
+    def tile(picture, seat):
+        x, y = where(game.world, seat)
+        return picture[32 * y : 32 * y + 32, 32 * x : 32 * x + 32]
+
+    np.testing.assert_array_equal(tile(fogged, "red_0"), tile(whole, "red_0"))
+    assert (tile(whole, "blue_0") == (76, 76, 255)).all(axis=2).any()  # its triangle, lit
+    assert tile(fogged, "blue_0").max() < 100
+    assert (fogged[256:] != whole[256:]).any()  # its line: out of sight
+    before = fogged
+    game.step(c.DONE)  # whatever blue did, nothing in sight has changed but the number of the step
+    after = canvas.draw(game, whole_board=False, help_shown=False)
+    np.testing.assert_array_equal(after[:256], before[:256])
+    np.testing.assert_array_equal(after[280:], before[280:])
+
+
+def test_help_lies_over_the_picture():
+    canvas = Canvas(SPEC, 48)
+    plain, told = (canvas.draw(session(), whole_board=True, help_shown=shown) for shown in (False, True))
+    assert told.shape == plain.shape
+    assert told.mean() < plain.mean()
+    assert (told == (255, 214, 90)).all(axis=2).any()  # its title
+
+
+def test_every_action_has_a_key_and_the_help_names_it():
+    assert {meant for meant in KEYS.values() if isinstance(meant, int)} == set(range(len(c.ACTIONS)))
+    words = " ".join(line.split("\t")[0] for line in HELP).lower().replace(",", "").split()
+    spoken = {"escape": "esc", "return": "enter"}
+    assert [key for key in KEYS if spoken.get(key, key) not in words] == []
+
+
+# --- who sits where
+
+
+def test_the_seat_is_the_first_of_the_side_or_as_asked_for():
+    spec = load_scenario("2v2").spec
+    assert find_seat(spec, None, None) == "red_0"
+    assert find_seat(spec, "blue", None) == "blue_0"
+    assert find_seat(spec, "blue", "blue_1") == find_seat(spec, None, "blue_1") == "blue_1"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "side", "seat", "said"),
+    [
+        ("1v1", None, "red_1", "--seat red_1: allowed is blue_0, red_0"),
+        ("1v1", "blue", "red_0", "--seat red_0 --side blue: allowed is a seat of that side"),
+        ("single", "blue", None, "--side blue: nobody plays it here"),
+    ],
+)
+def test_seats_that_are_not_there_are_refused(scenario, side, seat, said):
+    with pytest.raises(ConfigError, match=said):
+        find_seat(load_scenario(scenario).spec, side, seat)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "seat", "opponent", "mate", "names"),
+    [
+        ("1v1", "red_0", None, None, ["blue-rookie", "you"]),
+        ("1v1", "blue_0", None, None, ["you", "blue-rookie"]),
+        ("1v1", "red_0", "hunter", None, ["hunter", "you"]),
+        ("2v2", "red_1", None, None, ["2v2-rookie", "2v2-rookie", "2v2-rookie", "you"]),
+        ("2v2", "blue_0", "key-runner", "idle", ["you", "idle", "key-runner", "key-runner"]),
+        ("coop", "red_0", None, "key-runner", ["you", "key-runner"]),
+        ("coop", "red_1", None, None, ["random", "you"]),
+        ("single", "red_0", None, None, ["you"]),
+    ],
+)
+def test_everybody_else_is_seated(scenario, seat, opponent, mate, names, catalogue):
+    config = load_scenario(scenario)
+    company = find_company(config, catalogue, seat, opponent, mate)
+    assert company.names == dict(zip(config.spec.seats, names, strict=True))
+    game = Session(config.spec, company, seed=0)
+    game.step(c.DONE)
+    assert game.steps == 1
+
+
+@pytest.mark.parametrize(
+    ("scenario", "opponent", "mate", "error", "said"),
+    [
+        ("coop", "random", None, ConfigError, "--opponent random: coop has no seat for it"),
+        ("1v1", None, "random", ConfigError, "--mate random: 1v1 has no seat for it"),
+        ("1v1", "nobody", None, PlayerError, "player nobody: unknown"),
+        ("2v2", None, "nobody", PlayerError, "player nobody: unknown"),
+        ("single-obstacle", "hunter", None, ConfigError, "has no seat"),
+        ("2v2", "random", "./nowhere", PlayerError, r"card\.json: cannot be read"),
+    ],
+)
+def test_company_that_is_not_there_is_refused(scenario, opponent, mate, error, said, catalogue):
+    with pytest.raises(error, match=said):
+        find_company(load_scenario(scenario), catalogue, "red_0", opponent, mate)
+
+
+def test_a_bundle_is_an_opponent_by_its_folder(catalogue):
+    folder = f"{catalogue.root / 'blue-adept'}/"
+    company = find_company(load_scenario("1v1"), catalogue, "blue_0", folder, None)
+    assert company.names == {"blue_0": "you", "red_0": "blue-adept"}
+    assert company.players["red_0"].mirrored
+
+
+def test_a_mate_who_does_not_fit_gives_way_to_random_unless_asked_for(catalogue):
+    config = load_scenario("2v2")
+    assert find_company(config, catalogue, "red_0", "2v2-rookie", None).names["red_1"] == "2v2-rookie"
+    with pytest.raises(PlayerError, match="does not fit seat red_1"):
+        find_company(config, catalogue, "red_0", "random", "blue-adept")
+
+
+def test_whoever_is_out_watches_the_mate_play_on():
+    spec = load_scenario("2v2").spec
+    hunters = session(Hunter(spec), spec=spec, seat="red_0", seed=1)
+    while not hunters.out and not hunters.over:
+        hunters.step(c.DONE)
+    assert hunters.out
+    if not hunters.over:
+        assert hunters.seen().all()
+        hunters.step(c.TOGGLE)
+        assert hunters._taken[-1][hunters.agent] == c.DONE
