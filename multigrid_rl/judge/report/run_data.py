@@ -26,6 +26,9 @@ from multigrid_rl.schema import RunConfig
 GAMES_SEED = 50_000
 #: Games for each mode unless told otherwise.
 GAMES = 200
+_GATE_KEYS = (
+    "metric", "comparison", "bound", "hold", "share", "window", "value", "met", "held", "first_reached", "first_held",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -136,11 +139,12 @@ def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]],
     told = run.verdict
     if told is None:
         told = _provisional(run, rows)
-    steps = told["env_steps_to_held"]
-    try:
-        held = None if steps is None else Moment(steps, told["policy_updates_to_held"], told["seconds_to_held"])
-    except KeyError as error:
-        raise CurveError(f"{run.path / 'verdict.json'}: no {error}; allowed is the file that the run wrote") from error
+    moment = ("env_steps_to_held", "policy_updates_to_held", "seconds_to_held")
+    lost = [key for key in moment if key not in told]
+    lost += [f"gates.{key}" for key in _GATE_KEYS for gate in told["gates"] if key not in gate]
+    if lost:
+        raise CurveError(f"{run.path / 'verdict.json'}: no {lost[0]}; allowed is the file that the run wrote")
+    held = None if told[moment[0]] is None else Moment(*(told[key] for key in moment))
     return told["gates"], held
 
 
