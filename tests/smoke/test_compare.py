@@ -1,0 +1,290 @@
+"""``compare``: two sets of runs on disk, what is said about them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from typer.testing import CliRunner
+
+from multigrid_rl.cli.comparing import sentence, split
+from multigrid_rl.cli.main import app
+from multigrid_rl.cli.words import spread
+from multigrid_rl.judge.runs import CurveError, Series, read_run
+from multigrid_rl.judge.seeds import Interval
+from multigrid_rl.judge.seeds_plot import curve, draw_comparison, panels
+from multigrid_rl.judge.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
+
+LENGTH, ENTROPY = "episode_len_mean", "entropy/red_0"
+
+
+def write_run(path: Path, seed: int, held: int | None = 200_000, *, length: float = 15.0, **changes) -> Path:
+    """A run folder as training writes it: four reports, the last at 200,000 steps; ``length`` at the end."""
+    path.mkdir(parents=True)
+    scenario = {"name": changes.get("scenario", "1v1"), "seats": {"blue_0": "blue-rookie", "red_0": "learn"}}
+    config = {"scenario": scenario, "seed": seed, "train": {"lr": changes.get("lr", 0.1)}, "run_dir": str(path)}
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    rows = []
+    for k in range(1, 5):
+        values = {LENGTH: length + 40 - 10 * k, ENTROPY: 0.5 / k, "win/red_0": 0.2 * k, "win/blue_0": 1 - 0.2 * k}
+        rows.append({"env_steps": 50_000 * k, "report_episodes": 100.0, **values})
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    gates = [
+        {"metric": m, "comparison": c, "bound": b, "hold": "every", "window": 100_000, "first_held": None}
+        for m, c, b in ((LENGTH, "<=", 20.0), (ENTROPY, "<=", 0.3))
+    ]
+    verdict = {"ended": changes.get("ended", "held" if held else "until"), "env_steps": 200_000}
+    verdict |= {"env_steps_to_held": held, "gates": gates if changes.get("gates", True) else []}
+    if not changes.get("running"):
+        (path / "verdict.json").write_text(json.dumps(verdict))
+    (path / "provenance.json").write_text(json.dumps({"commit": "abc", "versions": {"ray": "2"}}))
+    return path
+
+
+@pytest.fixture
+def sides(tmp_path, monkeypatch) -> tuple[str, str]:
+    """Five runs against five; those of B hold later or never, and end no differently. The working directory."""
+    monkeypatch.chdir(tmp_path)
+    for k in range(5):
+        write_run(tmp_path / "a" / str(k), k, 100_000 + 1000 * k, length=15 + 0.1 * k)
+        held = None if k == 4 else 150_000 + 1000 * k
+        write_run(tmp_path / "b" / str(k), k, held, length=15 + 0.1 * (4 - k), lr=0.3)
+    return "a", "b"
+
+
+def call(*args: object):
+    return CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1"})
+
+
+def complaint(result) -> str:
+    assert result.exit_code == 2, (result.exit_code, result.output, result.exception)
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    return result.stderr
+
+
+# --- the verb
+
+
+def test_two_folders_are_compared_told_drawn_and_kept(sides):
+    done = call("compare", *sides, "--json", "out/compare.json")
+    assert done.exit_code == 0, (done.output, done.exception)
+    text = done.output
+    assert "A: 1v1, 5 runs, seeds 0, 1, 2, 3, 4 (a)" in text
+    assert "note: A and B differ in train.lr 0.1 / 0.3" in text
+    assert "warning" not in text
+    assert (
+        f"{HELD}: A is sooner in 100% of the pairs, 95 % interval 100% to 100%; never held: 0 of 5 in A, 1 of 5" in text
+    )
+    assert "A is better by these seeds; dealt at random, runs differ so in" in text
+    assert f"{LENGTH}: A is lower in 50% of the pairs" in text
+    assert "these seeds do not tell A and B apart." in text
+    assert "told apart by 1 of 4 metrics" in text
+    with Image.open("compare.png") as image:
+        assert image.size == (1680, 960)
+        assert len(np.unique(np.asarray(image.convert("L")))) > 10
+    content = json.loads(Path("out/compare.json").read_text())
+    assert [row["seed"] for row in content["sets"]["B"]] == [0, 1, 2, 3, 4]
+    rows = {row["metric"]: row for row in content["metrics"]}
+    assert list(rows) == [HELD, LENGTH, ENTROPY, "win/red_0"]
+    assert rows[HELD]["A"]["value"] == 102_000
+    assert rows[HELD]["never"] == {"A": 0, "B": 1}
+    assert rows[HELD]["B"]["high"] is None  # never
+    assert rows["win/red_0"]["better"] == "more"
+    assert rows["win/red_0"]["probability_of_improvement"] == {"value": 0.5, "low": 0.5, "high": 0.5}
+
+
+def test_the_same_seed_says_the_same_and_another_almost_so(sides):
+    for name, seed in (("one", 3), ("two", 3), ("three", 4)):
+        assert call("compare", *sides, "-o", f"{name}.png", "--json", f"{name}.json", "--seed", seed).exit_code == 0
+    one, two, three = (json.loads(Path(f"{name}.json").read_text())["metrics"] for name in ("one", "two", "three"))
+    assert one == two != three
+    assert Path("one.png").read_bytes() == Path("two.png").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["a/0", "a/1", "a/2", "a/3", "a/4", "--against", "b/0", "b/1", "b/2", "b/3", "b/4", "--json", "c.json"],
+        ["--json", "c.json", "a/[0-4]", "--against", "b/*"],
+        ["a", "--against", "b", "--json", "c.json"],
+    ],
+    ids=["words", "patterns", "folders"],
+)
+def test_sides_may_be_words_patterns_or_folders(args, sides):
+    done = call("compare", *args)
+    assert done.exit_code == 0, (done.output, done.exception)
+    content = json.loads(Path("c.json").read_text())["sets"]
+    assert [Path(row["run"]).parts for row in content["B"]] == [("b", str(k)) for k in range(5)]
+    assert len(content["A"]) == 5
+
+
+def test_several_scenarios_are_strata(sides):
+    for k in range(3):
+        write_run(Path("a") / "more" / str(k), k, 50_000, scenario="coop", length=100)
+        write_run(Path("b") / "more" / str(k), k, 50_000, scenario="coop", length=100, lr=0.3)
+    done = call("compare", *sides, "--json", "c.json")
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "note: several scenarios" in done.output
+    rows = {row["metric"]: row for row in json.loads(Path("c.json").read_text())["metrics"]}
+    # Certain in one scenario and even in the other.
+    assert rows[HELD]["probability_of_improvement"]["value"] == 0.75
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["a"], "1 without --against: allowed are two folders"),
+        (["a", "b", "a/0"], "3 without --against"),
+        (["a", "nowhere"], "nowhere: no run in it"),
+        (["a", "b/*/config.yaml"], "b/*/config.yaml: no run in it"),
+        (["a", "a/3"], "a/3: a run of both A and B"),
+        (["a", "other"], "A has runs of 1v1, B of coop; allowed are sets of the same scenarios"),
+        (["a", "running"], "running: ended by nothing: it has no verdict.json"),
+        (["a", "stopped"], "stopped: ended by interrupted; allowed is a run that ended by itself"),
+        (["a", "b", "-o", "a/0/config.yaml"], "a/0/config.yaml: exists already"),
+        (["a", "b", "--json", "a/0/config.yaml"], "a/0/config.yaml: exists already"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line_and_writes_nothing(args, said, sides, tmp_path):
+    write_run(tmp_path / "other", 0, scenario="coop")
+    write_run(tmp_path / "running", 0, running=True)
+    write_run(tmp_path / "stopped", 0, ended="interrupted")
+    before = {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    assert said in complaint(call("compare", *args))
+    assert {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+
+
+def test_force_overwrites(sides):
+    Path("compare.png").write_text("mine")
+    assert "exists already" in complaint(call("compare", *sides))
+    assert Path("compare.png").read_text() == "mine"
+    assert call("compare", *sides, "--force").exit_code == 0
+    assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_set_without_runs_is_refused(tmp_path):
+    with pytest.raises(CurveError, match="no run in it"):
+        read_set("A", [str(tmp_path)])
+    with pytest.raises(CurveError, match="0 without"):
+        split([], [])
+
+
+# --- what must be said
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_told(tmp_path):
+    for k, (seed, lr) in enumerate([(0, 0.1), (1, 0.2), (1, 0.1)]):
+        write_run(tmp_path / "a" / str(k), seed, lr=lr)
+    for k in range(2):
+        write_run(tmp_path / "b" / str(k), k)
+    ours, theirs = (read_set(name, [str(tmp_path / name.lower())]) for name in ("A", "B"))
+    said = list(notes(ours, theirs))
+    assert said[0] == "warning: A: seed 1 of 1v1 twice; the same seed is no second run"
+    assert said[1].startswith("warning: A: not only the seed differs: train.lr is 0.1 in ")
+    assert said[2] == "A and B differ in nothing that a run records"
+    assert said[3] == "fewer than 3 runs on a side: intervals mean little"
+    assert len(said) == 4
+
+
+def comparison(better: tuple[float, float, float], p: float, **changes) -> SetComparison:
+    values = {"metric": LENGTH, "smaller": True, "difference": None, "never": (0, 0)}
+    any_interval = Interval(1.0, 1.0, 1.0)
+    return SetComparison(**{**values, **changes}, ours=any_interval, theirs=any_interval, better=Interval(*better), p=p)
+
+
+def test_sentences_are_no_surer_than_the_seeds():
+    assert sentence(comparison((0.38, 0.16, 0.62), 0.4), 5, 5) == (
+        f"{LENGTH}: B is lower in 62% of the pairs, 95 % interval 38% to 84%: these seeds do not tell A and B apart."
+    )
+    # The bootstrap of three against three has no width; the deals say that it means nothing.
+    assert sentence(comparison((1, 1, 1), 0.1), 3, 3).endswith(
+        "these seeds do not tell A and B apart (dealt at random, so few runs differ as much in 10.0 % of all deals)."
+    )
+    told = sentence(comparison((0.04, 0, 0.12), 0.0005, metric=HELD, never=(3, 0)), 5, 6)
+    assert told == (
+        f"{HELD}: B is sooner in 96% of the pairs, 95 % interval 88% to 100%; never held: 3 of 5 in A, 0 of 6 in B: "
+        "B is better by these seeds; dealt at random, runs differ so in less than 0.1 % of all deals."
+    )
+    assert "A is higher in 90%" in sentence(comparison((0.9, 0.7, 1), 0.01, smaller=False), 5, 5)
+
+
+# --- numbers
+
+
+def test_the_final_value_looks_back_as_a_gate_does():
+    series = Series(np.array([50.0, 100.0, 150.0, 200.0]), np.array([1.0, 2.0, 4.0, 8.0]))
+    assert final_value(series, 100) == 6  # reports after 100
+    assert final_value(series, 101) == pytest.approx(14 / 3)
+    assert final_value(series, 1) == 8
+
+
+def test_never_held_is_worse_than_every_run_that_held(sides):
+    ours, theirs = read_set("A", ["a"]), read_set("B", ["b"])
+    held, length, *_ = compare_sets(ours, theirs, 1000, np.random.default_rng(0))
+    assert (held.ours.value, held.theirs.value) == (102_000, 152_000)
+    assert math.isinf(held.theirs.high)
+    assert held.difference is None
+    assert held.told_apart
+    assert not length.told_apart
+    # The window takes the reports at 150,000 and 200,000: 10 and 0 above each run's own end.
+    assert length.ours.value == pytest.approx(15 + 0.2 + 5)
+
+
+def test_metrics_that_a_run_lacks_and_gates_that_it_has_not_are_left_out(tmp_path):
+    write_run(tmp_path / "a" / "0", 0, gates=False)
+    write_run(tmp_path / "b" / "0", 0)
+    rows = compare_sets(*(read_set(n, [str(tmp_path / n)]) for n in ("a", "b")), 1000, np.random.default_rng(0))
+    assert [row.metric for row in rows] == ["win/red_0"]
+
+
+def test_runs_are_found_once_however_often_they_are_named(sides):
+    assert find_runs(["a", "a/0", "./a/1", "a/*"]) == [Path("a") / str(k) for k in range(5)]
+
+
+def test_the_option_takes_all_words_up_to_the_next_option():
+    assert spread(["a", "b", "--against", "c", "d", "-o", "e"]) == [
+        "a", "b", "--against", "c", "--against", "d", "-o", "e",
+    ]  # fmt: skip
+    assert spread(["--against", "c", "--force", "a"]) == ["--against", "c", "--force", "a"]
+
+
+# --- the picture
+
+
+def test_there_is_a_panel_for_what_is_compared(sides):
+    ours, theirs = read_set("A", ["a"]), read_set("B", ["b"])
+    assert panels(ours, theirs) == [("1v1", metric) for metric in (HELD, LENGTH, ENTROPY, "win/red_0")]
+    figure = draw_comparison(ours, theirs, np.random.default_rng(0))
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == [
+        "runs that have held all gates",
+        f"{LENGTH}   (gate: <= 20)",
+        f"{ENTROPY}   (gate: <= 0.3)",
+        "win/red_0",
+    ]
+    held = figure.axes[0].lines
+    assert [line.get_ydata()[-1] for line in held] == [1.0, 0.8]  # one of five never held
+    assert [line.get_ydata()[0] for line in held] == [0.0, 0.0]
+    assert [text.get_text() for text in figure.legends[0].texts][:2] == ["A: a, 5 runs", "B: b, 5 runs"]
+
+
+def test_a_band_covers_its_curve_and_closes_where_runs_agree():
+    values = np.stack([np.linspace(0, 1, 5) * k for k in range(8)])
+    middle, low, high = curve(values, np.random.default_rng(0))
+    assert (middle[0], low[0], high[0]) == (0, 0, 0)
+    np.testing.assert_allclose(middle, np.linspace(0, 1, 5) * 3.5)
+    assert (low[1:] < middle[1:]).all()
+    assert (high[1:] > middle[1:]).all()
+
+
+def test_a_runs_own_verdict_agrees_with_the_final_value(tmp_path):
+    run = read_run(write_run(tmp_path / "a", 0))
+    assert final_value(run.series[ENTROPY], run.gates[1].window) == pytest.approx((0.5 / 3 + 0.5 / 4) / 2)

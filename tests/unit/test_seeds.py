@@ -1,0 +1,186 @@
+"""Statistics over seeds: against hand-computed values, against scipy, and intervals against how often they hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from multigrid_rl.judge.seeds import (
+    improvement,
+    improvement_interval,
+    interval,
+    iqm,
+    iqm_difference,
+    iqm_interval,
+    permutation_p,
+    resampled,
+)
+
+NEVER = math.inf
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def strata(*rows) -> list[np.ndarray]:
+    return [np.array(row, np.float64) for row in rows]
+
+
+# --- estimates
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([5], 5),
+        ([1, 2, 9], 4),  # of three none is cut off
+        ([9, 1, 2, 4], 3),  # of four one at each end
+        ([1, 2, 3, 4, 100], 3),
+        ([8, 7, 6, 5, 4, 3, 2, 1000], 5.5),  # two at each end
+        ([1, 2, 3, NEVER], 2.5),
+        ([1, 2, NEVER, NEVER], NEVER),
+    ],
+)
+def test_the_iqm_is_the_mean_of_the_middle_half(values, expected):
+    assert iqm(np.array(values, np.float64)) == expected
+
+
+def test_the_iqm_is_scipys_trimmed_mean_row_by_row():
+    values = rng().normal(size=(20, 11))
+    np.testing.assert_allclose(iqm(values), stats.trim_mean(values, 0.25, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "smaller", "expected"),
+    [
+        ([1, 2], [3, 4], True, 1),
+        ([1, 2], [3, 4], False, 0),
+        ([1, 3], [2, 3], True, (1 + 1 + 0 + 0.5) / 4),  # 1<2, 1<3, 3>2, 3=3
+        ([5, NEVER], [NEVER, NEVER], True, (1 + 1 + 0.5 + 0.5) / 4),
+        ([0.9], [0.5, 0.9, 1.0], False, 1.5 / 3),
+    ],
+)
+def test_improvement_counts_pairs_and_ties_half(ours, theirs, smaller, expected):
+    assert improvement(strata(ours), strata(theirs), smaller=smaller) == pytest.approx(expected)
+
+
+def test_improvement_is_mann_and_whitneys_u_over_the_pairs():
+    ours, theirs = rng(1).integers(0, 6, 9).astype(float), rng(2).integers(0, 6, 7).astype(float)
+    u = stats.mannwhitneyu(ours, theirs).statistic
+    assert improvement([ours], [theirs], smaller=False) == pytest.approx(u / 63)
+
+
+def test_improvement_over_scenarios_is_their_mean_however_many_runs_each_has():
+    ours, theirs = strata([1, 1, 1, 1], [9]), strata([2, 2, 2], [5])
+    assert improvement(ours, theirs, smaller=True) == 0.5
+
+
+# --- bootstrap
+
+
+def test_samples_draw_each_scenario_from_its_own_runs():
+    samples = resampled(strata([1, 2, 3], [10, 20]), 500, rng())
+    assert samples.shape == (500, 5)
+    assert set(np.unique(samples[:, :3])) == {1, 2, 3}
+    assert set(np.unique(samples[:, 3:])) == {10, 20}
+    # Each run is drawn as often as any other.
+    assert np.abs((samples[:, :3] == 2).mean() - 1 / 3) < 0.03
+
+
+def test_an_interval_is_made_of_the_middle_95_percent():
+    samples = np.arange(1, 1001, dtype=np.float64)
+    assert interval(7.0, samples) == (7.0, 25.0, 975.0)
+    assert interval(0.0, np.array([1.0] * 10 + [NEVER] * 10)) == (0.0, 1.0, NEVER)
+
+
+def test_equal_runs_have_an_interval_without_width():
+    assert iqm_interval(strata([3, 3, 3, 3]), 1000, rng()) == (3, 3, 3)
+    assert iqm_difference(strata([3, 3]), strata([1, 1]), 1000, rng()) == (2, 2, 2)
+
+
+def test_intervals_of_steps_reach_to_never():
+    its = iqm_interval(strata([100, 110, 120, 130, NEVER]), 2000, rng())
+    assert its.value == 120
+    assert 100 <= its.low < 120
+    assert its.high == NEVER  # two or more of the five are often drawn as the one that never held
+    assert iqm_difference(strata([1, 2, NEVER]), strata([1, 2, 3]), 1000, rng()) is None
+    assert iqm_difference(strata([1, 2, 3]), strata([NEVER]), 1000, rng()) is None
+
+
+def test_the_interval_of_a_difference_is_that_of_two_sets_drawn_apart():
+    ours, theirs = strata(rng(1).normal(5, 1, 40)), strata(rng(2).normal(3, 1, 40))
+    its = iqm_difference(ours, theirs, 4000, rng())
+    spread = math.hypot(*(np.std(iqm(resampled(side, 4000, rng(5)))) for side in (ours, theirs)))
+    assert its.high - its.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
+    assert its.low < its.value < its.high
+
+
+def test_the_interval_of_improvement_is_that_of_resampled_runs():
+    ours, theirs = strata([1, 2, 6, 7]), strata([3, 4, 5])
+    its = improvement_interval(ours, theirs, 20_000, rng(), smaller=True)
+    drawn = [resampled(side, 20_000, rng(k)) for k, side in enumerate((ours, theirs))]
+    values = (drawn[0][:, :, None] < drawn[1][:, None, :]).mean(axis=(1, 2))
+    assert its.value == 0.5
+    assert (its.low, its.high) == pytest.approx(tuple(np.quantile(values, (0.025, 0.975))), abs=0.02)
+
+
+def test_the_same_generator_gives_the_same_intervals():
+    ours = [rng(1).normal(size=12)]
+    one, two, other = (iqm_interval(ours, 1000, rng(seed)) for seed in (3, 3, 4))
+    assert one == two != other
+
+
+@pytest.mark.parametrize("runs", [5, 10])
+def test_intervals_hold_the_truth_about_as_often_as_they_say(runs):
+    """Percentile intervals of few runs are known to be somewhat too narrow: 95 % is what they reach with many."""
+    source, sets = rng(7), 1000
+    held = np.zeros(3)
+    for _ in range(sets):
+        ours, theirs = [source.normal(0, 1, runs)], [source.normal(0, 1, runs)]
+        found = (
+            (iqm_interval(ours, 400, source), 0.0),
+            (iqm_difference(ours, theirs, 400, source), 0.0),
+            (improvement_interval(ours, theirs, 400, source, smaller=True), 0.5),
+        )
+        held += [its.low <= truth <= its.high for its, truth in found]
+    share = held / sets
+    assert (share > 0.89).all(), share
+    assert (share < 0.97).all(), share
+
+
+# --- permutation test
+
+
+def test_three_against_three_can_never_be_told_apart():
+    # 2 of the 20 deals of six runs separate them: p = 0.1, where the bootstrap interval is 1 to 1.
+    ours, theirs = strata([1, 2, 3]), strata([4, 5, 6])
+    assert improvement_interval(ours, theirs, 1000, rng(), smaller=True) == (1, 1, 1)
+    assert permutation_p(ours, theirs, 20_000, rng(), smaller=True) == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_permutation_test_agrees_with_mann_and_whitney(seed):
+    ours, theirs = rng(seed).normal(0, 1, 6), rng(seed + 10).normal(0.8, 1, 5)
+    exact = stats.mannwhitneyu(ours, theirs, method="exact").pvalue
+    assert permutation_p([ours], [theirs], 20_000, rng(), smaller=True) == pytest.approx(exact, abs=0.015)
+
+
+def test_runs_are_dealt_within_their_scenario():
+    # Between the scenarios lies a world, within them nothing: the deals must not mix them.
+    ours, theirs = strata([1, 2, 3, 4], [101, 102, 103, 104]), strata([1, 2, 3, 4], [101, 102, 103, 104])
+    assert permutation_p(ours, theirs, 2000, rng(), smaller=True) == 1.0
+    apart = strata([0, 0.1, 0.2, 0.3], [100, 100.1, 100.2, 100.3])
+    assert permutation_p(apart, theirs, 5000, rng(), smaller=True) < 0.005
+
+
+def test_under_no_difference_small_p_are_as_rare_as_they_say():
+    source = rng(3)
+    small = [
+        permutation_p([source.normal(size=6)], [source.normal(size=6)], 400, source, smaller=True) < 0.05
+        for _ in range(300)
+    ]
+    assert 0.01 < np.mean(small) < 0.08
