@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from multigrid_rl.config import load_scenario
@@ -12,7 +13,8 @@ from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.external import ExternalPlayer, Limits
 from multigrid_rl.players.games import Played, play_games
 
-SPEC = load_scenario("1v1").spec
+#: Short games: whatever may go wrong goes wrong soon.
+SPEC = replace(load_scenario("1v1").spec, max_steps=60)
 
 #: Reads what it is told; `hello` and `act` may be replaced, `say` answers.
 PROGRAM = """

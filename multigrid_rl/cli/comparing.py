@@ -153,8 +153,8 @@ def closing(rows: list[SetComparison]) -> str:
     """What many comparisons at once mean."""
     apart = sum(row.told_apart for row in rows)
     return (
-        f"told apart by {apart} of {len(rows)} metrics; where nothing differs about one in twenty tells sets apart, too, "
-        "and metrics of the same runs are not independent."
+        f"told apart by {apart} of {len(rows)} metrics; where nothing differs about one in twenty tells sets apart, "
+        "too, and metrics of the same runs are not independent."
     )
 
 

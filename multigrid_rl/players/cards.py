@@ -86,8 +86,8 @@ class Card(BaseModel):
     members: int = Field(default=1, ge=1, le=4)
     scenario: Text
     seats: list[Text] = Field(max_length=8)
-    bytes: int
-    sha256: str
+    bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     provenance: dict[str, Any]
     strength: list[Strength] = []
     #: For comparison: random against random in the same game.

@@ -9,7 +9,6 @@ import resource
 import struct
 import time
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -314,20 +313,19 @@ def test_an_absurd_size_is_refused_by_its_key(changes, folder):
 JUNK = [None, True, -1, 0, 10**9, 10**30, 1.5, 1e308, "", "x", "x" * 5000, "\n", [], [[]], {}, {"name": None}, "red_0"]
 
 
-@dataclass(repr=False)  # hypothesis would print the whole model
-class Spoilt:
+class Spoilt:  # no dataclass: hypothesis would print the whole model
     """A folder to spoil, and what was in it."""
 
-    path: Path
-    model: bytes
-    card: str
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.model = (path / MODEL_FILE).read_bytes()
+        self.card = (path / CARD_FILE).read_text()
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory) -> Spoilt:
     """A folder to spoil."""
-    path = bundle(tmp_path_factory.mktemp("fuzz") / "mine")
-    return Spoilt(path, (path / MODEL_FILE).read_bytes(), (path / CARD_FILE).read_text())
+    return Spoilt(bundle(tmp_path_factory.mktemp("fuzz") / "mine"))
 
 
 def load_or_refuse(path: Path) -> None:

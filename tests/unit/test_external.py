@@ -77,7 +77,7 @@ def test_an_agent_hears_hello_act_end_and_bye_in_this_order(tmp_path):
         "seats": ["red_0"],
         "view_size": 5,
         "actions": list(ACTIONS),
-        "max_steps": 300,
+        "max_steps": 60,
         "games": 4,
         "seed": 7,
     }
@@ -99,7 +99,7 @@ def test_an_agent_hears_hello_act_end_and_bye_in_this_order(tmp_path):
 
 def test_an_agent_sees_what_its_seat_shows_as_the_rules_say(tmp_path):
     agent = agent_of(tmp_path / "recorder", RECORDER)
-    spec = load_scenario("2v2").spec
+    spec = replace(load_scenario("2v2").spec, max_steps=40)
     with Spy(agent, spec, "blue", "2v2", 3) as player:
         player.seen = []
         others = {seat: RandomPlayer() for seat in ("red_0", "red_1")}
@@ -182,7 +182,7 @@ def test_two_agents_play_each_other_whole_teams(tmp_path):
 
 def test_other_games_are_a_fresh_start(tmp_path):
     # It counts its answers: a process that went on would count further.
-    code = "n = 0\ndef act(m):\n  global n; n += 1; say(json.dumps({'actions': [n // 100] * len(m['games'])}))"
+    code = "n = 0\ndef act(m):\n  global n; n += 1; say(json.dumps({'actions': [n // 20] * len(m['games'])}))"
     with player_of(agent_of(tmp_path / "counter", code)) as player:
         one, two = play(player), play(player)
         assert one.actions.max() >= 1

@@ -26,7 +26,6 @@ from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import (
     AGENT,
     BLUE,
-    CELLS,
     EV_BALL,
     EV_DOOR,
     EV_DOOR_WIN,
@@ -171,11 +170,6 @@ def changes(vectors: Bytes) -> Bytes:
         parts.append(np.array([len(where)], np.uint8))
         parts.append(np.stack([where.astype(np.uint8), after[where]], axis=1).reshape(-1))
     return np.concatenate(parts)
-
-
-def vector_length(spec: GameSpec) -> int:
-    """Length ``L`` of a frame's vector."""
-    return CELLS + spec.num_agents * (6 + -(-(spec.view_size**2) // 8))
 
 
 def _commentary(game: GameRecord) -> tuple[list[list[str]], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from multigrid_rl.judge.report.run_data import RunReport
-from multigrid_rl.judge.report.wording import count, duration, listed, percent, plural, short
+from multigrid_rl.judge.report.wording import count, duration, listed, percent, short
 
 
 def verdict_title(report: RunReport) -> str:
@@ -17,12 +17,18 @@ def verdict_title(report: RunReport) -> str:
         return f"Held {_all_of(len(gates))} after {report.held.env_steps:,} steps"
     if not gates:
         return f"Played {steps}; there are no gates to hold"
-    some = f"{count(held)} of {plural(len(gates), 'gate')} held"
+    some = f"{_some_of(held, len(gates))} held"
     if run.verdict is None:
         return f"No verdict: {some} after {steps}"
     if run.verdict["ended"] == "interrupted":
         return f"Interrupted after {steps}, with {some}"
     return f"{some.capitalize()} within {steps}"
+
+
+def _some_of(some: int, number: int) -> str:
+    if number == 1:
+        return "the gate" if some else "the gate not"
+    return f"{count(some) if some else 'none'} of {count(number)} gates"
 
 
 def _all_of(number: int) -> str:
@@ -64,7 +70,7 @@ def gate_title(gates: list[dict[str, Any]], *, told: bool) -> str:
         return "The gate is held" if number == 1 else f"{_all_of(number).capitalize()} are held {when}"
     if number == 1:
         return f"The gate is {'met, but not held' if met else 'not met'} {when}"
-    return f"{count(held).capitalize()} of {count(number)} gates held, {count(met)} met {when}"
+    return f"{_some_of(held, number).capitalize()} held, {count(met) if met else 'none'} met {when}"
 
 
 def gate_told(report: RunReport, gate: dict[str, Any]) -> str:
