@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +19,13 @@ from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.external import ExternalPlayer, Limits
 from multigrid_rl.players.games import play_games
-from multigrid_rl.players.protocol import AnswerError, act, read_actions, read_ready
+from multigrid_rl.players.match import Match
+from multigrid_rl.players.protocol import AnswerError, act, encoded, hello, read_actions, read_ready
 from multigrid_rl.types import SeatView
-from multigrid_rl.world.constants import ACTIONS, FORWARD, MISSIONS
+from multigrid_rl.world.constants import ACTIONS, BLUE, FORWARD, MISSIONS, RED
 from multigrid_rl.world.spaces import observation
 
+ROOT = Path(__file__).parents[2]
 RECORDER = """
 log = open('log', 'w')
 rules = {"hello": hello, "act": act}
@@ -347,3 +350,61 @@ def test_too_many_files_and_too_many_bytes_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "MAX_FOLDER_FILES", 1)
     with pytest.raises(PlayerError, match=r"more than 1 files"):
         read_agent(agent.folder)
+
+
+# --- the examples and the page about them
+
+
+@pytest.mark.parametrize("team", ["red", "blue"])
+def test_the_python_example_beats_random(team):
+    spec = load_scenario("1v1").spec
+    other = "blue_0" if team == "red" else "red_0"
+    with ExternalPlayer(read_agent(ROOT / "examples/agents/python"), spec, team, "1v1", 1) as player:
+        played = play_games(spec, {team: player, other: RandomPlayer()}, 100, seed=4)
+    assert played.fault is None
+    assert (played.table.winner == (RED if team == "red" else BLUE)).sum() >= 85
+    assert (played.table.winner >= 0).all()
+
+
+@pytest.mark.parametrize("scenario", ["1v1", "2v2"])
+def test_the_shell_example_plays_whatever_it_is_given(scenario):
+    spec = replace(load_scenario(scenario).spec, max_steps=60)
+    games = []
+    for seed in (1, 1, 2):
+        with ExternalPlayer(read_agent(ROOT / "examples/agents/shell"), spec, "blue", scenario, seed) as player:
+            others = {seat: RandomPlayer() for seat in spec.seats if seat.startswith("red")}
+            games.append(play_games(spec, {"blue": player, **others}, 8, seed=4))
+    assert [played.fault for played in games] == [None] * 3
+    blue = games[0].actions[..., : spec.blue]
+    assert set(range(len(ACTIONS))) <= set(blue.ravel().tolist())
+    assert np.array_equal(games[0].actions, games[1].actions)
+    assert games[0].actions.shape != games[2].actions.shape or (games[0].actions != games[2].actions).any()
+
+
+def test_the_conversation_on_the_page_is_a_real_one():
+    page = (ROOT / "docs" / "agents.md").read_text()
+    told = [line[2:] for line in page.splitlines() if line.startswith("> {")]
+    said = [line[2:] for line in page.splitlines() if line.startswith("< {")]
+    spec = load_scenario("1v1").spec
+    assert told[0].encode() + b"\n" == encoded(hello(spec, "1v1", ("red_0",), 2, 7))
+    tokens = Match(spec, {}, 2, seed=7).observations()["red_0"]
+    step = act(spec, ("red_0",), 0, np.arange(2), tokens).decode()
+    shortened = re.sub(r'"image":\[\[\[.*?\]\]\]', '"image":[...]', step)
+    head, _, tail = told[1].partition('{"game":1,"seats":{...}}')
+    assert shortened.startswith(head)
+    assert shortened.endswith(tail + "\n")
+    assert read_ready(said[0].encode()) == "mapmaker"
+    assert read_actions(said[1].encode(), ("red_0",), np.arange(2)).tolist() == [[2], [0]]
+    assert told[-1].encode() + b"\n" == encoded({"type": "bye"})
+
+
+def test_the_limits_on_the_page_are_the_defaults():
+    page = (ROOT / "docs" / "agents.md").read_text()
+    limits = Limits()
+    for name, value, unit in (
+        ("start-s", limits.start_s, "s"),
+        ("step-s", limits.step_s, "s"),
+        ("total-s", limits.total_s, "s"),
+        ("memory-mb", limits.memory_mb, "MB"),
+    ):
+        assert f"| {value:g} {unit} | `--{name}` |" in page
