@@ -2,7 +2,7 @@
 
 # {"type":"hello",...,"seats":["red_0"],...,"seed":7}
 /"type":"hello"/ {
-    match($0, /"seed":[0-9]+/); srand(substr($0, RSTART + 7, RLENGTH - 7))
+    match($0, /"seed":[0-9]+/); srand(substr($0, RSTART + 7, RLENGTH - 7) + 0)
     match($0, /"seats":\[[^]]*\]/); seats = substr($0, RSTART + 9, RLENGTH - 10)
     n = split(seats, seat, ",")
     say("{\"type\":\"ready\",\"name\":\"wanderer\"}")
