@@ -7,11 +7,13 @@ import re
 import pytest
 from composing import CONFIGS, SCENARIOS, error_of, files, read
 
-from multigrid_rl.config import RunConfig, ScenarioConfig, available_cpus, compose
+from multigrid_rl.config import GROUPS, RunConfig, ScenarioConfig, available_cpus, compose
 from multigrid_rl.schema import ClusterConfig, GameConfig, GateConfig, ModelConfig, TrainConfig
 
 #: Filled in from the file's name, so no yaml names it.
 DERIVED = {"name"}
+#: Folders of configs/ that other verbs than train read, as they stand: nothing of a run's composition.
+OF_OTHER_VERBS = {"grade", "search"}
 TOO_MANY = available_cpus() + 1
 
 
@@ -46,13 +48,32 @@ def test_scenario_yaml_names_exactly_the_keys_of_its_schema(path):
 
 def test_the_root_yaml_names_exactly_the_keys_of_its_schema():
     content = read(CONFIGS / "config.yaml")
-    groups = {next(iter(entry)) for entry in content.pop("defaults") if isinstance(entry, dict)}
-    assert set(content) | groups == set(RunConfig.model_fields)
+    assert set(content) - {"defaults"} | set(groups_of_a_run()) == set(RunConfig.model_fields)
 
 
-def test_every_folder_of_configs_is_a_group_that_holds_yaml():
-    folders = {path.parent.name for path in CONFIGS.glob("*/*.yaml")}
-    assert folders == {"scenario", "train", "model", "cluster", "experiment"}
+def groups_of_a_run() -> list[str]:
+    """What Hydra composes: the defaults list of the root."""
+    defaults = read(CONFIGS / "config.yaml")["defaults"]
+    return [next(iter(entry)) for entry in defaults if isinstance(entry, dict)]
+
+
+def test_groups_are_what_the_root_composes():
+    assert sorted(GROUPS) == sorted(groups_of_a_run())
+
+
+def test_every_folder_of_configs_is_a_group_or_belongs_to_another_verb():
+    folders = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
+    assert folders - OF_OTHER_VERBS == set(GROUPS)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_group_holds_yaml(group):
+    assert files(group)
+
+
+@pytest.mark.parametrize("folder", sorted(OF_OTHER_VERBS))
+def test_what_other_verbs_read_is_no_override(folder):
+    assert f"unknown key '{folder}'" in error_of(f"{folder}=1v1")
 
 
 @pytest.mark.parametrize(
