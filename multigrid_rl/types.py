@@ -328,6 +328,10 @@ class EnvFactory(Protocol):
         """Who will be in them."""
         ...
 
+    def packed(self) -> EnvFactory:
+        """The same recipe with everything in it that building reads from files, for a process that may not see them."""
+        ...
+
     def build(self, num_envs: int, first: int) -> BatchedEnv:
         """Build environments number ``first`` to ``first + num_envs - 1``."""
         ...

@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import safetensors
@@ -46,6 +46,18 @@ def _in_one_line(value: str) -> str:
 
 #: Short text that may stand in tables and messages.
 Text = Annotated[str, Field(max_length=100), AfterValidator(_in_one_line)]
+
+
+class PlayerFiles(NamedTuple):
+    """Both files of a frozen player in memory, for a process that may not see their folder. Not checked yet."""
+
+    home: Path  # where they were read: for messages alone
+    card: bytes
+    model: bytes
+
+
+#: Where a frozen player comes from: its folder, or its files.
+Source = Path | PlayerFiles
 
 
 class ObservationSignature(BaseModel):
@@ -159,25 +171,32 @@ def _check_size(path: Path, size: int, most: int, expected: int | None) -> None:
         raise PlayerError(f"{path}: {size} bytes; allowed is at most {most}")
 
 
-def read_card(folder: Path) -> Card:
-    """Read and check ``card.json``. Raises :class:`PlayerError`."""
-    path = folder / CARD_FILE
+def read_files(folder: Path) -> PlayerFiles:
+    """Both files of a player, of allowed sizes. Raises :class:`PlayerError`."""
+    card = read_plain_file(folder / CARD_FILE, MAX_CARD_BYTES)
+    return PlayerFiles(folder, card, read_plain_file(folder / MODEL_FILE, MAX_MODEL_BYTES))
+
+
+def read_card(source: Source) -> Card:
+    """Read and check a player's card. Raises :class:`PlayerError`."""
+    path = _home(source) / CARD_FILE
+    data = source.card if isinstance(source, PlayerFiles) else read_plain_file(path, MAX_CARD_BYTES)
     try:
-        return Card.model_validate_json(read_plain_file(path, MAX_CARD_BYTES))
+        return Card.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = shown(".".join(map(str, first["loc"])))
         raise PlayerError(f"{path}: {where}: {shown(first['msg'], 200)}") from error
 
 
-def read_network(folder: Path, card: Card) -> nn.Module:
+def read_network(source: Source, card: Card) -> nn.Module:
     """Load the weights of ``card`` after checking size, hash, architecture, shapes and finiteness.
 
     Raises:
         PlayerError: anything that does not fit.
     """
-    path = folder / MODEL_FILE
-    weights = _weights(path, _checked_bytes(path, card))
+    path = _home(source) / MODEL_FILE
+    weights = _weights(path, _checked_bytes(source, card))
     parts = (card.architecture, card.observation.categories, card.actions * card.members)
     try:
         if not _ordinary(card):
@@ -186,10 +205,14 @@ def read_network(folder: Path, card: Card) -> nn.Module:
                 _check_shapes(path, build(*parts), weights)
         network = build(*parts)
     except ArchitectureError as error:
-        raise PlayerError(f"{folder / CARD_FILE}: {shown(str(error), 300)}") from error
+        raise PlayerError(f"{_home(source) / CARD_FILE}: {shown(str(error), 300)}") from error
     _check_shapes(path, network, weights)
     network.load_state_dict(weights)
     return network.eval()
+
+
+def _home(source: Source) -> Path:
+    return source.home if isinstance(source, PlayerFiles) else source
 
 
 def _ordinary(card: Card) -> bool:
@@ -211,8 +234,13 @@ def _check_shapes(path: Path, network: nn.Module, weights: dict[str, Tensor]) ->
             )
 
 
-def _checked_bytes(path: Path, card: Card) -> bytes:
-    data = read_plain_file(path, MAX_MODEL_BYTES, card.bytes)
+def _checked_bytes(source: Source, card: Card) -> bytes:
+    path = _home(source) / MODEL_FILE
+    if isinstance(source, PlayerFiles):
+        data = source.model
+        _check_size(path, len(data), MAX_MODEL_BYTES, card.bytes)
+    else:
+        data = read_plain_file(path, MAX_MODEL_BYTES, card.bytes)
     found = sha256_of(data)
     if found != card.sha256:
         raise PlayerError(

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from multigrid_rl.players.basic import IdlePlayer, RandomPlayer
-from multigrid_rl.players.cards import PlayerError, Strength, check_fits, read_card, read_network
+from multigrid_rl.players.cards import (
+    PlayerError,
+    PlayerFiles,
+    Source,
+    Strength,
+    check_fits,
+    read_card,
+    read_files,
+    read_network,
+)
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.scripted import Hunter, KeyRunner
 from multigrid_rl.types import GameSpec, Policy
@@ -49,6 +59,7 @@ class Catalogue:
         self.root = root
         path = root / CATALOGUE_FILE
         self.entries = _parse(path, path.read_text(encoding="utf-8")) if path.exists() else {}
+        self._files: dict[str, PlayerFiles] = {}
 
     def names(self) -> list[str]:
         """All players by name, built-in ones first."""
@@ -64,6 +75,22 @@ class Catalogue:
             f"player {name}: unknown; allowed is {', '.join(self.names())}, or a folder with a frozen player"
         )
 
+    def packed(self, names: Iterable[str]) -> Catalogue:
+        """A catalogue of ``names`` alone that can be sent to another process: no folder is read any more.
+
+        Raises:
+            PlayerError: a frozen player is unknown or its files cannot be read; they are checked when it is seated.
+        """
+        wanted = tuple(dict.fromkeys(names))
+        result = copy.copy(self)
+        result.entries = {name: self.entries[name] for name in wanted if name in self.entries}
+        frozen = [name for name in wanted if name not in BUILT_IN]
+        result._files = {name: self._files.get(name) or read_files(self.folder(name)) for name in frozen}
+        return result
+
+    def _source(self, name: str) -> Source:
+        return self._files[name] if name in self._files else self.folder(name)
+
     def seat(self, name: str, spec: GameSpec, seat: str, *, greedy: bool = False) -> Seated:
         """Load a player for a seat, checking hash and fit; a ``greedy`` network takes its likeliest action.
 
@@ -72,15 +99,15 @@ class Catalogue:
         """
         if name in BUILT_IN:
             return Seated(BUILT_IN[name](spec), name, None, self.strength(name))
-        folder = self.folder(name)
-        card = read_card(folder)
+        source = self._source(name)
+        card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
         if listed != card.sha256:
             raise PlayerError(
                 f"player {name}: the catalogue lists sha256 {listed[:16]}..., its card {card.sha256[:16]}..."
             )
         mirrored = check_fits(card, spec, seat)
-        network = read_network(folder, card)
+        network = read_network(source, card)
         player = FrozenPlayer(card.name, network, card.sha256, members=card.members, mirrored=mirrored, greedy=greedy)
         return Seated(player, name, card.sha256, card.strength, members=card.members)
 
@@ -88,7 +115,7 @@ class Catalogue:
         """Measured results of a player. Raises :class:`PlayerError` for an unknown one."""
         if name in BUILT_IN:
             return [Strength(**row) for row in self.entries.get(name, {}).get("strength", [])]
-        return read_card(self.folder(name)).strength
+        return read_card(self._source(name)).strength
 
     def add(self, name: str, entry: dict[str, Any]) -> None:
         """Append an entry; existing lines stay as they are. Raises :class:`PlayerError` if the name is taken."""

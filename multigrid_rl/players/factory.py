@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class MatchFactory:
         shared: all learning seats of a team play one network.
         shaping: ``module:function`` of a training reward, or ``None``.
         bonus: weights on events that are added to the training reward; see ``world.shaping.EventBonus``.
+        catalogue: the players in memory, where :meth:`packed` put them; ``None`` reads ``checkpoints``.
     """
 
     spec: GameSpec
@@ -43,6 +44,7 @@ class MatchFactory:
     shared: bool = False
     shaping: str | None = None
     bonus: dict[str, dict[str, float]] = field(default_factory=dict)
+    catalogue: Catalogue | None = None
 
     @property
     def cast(self) -> Cast:
@@ -66,7 +68,7 @@ class MatchFactory:
         Raises:
             PlayerError: a player is unknown, damaged, does not fit its seat, or is not the one that was announced.
         """
-        catalogue = Catalogue(self.checkpoints)
+        catalogue = Catalogue(self.checkpoints) if self.catalogue is None else self.catalogue
         seated: dict[str, tuple[Seated, ...]] = {}
         for seat, names in self.opponents.items():
             rows = []
@@ -81,6 +83,22 @@ class MatchFactory:
                 rows.append(row._replace(weight=weight / sum(names.values())))
             seated[seat] = tuple(rows)
         return seated
+
+    def packed(self) -> MatchFactory:
+        """The same factory with every frozen player's files in it, for a process that may not see their folder.
+
+        Whoever builds from it checks the files as if they had been read there, and their sha256 against what was
+        packed. It is as large as the files; opponents stay out of checkpoints, so keep it out of them, too.
+
+        Raises:
+            PlayerError: as :meth:`load`.
+        """
+        catalogue = Catalogue(self.checkpoints) if self.catalogue is None else self.catalogue
+        names = [name for row in self.opponents.values() for name in row]
+        result = replace(self, catalogue=catalogue.packed(names))
+        # Loaded out of what was packed: a file that changes meanwhile cannot come between check and use.
+        seated = [player for row in result.load().values() for player in row]
+        return replace(result, hashes={**self.hashes, **{row.name: row.sha256 for row in seated if row.sha256}})
 
     def build(self, num_envs: int, first: int) -> Units:
         """Build the matches of games ``first`` to ``first + num_envs - 1``, shown by unit."""

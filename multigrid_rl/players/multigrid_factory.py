@@ -58,6 +58,10 @@ class MultigridFactory:
             raise ValueError(f"scenario.{error}") from error
         return {}
 
+    def packed(self) -> MultigridFactory:
+        """Itself: there are no players whose files would have to travel."""
+        return self
+
     def build(self, num_envs: int, first: int) -> Units:
         """Build environments number ``first`` to ``first + num_envs - 1``, shown by unit."""
         envs = MultigridEnvs(self.env_id, num_envs, agents=self.agents, seed=self.seed, first=first)

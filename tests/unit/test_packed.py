@@ -1,0 +1,208 @@
+"""Opponents that travel: a packed factory plays the same games without its folder, and checks what arrived."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from multigrid_rl.config import compose, data_root
+from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, read_files, sha256_of
+from multigrid_rl.players.catalogue import CATALOGUE_FILE, Catalogue
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.players.factory import MatchFactory
+
+SHIPPED = data_root() / "checkpoints"
+TEAM = "scenario.seats.blue_0={0} scenario.seats.blue_1={0}"
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """A copy of the project's players that may be damaged."""
+    return Path(shutil.copytree(SHIPPED, tmp_path / "checkpoints"))
+
+
+def factory_of(root: Path, *overrides: str) -> MatchFactory:
+    factory = env_factory(compose([f"checkpoints={root}", *overrides]))
+    assert isinstance(factory, MatchFactory)
+    return factory
+
+
+def played(factory, games: int = 6, steps: int = 25) -> list[np.ndarray]:
+    """All that learning units see and are paid when everybody who learns does the same things."""
+    env = factory.build(games, 3)
+    rng, kept = np.random.default_rng(1), []
+    for _ in range(steps):
+        step = env.step({unit.name: rng.integers(0, 7, (games, len(unit.seats))) for unit in env.cast.units})
+        kept += [array.copy() for part in (step.observations, step.rewards) for array in part.values()]
+    return kept
+
+
+def sent(factory: MatchFactory) -> MatchFactory:
+    """As it arrives in another process."""
+    copy: MatchFactory = pickle.loads(pickle.dumps(factory))
+    return copy
+
+
+def with_files(factory: MatchFactory, name: str, **changes: bytes) -> MatchFactory:
+    """The factory with other bytes in it than were packed."""
+    other = sent(factory)
+    other.catalogue._files[name] = other.catalogue._files[name]._replace(**changes)
+    return other
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["scenario=1v1"],
+        ["scenario=1v1", "scenario.seats.blue_0=blue-rookie:3,random:1,blue-adept:1"],
+        ["scenario=1v1", "scenario.seats.blue_0=key-runner"],
+        ["scenario=1v1", "scenario.seats.blue_0=learn", "scenario.seats.red_0=blue-rookie"],
+        ["scenario=2v2", *TEAM.format("2v2-rookie").split()],
+        ["scenario=coop"],
+    ],
+    ids=["frozen", "mixture", "scripted", "mirrored", "team", "nobody"],
+)
+def test_without_its_folder_a_packed_factory_plays_the_same_games(overrides, root):
+    plain = factory_of(root, *overrides)
+    expected, packed = played(plain), sent(plain.packed())
+    told = {seat: [(row.name, row.sha256, row.strength) for row in rows] for seat, rows in plain.load().items()}
+    shutil.rmtree(root)
+    for one, two in zip(expected, played(packed), strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert {s: [(r.name, r.sha256, r.strength) for r in rows] for s, rows in packed.load().items()} == told
+
+
+def test_a_player_given_as_a_folder_travels_too(root, tmp_path, monkeypatch):
+    shutil.move(root / "blue-adept", tmp_path / "handed-in")
+    monkeypatch.chdir(tmp_path)
+    plain = factory_of(root, "scenario=1v1", "scenario.seats.blue_0=./handed-in")
+    expected, packed = played(plain), sent(plain.packed())
+    shutil.rmtree(tmp_path / "handed-in")
+    with pytest.raises(PlayerError, match=r"handed-in/card\.json: cannot be read"):
+        plain.build(1, 0)
+    for one, two in zip(expected, played(packed), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_another_process_builds_it_while_the_folder_is_gone(root, tmp_path):
+    packed = factory_of(root, "scenario=1v1").packed()
+    shutil.rmtree(root)
+    (tmp_path / "factory").write_bytes(pickle.dumps(packed))
+    code = (
+        "import pickle, sys; from pathlib import Path\n"
+        "rows = pickle.loads(Path(sys.argv[1]).read_bytes()).load()['blue_0']\n"
+        "print(*(row.sha256 for row in rows))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "factory"], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == [read_card(SHIPPED / "blue-rookie").sha256]
+
+
+def test_it_is_as_large_as_the_files_of_each_player_once(root):
+    names = ("blue-rookie", "blue-adept")
+    files = sum((root / name / file).stat().st_size for name in names for file in (CARD_FILE, MODEL_FILE))
+    mixed = factory_of(root, "scenario=1v1", "scenario.seats.blue_0=blue-rookie:1,blue-adept:1")
+    assert files < len(pickle.dumps(mixed.packed())) < files + 5_000
+    assert len(pickle.dumps(mixed)) < 5_000
+    team = factory_of(root, "scenario=2v2", *TEAM.format("2v2-rookie").split()).packed()
+    once = sum((root / "2v2-rookie" / file).stat().st_size for file in (CARD_FILE, MODEL_FILE))
+    assert len(pickle.dumps(team)) < once + 5_000
+
+
+def test_packing_what_is_packed_changes_nothing_and_reads_nothing(root):
+    packed = factory_of(root, "scenario=1v1").packed()
+    shutil.rmtree(root)
+    assert pickle.dumps(packed.packed()) == pickle.dumps(packed)
+
+
+def test_the_hashes_of_all_frozen_players_are_announced(root):
+    packed = factory_of(root, "scenario=1v1", "scenario.seats.blue_0=blue-rookie:1,random:1").packed()
+    assert packed.hashes == {"blue-rookie": read_card(SHIPPED / "blue-rookie").sha256}
+
+
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_one_changed_byte_of_the_model_is_refused_with_both_hashes(place, root):
+    packed = factory_of(root, "scenario=1v1").packed()
+    data = bytearray(read_files(SHIPPED / "blue-rookie").model)
+    data[int(place * (len(data) - 1))] ^= 1
+    with pytest.raises(PlayerError) as caught:
+        with_files(packed, "blue-rookie", model=bytes(data)).build(1, 0)
+    text, listed = str(caught.value), read_card(SHIPPED / "blue-rookie").sha256
+    assert text.startswith("scenario.seats.blue_0=blue-rookie: ")
+    assert f"sha256 {sha256_of(bytes(data))[:16]}... differs from the card's {listed[:16]}..." in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("kept", [0, 1000])
+def test_a_model_that_arrived_in_part_is_refused(kept, root):
+    packed = factory_of(root, "scenario=1v1").packed()
+    cut = with_files(packed, "blue-rookie", model=read_files(SHIPPED / "blue-rookie").model[:kept])
+    with pytest.raises(PlayerError, match=rf"{kept} bytes \(truncated\?\); the card says \d+"):
+        cut.load()
+
+
+def test_another_sound_player_in_its_place_is_refused_with_the_hash_that_was_packed(root):
+    packed = factory_of(root, "scenario=1v1").packed()
+    other = read_files(SHIPPED / "blue-adept")
+    listed, found = read_card(SHIPPED / "blue-rookie").sha256, read_card(SHIPPED / "blue-adept").sha256
+    swapped = with_files(packed, "blue-rookie", card=other.card, model=other.model)
+    with pytest.raises(PlayerError, match=rf"the catalogue lists sha256 {listed[:16]}\.\.\., its card {found[:16]}"):
+        swapped.load()
+    swapped.catalogue.entries.clear()  # a player of a folder stands in no catalogue
+    with pytest.raises(
+        PlayerError, match=rf"^scenario\.seats\.blue_0=blue-rookie: sha256 {found}; allowed is {listed}$"
+    ):
+        swapped.load()
+
+
+def test_a_card_that_does_not_fit_is_refused_as_from_a_folder(root):
+    packed = factory_of(root, "scenario=1v1").packed()
+    card = json.loads(read_files(SHIPPED / "blue-rookie").card)
+    torn = with_files(packed, "blue-rookie", card=json.dumps({**card, "colour": "red"}).encode())
+    with pytest.raises(PlayerError, match=r"card\.json: colour: Extra inputs are not permitted"):
+        torn.load()
+
+
+@pytest.mark.parametrize("broken", [CARD_FILE, MODEL_FILE])
+def test_what_cannot_be_read_is_not_packed(broken, root):
+    factory = factory_of(root, "scenario=1v1")
+    (root / "blue-rookie" / broken).unlink()
+    with pytest.raises(PlayerError, match=rf"{re.escape(broken)}: cannot be read: No such file"):
+        factory.packed()
+
+
+def test_a_player_changed_since_it_was_announced_is_not_packed(root):
+    factory = factory_of(root, "scenario=1v1")
+    announced = replace(factory, hashes={"blue-rookie": "a" * 64})
+    with pytest.raises(PlayerError, match=f"allowed is {'a' * 64}"):
+        announced.packed()
+
+
+def test_an_unknown_player_is_not_packed(root):
+    factory = replace(factory_of(root, "scenario=1v1"), opponents={"blue_0": {"nobody": 1.0}})
+    with pytest.raises(PlayerError, match=r"player nobody: unknown; allowed is random"):
+        factory.packed()
+
+
+def test_a_packed_catalogue_lists_what_was_asked_for_alone(root):
+    packed = Catalogue(root).packed(["blue-rookie", "random"])
+    shutil.rmtree(root)
+    assert packed.names()[-1] == "blue-rookie"
+    assert packed.strength("random") == Catalogue(SHIPPED).strength("random")
+    assert packed.strength("blue-rookie") == Catalogue(SHIPPED).strength("blue-rookie")
+    assert not (root / CATALOGUE_FILE).exists()
+
+
+def test_environments_of_another_package_have_nothing_to_pack():
+    factory = env_factory(compose(["scenario=multigrid", "env_id=MultiGrid-Empty-5x5-v0"]))
+    assert factory.packed() is factory
