@@ -1,0 +1,231 @@
+"""A cup's page: who won and how sure that is, matrices, circles, forfeits, and as many games as fit."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from report_runs import EVILS, small_cup
+
+from multigrid_rl.judge.cup.results import CupResults, PairResult
+from multigrid_rl.judge.report.cup_games import shown_games, sides_of
+from multigrid_rl.judge.report.cup_page import cup_page, cup_title, side_sentence, standings_title
+from multigrid_rl.judge.report.cup_tables import (
+    Cell,
+    Scale,
+    circle_sentence,
+    interval,
+    matrix,
+    order,
+    pair_cells,
+    side_cells,
+    swapped,
+    turned,
+)
+from multigrid_rl.judge.report.files import is_cup, read_results, write_cup_report
+from multigrid_rl.judge.runs import CurveError
+
+
+@pytest.fixture(scope="module")
+def cup(tmp_path_factory) -> CupResults:
+    return small_cup(tmp_path_factory.mktemp("cup"), games=6)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory) -> CupResults:
+    return small_cup(
+        tmp_path_factory.mktemp("hostile"), games=4, broken=tuple(evil.replace("/", "|") for evil in EVILS)
+    )
+
+
+def rated(cup: CupResults, *rows: tuple[int, float, float, float]) -> CupResults:
+    """The cup with other ranks, ratings and intervals in its first places."""
+    standings = [
+        row.model_copy(update=dict(zip(("rank", "rating", "low", "high"), told, strict=True)))
+        for row, told in zip(cup.standings, rows, strict=False)
+    ]
+    return cup.model_copy(update={"standings": standings})
+
+
+def test_the_title_says_who_won_and_how_sure_that_is(cup):
+    one, two, three = (row.name for row in cup.standings)
+    clear = rated(cup, (1, 1100, 1080, 1120), (2, 1000, 980, 1020), (3, 900, 880, 920))
+    assert cup_title(clear) == f"{one} wins, 100 rating points ahead of {two}"
+    assert standings_title(clear) == "The first place is beyond doubt"
+    close = rated(cup, (1, 1010, 990, 1030), (2, 1000, 980, 1020), (3, 900, 880, 920))
+    assert cup_title(close) == f"{one} wins by a hair: {two} may be as strong"
+    assert standings_title(close) == "Two may be the best"
+    shared = rated(cup, (1, 1000, 990, 1030), (1, 1000, 980, 1020), (1, 1000, 880, 1020))
+    assert cup_title(shared) == f"{one}, {two} and {three} share the first place"
+    assert "Three entries share a rank with another" in cup_page(shared)
+
+
+def test_a_page_has_every_part(cup):
+    text = cup_page(cup)
+    for key in ("standings", "rules", "payoff", "pairs", "games", "entries"):
+        assert f'<section id="{key}"' in text
+        assert f'href="#{key}"' in text
+    assert all(rule in text for rule in cup.rules)
+    assert "No circles" in text
+    assert text == cup_page(cup)
+
+
+def test_the_matrix_is_what_the_row_got_from_the_column(cup):
+    names = order(cup)
+    red = side_cells(cup.sides)
+    for side in cup.sides:
+        assert turned(red)[side.blue, side.red] == Cell(side.blue_win, side.draw, side.red_win)
+    both = pair_cells(cup.pairs)
+    for (row, column), cell in both.items():
+        assert both[column, row] == Cell(cell.loss, cell.draw, cell.win)
+        parts = zip(red[row, column], turned(red)[row, column], strict=True)
+        assert cell == Cell(*(one + two for one, two in parts))
+    made = matrix(names, both, "c", ("", ""))
+    assert len(re.findall(r'<td class="s\d+( sure)?" title="', made)) == len(names) * (len(names) - 1)
+
+
+def test_a_cell_is_coloured_by_its_share_and_bold_where_sure():
+    made = matrix(["a", "b"], {("a", "b"): Cell(90, 0, 10), ("b", "a"): Cell(2, 1, 2)}, "c", (" as red", " as blue"))
+    assert '<td class="s9 sure" title="a as red against b as blue: 90 won, 0 drawn, 10 lost">90</td>' in made
+    assert '<td class="s5" title="b as red against a as blue: 2 won, 1 drawn, 2 lost">50</td>' in made
+
+
+def test_games_that_nobody_played_are_a_dash():
+    assert "\u2013" in matrix(["a", "b"], {("a", "b"): Cell(0, 0, 0)}, "c", ("", ""))
+
+
+def test_a_pair_turned_round_is_the_same_pair():
+    pair = PairResult(
+        one="a", two="b", games=10, win=7, draw=1, loss=2, forfeited=0, share=0.75, low=0.5, high=0.9, margin=0.4,
+        length_mean=12.0,
+    )  # fmt: skip
+    other = swapped(pair)
+    assert (other.one, other.win, other.loss, other.share, other.margin) == ("b", 2, 7, 0.25, -0.4)
+    assert (other.low, other.high) == (pytest.approx(0.1), 0.5)
+    assert swapped(other).model_dump() == pytest.approx(pair.model_dump())
+
+
+def test_circles_are_told_in_words(cup):
+    assert circle_sentence(["a", "b", "c"]) == "a beats b, b beats c and c beats a."
+    text = cup_page(cup.model_copy(update={"cycles": [["hunter", "random", "key-runner"]]}))
+    assert "hunter beats random, random beats key-runner and key-runner beats hunter." in text
+
+
+def test_sides_are_compared_over_all_games():
+    assert side_sentence([Cell(60, 0, 40)]) == "Red has it easier: it takes 60% of the points"
+    assert side_sentence([Cell(40, 0, 60)]) == "Blue has it easier: it takes 60% of the points"
+    assert side_sentence([Cell(5, 90, 5)]).startswith("Neither side has it much easier")
+    assert side_sentence([]) == "No game was played"
+
+
+def test_whoever_lies_below_the_scale_is_marked():
+    assert "far below" in interval(-300, -310, -290, Scale(900, 1100))
+    assert "far below" not in interval(1000, 990, 1010, Scale(900, 1100))
+
+
+# --- strangers
+
+
+def test_what_strangers_wrote_is_text(hostile):
+    text = cup_page(hostile)
+    outside = re.sub(r"<(script|style)[ >].*?</\1>", "", text, flags=re.DOTALL)
+    assert "<script" not in outside
+    assert not re.search(r"<(img|b|svg) [^>]*on\w+=", outside)
+    assert outside.count("Forfeits every game: </b>") == len(EVILS)
+
+
+def test_forfeits_are_named_with_their_reasons(hostile):
+    text = cup_page(hostile)
+    assert f"{len(hostile.entries)} entries, five with faults" in text
+    assert "not played: neither can play" in text
+    assert text.count('class="problem"') == len(EVILS)
+
+
+# --- games
+
+
+def test_every_game_is_there_and_the_best_come_first(cup):
+    shown = shown_games(cup)
+    assert len(shown.pack.games) == len(cup.games)
+    assert shown.left_out == 0
+    players = shown.pack.players.rows
+    first = {players[k] for k in shown.pack.games[0]["players"]}
+    assert first == {row.name for row in cup.standings[:2]}
+    for (red, blue), number in shown.number.items():
+        names = [players[k] for k in shown.pack.games[number]["players"]]
+        assert names == [blue, red]
+
+
+def bytes_of(rows: list[dict]) -> list[int]:
+    """What packed games take on a page, which is written without spaces."""
+    return [len(json.dumps(row, separators=(",", ":"))) for row in rows]
+
+
+def test_where_space_is_short_every_pairing_keeps_one_game(cup):
+    everything = shown_games(cup)
+    pairings = {sides_of(game) for game in cup.games}
+    assert len(everything.pack.games) > len(pairings)
+    sizes = bytes_of(everything.pack.games)
+    firsts = sum(sizes[number] for number in everything.number.values())
+    for budget in (firsts, sum(sizes) - 1):
+        shown = shown_games(cup, budget=budget)
+        assert set(shown.number) == pairings
+        assert sum(bytes_of(shown.pack.games)) <= budget
+        assert shown.left_out == len(cup.games) - len(shown.pack.games) > 0
+    assert len(shown_games(cup, budget=firsts).pack.games) == len(pairings)
+    nothing = shown_games(cup, budget=0)
+    assert (nothing.pack.games, nothing.left_out, nothing.number) == ([], len(cup.games), {})
+
+
+def test_the_page_says_how_many_games_were_left_out(cup, monkeypatch):
+    everything = shown_games(cup)
+    budget = sum(bytes_of(everything.pack.games)) - 1
+    left = shown_games(cup, budget).left_out
+    assert "more would have made this page too large" not in cup_page(cup)
+    monkeypatch.setattr(shown_games, "__defaults__", (budget,))
+    assert f"; {left} more would have made this page too large." in cup_page(cup)
+
+
+def test_a_cup_without_games_says_so(cup):
+    text = cup_page(cup.model_copy(update={"games": []}))
+    assert "No finished game was kept" in text
+    assert 'id="replay"' not in text
+
+
+# --- files
+
+
+def test_a_cups_folder_has_its_page(cup, tmp_path):
+    (tmp_path / "results.json").write_text(cup.model_dump_json())
+    assert is_cup(tmp_path)
+    written = write_cup_report(tmp_path)
+    assert written == tmp_path / "report.html"
+    assert written.read_text(encoding="utf-8") == cup_page(cup)
+    with pytest.raises(CurveError, match="exists already"):
+        write_cup_report(tmp_path, tmp_path / "results.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [({"seed": "x"}, "results.json: seed: "), ({"games": [{}]}, "results.json: games.0.label: ")],
+)
+def test_damaged_results_are_one_line(cup, tmp_path, change, told):
+    (tmp_path / "results.json").write_text(json.dumps({**cup.model_dump(mode="json"), **change}))
+    with pytest.raises(CurveError, match=told) as caught:
+        write_cup_report(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_game_that_does_not_end_is_one_line(cup, tmp_path):
+    content = cup.model_dump(mode="json")
+    content["games"][0]["actions"] = {seat: text[:1] for seat, text in content["games"][0]["actions"].items()}
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    with pytest.raises(CurveError, match=r"results.json: games: game \d+ of seed 9"):
+        write_cup_report(tmp_path)
+
+
+def test_a_folder_without_results_is_one_line(tmp_path):
+    assert not is_cup(tmp_path)
+    with pytest.raises(CurveError, match=r"results.json: No such file"):
+        read_results(tmp_path / "results.json")
