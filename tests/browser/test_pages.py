@@ -1,39 +1,74 @@
-"""The pages in a real browser: the replay plays, nothing is asked of the network, names of strangers stay text.
+"""Pages of a run and of a cup in a real browser: the script decodes what was played, replays play, strangers stay text.
 
 Needs a Chromium on the machine (Debian: ``apt-get install chromium``); none is downloaded.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
 import shutil
 
+import numpy as np
 import pytest
 from playwright.sync_api import sync_playwright
+from report_runs import EVILS, small_cup, write_run
 
-from multigrid_rl.config import load_scenario
-from multigrid_rl.judge.cup.cup import play_cup
-from multigrid_rl.judge.cup.entries import Entry, Table
-from multigrid_rl.judge.cup.standings import results
-from multigrid_rl.judge.cup.writing import write_results
-from multigrid_rl.judge.report.files import write_cup_report
-from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.judge.replays import record, replay
+from multigrid_rl.judge.report.cup_page import cup_page
+from multigrid_rl.judge.report.moves import Pack
+from multigrid_rl.judge.report.page import asset_text
+from multigrid_rl.judge.report.run_data import OwnGames, read_report
+from multigrid_rl.judge.report.run_page import run_page
+from multigrid_rl.players.basic import RandomPlayer
+from multigrid_rl.players.games import play_games
+from multigrid_rl.players.scripted import KeyRunner
+from multigrid_rl.types import GameSpec, Rules
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-EVIL = "<script>document.title = 'broken'</script>"
+TEAMS = GameSpec(blue=2, red=2, obstacle=True, random_keys=False, max_steps=60)
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 
 
+def games_of(spec: GameSpec, count: int):
+    players = {seat: KeyRunner(spec) if seat.startswith("red") else RandomPlayer() for seat in spec.seats}
+    played = play_games(spec, players, count, seed=11)
+    names = {seat: f"<b>{seat}</b>" for seat in spec.seats}
+    return [record(spec, played, row, seed=11, players=names, label=f"game {row}") for row in range(count)]
+
+
 @pytest.fixture(scope="module")
-def page_file(tmp_path_factory):
+def run_file(tmp_path_factory):
+    """A run's page as if its policy had played three games of two against two."""
+    folder = write_run(tmp_path_factory.mktemp("run") / "run", command=EVILS[0])
+    interval = {f"{name}_interval": [0.1, 0.9] for name in ("win", "draw", "loss", "return", "length")}
+    means = {"win": 0.5, "draw": 0.25, "loss": 0.25, "return_mean": 1.0, "length_mean": 20.0}
+    row = {"mode": "stochastic", "episodes": 3, "seats": {"red_0": 1.0, "red_1": 0.5}, **means, **interval}
+    own = OwnGames(11, [row], ("red_0", "red_1"), games_of(TEAMS, 3))
+    path = folder / "report.html"
+    path.write_text(run_page(dataclasses.replace(read_report(folder, games=0), own=own)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def cup_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cup")
-    table = Table("1v1", load_scenario("1v1").spec, 4, 9, Limits())
-    entries = [Entry(name, "scripted", "built in") for name in ("hunter", "key-runner", "random")]
-    entries.append(Entry("zz", "broken", "cannot play", problem=f"its card says {EVIL} </script>"))
-    pairings = play_cup(entries, table, folder, lambda progress: None)
-    write_results(results(entries, pairings, table, {}), pairings, folder)
-    return write_cup_report(folder)
+    path = folder / "report.html"
+    path.write_text(cup_page(small_cup(folder, broken=EVILS)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def long_cup_file(tmp_path_factory):
+    """So many games that whose they are can be chosen, too."""
+    folder = tmp_path_factory.mktemp("long-cup")
+    found = small_cup(folder)
+    path = folder / "report.html"
+    path.write_text(cup_page(found.model_copy(update={"games": found.games * 2})), encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -45,23 +80,32 @@ def browser():
 
 
 @pytest.fixture
-def page(browser, page_file, request):
-    options = getattr(request, "param", {"viewport": {"width": 1280, "height": 900}})
-    context = browser.new_context(**options)
-    opened = context.new_page()
-    told: list[str] = []
-    opened.on("console", lambda message: told.append(message.text))
-    opened.on("pageerror", lambda error: told.append(str(error)))
-    opened.on("request", lambda asked: told.append(asked.url) if not asked.url.startswith("file:") else None)
-    opened.goto(page_file.as_uri())
-    opened.get_by_role("button", name="Play", exact=True).wait_for()
+def visit(browser):
+    """Opens a file; afterwards nothing must have been said on the console or asked of the network."""
+    contexts, told = [], []
+
+    def opened(path, **options):
+        contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: told.append(message.text))
+        page.on("pageerror", lambda error: told.append(str(error)))
+        page.on("dialog", lambda dialog: told.append(dialog.message))
+        page.on("request", lambda asked: told.append(asked.url) if not asked.url.startswith("file:") else None)
+        page.goto(path.as_uri())
+        return page
+
     yield opened
-    context.close()
+    for context in contexts:
+        context.close()
     assert told == []
 
 
 def step(page) -> int:
-    return int(page.get_by_role("slider").first.input_value())
+    return int(page.get_by_role("slider", name="Step", exact=True).input_value())
+
+
+def last_step(page) -> int:
+    return int(page.get_by_role("slider", name="Step", exact=True).get_attribute("max"))
 
 
 def wait_for_step(page, least: int) -> None:
@@ -73,7 +117,43 @@ def wait_for_step(page, least: int) -> None:
     raise AssertionError(f"still at step {step(page)}")
 
 
-def test_buttons_step_through_the_game(page):
+# --- decoding
+
+SPECS = [GameSpec(max_steps=60, rules=Rules.classic()), TEAMS, GameSpec(blue=0, red=1, view_size=7, max_steps=40)]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=["classic", "teams", "alone"])
+def test_the_script_decodes_what_was_played(browser, spec):
+    pack, games = Pack(), games_of(spec, 2)
+    pack.games = [pack.pack(game) for game in games]
+    page = browser.new_page()
+    found = page.evaluate(
+        f"""(data) => {{ {asset_text(("decode.js",)).removeprefix('"use strict";(() => {').removesuffix("})();")}
+        return data.games.map((packed) => {{
+            const game = decodeGame(packed, data);
+            return game.frames.map((frame, t) => ({{
+                cells: [...frame.cells], position: [...frame.position], heading: [...frame.heading],
+                hand: [...frame.hand], out: [...frame.out], total: game.rewards[t],
+                tokens: game.spec.seats.map((_, a) => tokensOf(game, t, a)),
+            }}));
+        }}); }}""",
+        json.loads(json.dumps(pack.data())),
+    )
+    page.close()
+    for game, frames in zip(games, found, strict=True):
+        truth = replay(game)
+        for field in ("cells", "position", "heading", "hand", "out", "tokens"):
+            told = np.array([frame[field] for frame in frames])
+            np.testing.assert_array_equal(told, np.asarray(getattr(truth, field), np.int64), err_msg=field)
+        total = np.concatenate([np.zeros((1, spec.num_agents)), truth.reward.cumsum(axis=0)])
+        np.testing.assert_allclose([frame["total"] for frame in frames], total, atol=1e-9)
+
+
+# --- the replay
+
+
+def test_buttons_step_through_the_game(visit, run_file):
+    page = visit(run_file)
     assert step(page) == 0
     page.get_by_role("button", name="One step forward").click()
     page.get_by_role("button", name="One step forward").click()
@@ -82,13 +162,14 @@ def test_buttons_step_through_the_game(page):
     assert step(page) == 1
     page.get_by_role("button", name="Last step").click()
     last = step(page)
-    assert last == int(page.get_by_role("slider").first.get_attribute("max"))
-    assert "step" in page.get_by_role("status").first.inner_text().lower()
+    assert last == last_step(page)
+    assert "step" in page.get_by_role("status").inner_text().lower()
     page.get_by_role("button", name="First step").click()
     assert step(page) == 0
 
 
-def test_play_advances_by_itself_and_stops(page):
+def test_play_advances_by_itself_and_stops(visit, run_file):
+    page = visit(run_file)
     page.get_by_role("button", name="Play", exact=True).click()
     wait_for_step(page, 2)
     page.get_by_role("button", name="Pause").click()
@@ -97,15 +178,16 @@ def test_play_advances_by_itself_and_stops(page):
     assert step(page) == stopped >= 2
 
 
-def test_the_keyboard_alone_is_enough(page):
-    board = page.get_by_role("group", name="Board").first
+def test_the_keyboard_alone_is_enough(visit, run_file):
+    page = visit(run_file)
+    board = page.get_by_role("group", name="Board")
     board.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
     assert step(page) == 1
     page.keyboard.press("End")
-    assert step(page) == int(page.get_by_role("slider").first.get_attribute("max"))
+    assert step(page) == last_step(page)
     page.keyboard.press("Home")
     assert step(page) == 0
     page.keyboard.press("Space")
@@ -113,38 +195,221 @@ def test_the_keyboard_alone_is_enough(page):
     page.keyboard.press("Space")
 
 
-def test_the_board_changes_with_the_step(page):
-    board = page.get_by_role("group", name="Board").first
+def test_the_board_changes_with_the_step(visit, run_file):
+    page = visit(run_file)
+    board = page.get_by_role("group", name="Board")
     before = board.screenshot()
     page.get_by_role("button", name="Last step").click()
     assert board.screenshot() != before
 
 
-def test_every_control_has_a_name(page):
+def test_what_agents_do_carry_and_earn_stands_beside_the_board(visit, run_file):
+    page = visit(run_file)
+    assert page.locator(".panel").count() == 4
+    page.get_by_role("group", name="Board").press("End")
+    told = page.locator(".panels").inner_text()
+    assert "wins" in told
+    assert "the red key" in told
+    game = games_of(TEAMS, 3)[0]
+    winner = ("Red", "Blue")[replay(game).winner]
+    result = page.locator(".result").inner_text()
+    assert re.fullmatch(rf"{winner} wins (by elimination|through its door) after {game.steps} steps", result)
+    assert "<b>red_0</b>" in told
+
+
+def test_moments_are_buttons_that_go_there(visit, run_file):
+    page = visit(run_file)
+    moment = page.locator(".moments button").nth(2)
+    there = int(moment.locator(".when").inner_text().removeprefix("step "))
+    moment.click()
+    assert step(page) == there
+    assert moment.get_attribute("aria-current") == "step"
+
+
+def test_games_are_chosen_from_a_list(visit, run_file):
+    page = visit(run_file)
+    games = page.get_by_role("combobox", name="Game", exact=True)
+    lengths = set()
+    for number in range(3):
+        games.select_option(index=number)
+        assert step(page) == 0
+        lengths.add(last_step(page))
+    assert len(lengths) > 1
+
+
+def test_speed_by_key_and_by_list(visit, run_file):
+    page = visit(run_file)
+    board = page.get_by_role("group", name="Board")
+    speed = page.get_by_role("combobox", name="Speed", exact=True)
+    for key, value in (("+", "2"), ("+", "4"), ("-", "2"), ("+", "4"), ("+", "8"), ("+", "8")):
+        board.press(key)
+        assert speed.input_value() == value
+    speed.select_option("0.5")
+    board.press("+")
+    assert speed.input_value() == "1"
+
+
+def test_a_screen_reader_hears_each_step_once_and_nothing_while_it_plays(visit, run_file):
+    page = visit(run_file)
+    status = page.get_by_role("status")
+    board = page.get_by_role("group", name="Board")
+    board.press("ArrowRight")
+    assert status.inner_text().startswith("Step 1 of ")
+    assert "red_0:" in status.inner_text()
+    board.press("+")
+    board.press("+")
+    board.press("Space")
+    assert status.inner_text() == "Playing at 4 times speed."
+    page.wait_for_timeout(700)
+    assert step(page) > 1
+    assert status.inner_text() == "Playing at 4 times speed."
+    board.press("Space")
+    assert status.inner_text().startswith(f"Step {step(page)} of ")
+
+
+def test_nothing_moves_by_itself(visit, run_file):
+    page = visit(run_file, reduced_motion="reduce")
+    page.wait_for_timeout(900)
+    assert step(page) == 0
+    assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
+
+
+def test_what_agents_see_can_be_hidden(visit, run_file):
+    page = visit(run_file)
+    assert page.locator(".sight").first.is_visible()
+    page.get_by_label("What agents see").uncheck()
+    assert not page.locator(".sight").first.is_visible()
+
+
+# --- curves and tables
+
+
+def test_curves_are_read_by_arrow_keys(visit, run_file):
+    page = visit(run_file)
+    curve = page.get_by_role("slider", name="Episode length, by environment steps")
+    curve.focus()
+    assert curve.get_attribute("aria-valuetext").startswith("245,760 steps: ")
+    curve.press("Home")
+    assert curve.get_attribute("aria-valuetext") == "4,096 steps: 60, gate not met"
+    curve.press("ArrowRight")
+    assert curve.get_attribute("aria-valuetext").startswith("8,192 steps")
+    assert "8,192 steps" in page.locator(".readout").first.inner_text()
+
+
+def test_curves_are_read_by_pointing(visit, run_file):
+    page = visit(run_file)
+    area = page.locator(".area").first
+    area.hover(position={"x": area.bounding_box()["width"] / 2, "y": 20})
+    assert "122,880 steps" in page.locator(".readout").first.inner_text()
+
+
+def test_results_lead_to_their_games(visit, cup_file):
+    page = visit(cup_file)
+    page.locator("article summary").first.click()
+    link = page.locator("article .watch").first
+    name = link.get_attribute("aria-label")
+    link.click()
+    chosen = page.get_by_role("combobox", name="Game", exact=True)
+    title = chosen.evaluate("(list) => list.selectedOptions[0].text")
+    red, blue = name.removeprefix("Watch ").split(" against ")
+    assert title.startswith(f"{red} - {blue}: ")
+    assert page.evaluate("document.activeElement.className") == "stage"
+
+
+def test_games_of_one_entry(visit, long_cup_file):
+    page = visit(long_cup_file)
+    entry = page.get_by_role("combobox", name="Of", exact=True)
+    games = page.get_by_role("combobox", name="Game", exact=True)
+        page.get_by_role("combobox", name="Of", exact=True),
+        page.get_by_role("combobox", name="Game", exact=True),
+    )
+    everything = games.locator("option").count()
+    entry.select_option("random")
+    titles = games.locator("option").all_inner_texts()
+    assert 0 < len(titles) < everything
+    assert all("random" in title for title in titles)
+
+
+# --- everybody
+
+
+@pytest.mark.parametrize("name", ["run_file", "cup_file"])
+def test_the_keyboard_reaches_everything_and_everything_has_a_name(visit, request, name):
+    page = visit(request.getfixturevalue(name))
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll('button, select, input, a[href]')].filter((e) =>
             !(e.getAttribute('aria-label') || e.innerText || (e.labels && e.labels.length) ||
               e.getAttribute('aria-labelledby'))).map((e) => e.outerHTML)"""
     )
     assert unnamed == []
+    page.keyboard.press("Tab")
+    reached = 0
+    for _ in range(60):
+        told = page.evaluate(
+            """() => { const e = document.activeElement;
+                const labels = e.labels ? [...e.labels].map((label) => label.innerText).join(" ") : "";
+                const ring = getComputedStyle(e);
+                return [e.tagName, (e.getAttribute("aria-label") || labels || e.innerText || "").trim(),
+                        ring.outlineStyle !== "none" && parseFloat(ring.outlineWidth) >= 2]; }"""
+        )
+        if told[0] == "BODY":
+            break
+        reached += 1
+        assert told[1], told
+        assert told[2], f"no visible focus: {told}"
+        page.keyboard.press("Tab")
+    assert reached > 15
 
 
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 
 
-@pytest.mark.parametrize("page", [PHONE, {**PHONE, "color_scheme": "dark"}], indirect=True)
-def test_nothing_overflows_on_a_phone(page):
+@pytest.mark.parametrize("name", ["run_file", "cup_file"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_it_without_scrolling_sideways(visit, request, name, scheme):
+    page = visit(request.getfixturevalue(name), color_scheme=scheme, **PHONE)
+    page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    small = page.evaluate(
+        """() => [...document.querySelectorAll('button, select, summary, nav a, .watch, input[type=range]')]
+            .filter((e) => e.offsetParent && e.getBoundingClientRect().height < 40).map((e) => e.outerHTML)"""
+    )
+    assert small == []
     size = page.get_by_role("button", name="Play", exact=True).bounding_box()
     assert min(size["width"], size["height"]) >= 40
 
 
-def test_dark_is_dark(browser, page_file):
+@pytest.mark.parametrize("name", ["run_file", "cup_file"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(visit, request, name, scheme):
+    page = visit(request.getfixturevalue(name), color_scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert page.evaluate(CONTRAST) == []
+
+
+#: Texts whose contrast with the nearest opaque ground is below 4.5 to 1 (WCAG 2, level AA).
+CONTRAST = """() => {
+    const parts = (colour) => (colour.match(/[\\d.]+/g) || []).map(Number);
+    const light = (colour) => { const [r, g, b] = parts(colour).map((v) => v / 255)
+        .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+    const ground = (e) => { for (let at = e; at; at = at.parentElement) {
+        const colour = getComputedStyle(at).backgroundColor; const [, , , a] = parts(colour);
+        if (colour !== "transparent" && a !== 0) return colour; } return "rgb(255, 255, 255)"; };
+    return [...document.querySelectorAll("body *")].filter((e) => e.namespaceURI.endsWith("xhtml")
+        && e.offsetParent && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
+        .map((e) => { const [one, two] = [light(getComputedStyle(e).color), light(ground(e))].sort((a, b) => b - a);
+            return [(one + 0.05) / (two + 0.05), e]; })
+        .filter(([ratio]) => ratio < 4.5).map(([ratio, e]) => `${ratio.toFixed(2)} ${e.outerHTML.slice(0, 120)}`);
+}"""
+
+
+def test_dark_is_dark(browser, run_file):
     shades = []
     for scheme in ("light", "dark"):
         context = browser.new_context(color_scheme=scheme)
         opened = context.new_page()
-        opened.goto(page_file.as_uri())
+        opened.goto(run_file.as_uri())
         colour = opened.evaluate("getComputedStyle(document.body).backgroundColor")
         shades.append(sum(int(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]))
         context.close()
@@ -152,6 +417,30 @@ def test_dark_is_dark(browser, page_file):
     assert shades[1] < 200
 
 
-def test_what_a_stranger_wrote_is_text(page):
-    assert page.title() != "broken"
-    assert EVIL in page.locator("body").inner_text()
+def test_what_strangers_wrote_never_runs(visit, cup_file):
+    page = visit(cup_file)
+    body = page.locator("body").inner_text()
+    for evil in EVILS:
+        assert evil in body
+    assert page.evaluate("document.querySelectorAll('main img, main b[onclick], main svg[onload]').length") == 0
+
+
+def test_the_policy_stops_what_is_smuggled_in(browser, cup_file, tmp_path):
+    # Even where something came through, it would neither run nor load anything.
+    text = cup_file.read_text(encoding="utf-8")
+    smuggled = "<script>document.title='taken'</script><p style='color:red'>x</p><img src='http://192.0.2.1/x.png'>"
+    path = tmp_path / "smuggled.html"
+    path.write_text(text.replace("<main>", f"<main>{smuggled}"), encoding="utf-8")
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("requestfinished", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    assert page.title() != "taken"
+    assert asked == [path.as_uri()]
+    page.close()
+
+
+def test_without_scripts_everything_but_the_replay_is_there(visit, cup_file):
+    page = visit(cup_file, java_script_enabled=False)
+    assert "The replay needs JavaScript" in page.locator("#games").inner_text()
+    assert page.locator("#payoff table").count() == 3
