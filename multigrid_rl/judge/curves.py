@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.runs import Array, CurveError, Run, Series, one_line
+from multigrid_rl.judge.runs import Array, CurveError, Run, Series, differences, one_line
 
 End = Literal["better", "worse", "inside", "above", "below"]
 
@@ -166,7 +166,7 @@ def _check_alike(runs: list[Run]) -> None:
         twins = [other for other in runs if other.config["seed"] == run.config["seed"]]
         if len(twins) > 1:
             raise CurveError(f"{twins[1].path}: seed={run.config['seed']} as in {twins[0].path}; allowed is each once")
-        for key, ours, theirs in _differences(_decisive(first), _decisive(run)):
+        for key, ours, theirs in differences(_decisive(first), _decisive(run)):
             raise CurveError(f"{run.path}: {key}={theirs}, in {first.path} {ours}; allowed are runs of one recipe")
 
 
@@ -176,13 +176,6 @@ def _decisive(run: Run) -> dict[str, Any]:
     # Writing one run's results changes the checkout of the next: "+changes" alone makes no difference.
     clean = commit.removesuffix("+changes") if commit else commit
     return {**config, "commit": clean, "versions": run.provenance.get("versions", {})}
-
-
-def _differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = dict.fromkeys([*ours, *theirs])
-        return [d for k in keys for d in _differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]
-    return [] if ours == theirs else [(key, ours, theirs)]
 
 
 def _seed_run(run: Run) -> SeedRun:

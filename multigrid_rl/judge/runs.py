@@ -75,7 +75,7 @@ def read_run(path: Path) -> Run:
     if not (path / "metrics.jsonl").is_file():
         raise CurveError(f"{path}: no metrics.jsonl in it; allowed is a run folder")
     config = _config(path / "config.yaml")
-    reports = [row for row in _rows(path / "metrics.jsonl") if row.get("report_episodes")]
+    reports = [row for row in read_rows(path / "metrics.jsonl") if row.get("report_episodes")]
     if not reports:
         raise CurveError(f"{path / 'metrics.jsonl'}: no reports; the first comes when 100 episodes have finished")
     provenance = _json(path / "provenance.json", ())
@@ -94,7 +94,12 @@ def read_series(reports: list[dict[str, Any]]) -> dict[str, Series]:
     return {name: Series(*np.array(rows, np.float64).T) for name, rows in points.items()}
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Every row of a ``metrics.jsonl``, reports or not; a last line that a kill tore in two is left out.
+
+    Raises:
+        CurveError: a line that is no row of a run.
+    """
     lines = path.read_text(encoding="utf-8").splitlines()
     rows = []
     for number, line in enumerate(lines, 1):
@@ -134,6 +139,14 @@ def _json(path: Path, keys: tuple[str, ...]) -> dict[str, Any] | None:
         raise CurveError(f"{path}: no {lost[0]}; allowed is the file that the run wrote")
     whole: dict[str, Any] = content
     return whole
+
+
+def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:
+    """Leaves in which two nested mappings differ: (dotted key, one, other)."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        keys = dict.fromkeys([*ours, *theirs])
+        return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]
+    return [] if ours == theirs else [(key, ours, theirs)]
 
 
 def one_line(error: Exception) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.runs import CurveError, Run, Series, read_run
+from multigrid_rl.judge.runs import CurveError, Run, Series, differences, read_run
 from multigrid_rl.judge.seeds import (
     Array,
     Interval,
@@ -200,14 +200,6 @@ def _decisive(run: Run) -> dict[str, Any]:
     # Writing one run's results changes the checkout of the next: "+changes" alone makes no difference.
     commit = (run.provenance.get("commit") or "unknown").removesuffix("+changes")[:12]
     return {**config, "commit": commit, "versions": run.provenance.get("versions", {})}
-
-
-def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """Leaves in which two nested mappings differ: (dotted key, one, other)."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = dict.fromkeys([*ours, *theirs])
-        return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]
-    return [] if ours == theirs else [(key, ours, theirs)]
 
 
 def _brief(value: Any) -> str:

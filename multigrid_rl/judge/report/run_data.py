@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from multigrid_rl.judge.curves import Comparison, Reference, compare, load_refer
 from multigrid_rl.judge.evaluation import Part, evaluate, kept_games, seat_returns, summary
 from multigrid_rl.judge.lineups import judged_run
 from multigrid_rl.judge.replays import GameRecord
-from multigrid_rl.judge.runs import CurveError, Run, one_line, read_run
+from multigrid_rl.judge.runs import CurveError, Run, one_line, read_rows, read_run
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.goals import gates_of
@@ -80,7 +79,7 @@ def read_report(folder: Path, *, games: int = GAMES, reference: Path | None = No
         CurveError: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
     """
     run = read_run(folder)
-    rows = _rows(folder / "metrics.jsonl")
+    rows = read_rows(folder / "metrics.jsonl")
     gates, held = _judged(run, rows)
     curves = load_reference(reference) if reference is not None else None
     own, missing = None, ""
@@ -111,17 +110,6 @@ def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGa
 
 def _row(part: Part, spec: Any) -> dict[str, Any]:
     return {"mode": part.mode, "seats": seat_returns(part, spec), **summary([part], spec)}
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    # read_run has looked at the file: only a last line that a kill tore in two can be no JSON.
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
 
 
 def _totals(rows: list[dict[str, Any]]) -> dict[str, float]:
