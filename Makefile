@@ -47,8 +47,8 @@ report: $(READY)  ## make report RUN=runs/mine: one HTML page of a run, or of a 
 players: $(READY)  ## who can sit at the table, and how strong they are
 	$(BIN)/multigrid-rl players
 
-test: $(READY)  ## all tests that belong to every change (under 10 minutes on 2 cores)
-	$(BIN)/python -m pytest
+test: $(READY)  ## all tests that belong to every change (under 10 minutes on 2 cores), one process a core, at most 4
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 check: $(READY)  ## lint, strict types, import law
 	$(BIN)/ruff check .

@@ -31,7 +31,8 @@ print(sum(kernels.step_games.stats.cache_hits.values()))
 def copy(tmp_path):
     """A copy of the package, with any machine code beside it so that the first process need not compile."""
     package = Path(multigrid_rl.__file__).parent
-    shutil.copytree(package, tmp_path / "multigrid_rl", ignore=shutil.ignore_patterns("*.pyc"))
+    unfinished = shutil.ignore_patterns("*.pyc*", "*.tmp.*")  # files that another process is about to rename
+    shutil.copytree(package, tmp_path / "multigrid_rl", ignore=unfinished)
     return tmp_path
 
 
