@@ -6,6 +6,8 @@ import os
 
 # Before anybody imports torch, for subprocesses and Ray's workers, too: threads of several at a time only fight.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray starts a process for every core beforehand; tests that need one at all need one or two.
+os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 
 #: More at a time would wait for one another's Ray sessions, however many cores there are.
 MOST_WORKERS = 4
