@@ -1,0 +1,127 @@
+"""Pictures of a search: parallel coordinates and importance, as PNG."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from multigrid_rl.judge.overlay import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION
+from multigrid_rl.search.folder import SearchFolder
+from multigrid_rl.search.importance import Importance
+from multigrid_rl.search.plans import Outcome, ranked
+from multigrid_rl.search.results import Found
+from multigrid_rl.search.transforms import LAST, Value, Variable
+
+COORDINATES, IMPORTANCE = "parallel.png", "importance.png"
+_GREY = "#9a9a9a"
+#: Continuous axes get this many numbers.
+_TICKS = 5
+
+
+def write_plots(folder: SearchFolder, found: Found) -> list[Path]:
+    """Draw what there is to draw; returns the files."""
+    variables = folder.asked.space.variables
+    figures = {}
+    if ranked(found.outcomes):
+        title = f"{folder.asked.name} on {folder.asked.space.config.scenario.name}"
+        figures[COORDINATES] = parallel_coordinates(variables, found, title)
+    if found.importance.shares:
+        figures[IMPORTANCE] = importance_bars(variables, found.importance)
+    written = []
+    for name, figure in figures.items():
+        image = BytesIO()
+        FigureCanvasAgg(figure)
+        figure.savefig(image, format="png")
+        (folder.path / name).write_bytes(image.getvalue())
+        written.append(folder.path / name)
+    return written
+
+
+def parallel_coordinates(variables: tuple[Variable, ...], found: Found, title: str) -> Figure:
+    """One axis a variable on the scale it was drawn on, one line a trial; who held the gates stands out."""
+    figure = Figure(figsize=(max(1.15 * len(variables) + 1.5, 7.0), 6.2), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    order = ranked(found.outcomes)
+    best = set(found.winner.trials) if found.winner else set()
+    for outcome in reversed(order):  # the best on top
+        _line(axes, variables, outcome, winner=outcome.spec.id in best)
+    for place, variable in enumerate(variables):
+        axes.axvline(place, color=BLACK, linewidth=0.8)
+        for coordinate, value in ticks(variable):
+            axes.annotate(
+                _shown(value),
+                (place, coordinate),
+                xytext=(4, 0),
+                textcoords="offset points",
+                fontsize=SMALL - 2,
+                va="center",
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
+            )
+    axes.set_xticks(range(len(variables)), [v.name for v in variables], rotation=25, ha="right", fontsize=SMALL)
+    axes.set_yticks([])
+    axes.set_xlim(-0.2, len(variables) - 0.4)
+    axes.set_ylim(-0.03, 1.03)
+    for side in ("left", "right", "top", "bottom"):
+        axes.spines[side].set_visible(False)
+    held = sum(bool(o.score and o.score.held) for o in order)
+    axes.set_title(f"{title}: {len(order)} trials, {held} held all gates", fontsize=LARGE)
+    legend = [
+        Line2D([], [], color=VERMILLION, linewidth=2.6, label="winner"),
+        Line2D([], [], color=BLUE, linewidth=1.4, label="held all gates"),
+        Line2D([], [], color=_GREY, linewidth=0.9, linestyle=(0, (4, 2)), label="did not"),
+    ]
+    figure.legend(handles=legend, loc="outside lower center", ncols=3, fontsize=NORMAL, frameon=False)
+    return figure
+
+
+def _line(axes: Axes, variables: tuple[Variable, ...], outcome: Outcome, *, winner: bool) -> None:
+    held = outcome.score is not None and outcome.score.held
+    height = [_level(variable, outcome.spec.point[variable.key]) for variable in variables]
+    colour, width = (VERMILLION, 2.6) if winner else (BLUE, 1.4) if held else (_GREY, 0.9)
+    dashes: Any = "-" if held or winner else (0, (4, 2))
+    axes.plot(range(len(variables)), height, linestyle=dashes, color=colour, linewidth=width)
+
+
+def _level(variable: Variable, coordinate: float) -> float:
+    levels = variable.levels
+    return coordinate if levels is None else (min(int(coordinate * levels), levels - 1) + 0.5) / levels
+
+
+def ticks(variable: Variable) -> list[tuple[float, Value]]:
+    """Coordinates and values that an axis is labelled with."""
+    levels = variable.levels
+    if levels is not None and levels <= 2 * _TICKS:
+        places = [(level + 0.5) / levels for level in range(levels)]
+    else:
+        places = np.linspace(0.0, LAST, _TICKS).tolist()
+    return [(place, variable.value(place)) for place in places]
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if not 0.9 < value < 1 else f"{value:.4f}".rstrip("0")
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
+        return f"{value / 1000:,.0f}k"
+    return str(value)
+
+
+def importance_bars(variables: tuple[Variable, ...], importance: Importance) -> Figure:
+    """One bar a variable, largest on top."""
+    names = {variable.key: variable.name for variable in variables}
+    rows = list(importance.shares.items())[::-1]
+    figure = Figure(figsize=(8.0, 0.42 * len(rows) + 1.6), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    axes.barh([names[key] for key, _ in rows], [share for _, share in rows], color=BLUE)
+    axes.tick_params(labelsize=SMALL)
+    axes.set_xlabel("share of what tells the best trials from all", fontsize=NORMAL)
+    axes.set_title(importance.note, fontsize=NORMAL)
+    for side in ("right", "top"):
+        axes.spines[side].set_visible(False)
+    return figure

@@ -1,0 +1,220 @@
+"""A plan on Ray Tune: Tune starts trials, stops those that lag behind, and tells what became of them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.train._internal.session import get_session
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+from ray.tune.trainable.function_trainable import FunctionTrainable
+
+from multigrid_rl.config import ConfigError, available_cpus
+from multigrid_rl.rllib.train import ray_session
+from multigrid_rl.search.asha import METRIC, TIME
+from multigrid_rl.search.objective import Score
+from multigrid_rl.search.plans import Outcome, Plan, Spec
+from multigrid_rl.search.trial import ENDED, Order, run_trial
+
+#: Seconds that a trial gets to write its checkpoint and verdict when it is stopped.
+PATIENCE_S = 60
+_KEY = "order"
+
+
+@dataclass
+class Search:
+    """What Tune's objects share.
+
+    Attributes:
+        plan: proposes trials.
+        known: outcomes of an interrupted search, by trial; they are not run again.
+        order: from a trial to what its process is told.
+        record: called with every new outcome.
+        interrupted: asked again and again; true ends the search.
+        limit: trials at a time; 0: as many as cores.
+        scheduler: of Tune; ``None``: nothing is stopped early.
+    """
+
+    plan: Plan
+    known: dict[str, Outcome]
+    order: Callable[[Spec], Order]
+    record: Callable[[Outcome], None]
+    interrupted: Callable[[], bool]
+    limit: int = 0
+    scheduler: TrialScheduler | None = None
+    running: dict[str, tuple[Spec, float]] = field(default_factory=dict)
+
+    def next_spec(self) -> Spec | None:
+        """The next trial that is to be run, if there is one now.
+
+        Raises:
+            ConfigError: a recorded trial is none that the plan draws.
+        """
+        while (spec := self.plan.propose()) is not None:
+            known = self.known.get(spec.id)
+            if known is None:
+                return spec
+            if known.spec != spec:
+                raise ConfigError(
+                    f"trial {spec.id}: recorded with other values than this version draws; allowed is to search anew"
+                )
+            self.plan.complete(known)
+        return None
+
+    def complete(self, trial: str, ended: Callable[[Spec, float], Outcome]) -> None:
+        """Hand on what came of a trial."""
+        spec, began = self.running.pop(trial)
+        outcome = ended(spec, time.monotonic() - began)
+        self.record(outcome)
+        self.plan.complete(outcome)
+
+
+class _NotKept:
+    """Tune writes its objects down to go on from them; a search goes on from its own records."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class _Source(_NotKept, Searcher):
+    """What Tune asks for configurations."""
+
+    def __init__(self, search: Search) -> None:
+        super().__init__(metric=METRIC, mode="max")
+        self._search = search
+        self._limit = search.limit or available_cpus()
+
+    def suggest(self, trial_id: str) -> Any:  # noqa: ARG002
+        if self._search.interrupted():
+            return Searcher.FINISHED
+        if len(self._search.running) >= self._limit:
+            return None
+        spec = self._search.next_spec()
+        if spec is None:
+            return Searcher.FINISHED if self._search.plan.finished else None
+        self._search.running[spec.id] = (spec, time.monotonic())
+        return {_KEY: self._search.order(spec)}
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        """Outcomes come by :class:`_Ears`, which hears reasons, too."""
+
+    def save_to_dir(self, checkpoint_dir: str, session_str: str) -> None:
+        """Nothing: a search goes on from its own records."""
+
+
+class _Ears(_NotKept, tune.Callback):
+    """Hears from Tune what became of trials."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
+        result = trial.last_result or {}
+
+        def ended(spec: Spec, seconds: float) -> Outcome:
+            if METRIC not in result:
+                return Outcome(spec, "failed", None, 0, seconds, "it ended without a word")
+            score = Score(result["env_steps_to_held"], result["margin"])
+            return Outcome(spec, "finished" if ENDED in result else "stopped", score, result[TIME], seconds)
+
+        self._search.complete(trial.config[_KEY].id, ended)
+
+    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
+        played = (trial.last_result or {}).get(TIME, 0)
+        reason = reason_of(trial.get_error())
+        self._search.complete(
+            trial.config[_KEY].id, lambda spec, seconds: Outcome(spec, "failed", None, played, seconds, reason)
+        )
+
+
+class _Stopper(_NotKept, tune.Stopper):
+    """Ends the experiment when it is interrupted."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
+        return False
+
+    def stop_all(self) -> bool:
+        return self._search.interrupted()
+
+
+class Trainable(FunctionTrainable):
+    """A trial that is given time to write its checkpoint and verdict before its process ends."""
+
+    _name = "trial"
+
+    def _trainable_func(self, config: dict[str, Any]) -> None:
+        last = run_trial(config[_KEY])
+        if last is not None:
+            tune.report({**last, "done": True})
+
+    def cleanup(self) -> None:
+        """Wait for the run's last words, then clean up."""
+        session = get_session()
+        if session.training_started and session.training_thread.is_alive():
+            session.finish(timeout=PATIENCE_S)
+        super().cleanup()
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Why a trial failed, in one line: the last line of what its process said."""
+    lines = [line.strip() for line in str(error or "").splitlines() if line.strip()]
+    return lines[-1] if lines else "it ended without a word"
+
+
+def run_on_tune(search: Search) -> None:
+    """Run a plan's trials until it is finished or interrupted. A Ray session that was started here is ended."""
+    with _quiet_tune(), ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
+        tuner = tune.Tuner(
+            tune.with_resources(Trainable, {"cpu": 1}),
+            tune_config=tune.TuneConfig(
+                search_alg=_Source(search),
+                scheduler=search.scheduler or FIFOScheduler(),
+                num_samples=-1,
+                # A process that has loaded everything plays the next trial, too.
+                reuse_actors=True,
+                trial_dirname_creator=lambda trial: trial.config[_KEY].id,
+            ),
+            run_config=tune.RunConfig(
+                name="search",
+                storage_path=str(Path(scratch).resolve()),
+                stop=_Stopper(search),
+                callbacks=[_Ears(search)],
+                verbose=0,
+            ),
+        )
+        tuner.fit()
+
+
+#: Tune writes tables, TensorBoard events and advice of its own; a search tells everything itself. Ctrl-C is the verb's.
+_TUNE = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_FUNCTION_THREAD_TIMEOUT_S": str(PATIENCE_S),
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+
+
+@contextmanager
+def _quiet_tune() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in _TUNE}
+    os.environ.update(_TUNE)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
