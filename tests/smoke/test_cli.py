@@ -370,7 +370,7 @@ def test_verify_trace_names_a_missing_file_and_leaves_with_1(tmp_path):
 
 def test_verify_trace_goes_on_after_a_bad_file_and_a_real_process_leaves_with_1(changed):
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "verify-trace", changed, OTHER_TRACE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert [line.split(": ")[0] for line in done.stdout.splitlines()] == [str(changed), str(OTHER_TRACE)]
     assert done.stderr == ""
