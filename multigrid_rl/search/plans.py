@@ -5,6 +5,7 @@ A plan that works in rounds is a generator: it yields the trials of a round and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
@@ -62,13 +63,18 @@ class Outcome:
     reason: str | None = None
 
     def as_data(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
+        """As plain data; a margin of minus infinity, of a trial that never reported, is ``None``."""
+        data = asdict(self)
+        if self.score is not None and math.isinf(self.score.margin):
+            data["score"]["margin"] = None
+        return data
 
     @staticmethod
     def from_data(data: dict[str, Any]) -> Outcome:
         """From what :meth:`as_data` made."""
-        score = Score(**data["score"]) if data["score"] else None
+        told = data["score"]
+        margin = -math.inf if told and told["margin"] is None else told and told["margin"]
+        score = Score(told["env_steps_to_held"], margin) if told else None
         return Outcome(**{**data, "spec": Spec(**data["spec"]), "score": score})
 
 

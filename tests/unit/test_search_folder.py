@@ -1,0 +1,239 @@
+"""A search's folder: nothing recorded is lost, nothing is overwritten, and the winner is a recipe."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+import yaml
+from rich.console import Console
+
+from multigrid_rl.cli import searching
+from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.search.folder import Asked, SearchFolder
+from multigrid_rl.search.objective import Score
+from multigrid_rl.search.plans import Outcome, Spec
+from multigrid_rl.search.plots import ticks, write_plots
+from multigrid_rl.search.results import as_csv, as_recipe, found_in, recipe_of, winning_command, write_found
+from multigrid_rl.search.settings import load_settings
+from multigrid_rl.search.space import space_of
+from multigrid_rl.search.transforms import parse_variable
+from multigrid_rl.search.tuning import reason_of
+
+BASE = ["scenario=single-obstacle", "train.num_envs=64", "experiment=none"]
+NAMES = {"train.lr": 0.3, "model": 0.75}
+
+
+@pytest.fixture(scope="module")
+def asked():
+    content = {
+        "train.lr": {"log_uniform": [1e-4, 1e-2], "also": ["train.lr_final"]},
+        "model": {"choice": ["mlp", "gru"]},
+    }
+    return Asked("three-stage", 7, load_settings("three-stage", {}), space_of("small", content, BASE), content)
+
+
+@pytest.fixture
+def folder(tmp_path, asked):
+    return SearchFolder.create(tmp_path / "search", asked)
+
+
+def ended(name: str, lr: float, got: Score | None, stage: str = "broad", **more) -> Outcome:
+    spec = Spec(name, stage, {"train.lr": lr, "model": 0.75}, 7, 1000, **more)
+    return Outcome(spec, "finished" if got else "failed", got, 900, 12.5, None if got else "no more memory")
+
+
+ROWS = [
+    ended("s1-000", 0.1, Score(None, -float("inf"))),
+    ended("s1-001", 0.2, None),
+    ended("s1-002", 0.3, Score(None, -0.25)),
+    *(ended(f"s3-s1-002-seed{n}", 0.3, Score(500 * n, 0.2), "confirm", origin="s1-002") for n in (1, 2, 3)),
+]
+
+
+def test_outcomes_are_read_back_as_they_were_recorded(folder):
+    for row in ROWS:
+        folder.record(row)
+    assert folder.outcomes() == ROWS
+    lines = (folder.path / "outcomes.jsonl").read_text().splitlines()
+    assert all(json.loads(line, parse_constant=pytest.fail) for line in lines)  # JSON for everybody: no Infinity
+    again = SearchFolder.reopen(folder.path)
+    assert again.outcomes() == ROWS
+    assert again.asked == folder.asked
+    assert again.provenance == folder.provenance
+
+
+def test_a_line_that_a_kill_tore_is_cut_off_and_another_damaged_one_is_told(folder):
+    for row in ROWS[:2]:
+        folder.record(row)
+    file = folder.path / "outcomes.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole.splitlines()[0][:40])
+    assert folder.outcomes() == ROWS[:2]
+    folder.record(ROWS[2])
+    assert folder.outcomes() == ROWS[:3]
+    file.write_bytes(b'{"spec": 3}\n' + whole)
+    with pytest.raises(ConfigError, match=r"outcomes.jsonl: line 1: damaged"):
+        folder.outcomes()
+
+
+def test_a_folder_is_made_once_and_searched_in_once_at_a_time(folder, asked):
+    with pytest.raises(ConfigError, match="exists already; allowed is a folder that does not exist, or --resume"):
+        SearchFolder.create(folder.path, asked)
+    with folder.held(), pytest.raises(ConfigError, match="another search is running in it"), folder.held():
+        pass
+    with folder.held():
+        assert (folder.path / "lock").exists()
+
+
+def test_other_folders_cannot_be_resumed(folder, tmp_path):
+    with pytest.raises(ConfigError, match=r"no search.yaml in it; allowed is the folder of a search"):
+        SearchFolder.reopen(tmp_path)
+    text = (folder.path / "search.yaml").read_text()
+    (folder.path / "search.yaml").write_text("seed: 3\n")
+    with pytest.raises(ConfigError, match="keys are seed; allowed is the file that search wrote"):
+        SearchFolder.reopen(folder.path)
+    (folder.path / "search.yaml").write_text(text)
+    (folder.path / "provenance.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"provenance.json: damaged"):
+        SearchFolder.reopen(folder.path)
+
+
+def found(folder, rows=ROWS):
+    for row in rows:
+        folder.record(row)
+    result = found_in(folder, complete=True, seconds=61.5)
+    write_found(folder, result)
+    return result
+
+
+def test_results_hold_every_trial_and_the_winner(folder):
+    found(folder)
+    data = json.loads((folder.path / "results.json").read_text(), parse_constant=pytest.fail)  # no NaN, no Infinity
+    assert [row["id"] for row in data["trials"]] == [row.spec.id for row in ROWS]
+    assert data["trials"][0]["margin"] is None
+    assert data["trials"][1]["reason"] == "no more memory"
+    assert data["winner"]["confirmed"] is True
+    assert data["winner"]["env_steps_to_held"] == 1500  # of its worst seed
+    assert data["winner"]["values"]["model"] == "gru"
+    assert data["complete"] is True
+    assert data["seed"] == 7
+    rows = list(csv.DictReader(io.StringIO(as_csv(folder, ROWS))))
+    assert [row["held"] for row in rows] == ["False"] * 3 + ["True"] * 3
+    assert float(rows[2]["train.lr"]) == data["winner"]["values"]["train.lr"]
+    assert rows[2]["train.lr_final"] == rows[2]["train.lr"]
+
+
+def test_the_winner_is_a_recipe_that_composes_to_its_configuration(folder):
+    result = found(folder)
+    text = (folder.path / "winner.yaml").read_text()
+    assert text == as_recipe(folder, result)
+    assert text.startswith("# @package _global_\n# Held all gates on 3 of 3 seeds")
+    recipe = yaml.safe_load(text)
+    assert recipe["defaults"] == [{"override /scenario": "single-obstacle"}, {"override /model": "gru"}]
+    config = compose(folder.asked.space.overrides(result.winner.point))
+    assert recipe["train"] == {"num_envs": 64, "lr": config.train.lr, "lr_final": config.train.lr}
+    assert winning_command(folder, result.winner) in text
+
+
+def test_overrides_become_a_tree():
+    overrides = [
+        "scenario=1v1",
+        "train.lr=1e-05",
+        "train.bonus={all: {key_pickup: 1.0}}",
+        "model.hidden=[64]",
+        "train.lr=0.5",
+    ]
+    assert recipe_of([*overrides, "train.shaping=null", "experiment=none"]) == {
+        "defaults": [{"override /scenario": "1v1"}],
+        "train": {"lr": 0.5, "bonus": {"all": {"key_pickup": 1.0}}, "shaping": None},
+        "model": {"hidden": [64]},
+    }
+
+
+def test_a_search_without_winner_has_no_recipe(folder):
+    result = found(folder, [ROWS[1]])
+    assert result.winner is None
+    assert not (folder.path / "winner.yaml").exists()
+    assert write_plots(folder, result) == []
+    with pytest.raises(ValueError, match="no recipe"):
+        as_recipe(folder, result)
+    lines = searching.closing(folder, result, [])
+    assert "failed:   s1-001: no more memory" in lines
+    assert any("importance needs 20" in line for line in lines)
+
+
+def test_pictures_are_drawn(folder):
+    many = [ended(f"s1-{k:03d}", k / 40, Score(100 + k, 0.1) if k > 20 else Score(None, -k)) for k in range(40)]
+    result = found(folder, many)
+    assert [path.name for path in write_plots(folder, result)] == ["parallel.png", "importance.png"]
+    for name in ("parallel.png", "importance.png"):
+        assert (folder.path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_axes_are_labelled_in_the_variable_s_own_units():
+    lr = parse_variable("train.lr", {"log_uniform": [1e-4, 1e-2]})
+    assert [value for _, value in ticks(lr)] == pytest.approx([1e-4, 3.16228e-4, 1e-3, 3.16228e-3, 1e-2])
+    assert ticks(parse_variable("train.minibatch_size", {"power_of_two": [8, 9]})) == [(0.25, 256), (0.75, 512)]
+
+
+def test_the_table_shows_the_best_first(folder):
+    result = found(folder)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(searching.table(folder, result))
+    text = console.export_text()
+    assert text.index("s3-s1-002-seed1") < text.index("s3-s1-002-seed3") < text.index("s1-002 ") < text.index("s1-000")
+    assert "1,500" in text
+
+
+def test_an_outcome_is_one_line(folder):
+    lines = [searching.outcome_line(folder, row) for row in ROWS]
+    assert "FAILED after 12 s: no more memory" in lines[1]
+    assert "not held, margin    -0.250" in lines[2]
+    assert "HELD at       500 steps" in lines[3]
+    assert "(stopped)" in searching.outcome_line(folder, replace(ROWS[2], status="stopped"))
+    assert not any("\n" in line for line in lines)
+
+
+def test_why_a_trial_failed_is_its_last_line():
+    assert reason_of(ValueError("ray::f()\n  File x\n\nConfigError: train.lr=0: allowed is more\n")) == (
+        "ConfigError: train.lr=0: allowed is more"
+    )
+    assert reason_of(None) == "it ended without a word"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["scenario"], "scenario: not an override; allowed is key=value, for example search=asha"),
+        (["seed=-1"], "seed=-1: allowed is a whole number from 0"),
+        (["seed=2147483647"], "seed=2147483647: allowed is a whole number"),
+        (["train.until=9"], "train.until=9: a search sets it itself"),
+        (["run_dir=x"], "run_dir=x: a search sets it itself"),
+        (["cluster.num_env_runners=2"], "a search sets it itself"),
+    ],
+)
+def test_a_mistake_in_the_overrides_is_one_line(given, message):
+    with pytest.raises(ConfigError) as caught:
+        searching.sorted_out(given)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_overrides_are_sorted_out():
+    given = ["scenario=1v1", "search=asha", "search.trials=9", "seed=4", "train.clip=0.3"]
+    assert searching.sorted_out(given) == (
+        "asha",
+        {"trials": "9"},
+        4,
+        ["scenario=1v1", "train.clip=0.3", "experiment=none"],
+    )
+    assert searching.sorted_out(["experiment=1v1"]) == ("three-stage", {}, 0, ["experiment=1v1"])
+
+
+def test_a_scenario_without_gates_is_refused():
+    with pytest.raises(ConfigError, match="it has no gates to search for"):
+        searching.check_gates(compose(["scenario=single"]))
