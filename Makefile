@@ -14,11 +14,13 @@ endef
 SCENARIO ?= 1v1
 ARGS ?=
 SEEDS ?= 0 1 2
+SEARCH ?= three-stage
 WHO ?= $(error WHO is empty; allowed is a player or a run: make evaluate WHO=blue-master)
 FOLDER ?= $(error FOLDER is empty; allowed is a folder of entries: make cup FOLDER=submissions)
+TORCH ?= cpu
 RUN ?= $(error RUN is empty; allowed is the folder of a run or a cup: make report RUN=runs/mine)
 
-.PHONY: help setup train evaluate cup report test check bench-setup bench bench-world bench-growth explain results prove-multigrid players clean
+.PHONY: help setup train search evaluate cup report test check bench-setup bench bench-world bench-growth explain results prove-multigrid players doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -34,6 +36,9 @@ $(READY): pyproject.toml constraints.txt
 
 train: $(READY)  ## make train SCENARIO=1v1 [ARGS="seed=3 train.lr=3e-4 --until 2e6"]
 	$(BIN)/multigrid-rl train scenario=$(SCENARIO) $(ARGS)
+
+search: $(READY)  ## make search SCENARIO=1v1 SEARCH=three-stage [ARGS="search.broad.trials=80 seed=1"]: values that hold the gates
+	$(BIN)/multigrid-rl search scenario=$(SCENARIO) search=$(SEARCH) $(ARGS)
 
 evaluate: $(READY)  ## make evaluate WHO=runs/mine [ARGS="--episodes 10000 --opponent blue-master"]
 	$(BIN)/multigrid-rl evaluate $(WHO) $(ARGS)
@@ -82,6 +87,15 @@ results: $(READY)  ## every recipe over seeds, hours; one of them: make results 
 
 prove-multigrid: $(READY)  ## make prove-multigrid SEEDS="0 1 2": environments of the multigrid package, trained and random
 	$(BIN)/python -m benchmarks.multigrid --seeds $(SEEDS)
+
+doctor: $(READY)  ## what is wrong with this machine or cluster, and what to change; ARGS="--address auto"
+	$(BIN)/multigrid-rl doctor $(ARGS)
+
+image:  ## container image multigrid-rl:cpu, or with GPUs: make image TORCH=gpu
+	docker build --file docker/Dockerfile --build-arg TORCH=$(TORCH) --tag multigrid-rl:$(TORCH) .
+
+cluster-up: image  ## a head and two workers in containers of this machine (docs/cluster.md)
+	TORCH=$(TORCH) docker compose --file docker/compose.yaml up --detach --wait
 
 clean:  ## remove the virtual environment and caches, never runs or checkpoints
 	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

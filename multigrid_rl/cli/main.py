@@ -9,15 +9,15 @@ from typing import Annotated
 import typer
 from typer.models import CommandInfo
 
-from multigrid_rl.cli import bundles, judging, reports, searching, shows
+from multigrid_rl.cli import bundles, doctor, judging, reports, searching, shows
 from multigrid_rl.cli.app import app, fail, one_line_errors, one_thread
 
 #: Verbs of other modules: importing them puts them on the application.
-VERBS = (bundles, judging, reports, searching, shows)
+VERBS = (bundles, doctor, judging, reports, searching, shows)
 #: The order of the help: what one does first comes first.
 ORDER = (
     *("train", "search", "explain", "overlay", "evaluate", "report", "video", "play", "compare"),
-    *("export", "inspect", "grade", "cup", "players", "freeze", "rate", "reference", "verify-trace"),
+    *("export", "inspect", "grade", "cup", "players", "freeze", "rate", "reference", "verify-trace", "doctor"),
 )
 
 

@@ -1,0 +1,156 @@
+"""What ``multigrid-rl doctor`` looks at: the machine, whether Ray starts on it, and a cluster by its address."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from multigrid_rl.config import ConfigError
+from multigrid_rl.rllib import machine
+from multigrid_rl.rllib.machine import Finding
+
+#: Seconds that Ray has to start and to run a task; on a busy machine it takes ten.
+PATIENCE_S = 90.0
+#: Seconds until a host that does not answer counts as unreachable.
+CONNECT_S = 5.0
+_ADDRESS = re.compile(r"auto|(ray://)?(?P<host>\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
+
+
+def examine(folder: Path, address: str | None = None, patience_s: float = PATIENCE_S) -> Iterator[Finding]:
+    """Check everything, one finding after the other.
+
+    Args:
+        folder: where runs will be written.
+        address: Ray cluster to look at, too: auto, host:port or ray://host:port.
+        patience_s: seconds that Ray has for a task.
+
+    Raises:
+        ConfigError: the address is none.
+    """
+    checked = None if address is None else checked_address(address)
+    yield machine.check_python()
+    yield from machine.check_packages()
+    yield machine.check_cpus()
+    yield machine.check_threads()
+    yield machine.check_torch()
+    yield machine.check_gpu()
+    yield machine.check_kernels()
+    yield machine.check_shm()
+    yield machine.check_disk(folder)
+    yield machine.check_open_files()
+    yield from machine.check_opponents()
+    yield check_ray(patience_s)
+    if checked is not None:
+        yield from check_cluster(checked, folder, patience_s)
+
+
+def checked_address(address: str) -> str:
+    """The address, if it is one. Raises :class:`ConfigError`."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None or (found["port"] and not 1 <= int(found["port"]) <= 65535):
+        raise ConfigError(f"address={address}: allowed is auto, host:port or ray://host:port")
+    return address
+
+
+def check_ray(patience_s: float = PATIENCE_S) -> Finding:
+    """Whether Ray starts on this machine and runs a task within ``patience_s`` seconds."""
+    told = _apart(["local"], patience_s)
+    if "error" in told:
+        change = "look into the newest session_*/logs of Ray's temporary folder; RAY_TMPDIR names another one"
+        return Finding("ray", "problem", f"no local session: {told['error']}", change)
+    return Finding("ray", "ok", f"{told['version']} starts here and runs a task")
+
+
+def check_cluster(address: str, folder: Path, patience_s: float = PATIENCE_S) -> list[Finding]:
+    """Whether the cluster at ``address`` is reached, and whether its nodes can take part in runs in ``folder``."""
+    change = (
+        "ray start --head on one machine, ray start --address=HOST:PORT on the others; then HOST:PORT, or auto there"
+    )
+    unreachable = _unreachable(address)
+    if unreachable:
+        return [Finding("cluster", "problem", f"{address}: {unreachable}", change)]
+    told = _apart(["cluster", address, str(folder)], patience_s)
+    if "error" in told:
+        return [Finding("cluster", "problem", f"{address}: {told['error']}", change)]
+    if "refused" in told:
+        return [Finding("cluster", "problem", told["refused"], "make it like the driver's machine, or take it out")]
+    return [Finding("cluster", "ok", " ".join(line.split())) for line in told["lines"]]
+
+
+def _unreachable(address: str) -> str:
+    """Why nothing listens there, within seconds: Ray itself would try for minutes."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None or found["port"] is None:
+        return ""  # auto: Ray knows where
+    try:
+        socket.create_connection((found["host"].strip("[]"), int(found["port"])), timeout=CONNECT_S).close()
+    except OSError as error:
+        return f"nothing answers there: {error.strerror or error}"
+    return ""
+
+
+def _apart(arguments: list[str], patience_s: float) -> dict[str, Any]:
+    """What this module says in a process of its own: one that hangs or dies takes nobody along."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=patience_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return {"error": f"no answer within {patience_s:g} s"}
+    try:
+        told: dict[str, Any] = json.loads(output.splitlines()[-1])
+    except (IndexError, ValueError):
+        said = [line.strip() for line in errors.splitlines() if line.strip()]
+        return {"error": said[-1] if said else f"the process ended with status {process.returncode}"}
+    return told
+
+
+def run_task() -> dict[str, Any]:
+    """Start a local session of one CPU, run a task on it, and say which Ray it was."""
+    import ray  # noqa: PLC0415
+
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:
+        answer: str = ray.get(ray.remote(lambda: ray.__version__).remote())
+    finally:
+        ray.shutdown()
+    return {"version": answer}
+
+
+def ask_cluster(address: str, folder: Path) -> dict[str, Any]:
+    """Connect to a cluster and let all of its nodes be looked at: the lines of its preflight, or why it was refused."""
+    import ray  # noqa: PLC0415
+
+    from multigrid_rl.rllib.cluster import ClusterError, preflight  # noqa: PLC0415
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        return {"error": next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))}
+    try:
+        return {"lines": preflight(folder, {})}
+    except ClusterError as error:
+        return {"refused": str(error)}
+    finally:
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    _what, *_rest = sys.argv[1:]
+    _told = run_task() if _what == "local" else ask_cluster(_rest[0], Path(_rest[1]))
+    sys.stdout.write(json.dumps(_told) + "\n")

@@ -1,0 +1,275 @@
+"""What a machine must have for training, checked one thing at a time; nothing here starts Ray.
+
+Each check takes what it looks at as arguments whose defaults are this machine's, and returns findings: what was found,
+whether it is good, and what to change.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from multigrid_rl.config import available_cpus, data_root
+from multigrid_rl.players.cards import PlayerError, read_card, read_network
+from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+
+Level = Literal["ok", "warning", "problem"]
+DISTRIBUTION = "multigrid-rl"
+_MIB = 2**20
+#: Ray puts batches and weights into shared memory; a container has 64 MiB of it unless somebody asks for more.
+SHM_BYTES = 512 * _MIB
+#: A run writes some MiB, Ray's session and its logs some hundred.
+DISK_BYTES, DISK_LEAST = 2048 * _MIB, 256 * _MIB
+OPEN_FILES = 4096
+#: A second thread that makes matrix products slower than this share of one thread's speed does harm.
+_THREADS_PAY = 0.8
+
+
+class Finding(NamedTuple):
+    """What one check found."""
+
+    check: str
+    level: Level
+    found: str
+    change: str = ""  # what to do about it; empty if all is well
+
+
+def check_python(found: str | None = None) -> Finding:
+    """Whether this Python is one that the package allows; ``found`` is its version."""
+    found = found or platform.python_version()
+    allowed = metadata(DISTRIBUTION)["Requires-Python"]
+    if SpecifierSet(allowed).contains(found, prereleases=True):
+        return Finding("python", "ok", f"{found} (allowed is {allowed})")
+    return Finding("python", "problem", found, f"install Python {allowed}")
+
+
+def check_packages(needed: Iterable[str] | None = None, constraints: Path | None = None) -> list[Finding]:
+    """Whether all packages are there in allowed versions, and in those that were tested.
+
+    Args:
+        needed: requirements as in ``pyproject.toml``; by default those of the installed package.
+        constraints: file of exact versions; by default the one that is shipped.
+    """
+    pins = tested_versions(data_root() / "constraints.txt" if constraints is None else constraints)
+    findings, others, count = [], [], 0
+    for requirement in map(Requirement, requires(DISTRIBUTION) or () if needed is None else needed):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        count += 1
+        name, allowed = requirement.name, str(requirement.specifier) or "any version"
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            findings.append(Finding("packages", "problem", f"{name} is missing", f"pip install '{requirement}'"))
+            continue
+        if not requirement.specifier.contains(found, prereleases=True):
+            findings.append(
+                Finding("packages", "problem", f"{name} {found} (allowed is {allowed})", f"pip install '{requirement}'")
+            )
+        elif (pin := pins.get(canonicalize_name(name), found)).partition("+")[0] != found.partition("+")[0]:
+            others.append(f"{name} {found} (tested is {pin})")
+    if others:
+        change = "pip install --constraint constraints.txt -e . puts the tested versions there"
+        findings.append(Finding("packages", "warning", ", ".join(others), change))
+    return findings or [Finding("packages", "ok", f"all {count} are there, in the versions that were tested")]
+
+
+def tested_versions(constraints: Path) -> dict[str, str]:
+    """Exact versions that hold for this Python, by a package's canonical name; none if there is no such file."""
+    try:
+        text = constraints.read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    pins = [Requirement(line) for line in lines if line]
+    holding = [pin for pin in pins if pin.marker is None or pin.marker.evaluate()]
+    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in holding}
+
+
+def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """CPUs that a container's quota allows, by either version of control groups; ``None`` without a quota."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota, period = ((root / "cpu" / f"cpu.cfs_{part}_us").read_text() for part in ("quota", "period"))
+        except OSError:
+            return None
+    if not quota.strip().isdigit() or int(period) <= 0:  # "max", or -1
+        return None
+    return int(quota) / int(period)
+
+
+def check_cpus(cpus: int | None = None, quota: float | None = None) -> Finding:
+    """Whether the CPUs that programs see are those that they get: the container's ``quota``."""
+    cpus = available_cpus() if cpus is None else cpus
+    quota = cpu_quota() if quota is None else quota
+    if quota is None or quota >= cpus:
+        return Finding("cpus", "ok", f"{cpus} for this process")
+    whole = max(1, int(quota))
+    return Finding(
+        "cpus",
+        "warning",
+        f"{cpus} seen, but this container gets the time of {quota:g}",
+        f"give it whole cores (--cpuset-cpus), or set train.torch_threads={whole} and at most "
+        f"cluster.num_env_runners={whole}",
+    )
+
+
+def check_threads(environment: Mapping[str, str] | None = None, cpus: int | None = None) -> Finding:
+    """Whether ``OMP_NUM_THREADS`` asks for more threads than there are CPUs."""
+    cpus = available_cpus() if cpus is None else cpus
+    asked = (os.environ if environment is None else environment).get("OMP_NUM_THREADS")
+    if asked is None:
+        return Finding("threads", "ok", f"OMP_NUM_THREADS is not set; torch would use {torch.get_num_threads()}")
+    if not asked.isdigit() or int(asked) < 1:
+        change = f"unset OMP_NUM_THREADS, or set it to 1 to {cpus}"
+        return Finding("threads", "problem", f"OMP_NUM_THREADS={asked} is no number of threads", change)
+    if int(asked) > cpus:
+        change = f"set it to at most {cpus}: more threads than CPUs wait for each other"
+        return Finding("threads", "warning", f"OMP_NUM_THREADS={asked} on {cpus} CPU(s)", change)
+    return Finding("threads", "ok", f"OMP_NUM_THREADS={asked} on {cpus} CPU(s)")
+
+
+def products_per_second(threads: int, seconds: float = 0.15) -> float:
+    """Products of two 384 x 384 matrices a second with so many torch threads; their number is put back afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        left, right = torch.ones(384, 384), torch.ones(384, 384)
+        left @ right  # the first one starts the threads
+        done, begun = 0, time.perf_counter()
+        while time.perf_counter() - begun < seconds:
+            left @ right
+            done += 1
+        return done / (time.perf_counter() - begun)
+    finally:
+        torch.set_num_threads(before)
+
+
+def check_torch(speeds: tuple[float, float] | None = None, cpus: int | None = None) -> Finding:
+    """Whether torch computes, and whether its threads get the cores that they are made for.
+
+    Args:
+        speeds: matrix products a second with one thread and with ``cpus`` threads; measured by default.
+        cpus: for this process.
+    """
+    cpus = available_cpus() if cpus is None else cpus
+    one, many = speeds or (products_per_second(1), products_per_second(cpus))
+    told = f"{one:,.0f} matrix products a second with 1 thread, {many:,.0f} with {cpus}"
+    if cpus > 1 and many < _THREADS_PAY * one:
+        change = "the cores are busy or fewer than they seem: set train.torch_threads=1, or end what else runs"
+        return Finding("torch", "warning", told, change)
+    return Finding("torch", "ok", told)
+
+
+def check_kernels(folder: Path | None = None) -> Finding:
+    """Whether compiled kernels can be kept: without a folder for them every start takes half a minute.
+
+    Args:
+        folder: where numba puts them; by default what it chose for this package.
+    """
+    change = "set NUMBA_CACHE_DIR to a folder that can be written"
+    try:
+        folder = kernel_folder() if folder is None else folder
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except (OSError, RuntimeError) as error:  # numba's own word for "no folder" is a RuntimeError
+        return Finding("kernels", "problem", f"compiled kernels cannot be kept: {error}", change)
+    return Finding("kernels", "ok", f"kept in {folder}")
+
+
+def kernel_folder() -> Path:
+    """Folder of the compiled kernels of the game. Raises ``RuntimeError`` if numba finds none that can be written."""
+    from multigrid_rl.world import kernels  # noqa: PLC0415  # importing it is what fails
+
+    cached: Any = next(value for value in vars(kernels).values() if hasattr(value, "_cache"))
+    return Path(cached._cache.cache_path)
+
+
+def check_shm(folder: Path = Path("/dev/shm"), enough: int = SHM_BYTES) -> Finding:
+    """Whether shared memory holds Ray's object store; ``enough`` in bytes."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return Finding("shm", "ok", f"{folder} is not there: Ray uses its temporary folder")
+    told = f"{folder} has {free / _MIB:,.0f} MiB free"
+    if free >= enough:
+        return Finding("shm", "ok", told)
+    change = (
+        "give the container more: docker run --shm-size=2g, shm_size: 2gb in compose, an emptyDir with medium: Memory "
+        "in Kubernetes; without it Ray keeps objects on disk"
+    )
+    return Finding("shm", "warning", f"{told}, Ray wants {enough / _MIB:,.0f}", change)
+
+
+def check_disk(folder: Path, enough: int = DISK_BYTES, least: int = DISK_LEAST) -> Finding:
+    """Whether runs and Ray's session fit on the disk of ``folder``; ``enough`` and ``least`` in bytes."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Finding("disk", "problem", f"{folder}: {error.strerror}", "start where runs can be written")
+    told = f"{free / _MIB:,.0f} MiB free in {folder}"
+    if free >= enough:
+        return Finding("disk", "ok", told)
+    change = f"make room: {enough / _MIB:,.0f} MiB are enough, a run with less than {least / _MIB:,.0f} will break off"
+    return Finding("disk", "warning" if free >= least else "problem", told, change)
+
+
+def check_open_files(limit: int | None = None, enough: int = OPEN_FILES) -> Finding:
+    """Whether a process may open as many files and sockets as Ray's do; ``limit`` is this shell's."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
+    if soft >= enough or soft == resource.RLIM_INFINITY:
+        return Finding("files", "ok", f"{soft} may be open at a time")
+    return Finding("files", "warning", f"{soft} may be open at a time", "ulimit -n 65536 before starting Ray")
+
+
+def check_opponents(root: Path | None = None) -> list[Finding]:
+    """Whether every frozen player of the folder ``root`` is the one that its card and the catalogue name."""
+    root = data_root() / "checkpoints" if root is None else root
+    findings, names = [], []
+    try:
+        catalogue = Catalogue(root)
+        names = [name for name in catalogue.names() if name not in BUILT_IN]
+    except PlayerError as error:
+        findings.append(Finding("opponents", "problem", str(error), f"restore {root}"))
+    for name in names:
+        try:
+            card = read_card(catalogue.folder(name))
+            read_network(catalogue.folder(name), card)
+            listed = catalogue.entries[name].get("sha256", card.sha256)
+            if listed != card.sha256:
+                raise PlayerError(
+                    f"{name}: the catalogue lists sha256 {listed[:16]}..., its card {card.sha256[:16]}..."
+                )
+        except PlayerError as error:
+            findings.append(Finding("opponents", "problem", str(error), f"restore {root / name}"))
+    if names or findings:
+        return findings or [Finding("opponents", "ok", f"{len(names)} frozen players, hashes as in the catalogue")]
+    return [Finding("opponents", "warning", f"{root} holds no frozen player", "restore it, or name another folder")]
+
+
+def check_gpu(names: list[str] | None = None, devices: Path = Path("/dev")) -> Finding:
+    """Which GPUs torch sees; ``names`` of them, and where the system's devices are."""
+    if names is None:
+        names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    if names:
+        return Finding("gpu", "ok", f"{', '.join(names)}; learners use it with cluster.gpus_per_learner=1")
+    if any(devices.glob("nvidia[0-9]")):
+        change = "install torch's build for CUDA, and start containers with --gpus all"
+        return Finding("gpu", "warning", f"the system has one, torch {torch.__version__} sees none", change)
+    return Finding("gpu", "ok", "none; the recipes are made for CPUs")
