@@ -65,7 +65,11 @@ class Space:
 
     def values(self, point: Point) -> dict[str, Value]:
         """What every key is at ``point``, after the rules that tie keys together."""
-        return fitted({key: v.value(point[v.key]) for v in self.variables for key in v.keys}, self.config)
+        chosen = {key: v.value(point[v.key]) for v in self.variables for key in v.keys}
+        if any(override.startswith("model.hidden=") for override in self.base):
+            # A network with memory has one hidden layer: of those that the user asked for, it gets the last.
+            chosen.setdefault("model.hidden", list(self.config.model.hidden))
+        return fitted(chosen, self.config)
 
     def overrides(self, point: Point) -> list[str]:
         """The overrides of ``train`` at ``point``."""
