@@ -37,6 +37,7 @@ __all__ = [
     "default_run_dir",
     "experiment_names",
     "load_scenario",
+    "resumed",
     "scenario_id",
     "scenario_names",
     "to_yaml",
@@ -45,7 +46,11 @@ __all__ = [
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
 #: The scenario that stands for every environment of the multigrid package.
 MULTIGRID = "multigrid"
-_TEXT_KEYS = ("run_dir", "checkpoints")
+_TEXT_KEYS = ("run_dir", "checkpoints", "cluster.address")
+#: What may change when a run goes on, beside the cluster.
+RESUMABLE = (
+    "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
+)  # fmt: skip
 _SEATS = "scenario.seats."
 _BONUS = "train.bonus"
 
@@ -122,6 +127,8 @@ def _with_scenario_id(overrides: list[str]) -> list[str]:
 def _spelt_out(key: str, value: str, given: dict[str, str]) -> list[str]:
     if key == "scenario":
         return [f"scenario={scenario_id(value)}", *_scheme_of_alias(value, given)]
+    if key == "address":
+        return [f"cluster.address={value}"]
     if key == "env_id":
         return [f"scenario.env_id={value}", *([] if "scenario" in given else [f"scenario={MULTIGRID}"])]
     if key == "experiment" and value in ("none", "null"):
@@ -198,8 +205,65 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
         if key.startswith(_SEATS):
             values["scenario"]["seats"][key.removeprefix(_SEATS)] = _players(key, value)
         else:
-            values[key] = None if value == "null" else value
+            part, _, name = key.rpartition(".")
+            (values[part] if part else values)[name] = None if value == "null" else value
+    values["curriculum"] = [_stage(stage, values["scenario"]) for stage in values["curriculum"] or []]
     return values
+
+
+def _stage(stage: Any, own: dict[str, Any]) -> Any:
+    """A stage of a curriculum with its whole scenario: the one that it names, or else the run's own; seats change."""
+    if not isinstance(stage, dict) or not isinstance(stage.get("seats", {}), dict):
+        raise ConfigError(
+            f"curriculum={stage}: allowed is a list of stages {{scenario: 1v1, seats: {{...}}, steps: N}}"
+        )
+    name = stage.get("scenario")
+    stem = own["name"] if name is None else scenario_id(str(name))
+    whole = own if name is None else {**_read_yaml("scenario", stem), "name": stem}
+    seats = {**(whole.get("seats") or {}), **stage.get("seats", {})}
+    rest = {key: value for key, value in stage.items() if key != "seats"}
+    return {**rest, "scenario": {**whole, "seats": seats}}
+
+
+def resumed(run: Path, overrides: list[str]) -> RunConfig:
+    """The configuration of a run that goes on: its own, but for budget, checkpoints and where it is computed.
+
+    Raises:
+        ConfigError: no run folder, or an override of what a run keeps.
+    """
+    file = run / "config.yaml"
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--resume {run}: {' '.join(str(error).split())}; allowed is a run folder") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"--resume {run}: config.yaml holds no configuration; allowed is a run folder")
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        key = "cluster.address" if key == "address" else key
+        part, _, name = key.partition(".")
+        if not equals or (key not in RESUMABLE and part != "cluster"):
+            allowed = f"{', '.join(RESUMABLE)}, cluster and cluster.*; everything else makes a new run"
+            raise ConfigError(f"{override}: a run that goes on keeps its values; allowed is {allowed}")
+        _check_choice(key, value)
+        if key == "cluster":
+            values["cluster"] = _read_yaml("cluster", value)
+            continue
+        known = _read_yaml(part, {"train": "ppo", "cluster": "local"}[part])
+        _check_key(override if part != "cluster" else f"{key}={value}", {part: known})
+        values.setdefault(part, {})[name] = value if key in _TEXT_KEYS and value != "null" else _number(value)
+    return _validated(RunConfig, values)
+
+
+def _number(text: str) -> Any:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return yaml.safe_load(text)
 
 
 def _players(key: str, value: str) -> str | dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -95,6 +96,16 @@ class GateState:
         """Environment steps for which the gate has been met without a break."""
         return 0 if self.streak_from is None else now - self.streak_from
 
+    def margin(self) -> float:
+        """How far the window's mean is on the right side of the bound, in units of the bound; NaN without reports.
+
+        A bound of 0 counts as 1. What is not a number anywhere in the window makes the margin so.
+        """
+        values = [value for _, value in self.recent]
+        if not values:
+            return math.nan
+        return self.gate.margin(sum(values) / len(values)) / (abs(self.gate.bound) or 1.0)
+
     def row(self) -> dict[str, Any]:
         """The gate's part of a verdict."""
         values = [value for _, value in self.recent]
@@ -112,6 +123,11 @@ class GateState:
             "first_reached": asdict(self.first_reached) if self.first_reached else None,
             "first_held": asdict(self.first_held) if self.first_held else None,
         }
+
+
+#: What a gate remembers, and what a keeper remembers beside its gates.
+_HISTORY = ("value", "streak_from", "first_reached", "first_held", "held", "recent")
+_MOMENTS = ("first_report", "first_reached", "first_held", "last")
 
 
 class GateKeeper:
@@ -155,6 +171,27 @@ class GateKeeper:
     def held(self) -> bool:
         """Whether there are gates and all of them are held at the last report."""
         return bool(self.states) and all(state.held for state in self.states)
+
+    def margin(self) -> float:
+        """The smallest margin of all gates: positive where every window's mean is met; NaN without gates or reports."""
+        margins = [state.margin() for state in self.states]
+        return math.nan if not margins or any(map(math.isnan, margins)) else min(margins)
+
+    def get_state(self) -> dict[str, Any]:
+        """Histories of all gates, for :meth:`set_state` of a keeper with the same gates."""
+        rows = [{"gate": str(s.gate), **{name: deepcopy(getattr(s, name)) for name in _HISTORY}} for s in self.states]
+        return {"gates": rows, **{name: getattr(self, name) for name in _MOMENTS}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with these histories. Raises ``ValueError`` for those of other gates."""
+        theirs, mine = [row["gate"] for row in state["gates"]], [str(s.gate) for s in self.states]
+        if theirs != mine:
+            raise ValueError(f"history of the gates {', '.join(theirs)}; allowed is that of {', '.join(mine)}")
+        for mine_now, row in zip(self.states, state["gates"], strict=True):
+            for name in _HISTORY:
+                setattr(mine_now, name, deepcopy(row[name]))
+        for name in _MOMENTS:
+            setattr(self, name, state[name])
 
     def steps_to_hold(self) -> int | None:
         """Environment steps until everything could be held if it stays met; ``None`` without gates or reports."""

@@ -167,6 +167,7 @@ class TrainConfig(_Part):
     shaping: str | None = None
     bonus: dict[str, dict[str, float]] = {}
     checkpoint_every: int = Field(ge=1)
+    keep_checkpoints: int = Field(default=3, ge=1)
 
     @field_validator("until", "entropy_decay", "checkpoint_every", mode="before")
     @classmethod
@@ -200,9 +201,55 @@ class ModelConfig(_Part):
 
 
 class ClusterConfig(_Part):
-    """Where games are played."""
+    """Where games are played and gradients computed. What each key means stands in ``configs/cluster/``."""
 
-    num_env_runners: int = Field(ge=0)
+    address: str | None = None
+    num_env_runners: int | Literal["all"] = 0
+    num_learners: int = Field(default=0, ge=0, le=64)
+    gpus_per_learner: float = Field(default=0, ge=0, le=1)
+    sample_timeout_s: float = Field(default=120, gt=0)
+    losses_in_a_row: int = Field(default=5, ge=1)
+
+    @field_validator("num_env_runners", mode="plain")
+    @classmethod
+    def _some(cls, value: Any) -> Any:
+        if value == "all" or (type(value) is int and value >= 0):
+            return value
+        raise ValueError("allowed is a valid integer greater than or equal to 0, or all with a cluster.address")
+
+    @property
+    def runners(self) -> int:
+        """Remote env runners, a number. Raises :class:`ConfigError` while it still says ``all``."""
+        if isinstance(self.num_env_runners, str):
+            raise ConfigError(
+                "cluster.num_env_runners=all: allowed is a number where no cluster was asked yet how many CPUs it has"
+            )
+        return self.num_env_runners
+
+
+class StageConfig(_Part):
+    """A stage of a curriculum, before the run's own scenario: its game and what ends it."""
+
+    scenario: ScenarioConfig
+    steps: int | None = Field(default=None, ge=1)
+    held: bool = False
+
+    @model_validator(mode="after")
+    def _ends(self) -> StageConfig:
+        if self.steps is None and not self.held:
+            raise ValueError(
+                f"stage on {self.scenario.name}: allowed is steps: N, held: true, or both: what comes first"
+            )
+        if self.held and not self.scenario.gates:
+            raise ValueError(
+                f"stage on {self.scenario.name}: held: true; allowed is steps: N, this scenario has no gates"
+            )
+        return self
+
+    @field_validator("steps", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class RunConfig(_Part):
@@ -212,6 +259,7 @@ class RunConfig(_Part):
     train: TrainConfig
     model: ModelConfig
     cluster: ClusterConfig
+    curriculum: tuple[StageConfig, ...] = ()
     scheme: Literal["dtde", "ctde", "ctce"]
     shared: bool
     experiment: str | None = None
@@ -221,14 +269,12 @@ class RunConfig(_Part):
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
-        train, runners = self.train, self.cluster.num_env_runners
+        train = self.train
         _require(bool(self.scenario.learning), "scenario.seats", dict(self.scenario.seats), "at least one seat: learn")
         self._check_scheme()
         self._check_runner()
-        cpus = available_cpus()
-        _require(runners <= cpus, "cluster.num_env_runners", runners, f"0 to {cpus}, the CPUs of this machine")
-        shares = max(runners, 1)
-        _require(train.num_envs % shares == 0, "train.num_envs", train.num_envs, f"a multiple of {shares} env runners")
+        self._check_cluster()
+        self._check_curriculum()
         _require(
             train.minibatch_size <= train.batch_size,
             "train.minibatch_size",
@@ -265,9 +311,39 @@ class RunConfig(_Part):
             several = any(learning.count(team) > 1 for team in learning)
             _require(several, "shared", self.shared, f"false: no team of {scenario.name} has two agents that learn")
 
+    def _check_cluster(self) -> None:
+        train, cluster = self.train, self.cluster
+        asked = cluster.num_env_runners
+        if isinstance(asked, str):
+            _require(cluster.address is not None, "cluster.num_env_runners", asked, "a number without cluster.address")
+        else:
+            cpus = available_cpus()
+            here = asked <= cpus or cluster.address is not None
+            _require(here, "cluster.num_env_runners", asked, f"0 to {cpus}, the CPUs of this machine")
+            shares = max(asked, 1)
+            allowed = f"a multiple of {shares} env runners"
+            _require(train.num_envs % shares == 0, "train.num_envs", train.num_envs, allowed)
+        learners = max(cluster.num_learners, 1)
+        rows = train.minibatch_size // train.num_steps if self.model.recurrent else train.minibatch_size
+        allowed = f"what {learners} learners can share: each computes an equal part of every minibatch"
+        _require(rows % learners == 0, "train.minibatch_size", train.minibatch_size, allowed)
+
+    def _check_curriculum(self) -> None:
+        mine = self.scenario
+        for k, stage in enumerate(self.curriculum):
+            key, theirs = f"curriculum.{k}.scenario", stage.scenario
+            _require(mine.game is not None, key, theirs.name, f"no curriculum: scenario={mine.name} is no game of ours")
+            _require(theirs.game is not None, key, theirs.name, "a scenario of the red/blue-door game")
+            same = theirs.learning == mine.learning
+            listed = ", ".join(mine.learning)
+            _require(same, key, theirs.name, f"a scenario in which {listed} learn, as in {mine.name}")
+
     def _check_runner(self) -> None:
         if self.train.runner == "stock":
             memory, runner = self.model.recurrent, self.train.runner
+            _require(not self.curriculum, "train.runner", runner, "batched with a curriculum")
+            plain = self.cluster.num_learners == 0 and self.cluster.address is None
+            _require(plain, "train.runner", runner, "batched on a cluster or with remote learners")
             _require(not memory, "train.runner", runner, f"batched with model={self.model.name}: it has memory")
             _require(self.scheme != "ctde", "train.runner", runner, "batched with scheme=ctde: its critics are central")
 

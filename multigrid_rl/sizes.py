@@ -29,7 +29,7 @@ class Sizes:
     @property
     def samplers(self) -> int:
         """Processes that play: the remote env runners, or the driver alone."""
-        return max(self.config.cluster.num_env_runners, 1)
+        return max(self.config.cluster.runners, 1)
 
     @property
     def games_per_sampler(self) -> int:
@@ -39,7 +39,7 @@ class Sizes:
     @property
     def learner_threads(self) -> int:
         """Torch threads of the learner: as configured, or the cores that the env runners leave, at least one."""
-        return self.config.train.torch_threads or max(1, available_cpus() - self.config.cluster.num_env_runners)
+        return self.config.train.torch_threads or max(1, available_cpus() - self.config.cluster.runners)
 
     def steps_of(self, module: str) -> int:
         """Steps that one network learns from in one update, at most: eliminated agents have fewer.

@@ -121,6 +121,10 @@ class GameSpec:
         return dict(self.seat_reward).get(seat, self.reward)
 
 
+class RunError(RuntimeError):
+    """A run broke off; what it had reported and its last checkpoint are in its folder. The message is one line."""
+
+
 class Board(NamedTuple):
     """The whole board of ``N`` games: privileged knowledge that only scripted yardstick players read."""
 
@@ -292,6 +296,14 @@ class SeatedEnv(Protocol):
         """Seconds spent on ``engine`` and ``players`` (of the background) since the last call."""
         ...
 
+    def get_state(self) -> dict[str, Any]:
+        """Everything that the environments will do follows from this and the actions to come; arrays are copies."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other environments."""
+        ...
+
 
 class BatchedEnv(Protocol):
     """The only face that the training room knows: ``N`` environments by learning unit."""
@@ -319,6 +331,14 @@ class BatchedEnv(Protocol):
         """Seconds spent on ``engine`` and ``players`` (of the background) since the last call."""
         ...
 
+    def get_state(self) -> dict[str, Any]:
+        """Everything that the environments will do follows from this and the actions to come; arrays are copies."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other environments."""
+        ...
+
 
 class EnvFactory(Protocol):
     """A recipe for environments that can be sent to another process and built there."""
@@ -326,6 +346,10 @@ class EnvFactory(Protocol):
     @property
     def cast(self) -> Cast:
         """Who will be in them."""
+        ...
+
+    def load(self) -> dict[str, tuple[Any, ...]]:
+        """Background players by seat, loaded and checked. Raises ``ValueError`` for one that cannot play."""
         ...
 
     def packed(self) -> EnvFactory:

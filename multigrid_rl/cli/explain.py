@@ -194,7 +194,7 @@ def _run(config: RunConfig, sizes: Sizes) -> list[Row]:
 
 
 def _machine(config: RunConfig, sizes: Sizes) -> list[Row]:
-    runners = config.cluster.num_env_runners
+    runners = config.cluster.runners
     who = "the driver process" if runners == 0 else f"{runners} remote env runner{'s' if runners > 1 else ''}"
     return [
         Row(

@@ -27,12 +27,16 @@ def train(
         list[str] | None, typer.Argument(help="Hydra overrides: scenario=1v1 seed=3 train.lr=3e-4")
     ] = None,
     until: Annotated[float | None, typer.Option(help="Environment steps at which the run ends at the latest.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Run folder to go on with, from its newest whole checkpoint.")
+    ] = None,
     require_gates: Annotated[
         bool, typer.Option("--require-gates", help="Leave with status 1 unless all gates were held.")
     ] = False,
 ) -> None:
     """Train the learning seats of a scenario and judge them by its gates."""
-    from multigrid_rl.cli.training import run_training  # noqa: PLC0415
+    from multigrid_rl.cli.training import resume_training, run_training  # noqa: PLC0415
+    from multigrid_rl.types import RunError  # noqa: PLC0415
 
     given = list(overrides or [])
     if until is not None:
@@ -40,7 +44,14 @@ def train(
             raise fail(f"--until {until}: allowed is a whole number of environment steps")
         given.append(f"train.until={int(until)}")
     with one_line_errors():
-        verdict = run_training(given)
+        try:
+            verdict = run_training(given) if resume is None else resume_training(resume, given)
+        except RunError as error:
+            typer.echo(f"multigrid-rl: {error}", err=True)
+            typer.echo(
+                "multigrid-rl: what was reported and the last checkpoint stay; go on: train --resume RUN", err=True
+            )
+            raise typer.Exit(3) from error
     if verdict["ended"] == "interrupted":
         raise typer.Exit(130)  # what a shell calls "ended by Ctrl-C"
     if require_gates and not verdict["held"]:

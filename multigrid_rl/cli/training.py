@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from multigrid_rl.cli.live import Progress
-from multigrid_rl.config import ConfigError, RunConfig, compose, default_run_dir
+from multigrid_rl.config import ConfigError, RunConfig, compose, default_run_dir, resumed
 from multigrid_rl.sizes import Sizes
+
+if TYPE_CHECKING:
+    from multigrid_rl.rllib.checkpoints import Checkpoint
 
 SCHEMES = {
     "dtde": "dtde: each agent on its own",
@@ -29,40 +34,100 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
     """Train as the overrides say and return the verdict.
 
     Raises:
-        ConfigError, PlayerError: before Ray starts, with one line.
+        ConfigError, PlayerError: before training starts, with one line.
+        RunError: the run broke off.
     """
     config = compose(overrides)
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
     if path.exists():
         raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet")
+    return _run(config, path, None)
+
+
+def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
+    """Go on with a run from its newest whole checkpoint and return the verdict.
+
+    Raises:
+        ConfigError, PlayerError: before training starts, with one line.
+        RunError: the run broke off.
+    """
+    from multigrid_rl.rllib.checkpoints import newest_good  # noqa: PLC0415
+
+    config = resumed(run, overrides)
+    with warnings_on_screen():
+        start = newest_good(run)
+    if start.env_steps >= config.train.until:
+        raise ConfigError(
+            f"train.until={config.train.until}: {run} has played {start.env_steps} steps; allowed is --until above that"
+        )
+    if _ended_held(run) and not any(override.startswith("train.stop_when_held=") for override in overrides):
+        # Its gates are held already: who goes on with it wants to see more of it.
+        config = config.model_copy(update={"train": config.train.model_copy(update={"stop_when_held": False})})
+    return _run(config, run, start)
+
+
+def _ended_held(run: Path) -> bool:
+    try:
+        return bool(json.loads((run / "verdict.json").read_text(encoding="utf-8"))["ended"] == "held")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # killed, or its verdict is damaged: the checkpoint decides
+
+
+def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, Any]:
     console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     console.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     # The players are loaded and checked before Ray starts: a damaged file costs a second, not a minute.
-    from multigrid_rl.players.factories import env_factory  # noqa: PLC0415
-    from multigrid_rl.players.goals import gates_of  # noqa: PLC0415
+    from multigrid_rl.rllib.stages import seated_in, stages_of  # noqa: PLC0415
 
-    factory = env_factory(config)
     console.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
     try:
-        seated = factory.load()
-        factory.build(1, 0)
-        gates_of(config, factory.cast)
+        stages = stages_of(config)
+        seated = seated_in(stages)
+        for stage in stages:
+            stage.factory.build(1, 0)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    for line in preflight(config, seated, Sizes(config, {}).learner_threads, path):
-        console.print(line, markup=False)
+    from multigrid_rl.rllib.cluster import fitted  # noqa: PLC0415
+    from multigrid_rl.rllib.errors import StorageError  # noqa: PLC0415
     from multigrid_rl.rllib.record import RunFolder  # noqa: PLC0415
-    from multigrid_rl.rllib.train import train  # noqa: PLC0415
+    from multigrid_rl.rllib.train import ray_session, train  # noqa: PLC0415
 
-    folder = RunFolder(path, config, seated)
-    try:
-        with interruption(console) as interrupted, Progress(console, config.train.until) as progress:
-            verdict = train(config, folder, progress.show, interrupted)
-    finally:
-        folder.close()
+    with ExitStack() as stack:
+        stack.enter_context(warnings_on_screen())
+        if config.cluster.address is not None:
+            stack.enter_context(ray_session(config))
+            config, lines = fitted(config, path, stages[-1].factory)
+            for line in lines:
+                console.print(line, markup=False)
+        for line in preflight(config, seated, Sizes(config, {}).learner_threads, path):
+            console.print(line, markup=False)
+        folder = RunFolder(path, config, seated) if start is None else RunFolder.reopened(path, config, start)
+        stack.callback(folder.close)
+        if start is not None:
+            console.print(f"resumed:  from {start.path.name} of {path}", markup=False)
+        interrupted = stack.enter_context(interruption(console))
+        progress = stack.enter_context(Progress(console, config.train.until))
+        try:
+            verdict = train(config, folder, progress.show, interrupted, start.path if start else None)
+        except OSError as error:
+            # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
+            raise StorageError(f"{error.filename or path}: {error.strerror or error}") from error
     for line in closing(verdict, path):
         console.print(line)
     return verdict
+
+
+@contextmanager
+def warnings_on_screen() -> Iterator[None]:
+    """Show what a run warns of, one line each, on stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("multigrid-rl: %(message)s"))
+    logger = logging.getLogger("multigrid_rl")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Path) -> list[str]:
@@ -79,7 +144,7 @@ def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Pat
         )
         turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
         lines.append(f"opponent: {player.name} on {seat} ({turns}{made}; {strength})")
-    train, runners = config.train, config.cluster.num_env_runners
+    train, runners = config.train, config.cluster.runners
     who = (
         "the driver process, 0 env runners" if runners == 0 else f"{runners} remote env runner(s), 1 torch thread each"
     )

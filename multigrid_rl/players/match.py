@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from multigrid_rl.types import (
     Policy,
     SeatView,
     Shaping,
-    UniformSource,
 )
 from multigrid_rl.world.constants import NUM_EVENTS
 from multigrid_rl.world.engine import Step, World
@@ -60,6 +60,16 @@ class EpisodeLog:
         self._events[which] = 0.0
         self._length[which] = 0
 
+    def get_state(self) -> dict[str, Any]:
+        """Copies of the sums so far."""
+        sums = (self._returns, self._events, self._length)
+        return {"sums": [array.copy() for array in sums], "finished": list(self._finished)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with these sums."""
+        self._returns, self._events, self._length = (array.copy() for array in state["sums"])
+        self._finished = list(state["finished"])
+
     def drain(self) -> EpisodeTable:
         """Rows of the episodes that finished since the last call."""
         empty = EpisodeTable.empty(self._returns.shape[1], NUM_EVENTS)
@@ -70,7 +80,7 @@ class EpisodeLog:
 class _Bench:
     """One background player, the agents it acts for, its memory and its random streams."""
 
-    def __init__(self, player: Policy, agents: list[int], games: int, rng: UniformSource) -> None:
+    def __init__(self, player: Policy, agents: list[int], games: int, rng: Streams) -> None:
         self.player: Any = player
         self.agents = agents
         self.rng = rng
@@ -208,6 +218,32 @@ class Match:
     def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
         """Rows of the games in ``which`` (N,) as far as they went, without a winner."""
         return self._log.unfinished(which)
+
+    def get_state(self) -> dict[str, Any]:
+        """Games, players' memories and random streams, without the players themselves."""
+        return {
+            "world": self.world.get_state(),
+            "memories": copy.deepcopy([bench.memory for bench in self._benches]),
+            "streams": [stream.state.copy() for stream in self._streams()],
+            "log": self._log.get_state(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other games or players."""
+        mine = self._streams()
+        if len(state["memories"]) != len(self._benches) or len(state["streams"]) != len(mine):
+            raise ValueError(
+                f"state of {len(state['memories'])} background players; allowed is that of {len(self._benches)}"
+            )
+        self.world.set_state(state["world"])
+        for bench, memory in zip(self._benches, copy.deepcopy(state["memories"]), strict=True):
+            bench.memory = memory
+        for stream, numbers in zip(mine, state["streams"], strict=True):
+            stream.state[:] = numbers
+        self._log.set_state(state["log"])
+
+    def _streams(self) -> list[Streams]:
+        return [bench.rng for bench in self._benches] + [stream for stream, _ in self._draws]
 
     def drain_seconds(self) -> dict[str, float]:
         """Seconds spent on ``engine`` and ``players`` since the last call."""

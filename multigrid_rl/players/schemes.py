@@ -111,6 +111,18 @@ class Units:
         """Seconds spent on ``engine`` and ``players`` since the last call."""
         return self.env.drain_seconds()
 
+    def get_state(self) -> dict[str, Any]:
+        """State of the environments, and the last actions that central critics are shown."""
+        return {"env": self.env.get_state(), "last": {seat: taken.copy() for seat, taken in self._last.items()}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other environments."""
+        if set(state["last"]) != set(self._last):
+            raise ValueError(f"state of the seats {', '.join(state['last'])}; allowed is {', '.join(self._last)}")
+        self.env.set_state(state["env"])
+        for seat, taken in self._last.items():
+            taken[:] = state["last"][seat]
+
     def _shown(self, tokens: dict[str, Array]) -> dict[str, Array]:
         shown = {}
         for unit in self.cast.units:

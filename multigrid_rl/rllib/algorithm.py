@@ -6,6 +6,8 @@ import time
 from typing import Any
 
 import numpy as np
+import ray
+from ray.exceptions import RayError
 from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
@@ -15,19 +17,13 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.rllib.advantages import standardise
+from multigrid_rl.rllib.crew import LIFE, STAGE, Crew
 from multigrid_rl.rllib.env_runner import Rollout, UnitBatch
+from multigrid_rl.rllib.errors import LearnerError, WeightsError, reason_of
 from multigrid_rl.rllib.learner import SECONDS
 from multigrid_rl.rllib.modules import ALIVE, MEMORY, STARTS
 from multigrid_rl.rllib.trained import Trained
 from multigrid_rl.types import EpisodeTable
-
-
-class RunnerError(RuntimeError):
-    """An env runner failed while it played."""
-
-
-class WeightsError(RuntimeError):
-    """An env runner played with other weights than the learner sent."""
 
 
 class BatchPPO(Trained):
@@ -35,13 +31,54 @@ class BatchPPO(Trained):
 
     Attributes:
         sent_weights: fingerprints of the weights that every env runner was sent, by module.
+        crew: the remote env runners; ``None`` where the driver plays itself.
     """
 
     def setup(self, config: Any) -> None:
-        """Build runners and learner, then hand the learner's weights to the runners."""
+        """Build runners and learner, then hand games and the learner's weights to the runners."""
         self.sent_weights: dict[str, str] = {}
+        self.crew: Crew | None = None
         super().setup(config)
+        # Read once: a file that goes away later harms nobody, and nodes without it need none.
+        self._games = [stage.factory.packed() for stage in self.stages]
+        if self.env_runner_group.num_remote_workers():
+            settings = self.config.env_config
+            actors = list(self.env_runner_group._worker_manager.actors().values())
+            self.crew = Crew(actors, self.config, settings["sample_timeout_s"], settings["losses_in_a_row"])
+            self.crew.begin(self._games[0], 0)
         self.send_weights()
+
+    def cleanup(self) -> None:
+        """Stop runners and learner."""
+        if self.crew is not None:
+            self.crew.stop()
+        super().cleanup()
+
+    def enter(self, stage: int) -> None:
+        """Play the games of another stage of the curriculum from now on, judged by its gates."""
+        super().enter(stage)
+        if self.crew is None:
+            self.env_runner.begin(self._games[stage], stage * STAGE)
+        else:
+            self.crew.begin(self._games[stage], stage)
+
+    def games_state(self) -> dict[int, Any]:
+        """State of the games, by the number of the env runner that plays them."""
+        return {0: self.env_runner.get_games()} if self.crew is None else self.crew.get_games()
+
+    def go_on(self, games: dict[int, Any], env_runners: int) -> bool:
+        """Take up games that ``env_runners`` remote runners played, or start fresh ones where others play now."""
+        self.learner_group.foreach_learner(_catch_up, env_steps=self.env_steps)
+        self.send_weights()
+        same = bool(env_runners == self.config.num_env_runners)
+        fresh = self.policy_updates % (STAGE // LIFE)  # games that nobody played before
+        if self.crew is not None:
+            self.crew.go_on(games if same else {}, fresh)
+        elif same:
+            self.env_runner.set_games(games[0])
+        else:
+            self.env_runner.begin(self._games[self.stage], self.stage * STAGE + fresh * LIFE)
+        return same
 
     def training_step(self) -> None:
         """One iteration: play, learn, send weights."""
@@ -69,7 +106,7 @@ class BatchPPO(Trained):
 
     def _by_module(self, rollouts: list[Rollout]) -> dict[str, UnitBatch]:
         # All units that one network plays learn together.
-        cast = self.config.env_config["factory"].cast
+        cast = self.stages[self.stage].factory.cast
         parts: dict[str, list[UnitBatch]] = {module: [] for module in cast.modules}
         for unit in cast.units:
             parts[unit.module] += [rollout.units[unit.name] for rollout in rollouts]
@@ -79,21 +116,15 @@ class BatchPPO(Trained):
         }
 
     def _collect(self) -> list[Rollout]:
-        group = self.env_runner_group
-        if group.num_remote_workers() == 0:
-            rollouts = [self.env_runner.sample()]
-        else:
-            rollouts = group.foreach_env_runner("sample", local_env_runner=False)
-            if len(rollouts) < self.config.num_env_runners:
-                raise RunnerError(
-                    f"{self.config.num_env_runners - len(rollouts)} of {self.config.num_env_runners} env runners failed"
-                )
-        for number, rollout in enumerate(rollouts, 1):
+        rollouts = [self.env_runner.sample()] if self.crew is None else self.crew.sample()
+        for rollout in rollouts:
             if rollout.weights != self.sent_weights:
                 raise WeightsError(
-                    f"env runner {number} played with weights {rollout.weights}; sent were {self.sent_weights}"
+                    f"an env runner played with weights {rollout.weights}; sent were {self.sent_weights}"
                 )
-        return list(rollouts)
+        self.env_runners = len(rollouts)
+        self.env_runner_losses = 0 if self.crew is None else self.crew.losses
+        return rollouts
 
     def _learn(self, batches: dict[str, UnitBatch]) -> dict[str, float]:
         # A network all of whose seats were out of every game has nothing to learn from this time.
@@ -102,12 +133,19 @@ class BatchPPO(Trained):
             return {}
         policies = {name: SampleBatch(_columns(batch)) for name, batch in lived.items()}
         rows = max(len(batch.obs) for batch in lived.values())
-        results = self.learner_group.update(
-            batch=MultiAgentBatch(policies, env_steps=rows),
-            timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: self.env_steps},
-            num_epochs=self.config.num_epochs,
-            minibatch_size=self.config.minibatch_size,
-        )
+        batch = MultiAgentBatch(policies, env_steps=rows)
+        # Every learner gets the whole batch and computes its part of each minibatch: see `learner`.
+        learners = len(self.learner_group)
+        data = {"batch_refs": [ray.put(batch)] * learners} if learners else {"batch": batch}
+        try:
+            results = self.learner_group.update(
+                **data,
+                timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: self.env_steps},
+                num_epochs=self.config.num_epochs,
+                minibatch_size=self.config.minibatch_size,
+            )
+        except RayError as error:
+            raise LearnerError(f"a learner was lost: {reason_of(error)}") from error
         # Minibatches are cut out of all epochs in a row, so they need not end where an epoch does.
         self.gradient_steps += -(-self.config.num_epochs * rows // self.config.minibatch_size)
         return _learner_metrics(results[0])
@@ -123,10 +161,15 @@ class BatchPPO(Trained):
         """Copy the learner's weights to every env runner and remember their fingerprints."""
         modules = self.learner_weights()
         self.sent_weights = {name: fingerprint(weights) for name, weights in modules.items()}
-        if self.env_runner_group.num_remote_workers() == 0:
+        if self.crew is None:
             self.env_runner.set_state({COMPONENT_RL_MODULE: modules})
         else:
-            self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group)
+            self.crew.send(modules)
+
+
+def _catch_up(learner: Any, env_steps: int) -> None:
+    # Step size and entropy weight are those of this run's schedules, whatever the restored optimiser says.
+    learner.after_gradient_based_update(timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: env_steps})
 
 
 def _columns(batch: UnitBatch) -> dict[str, Any]:

@@ -9,27 +9,38 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from multigrid_rl.config import RunConfig
-from multigrid_rl.players.goals import gates_of
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.callbacks import GateCallback
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import CategoricalPPOLearner
 from multigrid_rl.rllib.modules import module_specs
+from multigrid_rl.rllib.stages import stages_of
 from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
 from multigrid_rl.sizes import Sizes
-from multigrid_rl.types import Cast, EnvFactory
+from multigrid_rl.types import Cast
 
 
-def algorithm_config(config: RunConfig, factory: EnvFactory) -> PPOConfig:
-    """The RLlib configuration of a run: who plays is ``train.runner``, everything else is the same for both."""
-    train, cast = config.train, factory.cast
+def algorithm_config(config: RunConfig, hashes: dict[str, str] | None = None) -> PPOConfig:
+    """The RLlib configuration of a run: who plays is ``train.runner``, everything else is the same for both.
+
+    Args:
+        config: the run.
+        hashes: sha256 that frozen players must have, by name.
+
+    Raises:
+        ConfigError: stages of a curriculum that do not fit together.
+    """
+    stages = stages_of(config, hashes)
+    train, cast = config.train, stages[0].factory.cast
     sizes = Sizes(config, Counter(unit.module for unit in cast.units))
     spec = module_specs(cast, config.model.model_dump(), config.seed)
     env_config = {
-        "factory": factory,
+        "factory": stages[0].factory,
+        "stages": stages,
         "num_envs": sizes.games_per_sampler,
         "num_steps": train.num_steps,
-        "gates": gates_of(config, cast),
+        "sample_timeout_s": config.cluster.sample_timeout_s,
+        "losses_in_a_row": config.cluster.losses_in_a_row,
     }
     if train.runner == "stock":
         spec = stock_module_specs(spec, cast)
@@ -59,7 +70,7 @@ def algorithm_config(config: RunConfig, factory: EnvFactory) -> PPOConfig:
 
 
 def _batched_sampling(config: RunConfig, env_config: dict[str, Any], cast: Cast, spec: MultiRLModuleSpec) -> PPOConfig:
-    runners = config.cluster.num_env_runners
+    runners, cluster = config.cluster.runners, config.cluster
     one = spec.rl_module_specs[cast.modules[0]]
     return (
         PPOConfig(algo_class=BatchPPO)
@@ -73,11 +84,16 @@ def _batched_sampling(config: RunConfig, env_config: dict[str, Any], cast: Cast,
             env_runner_cls=BatchedEnvRunner,
             num_env_runners=runners,
             create_local_env_runner=runners == 0,
+            num_cpus_per_env_runner=1,
             # Connectors turn episodes into batches; ours are batches from the start.
             add_default_connectors_to_env_to_module_pipeline=False,
             add_default_connectors_to_module_to_env_pipeline=False,
         )
-        .learners(learner_class=CategoricalPPOLearner, num_learners=0, num_gpus_per_learner=0)
+        .learners(
+            learner_class=CategoricalPPOLearner,
+            num_learners=cluster.num_learners,
+            num_gpus_per_learner=cluster.gpus_per_learner,
+        )
         .multi_agent(policies=set(cast.modules), policy_mapping_fn=_unit_is_module)
         .callbacks(GateCallback)
     )

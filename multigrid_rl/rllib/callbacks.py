@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.gates import MIN_EPISODES, GateKeeper, Moment
+from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
 from multigrid_rl.metrics import BEHAVIOUR, STAGES, WORK, outcome_shares
 from multigrid_rl.types import Cast, EpisodeTable
+
+if TYPE_CHECKING:
+    from multigrid_rl.rllib.trained import Trained
 
 #: Key of our row in RLlib's result dictionary.
 ROW = "multigrid_rl"
@@ -34,49 +37,78 @@ def episode_metrics(table: EpisodeTable, cast: Cast) -> dict[str, float]:
     return row
 
 
-class GateCallback(RLlibCallback):
-    """Adds our row to every result and reports to the gate keeper whenever enough episodes have finished."""
+class Watch:
+    """Collects episodes into reports, hands them to the gates, and keeps the time.
 
-    def on_algorithm_init(self, *, algorithm: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Start counting."""
-        algorithm.keeper = GateKeeper(algorithm.config.env_config["gates"])
-        algorithm.began = time.perf_counter()
-        algorithm.clock = Clock()
-        self._pending: list[EpisodeTable] = []
+    Attributes:
+        keeper: the gates.
+        clock: seconds spent outside of iterations, by part.
+    """
+
+    def __init__(self, gates: list[Gate]) -> None:
+        self.judge(gates)
+        self.clock = Clock()
         self._episodes = 0
-        self._before = algorithm.began
+        self._began = self._before = time.perf_counter()
         self._steps_before = 0
 
-    def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **kwargs: Any) -> None:  # noqa: ARG002
-        """Complete the row of this iteration."""
-        algorithm.clock.begin()
-        now = time.perf_counter()
+    def judge(self, gates: list[Gate]) -> None:
+        """Be judged by ``gates`` from here on; episodes that wait for a report belong to what was before."""
+        self.keeper = GateKeeper(gates)
+        self._pending: list[EpisodeTable] = []
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that the next reports and verdicts depend on."""
+        return {
+            "keeper": self.keeper.get_state(),
+            "pending": list(self._pending),
+            "episodes": self._episodes,
+            "steps": self._steps_before,
+            "seconds": time.perf_counter() - self._began,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state; time that passed in between does not count."""
+        self.keeper.set_state(state["keeper"])
+        self._pending = list(state["pending"])
+        self._episodes, self._steps_before = state["episodes"], state["steps"]
+        self._before = time.perf_counter()
+        self._began = self._before - state["seconds"]
+
+    def row(self, algorithm: Trained) -> dict[str, float | None]:
+        """The row of the iteration that has just ended."""
+        self.clock.begin()
         row: dict[str, float] = {
             "iteration": algorithm.policy_updates,
             "env_steps": algorithm.env_steps,
             "policy_updates": algorithm.policy_updates,
             "gradient_steps": algorithm.gradient_steps,
-            "seconds": now - algorithm.began,
+            "seconds": time.perf_counter() - self._began,
+            "stage": algorithm.stage,
+            "env_runners": algorithm.env_runners,
+            "env_runner_losses": algorithm.env_runner_losses,
             **algorithm.latest,
         }
-        self._pending.append(algorithm.finished)
-        self._episodes += algorithm.finished.episodes
+        finished = algorithm.finished
+        if finished is not None:
+            self._pending.append(finished)
+            self._episodes += finished.episodes
         row["episodes"] = self._episodes
-        table = EpisodeTable.concatenate(self._pending)
-        if table.episodes >= MIN_EPISODES:
+        if sum(table.episodes for table in self._pending) >= MIN_EPISODES:
+            table = EpisodeTable.concatenate(self._pending)
             self._pending = []
-            row |= episode_metrics(table, algorithm.config.env_config["factory"].cast)
+            row |= episode_metrics(table, algorithm.stages[algorithm.stage].factory.cast)
             moment = Moment(algorithm.env_steps, algorithm.policy_updates, row["seconds"])
-            algorithm.keeper.report(moment, table.episodes, row)
-        row |= _gate_columns(algorithm.keeper)
-        algorithm.clock.lap("metrics")
+            self.keeper.report(moment, table.episodes, row)
+        row |= _gate_columns(self.keeper)
+        self.clock.lap("metrics")
         row |= self._timing(algorithm)
-        result[ROW] = {name: None if np.isnan(value) else value for name, value in row.items()}
+        return {name: None if np.isnan(value) else value for name, value in row.items()}
 
-    def _timing(self, algorithm: Any) -> dict[str, float]:
+    def _timing(self, algorithm: Trained) -> dict[str, float]:
         now, steps = time.perf_counter(), algorithm.env_steps
         whole = now - self._before
-        seconds = {"metrics": 0.0, "checkpoint": 0.0, **algorithm.clock.drain()}
+        seconds = {"metrics": 0.0, "checkpoint": 0.0, **self.clock.drain()}
         row = {f"timing/{part}_s": value for part, value in seconds.items()}
         parts = algorithm.latest | row
         row["timing/other_s"] = whole - sum(parts[f"timing/{stage}_s"] for stage in STAGES)
@@ -85,6 +117,18 @@ class GateCallback(RLlibCallback):
         row["env_steps_per_s"] = (steps - self._steps_before) / whole
         self._before, self._steps_before = now, steps
         return row
+
+
+class GateCallback(RLlibCallback):
+    """Adds our row to every result."""
+
+    def on_algorithm_init(self, *, algorithm: Trained, **kwargs: Any) -> None:  # noqa: ARG002
+        """Start watching."""
+        algorithm.watch = Watch(algorithm.stages[0].gates)
+
+    def on_train_result(self, *, algorithm: Trained, result: dict[str, Any], **kwargs: Any) -> None:  # noqa: ARG002
+        """Complete the row of this iteration."""
+        result[ROW] = algorithm.watch.row(algorithm)
 
 
 def _gate_columns(keeper: GateKeeper) -> dict[str, float]:

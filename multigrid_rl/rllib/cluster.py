@@ -14,9 +14,10 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config import ConfigError, RunConfig
 from multigrid_rl.players.catalogue import Seated
 from multigrid_rl.rllib.record import versions
+from multigrid_rl.types import EnvFactory
 
 #: Seconds that a node has to answer: a busy one starts a Python process and imports torch in less.
 PATIENCE_S = 60.0
@@ -82,6 +83,32 @@ def runners_for(cpus_free: int, num_envs: int) -> int:
     """
     room = max(1, cpus_free - 1)
     return max(count for count in range(1, min(room, num_envs) + 1) if num_envs % count == 0)
+
+
+def fitted(config: RunConfig, path: Path, factory: EnvFactory) -> tuple[RunConfig, list[str]]:
+    """A run as the connected cluster can train it: with a number of env runners, after a look at every node.
+
+    Args:
+        config: the run.
+        path: its folder; need not exist yet.
+        factory: of its games.
+
+    Returns:
+        The run, and lines to print.
+
+    Raises:
+        ClusterError: a node that cannot take part.
+    """
+    cluster = config.cluster
+    if cluster.num_env_runners == "all":
+        free = int(ray.available_resources().get("CPU", 0)) - cluster.num_learners
+        cluster = cluster.model_copy(update={"num_env_runners": runners_for(free, config.train.num_envs)})
+    folder = path if path.exists() else path.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    hashes = {player.name: player.sha256 for row in factory.load().values() for player in row if player.sha256}
+    learners, gpus = cluster.num_learners, cluster.gpus_per_learner
+    lines = preflight(folder, hashes, factory=factory.packed(), num_learners=learners, gpus_per_learner=gpus)
+    return config.model_copy(update={"cluster": cluster}), lines
 
 
 def preflight(

@@ -18,7 +18,7 @@ from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.players.sampling import sample
 from multigrid_rl.rllib.advantages import Trajectories, advantages
-from multigrid_rl.types import BatchedStep, EpisodeTable, Unit
+from multigrid_rl.types import BatchedStep, EnvFactory, EpisodeTable, Unit
 from multigrid_rl.world.streams import Streams
 
 Array = NDArray[Any]
@@ -74,7 +74,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     """Plays ``num_envs`` games for ``num_steps`` steps with the current weights.
 
     ``config.env_config`` holds ``factory`` (a ``types.EnvFactory``), ``num_envs`` and ``num_steps``. Game numbers are
-    shared out so that game ``k`` is the same whoever plays it.
+    shared out so that game ``k`` is the same whoever plays it. A remote runner is sent its games with :meth:`begin`:
+    what the configuration holds stays small enough for every checkpoint.
     """
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
@@ -85,20 +86,54 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             torch.set_num_threads(1)  # runners share the cores; a second thread each would only fight
         self.games: int = settings["num_envs"]
         self.steps: int = settings["num_steps"]
-        first = (self.worker_index - 1) * self.games if remote else 0
-        self.env = settings["factory"].build(self.games, first)
+        self.module = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=False).build()
+        self._clock = Clock()
+        self.boundary = np.empty((self.steps, self.games), np.bool_)
+        if not remote:
+            self.begin(settings["factory"], 0)
+
+    def begin(self, factory: EnvFactory, offset: int) -> None:
+        """Play the games of ``factory`` from now on, all of them fresh.
+
+        Args:
+            factory: recipe of the games.
+            offset: added to the numbers of this runner's games.
+
+        Raises:
+            PlayerError: a background player is damaged or not the one that was announced.
+        """
+        self.offset = offset
+        first = offset + max(self.worker_index - 1, 0) * self.games
+        self.env = factory.build(self.games, first)
         self.units = {unit.name: unit for unit in self.env.cast.units}
         numbers = np.arange(first, first + self.games, dtype=np.int64)
         seed = self.config.seed or 0
         self.streams = {name: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, name in enumerate(self.units)}
-        self.module = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=False).build()
-        self._clock = Clock()
-        self.boundary = np.empty((self.steps, self.games), np.bool_)
         shown = self.env.observations()
         self.buffers = {
             name: _Buffer(self.steps, self.games, unit, shown[name], self._net(name).state_size)
             for name, unit in self.units.items()
         }
+
+    def get_games(self) -> dict[str, Any]:
+        """Everything that the games, players and random streams will do follows from this and the weights."""
+        return {
+            "offset": self.offset,
+            "env": self.env.get_state(),
+            "streams": {name: stream.state.copy() for name, stream in self.streams.items()},
+            "memory": {name: (b.state.numpy().copy(), b.fresh.copy()) for name, b in self.buffers.items()},
+        }
+
+    def set_games(self, games: dict[str, Any]) -> None:
+        """Go on where :meth:`get_games` was asked. Raises ``ValueError`` for other games than this runner plays."""
+        if games["offset"] != self.offset or set(games["streams"]) != set(self.streams):
+            raise ValueError(f"games from number {games['offset']}; allowed are those from number {self.offset}")
+        self.env.set_state(games["env"])
+        for name, buffer in self.buffers.items():
+            self.streams[name].state[:] = games["streams"][name]
+            memory, fresh = games["memory"][name]
+            buffer.state, buffer.fresh = torch.from_numpy(memory.copy()), fresh.copy()
+            buffer.first_state = buffer.state
 
     def _net(self, unit: str) -> Any:
         return self.module[self.units[unit].module].net
@@ -229,5 +264,5 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         return self.metrics.reduce()
 
     def assert_healthy(self) -> None:
-        """Raise unless the environment was built."""
-        assert self.env is not None
+        """Raise unless the networks were built."""
+        assert self.module is not None

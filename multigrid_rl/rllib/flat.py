@@ -33,6 +33,15 @@ class FlatWeights:
             parameter.grad = self.gradient[part].view_as(parameter)
             first = part.stop
 
+    def share(self, rows: int) -> None:
+        """Make the gradient the mean over the rows of all learners; ``rows`` are those behind this one's.
+
+        All processes of torch's default group call it together.
+        """
+        weighed = torch.cat([self.gradient * rows, self.gradient.new_tensor([float(rows)])])
+        torch.distributed.all_reduce(weighed)
+        self.gradient.copy_(weighed[:-1] / weighed[-1].clamp(min=1.0))
+
     def clip(self, largest: float) -> Tensor:
         """Scale the gradient to a norm of at most ``largest``; one that is not finite becomes zero.
 

@@ -77,6 +77,9 @@ class CategoricalPPOLearner(PPOTorchLearner):
         self._newest: dict[str, dict[str, Any]] = {}
         self._flat: dict[str, FlatWeights] = {}
         self.clock = Clock()
+        self._learners = max(self.config.num_learners, 1)
+        if self.config.num_learners:
+            torch.set_num_threads(1)  # a process of its own beside others on the same cores
         self._rng = np.random.default_rng(self.config.seed)
         super().build()
 
@@ -124,17 +127,39 @@ class CategoricalPPOLearner(PPOTorchLearner):
                 for module, part in columns.items()
             }
             for first in range(0, len(some) * size, size):
+                mine = self._part_of(first, size)
                 for module, part in taken.items():
-                    self._step(module, {name: column[first : first + size] for name, column in part.items()})
+                    self._step(module, {name: column[mine] for name, column in part.items()})
         self.after_gradient_based_update(timesteps=timesteps or {})
         told = {module: {name: float(value) for name, value in self._newest[module].items()} for module in columns}
         return {**told, SECONDS: {"loss": 0.0, **self.clock.drain()}}
+
+    def _part_of(self, first: int, size: int) -> slice:
+        """This learner's rows of a minibatch: all of them draw the same order and each computes an equal part."""
+        share = size // self._learners
+        mine = first + share * (self._learner_index or 0)
+        return slice(mine, mine + share)
+
+    def _make_modules_ddp_if_necessary(self) -> None:
+        """Torch's own wrapper stays away: gradients lie in one row, and one sum of it is all that learners exchange."""
+
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """RLlib's state, and the generator that cuts minibatches."""
+        return {**super().get_state(*args, **kwargs), "minibatches": self._rng.bit_generator.state}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        super().set_state(state)
+        if "minibatches" in state:
+            self._rng.bit_generator.state = state["minibatches"]
 
     def _step(self, module_id: str, minibatch: dict[str, Any]) -> None:
         flat = self._flat[module_id]
         flat.gradient.zero_()
         self.clock.lap("minibatch")
-        passed = self._module[module_id].start(minibatch[Columns.OBS])
+        # The network's own pass computes on the CPU; a GPU takes torch's.
+        own = self._device.type == "cpu"
+        passed = self._module[module_id].start(minibatch[Columns.OBS]) if own else None
         if passed is None:
             tensors = {name: torch.as_tensor(column, device=self._device) for name, column in minibatch.items()}
             fwd_out = self._module[module_id]._forward_train(tensors)
@@ -151,6 +176,8 @@ class CategoricalPPOLearner(PPOTorchLearner):
             passed.add_gradients(upstream, self._module[module_id].net.weight_gradients())
             self.clock.lap("network")
             self._newest[module_id] = dict(zip(_STATISTICS, parts.tolist(), strict=True))
+        if self._learners > 1:
+            flat.share(int(minibatch[ALIVE].any(axis=-1).sum()))
         self._newest[module_id]["grad_norm"] = flat.clip(self.config.grad_clip)
         self.get_optimizer(module_id).step()
         self.clock.lap("optimizer")

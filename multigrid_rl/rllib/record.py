@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import logging
+import os
 import platform
 import shlex
 import shutil
@@ -11,16 +14,19 @@ import sys
 import time
 from datetime import datetime, timezone
 from importlib.metadata import version
+from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from multigrid_rl.config import RunConfig, data_root, to_yaml
+from multigrid_rl.config import ConfigError, RunConfig, data_root, to_yaml
 from multigrid_rl.players.catalogue import Seated
+from multigrid_rl.rllib.checkpoints import Checkpoint
 
+LOG = logging.getLogger(__name__)
 PACKAGES = ("multigrid-rl", "ray", "torch", "numpy", "numba", "gymnasium", "pettingzoo", "multigrid")
 
 
@@ -58,24 +64,77 @@ def opponent_rows(seated: dict[str, tuple[Seated, ...]]) -> list[dict[str, Any]]
 
 
 class RunFolder:
-    """Writes one run's folder. Raises ``FileExistsError`` if it exists already."""
+    """Writes one run's folder.
+
+    Args:
+        path: of the folder; must not exist yet.
+        config: the run.
+        seated: background players by seat, of all stages.
+
+    Raises:
+        FileExistsError: the folder exists already.
+    """
 
     def __init__(self, path: Path, config: RunConfig, seated: dict[str, tuple[Seated, ...]]) -> None:
         path.mkdir(parents=True, exist_ok=False)
         self.path = path
+        self._lock = _locked(path)
         self.provenance: dict[str, Any] = {
-            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            **_circumstances(),
             "seed": config.seed,
-            "commit": git_commit(),
-            "versions": versions(),
-            "machine": {"system": platform.platform(), "processor": platform.machine()},
             "opponents": opponent_rows(seated),
         }
-        (path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+        self._open(config, first_step=None)
+
+    @classmethod
+    def reopened(cls, path: Path, config: RunConfig, checkpoint: Checkpoint) -> RunFolder:
+        """The folder of a run that goes on from ``checkpoint``.
+
+        What was reported after the checkpoint is reported once more, so those rows move aside, into
+        ``metrics.after-<steps>.jsonl``; an earlier verdict moves to ``verdict.<steps>.json``.
+
+        Raises:
+            ConfigError: another process is writing to the folder, or its provenance is damaged.
+        """
+        self = cls.__new__(cls)
+        self.path = path
+        self._lock = _locked(path)
+        try:
+            self.provenance = json.loads((path / "provenance.json").read_text(encoding="utf-8"))
+            earlier = self.provenance.setdefault("resumed", [])
+            self.provenance["opponents"]
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            self._lock.close()
+            raise ConfigError(
+                f"{path / 'provenance.json'}: {' '.join(str(error).split())}; allowed is the file that the run wrote"
+            ) from error
+        earlier.append({"from_env_steps": checkpoint.env_steps, **_circumstances()})
+        _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
+        verdict = path / "verdict.json"
+        if verdict.exists():
+            verdict.rename(_free(path, "verdict", str(_steps_of(verdict)), "json"))
+        self._open(config, first_step=checkpoint.env_steps + 1)
+        return self
+
+    def _open(self, config: RunConfig, first_step: int | None) -> None:
+        whole = self.path / "config.yaml.tmp"
+        whole.write_text(to_yaml(config), encoding="utf-8")
+        whole.replace(self.path / "config.yaml")
         self._write_json("provenance.json", self.provenance)
-        self._metrics = (path / "metrics.jsonl").open("a", encoding="utf-8")
-        self._board = EventFileWriter(str(path / "tensorboard"))
+        self._log = logging.FileHandler(self.path / "run.log", encoding="utf-8")
+        self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.getLogger("multigrid_rl").addHandler(self._log)
+        self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
+        self._board = EventFileWriter(str(self.path / "tensorboard"))
+        if first_step is not None:
+            # TensorBoard forgets what another process wrote for these steps.
+            start = SessionLog(status=SessionLog.START)
+            self._board.add_event(Event(wall_time=time.time(), step=first_step, session_log=start))
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """sha256 of every frozen opponent, by name."""
+        return {row["name"]: row["sha256"] for row in self.provenance["opponents"] if row["sha256"]}
 
     def record(self, row: dict[str, Any]) -> None:
         """Append one iteration's row to ``metrics.jsonl`` and TensorBoard."""
@@ -94,14 +153,10 @@ class RunFolder:
         """Folder of the checkpoint at ``env_steps``."""
         return self.path / "checkpoints" / f"step_{env_steps:09d}"
 
-    def commit_checkpoint(self, unfinished: Path, env_steps: int) -> Path:
-        """Move a completely written checkpoint into place and name it as the latest."""
-        final = self.checkpoint_path(env_steps)
-        unfinished.rename(final)
-        latest = final.parent / "latest.tmp"
-        latest.write_text(final.name + "\n", encoding="utf-8")
-        latest.replace(final.parent / "latest")
-        return final
+    @property
+    def metrics_bytes(self) -> int:
+        """Length of ``metrics.jsonl`` now."""
+        return self._metrics.tell()
 
     def verdict(self, verdict: dict[str, Any]) -> None:
         """Write ``verdict.json``."""
@@ -111,6 +166,55 @@ class RunFolder:
         """Flush and close all files."""
         self._metrics.close()
         self._board.close()
+        logging.getLogger("multigrid_rl").removeHandler(self._log)
+        self._log.close()
+        self._lock.close()
 
     def _write_json(self, name: str, content: Any) -> None:
-        (self.path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        whole = self.path / f"{name}.tmp"
+        whole.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        whole.replace(self.path / name)
+
+
+def _circumstances() -> dict[str, Any]:
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "commit": git_commit(),
+        "versions": versions(),
+        "machine": {"system": platform.platform(), "processor": platform.machine()},
+    }
+
+
+def _locked(path: Path) -> IO[str]:
+    """A handle that keeps other processes from writing to the run as long as it is open."""
+    handle = (path / "run.lock").open("a", encoding="utf-8")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        handle.close()
+        raise ConfigError(f"{path}: another process is writing to it; allowed is a run that nobody trains") from error
+    except OSError:  # a network drive without locks
+        LOG.warning("%s: no locks on this drive; see to it that only one process trains this run", path)
+    return handle
+
+
+def _set_aside(metrics: Path, length: int, name: str) -> None:
+    rest = metrics.read_bytes()[length:] if metrics.exists() else b""
+    if rest:
+        _free(metrics.parent, "metrics", name, "jsonl").write_bytes(rest)
+        os.truncate(metrics, length)
+
+
+def _free(folder: Path, stem: str, name: str, ending: str) -> Path:
+    endings = chain([""], (f"-{k}" for k in count(2)))
+    names = (f"{stem}.{name}{again}.{ending}" for again in endings)
+    return next(folder / name for name in names if not (folder / name).exists())
+
+
+def _steps_of(verdict: Path) -> int | str:
+    try:
+        steps: int = json.loads(verdict.read_text(encoding="utf-8"))["env_steps"]
+    except (ValueError, KeyError, TypeError):
+        return "damaged"
+    return steps

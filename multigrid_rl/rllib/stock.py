@@ -100,7 +100,7 @@ class StockPPO(Trained):
     def training_step(self) -> None:
         """One iteration of RLlib's, then its metrics by our names."""
         super().training_step()
-        modules = self.config.env_config["factory"].cast.modules
+        modules = self.stages[0].factory.cast.modules
         self.policy_updates += 1
         self.env_steps = int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME)))
         self.finished = EpisodeTable.concatenate(self.metrics.peek((ENV_RUNNER_RESULTS, EPISODES)))
@@ -135,7 +135,7 @@ def stock_sampling(config: RunConfig, sizes: Sizes, env_config: dict[str, Any], 
         PPOConfig(algo_class=StockPPO)
         .environment(GameEnv, env_config=env_config)
         .env_runners(
-            num_env_runners=config.cluster.num_env_runners,
+            num_env_runners=config.cluster.runners,
             num_envs_per_env_runner=sizes.games_per_sampler,
             rollout_fragment_length=config.train.num_steps,
             batch_mode="truncate_episodes",

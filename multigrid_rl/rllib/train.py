@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 import ray
 import torch
 
-from multigrid_rl.config import RunConfig, available_cpus
+from multigrid_rl.config import ConfigError, RunConfig, available_cpus
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import CENTRAL, network_of
 from multigrid_rl.players.cards import write_player
@@ -21,52 +21,73 @@ from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.sampling import sample
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.callbacks import ROW
+from multigrid_rl.rllib.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
+from multigrid_rl.rllib.errors import StorageError, reason_of
 from multigrid_rl.rllib.loss import Rows, Weighting, ppo_loss
 from multigrid_rl.rllib.record import RunFolder
 from multigrid_rl.rllib.trained import Trained
 from multigrid_rl.sizes import Sizes
 
+LOG = logging.getLogger(__name__)
 #: Called after each iteration with its row and the gate keeper.
 Observer = Callable[[dict[str, Any], GateKeeper], None]
 
 
-def train(config: RunConfig, folder: RunFolder, observe: Observer, interrupted: Callable[[], bool]) -> dict[str, Any]:
+def train(
+    config: RunConfig,
+    folder: RunFolder,
+    observe: Observer,
+    interrupted: Callable[[], bool],
+    start: Path | None = None,
+) -> dict[str, Any]:
     """Train until the budget is spent, the gates are held, or ``interrupted()``; returns the verdict.
+
+    Args:
+        config: the run. Its values count, also where ``start`` was trained with others.
+        folder: takes rows, checkpoints and verdict.
+        observe: told of every iteration.
+        interrupted: asked after every iteration.
+        start: a checkpoint of one's own to go on from: weights, optimisers, counters, random streams, games and gates.
 
     Raises:
         PlayerError: an opponent's file changed since it was announced.
+        RunError: env runners, a learner or the folder failed; what was reported and the last checkpoint stay.
     """
-    opponents = folder.provenance["opponents"]
-    hashes = {row["name"]: row["sha256"] for row in opponents if row["sha256"]}
     torch.set_num_threads(Sizes(config, {}).learner_threads)
     logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it greets every run with advice for its own defaults
     warm_up(config)
-    with ray_session(), algorithm_of(config, hashes) as algorithm:
-        keeper = algorithm.keeper
-        last_checkpoint, ended = 0, None
+    with ray_session(config), algorithm_of(config, folder.hashes) as algorithm:
+        if start is not None:
+            restore(algorithm, start)
+        last_checkpoint, ended = algorithm.env_steps, None
         while ended is None:
             row = algorithm.train()[ROW]
             algorithm.clock.begin()
             folder.record(row)
-            observe(row, keeper)
+            observe(row, algorithm.keeper)
             algorithm.clock.lap("metrics")
-            ended = _ended(config, row, keeper, interrupted)
+            ended = _ended(config, algorithm, interrupted)
+            if ended is None and algorithm.stage_over():
+                algorithm.enter(algorithm.stage + 1)
             if ended or algorithm.env_steps - last_checkpoint >= config.train.checkpoint_every:
                 checkpoint(algorithm, config, folder)
                 algorithm.clock.lap("checkpoint")
                 last_checkpoint = algorithm.env_steps
         verdict = {
-            **keeper.verdict(),
+            **algorithm.keeper.verdict(),
             "ended": ended,
             "scenario": config.scenario.name,
             "scheme": config.scheme,
             "experiment": config.experiment,
             "seed": config.seed,
+            "stage": algorithm.stage,
+            "stages": len(algorithm.stages),
             "env_steps": row["env_steps"],
             "policy_updates": row["policy_updates"],
             "seconds": row["seconds"],
             "env_steps_per_s": row["env_steps"] / row["seconds"],
-            "opponents": opponents,
+            "env_runner_losses": algorithm.env_runner_losses,
+            "opponents": folder.provenance["opponents"],
             "weights": algorithm.fingerprints(),
             "checkpoint": str(folder.checkpoint_path(algorithm.env_steps).relative_to(folder.path)),
         }
@@ -74,12 +95,19 @@ def train(config: RunConfig, folder: RunFolder, observe: Observer, interrupted: 
     return verdict
 
 
-def _ended(config: RunConfig, row: dict[str, Any], keeper: GateKeeper, interrupted: Callable[[], bool]) -> str | None:
-    if config.train.stop_when_held and keeper.held:
+def _ended(config: RunConfig, algorithm: Trained, interrupted: Callable[[], bool]) -> str | None:
+    last_stage = algorithm.stage == len(algorithm.stages) - 1
+    if config.train.stop_when_held and last_stage and algorithm.keeper.held:
         return "held"
-    if row["env_steps"] >= config.train.until:
+    if algorithm.env_steps >= config.train.until:
         return "until"
     return "interrupted" if interrupted() else None
+
+
+def restore(algorithm: Trained, start: Path) -> None:
+    """Go on from a checkpoint; says so where the games could not be taken up where they stood."""
+    if not algorithm.restore_run(start / "rllib", read_state(start)):
+        LOG.warning("other env runners than before: weights and gates go on, games start afresh")
 
 
 def warm_up(config: RunConfig) -> None:
@@ -103,13 +131,33 @@ def warm_up(config: RunConfig) -> None:
 
 
 @contextmanager
-def ray_session() -> Iterator[None]:
-    """A local Ray session for as long as it is needed; one that is already there is used and left alone."""
+def ray_session(config: RunConfig | None = None) -> Iterator[None]:
+    """A Ray session for as long as it is needed: of this machine, or on the cluster that ``config`` names.
+
+    One that is already there is used and left alone.
+
+    Raises:
+        ConfigError: the cluster that was asked for does not answer.
+    """
     if ray.is_initialized():
         yield
         return
-    # "local": a cluster that somebody else started on this machine is none of ours.
-    ray.init("local", num_cpus=available_cpus(), include_dashboard=False, log_to_driver=False, logging_level="error")
+    address = config.cluster.address if config else None
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if address is None:
+        # "local": a cluster that somebody else started on this machine is none of ours.
+        processes = config.cluster.runners + config.cluster.num_learners if config else 0
+        settings |= {"address": "local", "num_cpus": max(available_cpus(), processes), "include_dashboard": False}
+    else:
+        settings |= {"address": address}
+    try:
+        ray.init(**settings)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        if address is None:
+            raise
+        raise ConfigError(
+            f"cluster.address={address}: {reason_of(error)}; allowed is a Ray cluster that runs: ray start --head"
+        ) from error
     try:
         yield
     finally:
@@ -119,7 +167,7 @@ def ray_session() -> Iterator[None]:
 @contextmanager
 def algorithm_of(config: RunConfig, hashes: dict[str, str]) -> Iterator[Trained]:
     """The algorithm of a run, stopped afterwards."""
-    algorithm = algorithm_config(config, env_factory(config, hashes)).build_algo()
+    algorithm = algorithm_config(config, hashes).build_algo()
     try:
         yield algorithm
     finally:
@@ -127,33 +175,55 @@ def algorithm_of(config: RunConfig, hashes: dict[str, str]) -> Iterator[Trained]
 
 
 def checkpoint(algorithm: Trained, config: RunConfig, folder: RunFolder) -> None:
-    """Write RLlib's state and every module as a player; a kill half-way leaves the checkpoints before untouched."""
-    unfinished = folder.path / "checkpoints" / "unfinished"
-    if unfinished.exists():
-        shutil.rmtree(unfinished)
-    unfinished.mkdir(parents=True)
-    algorithm.save_to_path(str((unfinished / "rllib").resolve()))
-    if config.scenario.game is not None:
-        for module, weights in algorithm.learner_weights().items():
-            _export(unfinished / "players" / module, module, weights, algorithm, config, folder)
-    folder.commit_checkpoint(unfinished, algorithm.env_steps)
+    """Write RLlib's state, the run's own and every module as a player, whole or not at all; remove what is too old.
+
+    Raises:
+        StorageError: it could not be written; the checkpoints before are untouched.
+    """
+    root = folder.path / "checkpoints"
+    unfinished = root / UNFINISHED
+    try:
+        clear(unfinished)
+        unfinished.mkdir(parents=True)
+        algorithm.save_to_path(str((unfinished / "rllib").resolve()))
+        write_state(unfinished, algorithm.run_state())
+        scenario = algorithm.stages[algorithm.stage].scenario
+        if scenario.game is not None:
+            for module, weights in algorithm.learner_weights().items():
+                _export(unfinished / "players" / module, module, weights, algorithm, config, folder)
+        margin = algorithm.keeper.margin()
+        facts = {
+            "env_steps": algorithm.env_steps,
+            "stage": algorithm.stage,
+            "gate_margin": None if math.isnan(margin) else margin,
+            "metrics_bytes": folder.metrics_bytes,
+        }
+        seal(unfinished, facts)
+        commit(unfinished, folder.checkpoint_path(algorithm.env_steps))
+        prune(root, config.train.keep_checkpoints)
+    except OSError as error:
+        raise StorageError(
+            f"{error.filename or unfinished}: {error.strerror or error}: no checkpoint at step "
+            f"{algorithm.env_steps:,}; those before it are whole"
+        ) from error
 
 
 def _export(
     target: Path, module: str, weights: dict[str, Any], algorithm: Trained, config: RunConfig, folder: RunFolder
 ) -> None:
     """Write one network as a player: what its actor reads, and nothing that only a central critic has."""
-    cast, spec = algorithm.config.env_config["factory"].cast, config.scenario.spec
+    stage = algorithm.stages[algorithm.stage]
+    cast, spec, scenario = stage.factory.cast, stage.scenario.spec, stage.scenario.name
     unit = cast.unit_of(module)
     prefix = "net."
     named = {name.removeprefix(prefix): torch.as_tensor(value) for name, value in weights.items()}
     card = {
-        "name": f"{config.scenario.name}-{module}",
+        "name": f"{scenario}-{module}",
         "architecture": config.model.model_dump(mode="json"),
         "observation": {"view_size": spec.view_size, "categories": list(unit.categories)},
         "actions": unit.choices,
         "members": len(unit.seats),
-        "scenario": config.scenario.name,
+        "scenario": scenario,
         "seats": [seat for other in cast.units if other.module == module for seat in other.seats],
         "provenance": {**folder.provenance, "env_steps": algorithm.env_steps},
     }

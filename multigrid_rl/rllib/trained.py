@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from ray.rllib.algorithms.ppo import PPO
@@ -11,7 +12,11 @@ from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from multigrid_rl.clock import Clock
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import fingerprint
+from multigrid_rl.rllib.callbacks import Watch
+from multigrid_rl.rllib.stages import Stage
 from multigrid_rl.types import EpisodeTable
+
+_COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_from", "env_runner_losses")
 
 
 class Trained(PPO):
@@ -23,12 +28,15 @@ class Trained(PPO):
         gradient_steps: minibatch steps so far, per module.
         latest: what the last iteration measured, by metric name.
         finished: episodes that finished in the last iteration.
-        keeper: watches the gates; made by the gate callback, like the clock.
-        clock: seconds spent outside of iterations, by part.
+        stages: the games of the run, one after the other.
+        stage: which of them it is in.
+        stage_from: environment steps when it was entered.
+        env_runners: processes that played in the last iteration.
+        env_runner_losses: env runners lost so far.
+        watch: reports and gates; made by the gate callback.
     """
 
-    keeper: GateKeeper
-    clock: Clock
+    watch: Watch
 
     def setup(self, config: Any) -> None:
         """Build runners and learner."""
@@ -37,7 +45,62 @@ class Trained(PPO):
         self.gradient_steps = 0
         self.latest: dict[str, float] = {}
         self.finished: EpisodeTable | None = None
+        self.stages: list[Stage] = config.env_config["stages"]
+        self.stage = 0
+        self.stage_from = 0
+        self.env_runners = 1
+        self.env_runner_losses = 0
         super().setup(config)
+
+    @property
+    def keeper(self) -> GateKeeper:
+        """The gates of the present stage."""
+        return self.watch.keeper
+
+    @property
+    def clock(self) -> Clock:
+        """Seconds spent outside of iterations, by part."""
+        return self.watch.clock
+
+    def stage_over(self) -> bool:
+        """Whether the present stage of the curriculum has ended; the last one has no end of its own."""
+        return self.stages[self.stage].over(self.env_steps - self.stage_from, self.keeper)
+
+    def enter(self, stage: int) -> None:
+        """Be judged by the gates of another stage, from here on."""
+        self.stage, self.stage_from = stage, self.env_steps
+        self.watch.judge(self.stages[stage].gates)
+
+    def games_state(self) -> dict[int, Any]:
+        """State of the games, by the number of the env runner that plays them; none where they cannot be taken up."""
+        return {}
+
+    def go_on(self, games: dict[int, Any], env_runners: int) -> bool:  # noqa: ARG002
+        """Take up games that ``env_runners`` remote runners played; false where fresh ones are played instead."""
+        return False
+
+    def run_state(self) -> dict[str, Any]:
+        """What a run remembers beside RLlib's own state: counters, stage, gates, episodes and games under way."""
+        counters = {name: getattr(self, name) for name in _COUNTERS}
+        runners = self.config.num_env_runners
+        return {**counters, "watch": self.watch.get_state(), "games": self.games_state(), "env_runners": runners}
+
+    def restore_run(self, path: Path, state: dict[str, Any]) -> bool:
+        """Go on from RLlib's checkpoint in ``path`` and the :meth:`run_state` of the same moment.
+
+        Values of this algorithm's configuration stay: step sizes and weights of losses are its own, whatever the
+        checkpoint was trained with.
+
+        Returns:
+            Whether the games are taken up where they stood; else fresh ones are played.
+        """
+        self.restore_from_path(str(path.resolve()))
+        if state["stage"]:
+            self.enter(state["stage"])
+        for name in _COUNTERS:
+            setattr(self, name, state[name])
+        self.watch.set_state(state["watch"])
+        return self.go_on(state["games"], state["env_runners"])
 
     def learner_weights(self) -> dict[str, dict[str, Any]]:
         """The learner's weights, by module."""

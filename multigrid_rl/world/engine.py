@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,6 +125,24 @@ class World:
         """The referee's view of all games (arrays are the world's own)."""
         s = self.state
         return Board(s.cells, s.position, s.heading, s.hand, s.out)
+
+    def get_state(self) -> dict[str, NDArray[Any]]:
+        """Copies of all arrays of the games: what they will do follows from these and the actions to come."""
+        return {name: array.copy() for name, array in self._arrays().items()}
+
+    def set_state(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for games of another shape."""
+        mine = self._arrays()
+        wrong = [n for n, a in mine.items() if n not in state or state[n].shape != a.shape or state[n].dtype != a.dtype]
+        if wrong:
+            raise ValueError(
+                f"state of other games: {', '.join(wrong)}; allowed is that of {self.num_games} such games"
+            )
+        for name, array in mine.items():
+            array[...] = state[name]
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {**self.state._asdict(), **self.outputs._asdict()}
 
     def _checked_order(self, order: NDArray[np.int8]) -> NDArray[np.int8]:
         agents = np.arange(self.spec.num_agents)

@@ -133,6 +133,7 @@ class MultigridEnvs:
         self._returns = np.zeros(shape)
         self._length = np.zeros(num_envs, np.int32)
         self._episode = np.zeros(num_envs, np.int64)
+        self._played: list[list[list[int]]] = [[] for _ in range(num_envs)]
         self._finished: list[EpisodeTable] = []
         self.reset(seed)
 
@@ -180,6 +181,35 @@ class MultigridEnvs:
         rows, self._finished = [EpisodeTable.empty(len(self.seats), 0), *self._finished], []
         return EpisodeTable.concatenate(rows)
 
+    def get_state(self) -> dict[str, Any]:
+        """Actions since each episode began, and copies of our arrays: the package's objects cannot be copied."""
+        played = [[list(row) for row in rows] for rows in self._played]
+        return {"seed": self._seed, "played": played, "arrays": [array.copy() for array in self._arrays()]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`get_state` was asked: begins the same episodes again and plays the same actions.
+
+        Raises:
+            ValueError: a state of other environments.
+        """
+        if state["seed"] != self._seed or len(state["played"]) != self.num_envs:
+            raise ValueError(
+                f"state of {len(state['played'])} environments with seed {state['seed']}; allowed is that of "
+                f"{self.num_envs} with seed {self._seed}"
+            )
+        self._episode[:] = state["arrays"][-1]
+        self._begin(np.arange(self.num_envs))
+        for env, rows, mine in zip(self.envs, state["played"], self._played, strict=True):
+            for row in rows:
+                env.step(dict(enumerate(row)))
+            mine[:] = [list(row) for row in rows]
+        for array, saved in zip(self._arrays(), state["arrays"], strict=True):
+            array[...] = saved
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        names = ("_images", "_tokens", "_final", "_gone", "_returns", "_length", "_episode")
+        return [getattr(self, name) for name in names]
+
     def drain_seconds(self) -> dict[str, float]:
         """Seconds spent on the ``engine`` since the last call; there are no background players."""
         return {"players": 0.0, **self._clock.drain()}
@@ -191,6 +221,7 @@ class MultigridEnvs:
         # Plain integers: the package compares each action with its enum, and numpy's scalars are slow at that.
         for n, (env, row) in enumerate(zip(self.envs, actions.tolist(), strict=True)):
             shown, gained, ended, cut, _ = env.step(dict(enumerate(row)))
+            self._played[n].append(row)
             self._see(n, shown)
             for a in range(len(row)):
                 if gained[a]:
@@ -228,6 +259,7 @@ class MultigridEnvs:
             _library().mixin.__init__(env, np.random.default_rng(sequence))
             shown, _ = env.reset(seed=int(sequence.generate_state(1)[0]))
             self._see(int(n), shown)
+            self._played[n] = []
         self._gone[which] = False
         self._returns[which] = 0.0
         self._length[which] = 0

@@ -84,7 +84,7 @@ def test_it_shares_games_and_cores_out_as_train_does(monkeypatch, runners, threa
         monkeypatch.setattr(f"multigrid_rl.{module}.available_cpus", lambda: 4)
     overrides = [f"cluster.num_env_runners={runners}", f"train.torch_threads={threads}", "model=gru"]
     config, size = compose(overrides), sizes(*overrides)
-    built = algorithm_config(config, env_factory(config))
+    built = algorithm_config(config)
     assert size.learner_threads == (threads or {0: 4, 2: 2}[runners])
     assert size.games_per_sampler == built.env_config["num_envs"]
     assert size.sequences_per_minibatch == built.minibatch_size

@@ -16,7 +16,6 @@ from multigrid_rl.cli.main import app
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import read_card, read_network
-from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.stock import StockPPO
 
@@ -72,7 +71,7 @@ def test_the_networks_begin_with_the_same_weights(session):
     weights = []
     for runner in ("batched", "stock"):
         config = compose([*TINY, f"train.runner={runner}", "seed=5"])
-        spec = algorithm_config(config, env_factory(config)).rl_module_spec.rl_module_specs["red_0"]
+        spec = algorithm_config(config).rl_module_spec.rl_module_specs["red_0"]
         weights.append(spec.build().net.state_dict())
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 

@@ -146,7 +146,7 @@ def test_a_team_game_with_eliminations_trains(session, tmp_path):
 def test_a_runner_with_other_weights_than_the_learner_sent_stops_the_run(session, monkeypatch, runners):
     monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
     config = compose([*TINY, f"cluster.num_env_runners={runners}"])
-    algorithm = algorithm_config(config, env_factory(config)).build_algo()
+    algorithm = algorithm_config(config).build_algo()
 
     def spoil(runner):
         with torch.no_grad():
@@ -155,7 +155,7 @@ def test_a_runner_with_other_weights_than_the_learner_sent_stops_the_run(session
     try:
         algorithm.train()
         algorithm.env_runner_group.foreach_env_runner(spoil)
-        with pytest.raises(WeightsError, match="env runner 1 played with weights"):
+        with pytest.raises(WeightsError, match="an env runner played with weights"):
             algorithm.train()
     finally:
         algorithm.stop()

@@ -110,7 +110,7 @@ def test_the_step_that_an_mlp_takes_has_rllibs_gradient(seats):
     learner = holder_of(module, 0.05)
     learner._module, learner._flat = learner.module, {"red": FlatWeights(list(module.parameters()))}
     learner.config = SimpleNamespace(**vars(CONFIG), grad_clip=1e9)
-    learner.clock = Clock()
+    learner.clock, learner._learners, learner._device = Clock(), 1, torch.device("cpu")
     learner.get_optimizer = lambda name: SimpleNamespace(step=lambda: None)
     CategoricalPPOLearner._step(learner, "red", {name: column.numpy() for name, column in batch.items()})
     torch.testing.assert_close(learner._flat["red"].gradient, theirs, rtol=1e-4, atol=1e-6)
@@ -310,7 +310,7 @@ def falling():
     schedules = ["lr=1e-3", "lr_final=1e-4", "until=1000", "entropy_coef=0.1", "entropy_final=0", "entropy_decay=1000"]
     config = compose(["scenario=coop", "scheme=dtde", "experiment=none", *(f"train.{part}" for part in schedules)])
     factory = env_factory(config)
-    learner = algorithm_config(config, factory).build_learner(spaces={})
+    learner = algorithm_config(config).build_learner(spaces={})
     rows, tokens = 8, len(factory.cast.unit_of("red_0").categories)
     batch = {name: column.numpy() for name, column in random_batch(1, rows).items()}
     batch[Columns.OBS] = np.zeros((rows, tokens), np.int64)

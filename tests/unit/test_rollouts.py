@@ -15,6 +15,7 @@ from multigrid_rl.rllib.algorithm import BatchPPO, _columns
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner, Rollout
 from multigrid_rl.rllib.modules import ALIVE, MEMORY, STARTS
+from multigrid_rl.rllib.stages import stages_of
 from multigrid_rl.world.constants import EV_VICTIM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -42,7 +43,7 @@ class Spied:
     def __init__(self, *overrides: str) -> None:
         self.config = compose([*DEADLY, *overrides])
         factory = env_factory(self.config)
-        self.runner = BatchedEnvRunner(config=algorithm_config(self.config, factory), worker_index=0)
+        self.runner = BatchedEnvRunner(config=algorithm_config(self.config), worker_index=0)
         for module in self.runner.module.values():
             with torch.no_grad():
                 for name, weight in module.net.named_parameters():
@@ -202,7 +203,7 @@ def test_targets_bootstrap_from_the_right_value(network, scheme):
 def test_units_that_share_a_network_learn_together():
     spied = Spied("shared=true")
     rollouts = [spied.sample(), spied.sample()]
-    holder = SimpleNamespace(config=SimpleNamespace(env_config={"factory": env_factory(spied.config)}))
+    holder = SimpleNamespace(stages=stages_of(spied.config), stage=0)
     (batch,) = BatchPPO._by_module(holder, rollouts).values()
     rows = [rollout.units[name] for name in ("red_0", "red_1") for rollout in rollouts]
     np.testing.assert_array_equal(batch.obs, np.concatenate([part.obs for part in rows]))
@@ -215,7 +216,7 @@ def test_the_same_games_are_played_whatever_runs_beside_them(scheme):
     # What seats do is drawn from their game's own stream.
     all_of_them = Spied(scheme).sample().units
     few = compose([*DEADLY, scheme, "train.num_envs=4"])
-    runner = BatchedEnvRunner(config=algorithm_config(few, env_factory(few)), worker_index=0)
+    runner = BatchedEnvRunner(config=algorithm_config(few), worker_index=0)
     for module in runner.module.values():
         with torch.no_grad():
             for name, weight in module.net.named_parameters():

@@ -1,0 +1,167 @@
+"""Checkpoints of a run: written whole or not at all, checked before they are read, and not kept for ever.
+
+A checkpoint is the folder ``checkpoints/step_000409600`` with RLlib's state (``rllib/``), what a run remembers beside
+it (``run.pkl``), every network as a player (``players/``), and ``manifest.json``: size and sha256 of each file, written
+last. Only a run's own checkpoints are read back as pickles; players are safetensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from multigrid_rl.config import ConfigError
+
+LOG = logging.getLogger(__name__)
+MANIFEST = "manifest.json"
+UNFINISHED, REMOVED = "unfinished", "removed"
+_STATE = "run.pkl"
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was found whole."""
+
+    path: Path
+    env_steps: int
+    margin: float | None  # of the gates when it was written; None: no report yet, or no gates
+    metrics_bytes: int  # length of metrics.jsonl when it was written
+
+
+def write_state(folder: Path, state: dict[str, Any]) -> None:
+    """Put what a run remembers beside RLlib's own state into an unfinished checkpoint."""
+    (folder / _STATE).write_bytes(pickle.dumps(state, protocol=5))
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """What :func:`write_state` wrote. Only for checkpoints of one's own runs: it is a pickle."""
+    state: dict[str, Any] = pickle.loads((checkpoint / _STATE).read_bytes())
+    return state
+
+
+def seal(folder: Path, facts: dict[str, Any]) -> None:
+    """Write the manifest of all files that are in ``folder`` and force everything to the disk."""
+    files = {str(path.relative_to(folder)): _print_of(path, sync=True) for path in _files(folder)}
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({**facts, "files": files}, indent=1) + "\n", encoding="utf-8")
+    _print_of(manifest, sync=True)
+
+
+def check(folder: Path) -> Checkpoint:
+    """Compare every file of a checkpoint with its manifest.
+
+    Raises:
+        ConfigError: one line naming the file and what is wrong with it.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        files: dict[str, list[Any]] = manifest["files"]
+        facts = Checkpoint(folder, manifest["env_steps"], manifest["gate_margin"], manifest["metrics_bytes"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{folder / MANIFEST}: {' '.join(str(error).split())}; no whole checkpoint") from error
+    for name, known in files.items():
+        try:
+            found = _print_of(folder / name, sync=False)
+        except OSError as error:
+            raise ConfigError(f"{folder / name}: {error.strerror}; no whole checkpoint") from error
+        if found != known:
+            raise ConfigError(f"{folder / name}: {found[0]} bytes, sha256 {found[1][:16]}; allowed is {known[1][:16]}")
+    return facts
+
+
+def newest_good(run: Path) -> Checkpoint:
+    """The newest checkpoint of a run that is whole; says which damaged ones it passed over.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    folder = run / "checkpoints"
+    reasons = []
+    for path in sorted(folder.glob("step_*"), reverse=True):
+        try:
+            found = check(path)
+        except ConfigError as error:
+            reasons.append(str(error))
+            LOG.warning("%s is damaged and passed over: %s", path.name, error)
+            continue
+        if reasons:
+            LOG.warning("going on from %s, the newest checkpoint that is whole", path.name)
+        return found
+    why = f"; {reasons[0]}" if reasons else ""
+    raise ConfigError(f"--resume {run}: no whole checkpoint in it{why}; allowed is a run that has written one")
+
+
+def prune(folder: Path, keep: int) -> list[str]:
+    """Remove all but the ``keep`` newest checkpoints and the one with the best gate margin.
+
+    Args:
+        folder: of all checkpoints of a run.
+        keep: how many of the newest stay, at least 1.
+
+    Returns:
+        Names of those that were removed.
+    """
+    paths = sorted(folder.glob("step_*"))
+    margins = {path: _margin(path) for path in paths}
+    known = [path for path in paths if margins[path] is not None]
+    best = max(known, key=lambda path: (margins[path], path.name), default=None)
+    gone = [path for path in paths[:-keep] if path != best]
+    if best is not None:
+        _name(folder, "best", best.name)
+    for path in gone:
+        # Out of sight first: a kill half-way leaves no half checkpoint behind under its name.
+        waste = folder / REMOVED
+        clear(waste)
+        path.rename(waste)
+        clear(waste)
+    return [path.name for path in gone]
+
+
+def commit(unfinished: Path, final: Path) -> None:
+    """Move a sealed checkpoint to its place and name it as the latest."""
+    if final.exists():  # a run that went on wrote it a second time
+        clear(final.parent / REMOVED)
+        final.rename(final.parent / REMOVED)
+    unfinished.rename(final)
+    _name(final.parent, "latest", final.name)
+    clear(final.parent / REMOVED)
+
+
+def clear(folder: Path) -> None:
+    """Remove a folder with all that is in it, if it is there."""
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _name(folder: Path, which: str, name: str) -> None:
+    fresh = folder / f"{which}.tmp"
+    fresh.write_text(name + "\n", encoding="utf-8")
+    fresh.replace(folder / which)
+
+
+def _margin(path: Path) -> float | None:
+    try:
+        margin: float | None = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["gate_margin"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return margin
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _print_of(path: Path, *, sync: bool) -> list[Any]:
+    content = path.read_bytes()
+    if sync:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    return [len(content), hashlib.sha256(content).hexdigest()]

@@ -1,0 +1,64 @@
+"""A curriculum: games that a run is trained in one after the other, the last of them its own scenario."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from multigrid_rl.config import ConfigError, RunConfig
+from multigrid_rl.gates import Gate, GateKeeper
+from multigrid_rl.players.catalogue import Seated
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.players.goals import gates_of
+from multigrid_rl.schema import ScenarioConfig
+from multigrid_rl.types import EnvFactory
+
+
+class Stage(NamedTuple):
+    """One game of a run."""
+
+    scenario: ScenarioConfig
+    factory: EnvFactory
+    gates: list[Gate]
+    steps: int | None  # ends after so many environment steps of its own; None: not by steps
+    held: bool  # ends when its gates are held
+
+    def over(self, env_steps: int, keeper: GateKeeper) -> bool:
+        """Whether the stage ends after ``env_steps`` steps of its own."""
+        return (self.steps is not None and env_steps >= self.steps) or (self.held and keeper.held)
+
+
+def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[Stage]:
+    """All stages of a run, at least one: the last is its own scenario and has no end of its own.
+
+    Args:
+        config: the run.
+        hashes: sha256 that frozen players must have, by name.
+
+    Raises:
+        ConfigError: the networks of a stage would not fit those of the run.
+    """
+    scenarios = [stage.scenario for stage in config.curriculum] + [config.scenario]
+    ends = [(stage.steps, stage.held) for stage in config.curriculum] + [(None, False)]
+    stages: list[Stage] = []
+    for scenario, (steps, held) in zip(scenarios, ends, strict=True):
+        one = config.model_copy(update={"scenario": scenario})
+        factory = env_factory(one, hashes)
+        stages.append(Stage(scenario, factory, gates_of(one, factory.cast), steps, held))
+    units = stages[-1].factory.cast.units
+    for k, stage in enumerate(stages):
+        if stage.factory.cast.units != units:
+            raise ConfigError(
+                f"curriculum.{k}.scenario={stage.scenario.name}: its networks read or decide other things than those "
+                f"of {config.scenario.name}; allowed is a scenario with the same view, team sizes and actions"
+            )
+    return stages
+
+
+def seated_in(stages: list[Stage]) -> dict[str, tuple[Seated, ...]]:
+    """Background players of all stages, each once, by seat. Raises what ``MatchFactory.load`` raises."""
+    seats: dict[str, dict[str, Seated]] = {}
+    for stage in stages:
+        for seat, players in stage.factory.load().items():
+            for player in players:
+                seats.setdefault(seat, {}).setdefault(player.name, player)
+    return {seat: tuple(players.values()) for seat, players in seats.items()}
