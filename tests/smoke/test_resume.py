@@ -1,0 +1,172 @@
+"""A run that was interrupted and goes on is the unbroken run, number for number."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+
+import pytest
+import torch
+from runs import TINY, rows_of, tiny_run, without_time
+
+from multigrid_rl.cli.training import resume_training
+from multigrid_rl.config import ConfigError, compose, resumed
+from multigrid_rl.rllib.build import algorithm_config
+
+HALF = 2048
+MIXED = "scenario.seats.blue_0=blue-rookie:3,random:1,key-runner:1"
+KINDS = {
+    "1v1": ["scenario=1v1", "train.entropy_decay=3000", "train.lr_final=1e-4"],
+    "mixed opponents": ["scenario=1v1", MIXED],
+    "memory": ["scenario=single-obstacle", "model=gru", "model.hidden=[16]"],
+    "central critics": ["scenario=coop", "scheme=ctde"],
+    "another package's game": ["env_id=MultiGrid-Empty-5x5-v0", "experiment=none"],
+    "env runners": ["scenario=1v1", "cluster.num_env_runners=2"],
+}
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch):
+    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory, session):
+    """A run that Ctrl-C ended after 2048 of 4096 steps."""
+    path = tmp_path_factory.mktemp("half") / "run"
+    tiny_run(path, "train.until=2048", "train.checkpoint_every=512")
+    return path
+
+
+@pytest.fixture
+def copy(half, tmp_path):
+    return shutil.copytree(half, tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_is_the_unbroken_one(session, tmp_path, kind):
+    # Killed after its last checkpoint: the rows that followed it are played once more, and kept aside.
+    whole_verdict, whole = tiny_run(tmp_path / "whole", *KINDS[kind], "train.checkpoint_every=1024")
+    broken = shutil.copytree(tmp_path / "whole", tmp_path / "broken")
+    (broken / "verdict.json").unlink()
+    shutil.rmtree(broken / "checkpoints" / "step_000004096")
+    shutil.rmtree(broken / "checkpoints" / "step_000003072")
+    verdict = resume_training(broken, [])
+    assert without_time(rows_of(broken)) == without_time(whole)
+    assert verdict["weights"] == whole_verdict["weights"]
+    aside = [json.loads(line) for line in (broken / "metrics.after-2048.jsonl").read_text().splitlines()]
+    assert [row["env_steps"] for row in aside] == [row["env_steps"] for row in whole if row["env_steps"] > HALF]
+    for key in ("held", "gates", "env_steps_to_reached"):
+        mine, theirs = (json.loads(json.dumps(v[key])) for v in (verdict, whole_verdict))
+        assert _without_seconds(mine) == _without_seconds(theirs)
+
+
+def _without_seconds(value):
+    if isinstance(value, dict):
+        return {key: _without_seconds(inner) for key, inner in value.items() if key != "seconds"}
+    return [_without_seconds(inner) for inner in value] if isinstance(value, list) else value
+
+
+def test_a_run_goes_on_beyond_its_budget_and_tells_its_story(copy):
+    verdict = resume_training(copy, ["train.until=3072"])
+    rows = rows_of(copy)
+    assert verdict["env_steps"] == rows[-1]["env_steps"] == 3072
+    assert [row["iteration"] for row in rows] == list(range(1, len(rows) + 1))
+    seconds = [row["seconds"] for row in rows]
+    assert seconds == sorted(seconds)
+    assert not list(copy.glob("metrics.after-*"))  # nothing had to be played twice
+    assert json.loads((copy / "verdict.2048.json").read_text())["env_steps"] == HALF
+    (entry,) = json.loads((copy / "provenance.json").read_text())["resumed"]
+    assert entry["from_env_steps"] == HALF
+    assert "until: 3072" in (copy / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        ([], ["train.until=2048", "has played 2048 steps", "--until above"]),
+        (["train.lr=1e-4"], ["train.lr=1e-4", "keeps its values", "train.until"]),
+        (["seed=3"], ["seed=3", "keeps its values"]),
+        (["cluster.nodes=3"], ["cluster.nodes=3", "unknown key 'nodes'", "num_env_runners"]),
+        (["cluster=mars"], ["cluster=mars", "local", "ray"]),
+        (["train.until=soon"], ["train.until=soon"]),
+        (["until"], ["until", "keeps its values"]),
+    ],
+)
+def test_what_a_run_keeps_is_told_in_one_line(copy, overrides, parts):
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError) as caught:
+        resume_training(copy, overrides)
+    assert "\n" not in str(caught.value)
+    assert [part for part in parts if part not in str(caught.value)] == []
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+
+
+def test_what_is_no_run_is_told_in_one_line(tmp_path):
+    with pytest.raises(ConfigError, match=r"--resume .*nowhere.*allowed is a run folder"):
+        resumed(tmp_path / "nowhere", [])
+    (tmp_path / "config.yaml").write_text("- 3\n")
+    with pytest.raises(ConfigError, match="holds no configuration"):
+        resumed(tmp_path, [])
+
+
+def test_two_processes_do_not_write_one_run(copy):
+    with (copy / "run.lock").open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="another process is writing to it"):
+            resume_training(copy, ["train.until=3072"])
+    assert (copy / "verdict.json").exists()
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(copy, capfd):
+    newest = copy / "checkpoints" / "step_000002048"
+    state = newest / "run.pkl"
+    state.write_bytes(state.read_bytes()[:-1] + b"?")
+    verdict = resume_training(copy, ["train.until=3072"])
+    told = capfd.readouterr().err
+    assert "step_000002048 is damaged and passed over" in told
+    assert "run.pkl" in told
+    assert "going on from step_000001536" in told
+    assert [row["env_steps"] for row in rows_of(copy)] == list(range(512, 3073, 512))
+    assert verdict["env_steps"] == 3072
+    assert "step_000002048 is damaged" not in (copy / "verdict.json").read_text()
+
+
+def test_without_a_whole_checkpoint_nothing_is_touched(copy):
+    for path in (copy / "checkpoints").glob("step_*"):
+        (path / "manifest.json").unlink()
+    with pytest.raises(ConfigError, match=r"no whole checkpoint in it; .*manifest.json"):
+        resume_training(copy, ["train.until=3072"])
+    assert len(rows_of(copy)) == 4
+    assert (copy / "verdict.json").exists()
+
+
+def test_other_env_runners_play_fresh_games_with_the_weights_of_before(copy, session, capfd):
+    resume_training(copy, ["train.until=3072", "cluster.num_env_runners=2"])
+    assert "games start afresh" in capfd.readouterr().err
+    rows = rows_of(copy)
+    assert [row["env_runners"] for row in rows] == [1, 1, 1, 1, 2, 2]
+    assert [row["env_steps"] for row in rows] == list(range(512, 3073, 512))
+
+
+def test_values_of_the_configuration_take_effect_over_those_of_the_checkpoint(half, session):
+    # A search goes on from another trial's checkpoint with values of its own (ray issue 62173: they were overwritten).
+    config = compose([*TINY, "train.lr=7e-4", "train.lr_final=7e-4", "train.entropy_coef=0.5", "train.clip=0.33"])
+    algorithm = algorithm_config(config).build_algo()
+    try:
+        from multigrid_rl.rllib.checkpoints import read_state  # noqa: PLC0415
+
+        start = half / "checkpoints" / "step_000002048"
+        assert algorithm.restore_run(start / "rllib", read_state(start))
+        learner = algorithm.learner_group._learner
+        assert learner.get_optimizer("red_0").param_groups[0]["lr"] == pytest.approx(7e-4)
+        weight = learner.entropy_coeff_schedulers_per_module["red_0"].get_current_value()
+        assert weight == pytest.approx(0.5 * (1 - HALF / config.train.entropy_decay))
+        assert learner.config.clip_param == 0.33
+        moments = [state["exp_avg"].abs().sum() for state in learner.get_optimizer("red_0").state.values()]
+        assert moments
+        assert all(torch.isfinite(moment) and moment > 0 for moment in moments)
+        assert algorithm.env_steps == HALF
+    finally:
+        algorithm.stop()

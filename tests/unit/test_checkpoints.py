@@ -1,0 +1,135 @@
+"""Checkpoints: whole or passed over, and only as many as were asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from multigrid_rl.config import ConfigError
+from multigrid_rl.gates import Gate, GateKeeper, Moment
+from multigrid_rl.rllib.checkpoints import (
+    MANIFEST,
+    REMOVED,
+    UNFINISHED,
+    check,
+    commit,
+    newest_good,
+    prune,
+    read_state,
+    seal,
+    write_state,
+)
+
+
+def written(run, env_steps, margin=None):
+    folder = run / "checkpoints"
+    unfinished = folder / UNFINISHED
+    (unfinished / "rllib").mkdir(parents=True)
+    (unfinished / "rllib" / "weights").write_bytes(bytes(range(100)))
+    write_state(unfinished, {"env_steps": env_steps})
+    seal(unfinished, {"env_steps": env_steps, "stage": 0, "gate_margin": margin, "metrics_bytes": 10 * env_steps})
+    commit(unfinished, folder / f"step_{env_steps:09d}")
+    return folder / f"step_{env_steps:09d}"
+
+
+def names(run):
+    return sorted(path.name for path in (run / "checkpoints").glob("step_*"))
+
+
+def test_what_was_written_is_found_whole(tmp_path):
+    path = written(tmp_path, 512, margin=-0.5)
+    assert check(path) == (path, 512, -0.5, 5120)
+    assert read_state(path) == {"env_steps": 512}
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step_000000512\n"
+    assert newest_good(tmp_path).path == path
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda path: (path / "rllib" / "weights").write_bytes(bytes(100)), "weights: 100 bytes, sha256"),
+        (lambda path: (path / "rllib" / "weights").write_bytes(b""), "weights: 0 bytes, sha256"),
+        (lambda path: (path / "run.pkl").unlink(), "run.pkl: No such file"),
+        (lambda path: (path / MANIFEST).unlink(), "manifest.json: "),
+        (lambda path: (path / MANIFEST).write_text("{"), "manifest.json: "),
+        (lambda path: (path / MANIFEST).write_text("[]"), "manifest.json: "),
+        (lambda path: (path / MANIFEST).write_text('{"files": {}}'), "manifest.json: "),
+    ],
+)
+def test_damage_is_told_in_one_line_and_the_one_before_is_taken(tmp_path, caplog, damage, told):
+    before, newest = written(tmp_path, 512), written(tmp_path, 1024)
+    damage(newest)
+    with pytest.raises(ConfigError) as caught:
+        check(newest)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert newest_good(tmp_path).path == before
+    assert "step_000001024 is damaged and passed over" in caplog.text
+    assert "going on from step_000000512" in caplog.text
+
+
+@pytest.mark.parametrize("at", ["begun", "written", "sealed"])
+def test_a_kill_before_the_last_move_leaves_the_checkpoint_before(tmp_path, at):
+    before = written(tmp_path, 512)
+    unfinished = tmp_path / "checkpoints" / UNFINISHED
+    unfinished.mkdir()
+    if at != "begun":
+        write_state(unfinished, {})
+    if at == "sealed":
+        seal(unfinished, {"env_steps": 1024, "gate_margin": None, "metrics_bytes": 0})
+    assert newest_good(tmp_path).path == before
+
+
+def test_the_newest_and_the_best_stay(tmp_path):
+    for steps, margin in ((1, -0.5), (2, 0.4), (3, 0.1), (4, None), (5, -0.2)):
+        written(tmp_path, steps, margin)
+    assert prune(tmp_path / "checkpoints", 2) == ["step_000000001", "step_000000003"]
+    assert names(tmp_path) == ["step_000000002", "step_000000004", "step_000000005"]
+    assert (tmp_path / "checkpoints" / "best").read_text() == "step_000000002\n"
+    assert prune(tmp_path / "checkpoints", 1) == ["step_000000004"]
+    assert not (tmp_path / "checkpoints" / REMOVED).exists()
+
+
+def test_without_margins_only_the_newest_stay(tmp_path):
+    for steps in (1, 2, 3):
+        written(tmp_path, steps)
+    assert prune(tmp_path / "checkpoints", 1) == ["step_000000001", "step_000000002"]
+    assert not (tmp_path / "checkpoints" / "best").exists()
+
+
+def test_a_checkpoint_that_is_written_once_more_takes_the_place_of_the_first(tmp_path):
+    first = written(tmp_path, 512, margin=0.1)
+    stamp = json.loads((first / MANIFEST).read_text())
+    again = written(tmp_path, 512, margin=0.2)
+    assert first == again
+    assert check(again).margin == 0.2
+    assert stamp["gate_margin"] == 0.1
+    assert names(tmp_path) == ["step_000000512"]
+
+
+def test_the_margin_is_that_of_the_worst_gate_in_units_of_its_bound():
+    keeper = GateKeeper([Gate("length", "<=", 20.0, window=100), Gate("return", ">=", 1.0, window=100)])
+    assert math.isnan(keeper.margin())
+    keeper.report(Moment(100, 1, 1.0), 200, {"length": 10.0, "return": 1.5})
+    assert keeper.margin() == pytest.approx(0.5)
+    keeper.report(Moment(150, 2, 2.0), 200, {"length": 28.0, "return": 1.5})  # the window's mean is 19
+    assert keeper.margin() == pytest.approx(0.05)
+    keeper.report(Moment(160, 3, 3.0), 200, {"length": math.nan, "return": 1.5})
+    assert math.isnan(keeper.margin())
+
+
+def test_gates_go_on_where_they_stood():
+    gates = [Gate("length", "<=", 20.0, window=100)]
+    whole, first, second = GateKeeper(gates), GateKeeper(gates), GateKeeper(gates)
+    reports = [(50, 30.0), (100, 10.0), (150, 12.0), (200, 11.0), (260, 10.0)]
+    for k, (steps, value) in enumerate(reports):
+        whole.report(Moment(steps, k, steps / 10), 200, {"length": value})
+        if k == 3:
+            second.set_state(first.get_state())
+        (first if k < 3 else second).report(Moment(steps, k, steps / 10), 200, {"length": value})
+    assert second.verdict() == whole.verdict()
+    assert second.held
+    with pytest.raises(ValueError, match="history of the gates length <= 20; allowed is that of length <= 30"):
+        GateKeeper([Gate("length", "<=", 30.0, window=100)]).set_state(first.get_state())
