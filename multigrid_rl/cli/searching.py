@@ -109,7 +109,7 @@ def sorted_out(given: list[str]) -> tuple[str, dict[str, str], int, list[str]]:
             if not value.isdecimal() or int(value) >= 2**31 - 1000:
                 raise ConfigError(f"seed={value}: allowed is a whole number from 0, below 2**31 - 1000")
             seed = int(value)
-        elif key in OWN_KEYS:
+        elif key in OWN_KEYS or key == "address" or key.partition(".")[0] == "cluster":
             raise ConfigError(f"{override}: a search sets it itself; allowed are overrides without {key}")
         else:
             base.append(override)
@@ -146,6 +146,7 @@ def run_search(folder: SearchFolder) -> tuple[Found, bool]:
     """
     from multigrid_rl.cli.training import interruption  # noqa: PLC0415
     from multigrid_rl.search.plots import write_plots  # noqa: PLC0415
+    from multigrid_rl.search.report import REPORT, as_markdown  # noqa: PLC0415
     from multigrid_rl.search.running import search as run  # noqa: PLC0415
 
     console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
@@ -155,6 +156,7 @@ def run_search(folder: SearchFolder) -> tuple[Found, bool]:
         found = run(folder, lambda outcome: console.print(outcome_line(folder, outcome), markup=False), interrupted)
         stopped = interrupted() and not found.complete
     pictures = write_plots(folder, found)
+    folder.write_text(REPORT, as_markdown(folder, found, [path.name for path in pictures]))
     if found.winner is not None:
         console.print(table(folder, found))
     for line in closing(folder, found, pictures):
@@ -229,6 +231,7 @@ def table(folder: SearchFolder, found: Found) -> Table:
 
 def closing(folder: SearchFolder, found: Found, pictures: list[Path]) -> list[str]:
     """What was found, and where it stands."""
+    from multigrid_rl.search.report import REPORT  # noqa: PLC0415
     from multigrid_rl.search.results import RESULTS, TRIALS, WINNER, verdict_of, winning_command  # noqa: PLC0415
 
     lines = [f"failed:   {o.spec.id}: {o.reason}" for o in found.failed]
@@ -242,5 +245,5 @@ def closing(folder: SearchFolder, found: Found, pictures: list[Path]) -> list[st
         ]
     shares = [f"{key.rpartition('.')[2]} {share:.0%}" for key, share in found.importance.shares.items()]
     lines.append(f"matters:  {', '.join(shares[:6]) + '; ' if shares else ''}{found.importance.note}")
-    files = [RESULTS, TRIALS, *([WINNER] if found.winner else []), *(path.name for path in pictures)]
+    files = [REPORT, RESULTS, TRIALS, *([WINNER] if found.winner else []), *(path.name for path in pictures)]
     return [*lines, f"written:  {folder.path}: {', '.join(files)}"]

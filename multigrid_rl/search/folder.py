@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ import yaml
 
 from multigrid_rl.config import ConfigError, available_cpus
 from multigrid_rl.rllib.record import git_commit, versions
-from multigrid_rl.search.plans import Outcome, Spec
+from multigrid_rl.search.plans import Outcome
 from multigrid_rl.search.settings import AshaSettings, PbtSettings, ThreeStageSettings, parse_settings
 from multigrid_rl.search.space import Space, read_yaml, space_of
 
@@ -127,14 +126,6 @@ class SearchFolder:
     def run_path(self, trial: str) -> Path:
         """Run folder of a trial."""
         return self.path / "trials" / trial
-
-    def clear(self, spec: Spec) -> Path:
-        """The run folder of a trial that is about to start: what an interruption left there is removed."""
-        path = self.run_path(spec.id)
-        if path.exists():
-            shutil.rmtree(path)
-        path.parent.mkdir(exist_ok=True)
-        return path
 
     def record(self, outcome: Outcome) -> None:
         """Write an outcome down for good, before anything is made of it."""

@@ -77,17 +77,14 @@ def _seconds_before(folder: SearchFolder) -> float:
 
 
 def _order(folder: SearchFolder, spec: Spec) -> Order:
-    start = None
-    if spec.goes_on:
-        checkpoints = folder.run_path(str(spec.origin)) / "checkpoints"
-        start = str((checkpoints / (checkpoints / "latest").read_text(encoding="utf-8").strip()).resolve())
+    origin = folder.run_path(str(spec.origin)).resolve() if spec.goes_on else None
     return Order(
         id=spec.id,
         overrides=tuple(folder.asked.space.overrides(spec.point)),
         seed=spec.seed,
         until=spec.until,
-        folder=str(folder.clear(spec).resolve()),
-        start=start,
+        folder=str(folder.run_path(spec.id).resolve()),
+        origin=str(origin) if origin else None,
         report_every=folder.asked.settings.report_every,
         working=str(Path.cwd()),
     )

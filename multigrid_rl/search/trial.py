@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +12,11 @@ from typing import Any
 
 from ray import tune
 
-from multigrid_rl.config import compose
+from multigrid_rl.config import ConfigError, RunConfig, compose
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.players.factories import env_factory
+from multigrid_rl.rllib.checkpoints import Checkpoint, newest_good
 from multigrid_rl.rllib.record import RunFolder
+from multigrid_rl.rllib.stages import seated_in, stages_of
 from multigrid_rl.rllib.train import train
 from multigrid_rl.search.asha import METRIC, TIME
 from multigrid_rl.search.objective import Score, score_of
@@ -31,8 +34,8 @@ class Order:
         overrides: of ``train``, without those that follow.
         seed: of the run.
         until: environment steps at which it ends at the latest.
-        folder: of the run; it does not exist yet.
-        start: checkpoint that it goes on from.
+        folder: of the run. What is in it is what an interruption left, and the run goes on from there.
+        origin: run folder whose last checkpoint it starts from; ``None``: from nothing.
         report_every: environment steps between two reports.
         working: directory that relative names in overrides are meant from.
     """
@@ -42,7 +45,7 @@ class Order:
     seed: int
     until: int
     folder: str
-    start: str | None
+    origin: str | None
     report_every: int
     working: str
 
@@ -57,21 +60,64 @@ def run_trial(order: Order) -> dict[str, Any] | None:
     """Train as ordered; returns the last report, or nothing if Tune ended it. Runs in a Tune trial's thread.
 
     Raises:
-        ConfigError, PlayerError, RuntimeError: the run failed; Tune records why.
+        ConfigError, PlayerError, RunError: the run failed; Tune records why.
     """
     # Ray has put its own words there, and a run's provenance tells how to play the run again.
     sys.argv = ["multigrid-rl", "train", *order.command]
     os.chdir(order.working)
-    config = compose(order.command)
-    folder = RunFolder(Path(order.folder), config, env_factory(config).load())
+    verdict = ended_by_itself(Path(order.folder))
+    if verdict is not None:
+        return _last_words(verdict)
     told = _Told(order.report_every)
+    config = compose(order.command)
+    folder, start = _opened(order, config)
     try:
-        verdict = train(config, folder, told.observe, told.interrupted)
+        verdict = train(config, folder, told.observe, told.interrupted, start)
     finally:
         folder.close()
-    if told.interrupted():
+    return None if told.interrupted() else _last_words(verdict)
+
+
+def ended_by_itself(run: Path) -> dict[str, Any] | None:
+    """The verdict of a run that reached its end, though nobody heard of it; ``None`` for every other."""
+    try:
+        verdict: dict[str, Any] = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
-    return {**told.words(score_of(verdict), verdict["env_steps"]), ENDED: verdict["ended"]}
+    return verdict if verdict.get("ended") in ("held", "until") else None
+
+
+def whole_checkpoint(run: Path) -> Checkpoint | None:
+    """The newest whole checkpoint of a run, if it has one."""
+    try:
+        return newest_good(run)
+    except ConfigError:
+        return None
+
+
+def _opened(order: Order, config: RunConfig) -> tuple[RunFolder, Path | None]:
+    path = Path(order.folder)
+    left = whole_checkpoint(path)
+    if left is not None:
+        return RunFolder.reopened(path, config, left), left.path
+    if path.exists():
+        shutil.rmtree(path)  # begun, and killed before there was anything to go on from
+    folder = RunFolder(path, config, seated_in(stages_of(config)))
+    return folder, newest_good(Path(order.origin)).path if order.origin else None
+
+
+def _last_words(verdict: dict[str, Any]) -> dict[str, Any]:
+    return {**words(score_of(verdict), verdict["env_steps"]), ENDED: verdict["ended"]}
+
+
+def words(score: Score, env_steps: int) -> dict[str, Any]:
+    """What a trial reports: its score so far, as a number and in parts, and the environment steps played."""
+    return {
+        METRIC: score.number,
+        TIME: env_steps,
+        "env_steps_to_held": score.env_steps_to_held,
+        "margin": score.margin,
+    }
 
 
 class _Told:
@@ -87,19 +133,10 @@ class _Told:
             return
         self._next = row["env_steps"] - row["env_steps"] % self._every + self._every
         try:
-            tune.report(self.words(score_of(keeper.verdict()), row["env_steps"]))
+            tune.report(words(score_of(keeper.verdict()), row["env_steps"]))
         except SystemExit:
             # So does Tune end a function. The run is to leave a checkpoint and a verdict, as it does after Ctrl-C.
             self._asked = True
 
     def interrupted(self) -> bool:
         return self._asked
-
-    @staticmethod
-    def words(score: Score, env_steps: int) -> dict[str, Any]:
-        return {
-            METRIC: score.number,
-            TIME: env_steps,
-            "env_steps_to_held": score.env_steps_to_held,
-            "margin": score.margin,
-        }

@@ -17,6 +17,7 @@ from multigrid_rl.search.folder import Asked, SearchFolder
 from multigrid_rl.search.objective import Score
 from multigrid_rl.search.plans import Outcome, Spec
 from multigrid_rl.search.plots import ticks, write_plots
+from multigrid_rl.search.report import as_markdown
 from multigrid_rl.search.results import as_csv, as_recipe, found_in, recipe_of, winning_command, write_found
 from multigrid_rl.search.settings import load_settings
 from multigrid_rl.search.space import space_of
@@ -187,6 +188,26 @@ def test_the_table_shows_the_best_first(folder):
     text = console.export_text()
     assert text.index("s3-s1-002-seed1") < text.index("s3-s1-002-seed3") < text.index("s1-002 ") < text.index("s1-000")
     assert "1,500" in text
+
+
+def test_the_page_tells_everything(folder):
+    result = found(folder)
+    page = as_markdown(folder, result, ["parallel.png"])
+    assert page.startswith("# A search: three-stage on single-obstacle\n")
+    assert "6 trials, 3 held all gates, 1 failed." in page
+    assert "Held all gates on 3 of 3 seeds" in page
+    assert winning_command(folder, result.winner) in page
+    assert "![parallel.png](parallel.png)" in page
+    rows = [line.split(" | ") for line in page.partition("## All trials")[2].splitlines() if line.startswith("| s")]
+    assert [row[0] for row in rows][-3:] == ["| s1-002", "| s1-000", "| s1-001"]
+    assert rows[-1][1] == "failed: no more memory"
+    assert rows[0][3] == "500"
+    assert "Every trial failed." in as_markdown(folder, found_in_only_failures(folder), [])
+
+
+def found_in_only_failures(folder):
+    (folder.path / "outcomes.jsonl").unlink()
+    return found(folder, [ROWS[1]])
 
 
 def test_an_outcome_is_one_line(folder):
