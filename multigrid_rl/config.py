@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from multigrid_rl.recipes import unfolded
 from multigrid_rl.schema import (
     LEARN,
     MAX_LAYERS,
@@ -116,7 +117,7 @@ def _with_scenario_id(overrides: list[str]) -> list[str]:
     for override in overrides:
         if "=" not in override:
             raise ConfigError(f"{override}: not an override; allowed is key=value, for example train.lr=3e-4")
-    given = dict(override.split("=", 1) for override in overrides)
+    given = dict(override.split("=", 1) for override in unfolded(overrides))
     result = [part for key, value in given.items() for part in _spelt_out(key, value, given)]
     if "experiment" not in given:
         return result + _own_recipe(result)
