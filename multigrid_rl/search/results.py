@@ -7,11 +7,13 @@ import io
 import math
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from multigrid_rl.config import GROUPS
+from multigrid_rl.config import GROUPS, data_root
+from multigrid_rl.recipes import recipe_overrides
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.importance import Importance, importance_of
 from multigrid_rl.search.plans import Outcome, Winner, winner_of
@@ -159,12 +161,19 @@ def as_recipe(folder: SearchFolder, found: Found) -> str:
 
 
 def recipe_of(overrides: list[str]) -> dict[str, Any]:
-    """Overrides as a recipe: groups in its defaults list, keys in its tree."""
+    """Overrides as a recipe: groups in its defaults list, keys in its tree; a recipe that they build on is part of it.
+
+    Raises:
+        ConfigError: the recipe that they name cannot be read.
+    """
     defaults: list[dict[str, str]] = []
     tree: dict[str, Any] = {}
-    for key, value in dict(override.split("=", 1) for override in overrides).items():
-        if key == "experiment":
-            continue
+    given = dict(override.split("=", 1) for override in overrides)
+    base = given.pop("experiment", "none")
+    if base not in ("none", "null"):
+        path = Path(base) if base.endswith(".yaml") else data_root() / "configs" / "experiment" / f"{base}.yaml"
+        given = {**dict(override.split("=", 1) for override in recipe_overrides(path)), **given}
+    for key, value in given.items():
         if key in GROUPS:
             defaults.append({f"override /{key}": value})
             continue
@@ -172,8 +181,13 @@ def recipe_of(overrides: list[str]) -> dict[str, Any]:
         node = tree
         for place in places:
             node = node.setdefault(place, {})
-        node[last] = _read(value)
+        mixture = places[:2] == ["scenario", "seats"] and ":" in value
+        node[last] = {name: _read(weight) for name, _, weight in _parts(value)} if mixture else _read(value)
     return {"defaults": defaults, **tree}
+
+
+def _parts(mixture: str) -> list[tuple[str, str, str]]:
+    return [part.rpartition(":") for part in mixture.split(",")]
 
 
 def _read(text: str) -> Any:

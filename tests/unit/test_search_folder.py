@@ -136,6 +136,7 @@ def test_the_winner_is_a_recipe_that_composes_to_its_configuration(folder):
     recipe = yaml.safe_load(text)
     assert recipe["defaults"] == [{"override /scenario": "single-obstacle"}, {"override /model": "gru"}]
     config = compose(folder.asked.space.overrides(result.winner.point))
+    assert compose([f"experiment={folder.path / 'winner.yaml'}"]) == config
     assert recipe["train"] == {"num_envs": 64, "lr": config.train.lr, "lr_final": config.train.lr}
     assert winning_command(folder, result.winner) in text
 
@@ -153,6 +154,14 @@ def test_overrides_become_a_tree():
         "train": {"lr": 0.5, "bonus": {"all": {"key_pickup": 1.0}}, "shaping": None},
         "model": {"hidden": [64]},
     }
+
+
+@pytest.mark.parametrize("name", ["1v1", "blue-adept", "2v2"])
+def test_a_recipe_that_a_search_started_from_is_part_of_its_winner(name, tmp_path):
+    file = tmp_path / "winner.yaml"
+    file.write_text(yaml.safe_dump(recipe_of([f"experiment={name}", "train.clip=0.3"])))
+    own, found = compose([f"experiment={name}", "train.clip=0.3"]), compose([f"experiment={file}"])
+    assert found.model_copy(update={"experiment": name}) == own
 
 
 def test_a_search_without_winner_has_no_recipe(folder):
