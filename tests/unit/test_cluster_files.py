@@ -162,22 +162,27 @@ def test_compose_has_a_head_and_two_workers_of_one_image(composed):
     assert head["image"] == worker["image"] == "multigrid-rl:cpu"
     for service in (head, worker):
         assert (DOCKER / service["build"]["context"] / service["build"]["dockerfile"]).resolve().is_file()
-        assert service["volumes"] == [f"runs:{RUNS}"]
+        assert service["volumes"] == [f"runs:{RUNS}", "auth:/home/ray/.ray"]
+        assert service["environment"] == {"RAY_AUTH_MODE": "token"}
         assert service["ulimits"]["nofile"] >= 65536
         assert service["shm_size"] == "2gb"
         assert service["init"] is True
-    assert "runs" in composed["volumes"]
+    assert set(composed["volumes"]) == {"runs", "auth"}
+    assert all(folder in text_of("Dockerfile") for folder in (RUNS, "/home/ray/.ray"))  # owned by who runs there
 
 
 def test_compose_starts_rays_that_find_each_other(composed):
     head, worker = (composed["services"][name] for name in ("head", "worker"))
-    first, other = started(head["entrypoint"]), started(worker["entrypoint"])
+    shell, flag, script = head["entrypoint"]
+    assert (shell, flag) == ("sh", "-c")
+    token, _, command = script.partition(" && exec ")
+    assert token == "ray get-auth-token --generate > /dev/null"  # that the volume hands to the workers
+    first, other = started(shlex.split(command)), started(worker["entrypoint"])
     assert first["head"] is True
     assert first["block"] is other["block"] is True
     assert other["address"] == f"head:{first['port']}"
     assert worker["depends_on"]["head"]["condition"] == "service_healthy"
     assert first["num_cpus"] == other["num_cpus"] == head["cpus"] == worker["cpus"]
-    # The dashboard runs whatever it is sent: this machine alone may reach it.
     assert head["ports"] == [f"127.0.0.1:8265:{first['dashboard_port']}"]
 
 
@@ -223,6 +228,7 @@ def test_the_rayjob_is_of_the_pinned_ray_and_of_one_image(kube):
     job = kube["RayJob"]
     assert job["apiVersion"] == "ray.io/v1"
     assert job["spec"]["rayClusterSpec"]["rayVersion"] == PINS["ray"]
+    assert job["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
     submitter = job["spec"]["submitterPodTemplate"]["spec"]
     images = {container["image"] for pod in [*pods(kube), submitter] for container in pod["containers"]}
     assert images == {"multigrid-rl:cpu"}
@@ -279,6 +285,8 @@ def test_ray_up_starts_the_image_with_what_ray_needs():
     assert config["docker"]["image"] == "multigrid-rl:cpu"
     assert "--entrypoint=" in options
     assert "--shm-size=2g" in options
+    assert "--env=RAY_AUTH_MODE=token" in options
+    assert config["file_mounts"]["/home/ray/.ray/auth_token"] == "~/.ray/auth_token"
     assert [option.rpartition(":")[2] for option in options if option.startswith("--volume=")] == [RUNS]
     (head,) = [shlex.split(line) for line in config["head_start_ray_commands"] if line.startswith("ray start")]
     (worker,) = [shlex.split(line) for line in config["worker_start_ray_commands"] if line.startswith("ray start")]

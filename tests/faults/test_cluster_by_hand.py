@@ -1,0 +1,207 @@
+"""What the files below ``docker/`` run, run by hand on this machine: real Rays, one a container or node."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from multigrid_rl.players.cards import read_card, read_network
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+SMALL = [
+    "train.num_envs=32",
+    "train.num_steps=16",
+    "train.minibatch_size=256",
+    "train.epochs=1",
+    "model.hidden=[16,16]",
+]
+# Of a node on a machine with others, tests of which need no more.
+NODE = ["--object-store-memory=80000000"]
+
+
+@pytest.fixture
+def scratch():
+    """A folder whose name is short, for Ray's sockets; every process whose environment names it is ours."""
+    folder = Path(tempfile.mkdtemp(prefix="mg-", dir="/tmp"))
+    yield folder
+    left = ours(folder)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def environment(scratch) -> dict[str, str]:
+    """Of all processes: the commands are found, and Ray notes its cluster where no other one does."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SLURM_"))}
+    (scratch / "home").mkdir()
+    return {
+        **clean,
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        # As a container's: Ray keeps its token there.
+        "HOME": str(scratch / "home"),
+        "RAY_TMPDIR": str(scratch),
+        # As in the image: nothing waits for work that is played again elsewhere.
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_prestart_worker_first_driver": "0",
+    }
+
+
+def ours(folder: Path) -> list[int]:
+    """Processes that run with ``folder`` as Ray's."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and f"RAY_TMPDIR={folder}\0".encode() in (process / "environ").read_bytes():
+                found.append(int(process.name))
+        except OSError:
+            continue  # gone meanwhile, or not ours
+    return found
+
+
+def commands(folder: Path) -> list[str]:
+    """Command lines of our processes."""
+    return [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:200] for pid in ours(folder)]
+
+
+def wait_until(true, seconds: float, told) -> None:
+    """Wait for ``true()``; ``told()`` says what happened instead."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.2)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def rows_of(run: Path) -> list[dict]:
+    file = run / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_what_compose_starts_trains_on_all_three_nodes(scratch, environment, tmp_path):
+    text = re.sub(r"\$\{\w+:-([^}]*)\}", "1", (ROOT / "docker" / "compose.yaml").read_text())
+    composed, port = yaml.safe_load(text), free_port()
+    inside = {**environment, **composed["services"]["head"]["environment"]}
+    started = []
+
+    def up(service: str) -> None:
+        said = composed["services"][service]
+        command = [word.replace("6379", str(port)).replace("head:", "127.0.0.1:") for word in said["entrypoint"]]
+        if command[0] == "sh":
+            command[-1] += f" {' '.join(NODE)}"
+        else:
+            command += NODE
+        own = {**environment, **said["environment"]}
+        with (scratch / f"{service}-{len(started)}.log").open("w") as log:
+            started.append(subprocess.Popen(command, env=own, stdout=log, stderr=log, start_new_session=True))
+
+    def nodes() -> int:
+        return sum(command.split()[0].endswith("/raylet") for command in commands(scratch) if command)
+
+    def healthy() -> bool:
+        asked = ["ray", "health-check", "--address", f"127.0.0.1:{port}"]
+        return subprocess.run(asked, env=inside, capture_output=True, check=False).returncode == 0
+
+    try:
+        up("head")
+        wait_until(healthy, 60, (scratch / "head-0.log").read_text)
+        for _ in range(composed["services"]["worker"]["scale"]):
+            up("worker")
+        wait_until(lambda: nodes() == 3, 60, lambda: "".join(log.read_text() for log in scratch.glob("worker*.log")))
+        run = tmp_path / "run"
+        command = [*composed["x-train"], f"run_dir={run}", *SMALL, "train.until=2048", "cluster.num_env_runners=2"]
+        done = subprocess.run(
+            command, env=inside, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False
+        )
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait(timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "cluster:  3 node(s), 3 CPUs, 0 GPUs" in done.stdout
+    assert "is shared by every node" in done.stdout
+    assert re.search(r"arrived: +blue-rookie \(sha256 [0-9a-f]{16}\): checked on every node", done.stdout)
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert (verdict["ended"], verdict["env_steps"]) == ("until", 2048)
+    assert [row["env_steps"] for row in rows_of(run)] == [512, 1024, 1536, 2048]
+    # What was told to go is gone, with all of its processes.
+    wait_until(lambda: not ours(scratch), 20, lambda: f"left: {commands(scratch)}")
+
+
+SRUN = """#!/usr/bin/env bash
+# As Slurm's: options, then a command; here every node is this machine.
+while [[ $1 == --* ]]; do shift; done
+exec "$@"
+"""
+SCONTROL = """#!/usr/bin/env bash
+[[ "$1 $2" == "show hostnames" ]] && printf '%s\\n' ${3//,/ }
+"""
+
+
+def test_the_slurm_script_makes_a_cluster_and_a_warning_from_slurm_ends_the_run_in_order(
+    scratch, environment, tmp_path
+):
+    (tmp_path / "bin").mkdir()
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    slurm = {
+        "PATH": f"{tmp_path / 'bin'}:{environment['PATH']}",
+        "SLURM_JOB_ID": "1",
+        "SLURM_JOB_NODELIST": "one,two",
+        "SLURM_CPUS_PER_TASK": "1",
+        "MULTIGRID_RL_BIN": str(BIN),
+        "RAY_PORT": str(free_port()),
+        "RAY_SCRATCH": str(scratch / "ray"),
+    }
+    run = tmp_path / "run"
+    overrides = ["scenario=1v1", f"run_dir={run}", *SMALL, "train.until=100000000", "cluster.num_env_runners=1"]
+    with (tmp_path / "job.log").open("w") as log:
+        job = subprocess.Popen(
+            ["bash", ROOT / "docker" / "slurm.sbatch", *overrides],
+            env={**environment, **slurm},
+            cwd=tmp_path,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+    def told() -> str:
+        return (tmp_path / "job.log").read_text()
+
+    def playing() -> bool:
+        assert job.poll() is None, told()
+        return len(rows_of(run)) >= 3
+
+    wait_until(playing, 150, told)
+    assert "cluster:  2 node(s), 2 CPUs, 0 GPUs" in told()
+    job.send_signal(signal.SIGTERM)  # to the script alone, as Slurm does with B:TERM
+    assert job.wait(timeout=90) == 130, told()
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert verdict["ended"] == "interrupted"
+    assert verdict["env_steps"] == rows_of(run)[-1]["env_steps"]
+    player = run / verdict["checkpoint"] / "players" / "red_0"
+    assert read_network(player, read_card(player)) is not None
+    wait_until(lambda: not ours(scratch), 20, lambda: f"left: {commands(scratch)}")
