@@ -49,7 +49,7 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
         if stage.factory.cast.units != units:
             raise ConfigError(
                 f"curriculum.{k}.scenario={stage.scenario.name}: its networks read or decide other things than those "
-                f"of {config.scenario.name}; allowed is a scenario with the same view, team sizes and actions"
+                f"of {config.scenario.name}; allowed is a scenario with the same view_size, mission_observed and team"
             )
     return stages
 

@@ -1,0 +1,95 @@
+"""Curricula: stages change at a step or when gates are held, and a resumed run is in the right one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from runs import rows_of, tiny_run, without_time
+
+from multigrid_rl.cli.training import resume_training
+from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.players.cards import read_card
+from multigrid_rl.rllib.stages import seated_in, stages_of
+
+STAGES = "curriculum=[{scenario:single-v3,steps:1024},{seats:{blue_0:random},steps:1024}]"
+EASY = "scenario.gates=[{metric:episode_len_mean,at_most:100000,window:512}]"
+
+
+def test_stages_change_at_their_steps(session, tmp_path):
+    short = ["scenario.game.max_steps=10", "train.num_envs=128", "train.until=8192"]
+    verdict, rows = tiny_run(tmp_path / "run", STAGES.replace("1024", "2048"), *short)
+    assert [row["stage"] for row in rows] == [0, 1, 2, 2]
+    assert (verdict["stage"], verdict["stages"]) == (2, 3)
+    # Alone there is no other team.
+    assert ["team_return_mean/blue" in row for row in rows] == [False, True, True, True]
+    names = [(row["seat"], row["name"]) for row in verdict["opponents"]]
+    assert names == [("blue_0", "random"), ("blue_0", "blue-rookie")]
+    last = tmp_path / "run" / verdict["checkpoint"] / "players" / "red_0"
+    assert read_card(last).scenario == "1v1"
+
+
+def test_a_stage_ends_when_its_gates_are_held_and_gates_begin_anew(session, tmp_path):
+    stage = "{steps:100000,held:true}"
+    easy = f"curriculum=[{stage}]"
+    verdict, rows = tiny_run(
+        tmp_path / "run", easy, EASY, "scenario.game.max_steps=10", "train.num_envs=128", "train.until=16384"
+    )
+    assert verdict["ended"] == "held"
+    change = [row["stage"] for row in rows].index(1)
+    assert rows[change - 1]["gates/held"] == 1.0
+    assert all(row["gates/held"] == 0.0 for row in rows[: change - 1] if "gates/held" in row)
+    assert "gates/held" not in rows[change] or rows[change]["gates/held"] == 0.0
+    assert rows[-1]["gates/held"] == 1.0
+    assert verdict["env_steps_to_held"] > rows[change - 1]["env_steps"]
+
+
+@pytest.mark.parametrize("kept", ["step_000001024", "step_000001536"])
+def test_a_resumed_curriculum_is_in_the_right_stage(session, tmp_path, kept):
+    many = ["train.checkpoint_every=512", "train.keep_checkpoints=9", "scenario.game.max_steps=40"]
+    verdict, whole = tiny_run(tmp_path / "whole", STAGES, *many)
+    broken = shutil.copytree(tmp_path / "whole", tmp_path / "broken")
+    for path in (broken / "checkpoints").glob("step_*"):
+        if path.name > kept:
+            shutil.rmtree(path)
+    again = resume_training(broken, [])
+    assert without_time(rows_of(broken)) == without_time(whole)
+    assert again["weights"] == verdict["weights"]
+    assert json.loads((broken / "checkpoints" / "step_000002048" / "manifest.json").read_text())["stage"] == 2
+
+
+def test_remote_runners_change_the_stage_together(session, tmp_path, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
+    _, remote = tiny_run(tmp_path / "remote", STAGES, "cluster.num_env_runners=2", "train.until=2560")
+    assert [row["stage"] for row in remote] == [0, 0, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ("[{scenario:2v2,steps:10}]", ["curriculum.0.scenario=2v2", "red_0 learn", "1v1"]),
+        ("[{scenario:2v3,steps:10}]", ["scenario=2v3", "did you mean 2v2"]),
+        ("[{scenario:1v1}]", ["curriculum.0", "steps: N, held: true"]),
+        ("[{scenario:1v1,steps:0}]", ["curriculum.0.steps=0", "greater than or equal to 1"]),
+        ("[{scenario:1v1,steps:5,until:7}]", ["curriculum.0.until=7"]),
+        ("[{seats:{green_0:random},steps:5}]", ["green_0", "seats"]),
+        ("[5]", ["curriculum=5", "list of stages"]),
+        ("[{scenario:multigrid,steps:5}]", ["curriculum.0.scenario"]),
+    ],
+)
+def test_mistakes_are_one_line(given, parts):
+    with pytest.raises(ConfigError) as caught:
+        compose([f"curriculum={given}"])
+    assert "\n" not in str(caught.value)
+    assert [part for part in parts if part not in str(caught.value)] == []
+
+
+def test_networks_must_fit_all_stages():
+    with pytest.raises(ConfigError, match=r"curriculum.0.scenario=1v1: its networks read or decide other things"):
+        stages_of(compose(["scenario.game.view_size=3", "experiment=none", "curriculum=[{scenario:1v1,steps:9}]"]))
+
+
+def test_everybody_is_loaded_before_the_first_stage():
+    stages = stages_of(compose(["curriculum=[{seats:{blue_0:{random:1,hunter:1}},steps:9}]"]))
+    assert [player.name for player in seated_in(stages)["blue_0"]] == ["random", "hunter", "blue-rookie"]

@@ -1,0 +1,59 @@
+"""Several learners compute the gradient of one."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from runs import rows_of, tiny_run
+from safetensors.numpy import load_file
+
+ONE_STEP = ["train.until=512", "train.epochs=1", "train.minibatch_size=512"]
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch):
+    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
+
+
+def weights_of(run):
+    path = run / json.loads((run / "verdict.json").read_text())["checkpoint"] / "players" / "red_0"
+    return load_file(path / "model.safetensors")
+
+
+@pytest.mark.parametrize("kind", [["scenario=1v1"], ["scenario=single-obstacle", "model=gru", "model.hidden=[16]"]])
+def test_two_learners_do_what_one_does_with_the_whole_batch(session, tmp_path, kind):
+    # Each computes half of every minibatch: only the order of additions differs.
+    _, alone = tiny_run(tmp_path / "one", *kind, "train.until=1024")
+    _, both = tiny_run(tmp_path / "two", *kind, "train.until=1024", "cluster.num_learners=2")
+    one, two = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
+    start = weights_of_start(tmp_path, kind)
+    moved = np.sqrt(sum(np.sum((one[name] - start[name]) ** 2) for name in one))
+    apart = np.sqrt(sum(np.sum((one[name] - two[name]) ** 2) for name in one))
+    assert apart < 1e-3 * moved
+    assert both[0]["gradient_steps"] == alone[0]["gradient_steps"]
+    for name in ("learner/red_0/grad_norm", "learner/red_0/lr", "learner/red_0/entropy_coef"):
+        assert both[0][name] == pytest.approx(alone[0][name], rel=1e-3)
+
+
+def weights_of_start(tmp_path, kind):
+    # A step size near nothing leaves the weights where they began.
+    tiny_run(tmp_path / "start", *kind, "train.until=512", "train.lr=1e-12", "train.lr_final=1e-12")
+    return weights_of(tmp_path / "start")
+
+
+def test_learners_must_be_able_to_share_a_minibatch(tmp_path):
+    from multigrid_rl.config import ConfigError  # noqa: PLC0415
+
+    with pytest.raises(ConfigError, match=r"train.minibatch_size=256: allowed is what 3 learners can share"):
+        tiny_run(tmp_path / "run", "cluster.num_learners=3")
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_remote_learner_is_the_driver_elsewhere(session, tmp_path):
+    tiny_run(tmp_path / "here", *ONE_STEP)
+    tiny_run(tmp_path / "there", *ONE_STEP, "cluster.num_learners=1")
+    here, there = weights_of(tmp_path / "here"), weights_of(tmp_path / "there")
+    assert all((here[name] == there[name]).all() for name in here)
+    assert rows_of(tmp_path / "there")[0]["env_steps"] == 512
