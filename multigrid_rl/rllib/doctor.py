@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ def examine(folder: Path, address: str | None = None, patience_s: float = PATIEN
     yield from machine.check_opponents()
     yield check_ray(patience_s)
     if checked is not None:
+        yield check_token(checked)
         yield from check_cluster(checked, folder, patience_s)
 
 
@@ -67,6 +68,26 @@ def check_ray(patience_s: float = PATIENCE_S) -> Finding:
         change = "look into the newest session_*/logs of Ray's temporary folder; RAY_TMPDIR names another one"
         return Finding("ray", "problem", f"no local session: {told['error']}", change)
     return Finding("ray", "ok", f"{told['version']} starts here and runs a task")
+
+
+def check_token(address: str, environment: Mapping[str, str] | None = None, home: Path | None = None) -> Finding:
+    """Whether Ray will show a cluster its token: only if told to, or on the cluster of this machine (``auto``).
+
+    Args:
+        address: the cluster's.
+        environment: variables of this process, by default.
+        home: the user's folder, by default.
+    """
+    environment = os.environ if environment is None else environment
+    mode, file = environment.get("RAY_AUTH_MODE"), (home or Path.home()) / ".ray" / "auth_token"
+    found = any(environment.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")) or file.is_file()
+    if mode == "token" and not found:
+        change = f"put the head's {file.name} into {file.parent}; ray get-auth-token --generate makes one"
+        return Finding("token", "problem", "RAY_AUTH_MODE=token, and there is no token", change)
+    if mode is None and found and address != "auto":
+        change = "export RAY_AUTH_MODE=token, if the cluster was started with it"
+        return Finding("token", "warning", "there is one, which Ray shows to the cluster of this machine alone", change)
+    return Finding("token", "ok", f"RAY_AUTH_MODE={mode or 'not set'}, {'a' if found else 'no'} token")
 
 
 def check_cluster(address: str, folder: Path, patience_s: float = PATIENCE_S) -> list[Finding]:
@@ -135,12 +156,13 @@ def run_task() -> dict[str, Any]:
 def ask_cluster(address: str, folder: Path) -> dict[str, Any]:
     """Connect to a cluster and let all of its nodes be looked at: the lines of its preflight, or why it was refused."""
     import ray  # noqa: PLC0415
+    from ray.exceptions import RayError  # noqa: PLC0415
 
     from multigrid_rl.rllib.cluster import ClusterError, preflight  # noqa: PLC0415
 
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error")
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         return {"error": next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))}
     try:
         return {"lines": preflight(folder, {})}

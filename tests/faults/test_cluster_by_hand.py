@@ -160,6 +160,7 @@ SCONTROL = """#!/usr/bin/env bash
 """
 
 
+@pytest.mark.long
 def test_the_slurm_script_makes_a_cluster_and_a_warning_from_slurm_ends_the_run_in_order(
     scratch, environment, tmp_path
 ):

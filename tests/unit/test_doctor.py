@@ -209,6 +209,31 @@ def test_what_is_no_address_is_refused_in_one_line(address):
     assert str(caught.value) == f"address={address}: allowed is auto, host:port or ray://host:port"
 
 
+@pytest.mark.parametrize(
+    ("mode", "token", "address", "level"),
+    [
+        ("token", True, "head:6379", "ok"),
+        ("token", False, "head:6379", "problem"),
+        (None, True, "head:6379", "warning"),
+        (None, True, "auto", "ok"),
+        (None, False, "head:6379", "ok"),
+        ("disabled", True, "head:6379", "ok"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["file", "variable"])
+def test_a_token_that_ray_would_not_show_is_told(mode, token, address, level, kind, tmp_path):
+    environment = {} if mode is None else {"RAY_AUTH_MODE": mode}
+    if token and kind == "file":
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray" / "auth_token").write_text("abc")
+    elif token:
+        environment["RAY_AUTH_TOKEN"] = "abc"
+    finding = doctor.check_token(address, environment, tmp_path)
+    assert finding.level == level
+    assert is_sound(finding) == (level == "ok")
+    assert "abc" not in finding.found + finding.change
+
+
 def test_a_process_that_says_nothing_or_hangs_is_a_reason_in_one_line(monkeypatch):
     assert "no answer within 0.2 s" in doctor.check_ray(patience_s=0.2).found
     monkeypatch.setattr(doctor.sys, "executable", "/bin/false")
