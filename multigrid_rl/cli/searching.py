@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Rows of the printed table; trials.csv has all.
 ROWS = 15
+#: Columns of the table where there is no terminal.
+WIDTH = 160
 
 
 @app.command()
@@ -150,6 +152,7 @@ def run_search(folder: SearchFolder) -> tuple[Found, bool]:
     from multigrid_rl.search.running import search as run  # noqa: PLC0415
 
     console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+    wide = console if sys.stdout.isatty() else Console(width=WIDTH)
     for line in preflight(folder):
         console.print(line, markup=False)
     with interruption(console) as interrupted:
@@ -158,7 +161,7 @@ def run_search(folder: SearchFolder) -> tuple[Found, bool]:
     pictures = write_plots(folder, found)
     folder.write_text(REPORT, as_markdown(folder, found, [path.name for path in pictures]))
     if found.winner is not None:
-        console.print(table(folder, found))
+        wide.print(table(folder, found))
     for line in closing(folder, found, pictures):
         console.print(line, markup=False)
     return found, stopped
