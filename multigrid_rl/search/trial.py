@@ -68,7 +68,7 @@ def run_trial(order: Order) -> dict[str, Any] | None:
     verdict = ended_by_itself(Path(order.folder))
     if verdict is not None:
         return _last_words(verdict)
-    told = _Told(order.report_every)
+    told = _Told(order.report_every, order.until)
     config = compose(order.command)
     folder, start = _opened(order, config)
     try:
@@ -123,13 +123,15 @@ def words(score: Score, env_steps: int) -> dict[str, Any]:
 class _Told:
     """Tells Tune how a trial goes, and hears when Tune wants it to end."""
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, every: int, until: int) -> None:
         self._every = every
+        self._until = until
         self._next = every
         self._asked = False
 
     def observe(self, row: dict[str, Any], keeper: GateKeeper) -> None:
-        if self._asked or row["env_steps"] < self._next:
+        # The end of a run is its verdict's to tell: a scheduler would take the last step for one too many.
+        if self._asked or not self._next <= row["env_steps"] < self._until or keeper.held:
             return
         self._next = row["env_steps"] - row["env_steps"] % self._every + self._every
         try:
