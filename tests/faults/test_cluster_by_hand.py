@@ -99,48 +99,67 @@ def rows_of(run: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
+class Containers:
+    """The services of the compose file as processes of this machine: each runs its entrypoint in its environment."""
+
+    def __init__(self, environment: dict[str, str], scratch: Path) -> None:
+        text = re.sub(r"\$\{\w+:-([^}]*)\}", "1", (ROOT / "docker" / "compose.yaml").read_text())
+        self.file = yaml.safe_load(text)
+        self.environment, self.scratch, self.port = environment, scratch, free_port()
+        self.running: list[subprocess.Popen] = []
+
+    def inside(self, service: str) -> dict[str, str]:
+        """Variables of a service's container."""
+        return {**self.environment, **self.file["services"][service]["environment"]}
+
+    def up(self, service: str) -> None:
+        """Start a service and wait until its Ray has come; one that ends is started again, as the file says."""
+        said = self.file["services"][service]
+        command = [word.replace("6379", str(self.port)).replace("head:", "127.0.0.1:") for word in said["entrypoint"]]
+        command = [*command[:-1], f"{command[-1]} {' '.join(NODE)}"] if command[0] == "sh" else [*command, *NODE]
+        assert said["restart"] == "unless-stopped"
+        log = self.scratch / f"{service}-{len(self.running)}.log"
+
+        def come() -> bool:
+            if not self.running or self.running[-1].args is not command or self.running[-1].poll() is not None:
+                with log.open("a") as output:
+                    self.running.append(
+                        subprocess.Popen(
+                            command, env=self.inside(service), stdout=output, stderr=output, start_new_session=True
+                        )
+                    )
+            return "Ray runtime started" in log.read_text()
+
+        wait_until(come, 100, log.read_text)
+
+    def down(self) -> None:
+        """Tell all of them to go, and wait for it."""
+        for process in self.running:
+            process.terminate()
+        for process in self.running:
+            process.wait(timeout=60)
+
+
 def test_what_compose_starts_trains_on_all_three_nodes(scratch, environment, tmp_path):
-    text = re.sub(r"\$\{\w+:-([^}]*)\}", "1", (ROOT / "docker" / "compose.yaml").read_text())
-    composed, port = yaml.safe_load(text), free_port()
-    inside = {**environment, **composed["services"]["head"]["environment"]}
-    started = []
-
-    def up(service: str) -> None:
-        said = composed["services"][service]
-        command = [word.replace("6379", str(port)).replace("head:", "127.0.0.1:") for word in said["entrypoint"]]
-        if command[0] == "sh":
-            command[-1] += f" {' '.join(NODE)}"
-        else:
-            command += NODE
-        own = {**environment, **said["environment"]}
-        with (scratch / f"{service}-{len(started)}.log").open("w") as log:
-            started.append(subprocess.Popen(command, env=own, stdout=log, stderr=log, start_new_session=True))
-
-    def nodes() -> int:
-        return sum(command.split()[0].endswith("/raylet") for command in commands(scratch) if command)
-
-    def healthy() -> bool:
-        asked = ["ray", "health-check", "--address", f"127.0.0.1:{port}"]
-        return subprocess.run(asked, env=inside, capture_output=True, check=False).returncode == 0
-
+    containers, run = Containers(environment, scratch), tmp_path / "run"
     try:
-        up("head")
-        wait_until(healthy, 60, (scratch / "head-0.log").read_text)
-        for _ in range(composed["services"]["worker"]["scale"]):
-            up("worker")
-        wait_until(lambda: nodes() == 3, 60, lambda: "".join(log.read_text() for log in scratch.glob("worker*.log")))
-        run = tmp_path / "run"
-        command = [*composed["x-train"], f"run_dir={run}", *SMALL, "train.until=2048", "cluster.num_env_runners=2"]
+        containers.up("head")
+        for _ in range(containers.file["services"]["worker"]["scale"]):
+            containers.up("worker")
+        command = [*containers.file["x-train"], f"run_dir={run}", *SMALL, "train.until=2048"]
         done = subprocess.run(
-            command, env=inside, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False
+            [*command, "cluster.num_env_runners=2"],
+            env=containers.inside("head"),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
         )
     finally:
-        for process in started:
-            process.terminate()
-        for process in started:
-            process.wait(timeout=60)
+        containers.down()
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "cluster:  3 node(s), 3 CPUs, 0 GPUs" in done.stdout
+    assert "cluster:  3 node(s), 3 CPUs, 0 GPUs" in done.stdout, done.stdout
     assert "is shared by every node" in done.stdout
     assert re.search(r"arrived: +blue-rookie \(sha256 [0-9a-f]{16}\): checked on every node", done.stdout)
     verdict = json.loads((run / "verdict.json").read_text())

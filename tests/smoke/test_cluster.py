@@ -89,7 +89,7 @@ def test_nodes_are_those_of_ray(cluster):
 
 def test_the_doctor_reaches_it_by_its_address_and_tells_the_same(cluster, tmp_path):
     findings = check_cluster(cluster.address, tmp_path)
-    assert {finding.level for finding in findings} == {"ok"}
+    assert [finding for finding in findings if finding.level != "ok"] == []
     assert findings[0].found == "cluster: 2 node(s), 5 CPUs, 0 GPUs"
     assert f"storage: {tmp_path} is shared by every node" in [finding.found for finding in findings]
 
