@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from multigrid_rl.cli.app import app, fail, one_line_errors
-from multigrid_rl.config import ConfigError, RunConfig
+from multigrid_rl.config import ConfigError, RunConfig, compose
 
 if TYPE_CHECKING:
     from multigrid_rl.search.folder import SearchFolder
@@ -73,7 +73,8 @@ def created(given: list[str], path: Path | None) -> SearchFolder:
     space_name, content = load_space(settings.space)
     space = space_of(space_name, content, base)
     plan_of(settings, space, seed, [])
-    check_gates(space.config)
+    # One configuration out of the middle: what every trial would fail by is told before any of them starts.
+    check_game(compose(space.overrides({variable.key: 0.5 for variable in space.variables})))
     scenario = space.config.scenario.name
     path = path or Path("runs") / "search" / f"{scenario}-{name}-{datetime.now():%Y%m%d-%H%M%S}"
     return SearchFolder.create(path, Asked(name, seed, settings, space, content))
@@ -121,8 +122,8 @@ def sorted_out(given: list[str]) -> tuple[str, dict[str, str], int, list[str]]:
     return name, changes, seed, base
 
 
-def check_gates(config: RunConfig) -> None:
-    """Load the players and look at the gates once, before a dozen trials do.
+def check_game(config: RunConfig) -> None:
+    """Load the players, build a game and look at the gates once, before a dozen trials do.
 
     Raises:
         ConfigError, PlayerError: a mistake, or a scenario without gates.
@@ -133,6 +134,7 @@ def check_gates(config: RunConfig) -> None:
     factory = env_factory(config)
     try:
         factory.load()
+        factory.build(1, 0)
         gates = gates_of(config, factory.cast)
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from multigrid_rl.cli import searching
 from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.search.folder import Asked, SearchFolder
 from multigrid_rl.search.objective import Score
 from multigrid_rl.search.plans import Outcome, Spec
@@ -264,6 +265,18 @@ def test_overrides_are_sorted_out():
     assert searching.sorted_out(["experiment=1v1"]) == ("three-stage", {}, 0, ["experiment=1v1"])
 
 
-def test_a_scenario_without_gates_is_refused():
-    with pytest.raises(ConfigError, match="it has no gates to search for"):
-        searching.check_gates(compose(["scenario=single"]))
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["scenario=single"], "scenario=single: it has no gates to search for"),
+        (["scenario=1v1", "train.bonus.all.key_pikcup=1.0"], "unknown event (did you mean key_pickup?)"),
+        (["scenario=1v1", "scenario.seats.blue_0=nobody"], "nobody"),
+        (["scenario=multigrid"], "scenario=multigrid has no events to weigh"),
+    ],
+)
+def test_what_every_trial_would_fail_by_is_told_before_any_starts(given, message, tmp_path):
+    with pytest.raises((ConfigError, PlayerError)) as caught:
+        searching.created(given, tmp_path / "search")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "search").exists()
