@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayError
 from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
@@ -19,7 +18,7 @@ from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.rllib.advantages import standardise
 from multigrid_rl.rllib.crew import LIFE, STAGE, Crew
 from multigrid_rl.rllib.env_runner import Rollout, UnitBatch
-from multigrid_rl.rllib.errors import LearnerError, WeightsError, reason_of
+from multigrid_rl.rllib.errors import WeightsError
 from multigrid_rl.rllib.learner import SECONDS
 from multigrid_rl.rllib.modules import ALIVE, MEMORY, STARTS
 from multigrid_rl.rllib.trained import Trained
@@ -137,15 +136,13 @@ class BatchPPO(Trained):
         # Every learner gets the whole batch and computes its part of each minibatch: see `learner`.
         learners = len(self.learner_group)
         data = {"batch_refs": [ray.put(batch)] * learners} if learners else {"batch": batch}
-        try:
+        with self.learning():
             results = self.learner_group.update(
                 **data,
                 timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: self.env_steps},
                 num_epochs=self.config.num_epochs,
                 minibatch_size=self.config.minibatch_size,
             )
-        except RayError as error:
-            raise LearnerError(f"a learner was lost: {reason_of(error)}") from error
         # Minibatches are cut out of all epochs in a row, so they need not end where an epoch does.
         self.gradient_steps += -(-self.config.num_epochs * rows // self.config.minibatch_size)
         return _learner_metrics(results[0])

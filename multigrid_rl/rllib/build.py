@@ -94,6 +94,8 @@ def _batched_sampling(config: RunConfig, env_config: dict[str, Any], cast: Cast,
             num_learners=cluster.num_learners,
             num_gpus_per_learner=cluster.gpus_per_learner,
         )
+        # The crew replaces whoever is lost: RLlib shall neither stop for it nor let Ray revive the old one.
+        .fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)
         .multi_agent(policies=set(cast.modules), policy_mapping_fn=_unit_is_module)
         .callbacks(GateCallback)
     )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from ray.exceptions import RayError
 
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus
 from multigrid_rl.gates import GateKeeper
@@ -55,6 +56,7 @@ def train(
     """
     torch.set_num_threads(Sizes(config, {}).learner_threads)
     logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it greets every run with advice for its own defaults
+    logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # whoever is lost, the crew says so
     warm_up(config)
     with ray_session(config), algorithm_of(config, folder.hashes) as algorithm:
         if start is not None:
@@ -152,7 +154,7 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
         settings |= {"address": address}
     try:
         ray.init(**settings)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         if address is None:
             raise
         raise ConfigError(
@@ -185,7 +187,8 @@ def checkpoint(algorithm: Trained, config: RunConfig, folder: RunFolder) -> None
     try:
         clear(unfinished)
         unfinished.mkdir(parents=True)
-        algorithm.save_to_path(str((unfinished / "rllib").resolve()))
+        with algorithm.learning():
+            algorithm.save_to_path(str((unfinished / "rllib").resolve()))
         write_state(unfinished, algorithm.run_state())
         scenario = algorithm.stages[algorithm.stage].scenario
         if scenario.game is not None:

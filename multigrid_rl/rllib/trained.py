@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ray.exceptions import RayError
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 
@@ -13,10 +16,15 @@ from multigrid_rl.clock import Clock
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.rllib.callbacks import Watch
+from multigrid_rl.rllib.errors import LearnerError, reason_of
 from multigrid_rl.rllib.stages import Stage
 from multigrid_rl.types import EpisodeTable
 
 _COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_from", "env_runner_losses")
+
+
+def _nothing(learner: Any) -> None:
+    """What a learner that lives can do."""
 
 
 class Trained(PPO):
@@ -102,9 +110,25 @@ class Trained(PPO):
         self.watch.set_state(state["watch"])
         return self.go_on(state["games"], state["env_runners"])
 
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Around everything that asks the learners: says so where one of them is lost.
+
+        Raises:
+            LearnerError: a remote learner is lost.
+        """
+        try:
+            yield
+        except (RayError, AssertionError, IndexError) as error:  # RLlib counts the living ones before it asks
+            group = self.learner_group
+            if group.is_remote and not all(one.ok for one in group.foreach_learner(_nothing, healthy_only=False)):
+                raise LearnerError(f"a learner process was lost: {reason_of(error)}") from error
+            raise
+
     def learner_weights(self) -> dict[str, dict[str, Any]]:
-        """The learner's weights, by module."""
-        state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
+        """The learner's weights, by module. Raises :class:`LearnerError`."""
+        with self.learning():
+            state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
         modules: dict[str, dict[str, Any]] = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
         return modules
 

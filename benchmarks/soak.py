@@ -1,0 +1,203 @@
+"""A run whose env runners are killed at random, for as long as asked: does it go on as before?
+
+    python -m benchmarks.soak --minutes 30 --every 20 --output docs/results/soak.json
+
+Says for every kill how long the runner was away and how fast the run was before and afterwards, how the memory of the
+run's processes grew, and whether any process was left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MARK = "MULTIGRID_RL_SOAK"
+#: Seconds of rows that a speed is the median of.
+AROUND_S = 8.0
+
+
+class Process(NamedTuple):
+    """One of the run's processes."""
+
+    pid: int
+    command: str
+    state: str
+    rss: int  # bytes
+
+
+def processes(mark: str) -> list[Process]:
+    """Living and dead processes whose environment carries ``mark``; of the dead only children of living ones."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            marked = mark.encode() in (folder / "environ").read_bytes()
+            stat = (folder / "stat").read_text().rpartition(")")[2].split()
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if marked:
+            found.append(Process(int(folder.name), command, stat[0], int(stat[21]) * os.sysconf("SC_PAGE_SIZE")))
+    return found
+
+
+def zombies(parents: set[int]) -> int:
+    """Dead processes that one of ``parents`` has not taken leave of; a zombie has no environment to read."""
+    count = 0
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                stat = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            count += stat[0] == "Z" and int(stat[1]) in parents
+    return count
+
+
+def runners(mark: str) -> list[Process]:
+    """The env runners among the run's processes."""
+    return [one for one in processes(mark) if one.command.startswith("ray::BatchedEnvRunner")]
+
+
+def soak(minutes: float, every: float, run: Path, seed: int) -> dict[str, Any]:
+    """Train with two env runners and kill one of them every ``every`` seconds.
+
+    Args:
+        minutes: how long, from the first row on.
+        every: seconds between kills.
+        run: folder of the run.
+        seed: of which runner is killed.
+    """
+    mark = f"{MARK}={os.getpid()}"
+    name, _, value = mark.partition("=")
+    command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", "scenario=1v1", f"run_dir={run}"]
+    command += ["cluster.num_env_runners=2", "train.stop_when_held=false", "--until", "1e11"]
+    log = (run.parent / "soak.log").open("w")
+    driver = subprocess.Popen(command, env={**os.environ, name: value}, stdout=log, stderr=log, start_new_session=True)
+    try:
+        rows, kills, memory = _watch(driver, run, mark, minutes * 60, every, random.Random(seed))
+        driver.send_signal(signal.SIGINT)
+        code = driver.wait(timeout=120)
+    finally:
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+        log.close()
+    time.sleep(5)
+    left = [one.command[:80] for one in processes(mark)]
+    return {**_summary(rows, kills, memory), "exit_code": code, "left_behind": left}
+
+
+def _watch(
+    driver: subprocess.Popen[bytes], run: Path, mark: str, seconds: float, every: float, rng: random.Random
+) -> tuple[list[tuple[float, dict[str, Any]]], list[float], list[tuple[float, int, int, int]]]:
+    metrics = run / "metrics.jsonl"
+    while not metrics.exists() or metrics.stat().st_size < 2000:
+        if driver.poll() is not None:
+            raise RuntimeError(f"the run ended before it began: {(run.parent / 'soak.log').read_text()[-2000:]}")
+        time.sleep(0.2)
+    rows: list[tuple[float, dict[str, Any]]] = []
+    kills: list[float] = []
+    memory: list[tuple[float, int, int, int]] = []
+    begin = time.monotonic()
+    next_kill, next_look = begin + every, begin
+    with metrics.open() as lines:
+        while (now := time.monotonic()) < begin + seconds:
+            if driver.poll() is not None:
+                raise RuntimeError(f"the run broke off: {(run.parent / 'soak.log').read_text()[-2000:]}")
+            rows += [(now - begin, json.loads(line)) for line in lines if line.endswith("\n")]
+            if now >= next_kill:
+                os.kill(rng.choice(runners(mark)).pid, signal.SIGKILL)
+                kills.append(now - begin)
+                next_kill += every
+            if now >= next_look:
+                mine = processes(mark)
+                main = next(one.rss for one in mine if one.pid == driver.pid)
+                memory.append((now - begin, main, sum(one.rss for one in mine), zombies({one.pid for one in mine})))
+                next_look += 5.0
+            time.sleep(0.05)
+    return rows, kills, memory
+
+
+def _summary(
+    rows: list[tuple[float, dict[str, Any]]], kills: list[float], memory: list[tuple[float, int, int, int]]
+) -> dict[str, Any]:
+    when = np.array([at for at, _ in rows])
+    steps = np.array([row["env_steps"] for _, row in rows], np.float64)
+    there = np.array([row["env_runners"] for _, row in rows])
+    away, ratios, speeds = [], [], []
+    for k, at in enumerate(kills):
+        until = kills[k + 1] if k + 1 < len(kills) else when[-1]
+        alone = np.flatnonzero((when > at) & (when < until) & (there < there.max()))
+        back = np.flatnonzero((when > at) & (when < until) & (there == there.max()))
+        back = back[back > alone[-1]] if len(alone) else back
+        if len(back) < 2:
+            continue
+        before = (when > at - AROUND_S) & (when <= at)
+        after = (when >= when[back[0]]) & (when < until)
+        speed = [_speed(when[part], steps[part]) for part in (before, after)]
+        away.append(float(when[back[0]] - at))
+        if all(speed):
+            ratios.append(speed[1] / speed[0])
+            speeds.append(speed[1])
+    late = [row for row in memory if row[0] > 60]
+    minutes = np.array([row[0] for row in late]) / 60
+    slopes = [float(np.polyfit(minutes, [row[k] for row in late], 1)[0]) / 2**20 for k in (1, 2)]
+    return {
+        "minutes": when[-1] / 60,
+        "env_steps": steps[-1] - steps[0],
+        "rows": len(rows),
+        "kills": len(kills),
+        "recovered": len(away),
+        "losses_in_metrics": rows[-1][1]["env_runner_losses"],
+        "away_s": _quantiles(away),
+        "speed_after_over_before": _quantiles(ratios),
+        "within_a_tenth": sum(ratio >= 0.9 for ratio in ratios),
+        "speed_first_and_last_tenth": [float(np.median(part)) for part in np.array_split(np.array(speeds), 10)][::9],
+        "driver_mib": [late[0][1] / 2**20, late[-1][1] / 2**20],
+        "driver_mib_a_minute": slopes[0],
+        "all_mib_a_minute": slopes[1],
+        "zombies_most": max(row[3] for row in memory),
+        "zombies_at_end": memory[-1][3],
+    }
+
+
+def _speed(when: np.ndarray[Any, Any], steps: np.ndarray[Any, Any]) -> float:
+    return float((steps[-1] - steps[0]) / (when[-1] - when[0])) if len(when) > 1 and when[-1] > when[0] else 0.0
+
+
+def _quantiles(values: list[float]) -> dict[str, float]:
+    """Smallest, quartiles and largest."""
+    names = ("min", "q25", "median", "q75", "max")
+    return dict(zip(names, np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).round(4).tolist(), strict=True))
+
+
+def main() -> None:
+    """Soak and print one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--every", type=float, default=20, help="seconds between kills")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="multigrid-rl-soak-") as folder:
+        result = soak(args.minutes, args.every, Path(folder) / "run", args.seed)
+    result = {"command": f"python -m benchmarks.soak --minutes {args.minutes:g} --every {args.every:g}", **result}
+    if args.output:
+        args.output.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Whatever is lost: nothing already reported is, and the run goes on or stops with a clear line."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from trainings import SMALL, Training, clear_lines, rows_of
+
+from multigrid_rl.config import data_root
+from multigrid_rl.rllib.checkpoints import check, newest_good
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
+RUNNER, LEARNER = "ray::BatchedEnvRunner", "ray::_WrappedExecutable"
+
+#: A training reward that does something on a remote env runner only: the driver tries it, too, before it starts.
+ON_A_RUNNER = (
+    "import os\nfrom pathlib import Path\ndef reward(events, reward):\n"
+    f"    if {RUNNER!r} in Path('/proc/self/cmdline').read_text():\n"
+)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts training processes and leaves none behind."""
+    started = []
+
+    def _start(*arguments, **options):
+        fresh = [] if "--resume" in arguments else SMALL
+        started.append(Training(tmp_path, *fresh, *arguments, **options))
+        return started[-1]
+
+    yield _start
+    for one in started:
+        one.clean()
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)])
+def test_a_driver_killed_while_it_writes_goes_on_without_gap_or_duplicate(start, tmp_path, seed):
+    run, rng = tmp_path / "run", random.Random(seed)
+    # A checkpoint after every iteration: most of the time it writes one.
+    often = [f"run_dir={run}", "train.checkpoint_every=512", "train.keep_checkpoints=2"]
+    first = start(*often, "--until", "1e9")
+    wanted = rng.randint(3, 12)
+    first.until(lambda: len(rows_of(run)) > wanted and (run / "checkpoints" / "unfinished").exists(), "a checkpoint")
+    first.kill()
+    assert first.gone()
+    reported = rows_of(run)
+    kept = newest_good(run)
+    assert kept.env_steps >= reported[-1]["env_steps"] - 2 * 512
+    second = start("--resume", str(run), "--until", str(kept.env_steps + 4 * 512))
+    assert second.process.wait(timeout=240) == 0, second.end()
+    assert clear_lines(second.end()) == []
+    rows = rows_of(run)
+    assert [row["env_steps"] for row in rows] == list(range(512, kept.env_steps + 4 * 512 + 1, 512))
+    told = {row["env_steps"]: row["episodes"] for row in rows}
+    assert all(told[row["env_steps"]] == row["episodes"] for row in reported)  # nothing reported was lost or changed
+    assert not (run / "checkpoints" / "unfinished").exists()
+    assert len(list((run / "checkpoints").glob("step_*"))) <= 3
+
+
+def test_a_killed_env_runner_is_replaced_and_the_run_goes_on(start, tmp_path):
+    run = tmp_path / "run"
+    training = start(f"run_dir={run}", "cluster.num_env_runners=2", "--until", "1e9")
+    training.until(lambda: len(rows_of(run)) > 3, "the first rows")
+    victims = training.ours(RUNNER)
+    assert len(victims) == 2
+    os.kill(victims[0], signal.SIGKILL)
+    training.until(lambda: rows_of(run)[-1]["env_runners"] == 1, "a row of one env runner")
+    training.until(lambda: rows_of(run)[-1]["env_runners"] == 2, "a row of two env runners again")
+    output = training.interrupt()
+    assert training.process.returncode == 130
+    lost, back = clear_lines(output)[:2]
+    assert "was lost" in lost
+    assert "a new one takes its place" in lost
+    assert "is back, with new games" in back
+    assert "is back" in (run / "run.log").read_text()
+    rows = rows_of(run)
+    assert rows[-1]["env_runner_losses"] == 1
+    steps = [row["env_steps"] for row in rows]
+    assert [after - before for before, after in pairwise(steps)] == [256 * row["env_runners"] for row in rows[1:]]
+    assert training.gone()
+
+
+def test_a_runner_that_is_lost_again_and_again_ends_the_run_with_one_line(start, tmp_path):
+    # A player that takes its process with it is what running out of memory looks like from outside.
+    (tmp_path / "deadly.py").write_text(f"{ON_A_RUNNER}        os._exit(1)\n    return reward\n")
+    before = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
+    sys.path.insert(0, str(tmp_path))
+    try:
+        training = start(
+            f"run_dir={tmp_path / 'run'}", "train.shaping=deadly:reward", "cluster.num_env_runners=1",
+            "cluster.losses_in_a_row=2", before=before,
+        )  # fmt: skip
+        lines = clear_lines(training.end())
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert training.process.returncode == 3
+    assert "env runner 1 was lost 2 times in a row" in lines[-2]
+    assert "--resume" in lines[-1]
+    assert training.gone()
+
+
+def test_an_error_inside_the_game_ends_the_run_at_once_with_its_reason(start, tmp_path):
+    (tmp_path / "broken.py").write_text(f"{ON_A_RUNNER}        raise KeyError('no such event')\n    return reward\n")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        training = start(
+            f"run_dir={tmp_path / 'run'}", "train.shaping=broken:reward", "cluster.num_env_runners=1",
+            before=f"import sys; sys.path.insert(0, {str(tmp_path)!r})",
+        )  # fmt: skip
+        lines = clear_lines(training.end())
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert training.process.returncode == 3
+    assert "env runner 1 failed while it played: KeyError" in lines[0]
+    assert "no such event" in lines[0]
+
+
+def test_a_killed_learner_stops_the_run_with_one_line_and_it_can_go_on(start, tmp_path):
+    run = tmp_path / "run"
+    remote = ["cluster.num_learners=2", "train.checkpoint_every=512"]
+    training = start(f"run_dir={run}", *remote, "--until", "1e9")
+    training.until(lambda: len(rows_of(run)) > 3, "the first rows")
+    os.kill(training.ours(LEARNER)[0], signal.SIGKILL)
+    lines = clear_lines(training.end())
+    assert training.process.returncode == 3
+    assert "a learner process was lost" in lines[0]
+    assert "--resume" in lines[-1]
+    assert training.gone()
+    steps = newest_good(run).env_steps
+    again = start("--resume", str(run), "cluster.num_learners=0", "--until", str(steps + 1024))
+    assert again.process.wait(timeout=240) == 0, again.end()
+    assert [row["env_steps"] for row in rows_of(run)] == list(range(512, steps + 1024 + 1, 512))
+
+
+def test_a_full_disk_stops_the_run_with_one_line_and_keeps_the_last_checkpoint(start, tmp_path):
+    run = tmp_path / "run"
+    big = ["train.checkpoint_every=512", "model.hidden=[256,256]", "train.until=1e9"]
+    training = start(f"run_dir={run}", *big)
+    training.until(lambda: len(rows_of(run)) > 3, "the first rows")
+    # No file of the driver's may grow beyond this: the kernel refuses a write as on a full disk, but for its number.
+    resource.prlimit(training.process.pid, resource.RLIMIT_FSIZE, (300_000, 300_000))
+    lines = clear_lines(training.end())
+    assert training.process.returncode == 3
+    assert "no checkpoint at step" in lines[0]
+    assert "those before it are whole" in lines[0]
+    assert "File too large" in lines[0]
+    assert "--resume" in lines[-1]
+    good, reported = newest_good(run).env_steps, rows_of(run)
+    assert good == reported[-1]["env_steps"] - 512
+    again = start("--resume", str(run), "--until", str(good + 2048))
+    assert again.process.wait(timeout=240) == 0, again.end()
+    rows = rows_of(run)
+    assert [row["env_steps"] for row in rows] == list(range(512, good + 2048 + 1, 512))
+    assert [row["episodes"] for row in rows[: len(reported)]] == [row["episodes"] for row in reported]
+
+
+def test_an_opponent_removed_mid_run_harms_nobody_until_it_is_needed_again(start, tmp_path):
+    run, players = tmp_path / "run", tmp_path / "checkpoints"
+    shutil.copytree(data_root() / "checkpoints", players)
+    training = start(
+        f"run_dir={run}", f"checkpoints={players}", "cluster.num_env_runners=1", "train.checkpoint_every=512",
+        "--until", "1e9",
+    )  # fmt: skip
+    training.until(lambda: len(rows_of(run)) > 3, "the first rows")
+    shutil.rmtree(players / "blue-rookie")
+    os.kill(training.ours(RUNNER)[0], signal.SIGKILL)
+    training.until(lambda: rows_of(run)[-1]["env_runner_losses"] == 1, "the loss")
+    played = len(rows_of(run))
+    training.until(lambda: len(rows_of(run)) > played + 2, "rows of the runner that took its place")
+    training.interrupt()
+    assert training.process.returncode == 130
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    again = start("--resume", str(run), "--until", "1e9")
+    (line,) = clear_lines(again.end())
+    assert again.process.returncode == 2
+    assert "scenario.seats.blue_0=blue-rookie" in line
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert check(newest_good(run).path)
