@@ -50,7 +50,9 @@ def parallel_coordinates(variables: tuple[Variable, ...], found: Found, title: s
     axes = figure.subplots()
     order = ranked(found.outcomes)
     best = set(found.winner.trials) if found.winner else set()
-    for outcome in reversed(order):  # the best on top
+    # The best on top, and the winner above all.
+    worst_first = order[::-1]
+    for outcome in sorted(worst_first, key=lambda outcome: outcome.spec.id in best):
         _line(axes, variables, outcome, winner=outcome.spec.id in best)
     for place, variable in enumerate(variables):
         axes.axvline(place, color=BLACK, linewidth=0.8)

@@ -68,10 +68,11 @@ def _winner(folder: SearchFolder, found: Found) -> str:
 
 
 def _matters(found: Found, pictures: list[str]) -> str:
+    note = found.importance.note
     shares = [f"| `{key}` | {share:.1%} |" for key, share in found.importance.shares.items()]
     table = ["", "| variable | share |", "|---|--:|", *shares] if shares else []
     shown = [line for name in pictures for line in ("", f"![{name}]({name})")]
-    return "\n".join(["## What mattered", "", f"{found.importance.note}.", *table, *shown])
+    return "\n".join(["## What mattered", "", f"{note[0].upper()}{note[1:]}.", *table, *shown])
 
 
 def _trials(folder: SearchFolder, found: Found) -> str:
