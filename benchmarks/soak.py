@@ -83,7 +83,9 @@ def soak(minutes: float, every: float, run: Path, seed: int) -> dict[str, Any]:
     mark = f"{MARK}={os.getpid()}"
     name, _, value = mark.partition("=")
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", "scenario=1v1", f"run_dir={run}"]
-    command += ["cluster.num_env_runners=2", "train.stop_when_held=false", "--until", "1e11"]
+    # Whoever is killed while it starts has handed over nothing yet: that is no crash loop.
+    command += ["cluster.num_env_runners=2", "cluster.losses_in_a_row=20"]
+    command += ["train.stop_when_held=false", "--until", "1e11"]
     log = (run.parent / "soak.log").open("w")
     driver = subprocess.Popen(command, env={**os.environ, name: value}, stdout=log, stderr=log, start_new_session=True)
     try:

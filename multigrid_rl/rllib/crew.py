@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +18,24 @@ from multigrid_rl.types import EnvFactory
 LOG = logging.getLogger(__name__)
 #: Numbers of games: a runner's replacement, and every stage of a curriculum, plays games that nobody played before.
 LIFE, STAGE = 1 << 32, 1 << 52
+#: Seconds before a runner that was lost twice in a row is replaced again; doubled with every further loss.
+PAUSE_S = 2.0
 
 
 @dataclass
 class _Member:
     index: int  # from 1
-    actor: Any
+    actor: Any  # None: lost, and its replacement was not called yet
     life: int = 0  # its games are numbered by it: each replacement has a new one
     ours: bool = False  # made here, not by RLlib
     losses_in_a_row: int = 0
-    coming: Any = None  # what it answers once it is ready; None: it is
+    coming: Any = None  # what it answers once it is ready; None: it is, or it was not called yet
+    due: float = 0.0  # when its replacement may be called, by the monotonic clock
+
+    @property
+    def there(self) -> bool:
+        """Whether it can play."""
+        return self.actor is not None and self.coming is None
 
 
 class Crew:
@@ -66,14 +75,15 @@ class Crew:
         self._game = ray.put(factory)
         self._offset = stage * STAGE
         for member in self._members:
-            member.coming = member.actor.begin.remote(self._game, self._offset + member.life * LIFE)
+            if member.actor is not None:  # one that is called later begins with these games
+                member.coming = member.actor.begin.remote(self._game, self._offset + member.life * LIFE)
         self._await(everybody=True)
 
     def send(self, weights: dict[str, Any]) -> None:
         """Hand the learner's weights to every runner that is there."""
         self._weights = ray.put(weights)
         for member in self._members:
-            if member.coming is None:
+            if member.there:
                 self._arm(member)
 
     def _arm(self, member: _Member) -> None:
@@ -87,7 +97,7 @@ class Crew:
         """
         while True:
             self._await(everybody=False)
-            asked = {member.actor.sample.remote(): member for member in self._members if member.coming is None}
+            asked = {member.actor.sample.remote(): member for member in self._members if member.there}
             done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=self._timeout_s)
             rollouts = [self._rollout(ref, member, in_time=ref in done) for ref, member in asked.items()]
             if any(rollouts):
@@ -118,14 +128,33 @@ class Crew:
         LOG.warning("env runner %d was lost (%s); a new one takes its place", member.index, reason)
         member.life += 1
         member.ours = True
-        size = len(self._members)
-        member.actor = self._remote.remote(config=self._config, worker_index=member.index, num_workers=size)
-        member.coming = member.actor.begin.remote(self._game, self._offset + member.life * LIFE)
+        # Ray takes some seconds to notice that a node is gone, and would put the next one there, too.
+        member.due = time.monotonic() + (
+            PAUSE_S * 2 ** (member.losses_in_a_row - 2) if member.losses_in_a_row > 1 else 0
+        )
+        member.actor = member.coming = None
+        self._call()
+
+    def _call(self) -> None:
+        """Start the replacements whose time has come."""
+        for member in self._members:
+            if member.actor is None and time.monotonic() >= member.due:
+                size = len(self._members)
+                member.actor = self._remote.remote(config=self._config, worker_index=member.index, num_workers=size)
+                member.coming = member.actor.begin.remote(self._game, self._offset + member.life * LIFE)
 
     def _await(self, *, everybody: bool) -> None:
         """Take in runners that have become ready; wait where nobody is there, or for ``everybody``."""
-        while coming := {member.coming: member for member in self._members if member.coming is not None}:
-            nobody = len(coming) == len(self._members)
+        while True:
+            self._call()
+            coming = {member.coming: member for member in self._members if member.coming is not None}
+            later = [member for member in self._members if member.actor is None]
+            nobody = len(coming) + len(later) == len(self._members)
+            if later and not coming and (nobody or everybody):
+                time.sleep(max(0.0, min(member.due for member in later) - time.monotonic()))
+                continue
+            if not coming:
+                return
             done, _ = ray.wait(list(coming), num_returns=1, timeout=self._timeout_s if nobody or everybody else 0)
             if not done:
                 if nobody or everybody:
@@ -152,7 +181,7 @@ class Crew:
 
     def get_games(self) -> dict[int, Any]:
         """State of every runner's games, by its number; runners that are on their way have none."""
-        asked = {m.index: m.actor.get_games.remote() for m in self._members if m.coming is None}
+        asked = {m.index: m.actor.get_games.remote() for m in self._members if m.there}
         games = {}
         for index, ref in asked.items():
             try:
@@ -173,5 +202,5 @@ class Crew:
     def stop(self) -> None:
         """End every runner that RLlib does not know of."""
         for member in self._members:
-            if member.ours:
+            if member.ours and member.actor is not None:
                 ray.kill(member.actor)

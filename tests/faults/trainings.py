@@ -80,7 +80,7 @@ class Training:
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait(timeout=PATIENCE_S)
 
-    def gone(self, seconds: float = 20) -> bool:
+    def gone(self, seconds: float = 90) -> bool:
         """Whether nothing of it is left after some time."""
         deadline = time.monotonic() + seconds
         while self.ours() and time.monotonic() < deadline:
