@@ -20,7 +20,7 @@ FOLDER ?= $(error FOLDER is empty; allowed is a folder of entries: make cup FOLD
 TORCH ?= cpu
 RUN ?= $(error RUN is empty; allowed is the folder of a run or a cup: make report RUN=runs/mine)
 
-.PHONY: help setup train search evaluate cup report test check bench-setup bench bench-world bench-growth explain results prove-multigrid players doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test faults soak capacity check bench-setup bench bench-world bench-growth explain results prove-multigrid players doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -54,6 +54,15 @@ players: $(READY)  ## who can sit at the table, and how strong they are
 
 test: $(READY)  ## all tests that belong to every change (under 10 minutes on 2 cores), one process a core, at most 4
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+faults: $(READY)  ## every fault test, the long ones too: lost nodes, clusters by hand, kills at many moments
+	$(BIN)/python -m pytest tests/faults -m "long or not long" $(ARGS)
+
+soak: $(READY)  ## half an hour with an env runner killed every 20 s; ARGS="--minutes 5"
+	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+capacity: $(READY)  ## bytes of a step, weights, where the learner saturates, scaling on two nodes
+	$(BIN)/python -m benchmarks.capacity $(ARGS)
 
 check: $(READY)  ## lint, strict types, import law
 	$(BIN)/ruff check .

@@ -154,6 +154,12 @@ def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Pat
         f"sampling: {who}; {train.num_envs} games x {train.num_steps} steps = {train.batch_size} steps a batch"
     )
     lines.append(f"learner:  {threads} torch thread(s), {train.epochs} epochs, minibatches of {train.minibatch_size}")
+    for k, stage in enumerate(config.curriculum):
+        ends = [f"after {stage.steps:,} steps"] if stage.steps else []
+        ends += ["when its gates are held"] if stage.held else []
+        seats = ", ".join(f"{seat} {'+'.join(names)}" for seat, names in stage.scenario.opponents.items())
+        against = f" against {seats}" if seats else ""
+        lines.append(f"stage {k + 1}:  {stage.scenario.name}{against}, {' or '.join(ends)} the next one begins")
     lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} environment steps)")
     return lines
 
@@ -176,6 +182,8 @@ def closing(verdict: dict[str, Any], path: Path) -> list[str]:
         first = f"[bold yellow]NOT HELD[/]: {unmet}"
     else:
         first = "this scenario has no gates for the seats that learn"
+    if v["stage"] < v["stages"] - 1:
+        first = f"ended in stage {v['stage'] + 1} of {v['stages']}; the gates of the last one were not judged yet"
     if verdict["ended"] == "interrupted":
         first = f"interrupted; {first}"
     return [

@@ -1,0 +1,108 @@
+"""What a large cluster would need: bytes of a step, weights, where the learner saturates; scaling on two nodes.
+
+    python -m benchmarks.capacity --output docs/results/capacity.json
+
+Measures on this machine and prints one line of JSON; ``docs/results/capacity.md`` says what follows from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.cluster_utils import Cluster
+
+from multigrid_rl.cli.training import run_training
+from multigrid_rl.config import compose
+from multigrid_rl.rllib.build import algorithm_config
+from multigrid_rl.rllib.env_runner import BatchedEnvRunner
+from multigrid_rl.rllib.train import ray_session, warm_up
+
+OBJECT_STORE_BYTES = 128 * 2**20
+RUN = ("scenario=1v1", "train.stop_when_held=false")
+
+
+def one_runner(seconds: float) -> dict[str, Any]:
+    """A runner by itself: what it plays a second, and how large a rollout of it and the weights are."""
+    config = compose(list(RUN))
+    torch.set_num_threads(1)
+    warm_up(config)
+    runner = BatchedEnvRunner(config=algorithm_config(config), worker_index=0)
+    rollout = runner.sample()
+    learned = sum(len(unit.obs) for unit in rollout.units.values())
+    weights = pickle.dumps(runner.get_state(), protocol=5)
+    steps, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        steps += runner.sample().env_steps
+    rate = steps / (time.perf_counter() - begin)
+    return {
+        "steps_per_s": rate,
+        "rollout_bytes": len(pickle.dumps(rollout, protocol=5)),
+        "env_steps": rollout.env_steps,
+        "learned_steps": learned,
+        "bytes_per_env_step": len(pickle.dumps(rollout, protocol=5)) / rollout.env_steps,
+        "weights_bytes": len(weights),
+    }
+
+
+def one_learner(iterations: int) -> dict[str, float]:
+    """A learner by itself: environment steps a second that it learns from, by median seconds of an update."""
+    with ray_session():
+        algorithm = algorithm_config(compose(list(RUN))).build_algo()
+        try:
+            rows = [algorithm.train()["multigrid_rl"] for _ in range(iterations)]
+        finally:
+            algorithm.stop()
+    learn = float(np.median([row["timing/learn_s"] for row in rows[2:]]))
+    steps = rows[1]["env_steps"] - rows[0]["env_steps"]
+    return {"update_s": learn, "batch_steps": steps, "steps_per_s": steps / learn}
+
+
+def on_two_nodes(runners: int, until: int) -> dict[str, float]:
+    """A run with so many env runners on two raylets of this machine; speed without the first iterations."""
+    each = {"num_cpus": max(1, runners // 2 + runners % 2), "object_store_memory": OBJECT_STORE_BYTES}
+    cluster = Cluster(initialize_head=True, head_node_args={**each, "include_dashboard": False})
+    try:
+        cluster.add_node(**each)
+        cluster.wait_for_nodes()
+        with tempfile.TemporaryDirectory(prefix="multigrid-rl-capacity-") as folder:
+            run = Path(folder) / "run"
+            place = [f"address={cluster.address}", f"cluster.num_env_runners={runners}", f"run_dir={run}"]
+            run_training([*RUN, *place, f"train.until={until}"])
+            rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][3:]
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    spent = sum(row["env_steps"] for row in rows[-1:]) - rows[0]["env_steps"]
+    parts = {part: float(np.median([row[f"timing/{part}_s"] for row in rows])) for part in ("sample", "learn", "sync")}
+    return {
+        "env_runners": runners,
+        "steps_per_s": spent / (rows[-1]["seconds"] - rows[0]["seconds"]),
+        **{f"{part}_s": seconds for part, seconds in parts.items()},
+    }
+
+
+def main() -> None:
+    """Measure everything and print one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runners", type=int, nargs="*", default=[1, 2, 4])
+    parser.add_argument("--until", type=int, default=200_000, help="environment steps of each run on two nodes")
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    result = {"runner": one_runner(5.0), "learner": one_learner(30)}
+    result["two_nodes"] = [on_two_nodes(count, args.until) for count in args.runners]
+    if args.output:
+        args.output.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
