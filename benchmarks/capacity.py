@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--until", type=int, default=200_000, help="environment steps of each run on two nodes")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
-    result = {"runner": one_runner(5.0), "learner": one_learner(30)}
+    result: dict[str, Any] = {"runner": one_runner(5.0), "learner": one_learner(30)}
     result["two_nodes"] = [on_two_nodes(count, args.until) for count in args.runners]
     if args.output:
         args.output.write_text(json.dumps(result, indent=1) + "\n")

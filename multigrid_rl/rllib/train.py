@@ -75,26 +75,33 @@ def train(
                 checkpoint(algorithm, config, folder)
                 algorithm.clock.lap("checkpoint")
                 last_checkpoint = algorithm.env_steps
-        verdict = {
-            **algorithm.keeper.verdict(),
-            "ended": ended,
-            "scenario": config.scenario.name,
-            "scheme": config.scheme,
-            "experiment": config.experiment,
-            "seed": config.seed,
-            "stage": algorithm.stage,
-            "stages": len(algorithm.stages),
-            "env_steps": row["env_steps"],
-            "policy_updates": row["policy_updates"],
-            "seconds": row["seconds"],
-            "env_steps_per_s": row["env_steps"] / row["seconds"],
-            "env_runner_losses": algorithm.env_runner_losses,
-            "opponents": folder.provenance["opponents"],
-            "weights": algorithm.fingerprints(),
-            "checkpoint": str(folder.checkpoint_path(algorithm.env_steps).relative_to(folder.path)),
-        }
+        verdict = verdict_of(algorithm, config, folder, row, ended)
         folder.verdict(verdict)
     return verdict
+
+
+def verdict_of(
+    algorithm: Trained, config: RunConfig, folder: RunFolder, row: dict[str, Any], ended: str
+) -> dict[str, Any]:
+    """What a run achieved, as ``verdict.json`` tells it; ``row`` is its last one."""
+    return {
+        **algorithm.keeper.verdict(),
+        "ended": ended,
+        "scenario": config.scenario.name,
+        "scheme": config.scheme,
+        "experiment": config.experiment,
+        "seed": config.seed,
+        "stage": algorithm.stage,
+        "stages": len(algorithm.stages),
+        "env_steps": row["env_steps"],
+        "policy_updates": row["policy_updates"],
+        "seconds": row["seconds"],
+        "env_steps_per_s": row["env_steps"] / row["seconds"],
+        "env_runner_losses": algorithm.env_runner_losses,
+        "opponents": folder.provenance["opponents"],
+        "weights": algorithm.fingerprints(),
+        "checkpoint": str(folder.checkpoint_path(algorithm.env_steps).relative_to(folder.path)),
+    }
 
 
 def _ended(config: RunConfig, algorithm: Trained, interrupted: Callable[[], bool]) -> str | None:
