@@ -11,24 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from trainings import marked
 
 from multigrid_rl.players.cards import read_card, read_network
 
 
 def ray_processes(marker: str) -> list[str]:
     """Command lines of Ray's processes whose environment carries ``marker``."""
-    found = []
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
-        try:
-            environment = (process / "environ").read_bytes()
-            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue  # gone meanwhile, or not ours
-        if marker.encode() in environment and ("ray" in command) and "Z" not in command[:1]:
-            found.append(command)
-    return found
+    return [command for _, command in marked(marker) if "ray" in command]
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")

@@ -18,6 +18,22 @@ SMALL = [
 ]  # fmt: skip
 
 
+def marked(mark: str) -> list[tuple[int, str]]:
+    """Number and command line of every living process whose environment carries ``mark``."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            environment = (process / "environ").read_bytes()
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # gone meanwhile, or not ours
+        if mark.encode() in environment:
+            found.append((int(process.name), command))
+    return found
+
+
 class Training:
     """One training process and everything that it started."""
 
@@ -44,18 +60,7 @@ class Training:
 
     def ours(self, name: str = "") -> list[int]:
         """Living processes that it started, and itself, whose command line begins with ``name``."""
-        found = []
-        for process in Path("/proc").iterdir():
-            if not process.name.isdigit():
-                continue
-            try:
-                environment = (process / "environ").read_bytes()
-                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if self.mark.encode() in environment and command.startswith(name):
-                found.append(int(process.name))
-        return found
+        return [pid for pid, command in marked(self.mark) if command.startswith(name)]
 
     def until(self, condition, what: str) -> None:
         """Wait until ``condition()``; the process must live meanwhile."""

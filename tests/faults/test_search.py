@@ -1,0 +1,101 @@
+"""A search that is killed or interrupted: nothing that has ended is lost, nothing runs on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+BASE = [
+    *("scenario=1v1", "train.num_envs=32", "train.num_steps=16", "train.minibatch_size=256", "train.epochs=2"),
+    *("search=three-stage", "search.report_every=1024", "search.broad.trials=3", "search.broad.until=20000"),
+    *("search.refine.trials=1", "search.refine.until=6000", "search.refine.best=1", "search.confirm.until=6000"),
+    *("search.confirm.candidates=1", "search.confirm.attempts=1", "search.confirm.seeds=1"),
+]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table"),
+]
+
+
+def outcomes(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "outcomes.jsonl").read_text().splitlines()]
+
+
+def started(folder: Path, trials: int, *arguments: str) -> subprocess.Popen:
+    """A search, when so many of its trials have ended."""
+    command = [sys.executable, "-m", "multigrid_rl.cli.main", "search"]
+    process = subprocess.Popen(
+        [*command, *arguments],
+        env={**os.environ, "SEARCH_TEST": folder.name},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 240
+    while not (folder / "outcomes.jsonl").exists() or len(outcomes(folder)) < trials:
+        assert time.monotonic() < deadline, "no trial ended in time"
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.05)
+    return process
+
+
+def left_behind(marker: str, but: str = "nothing") -> list[str]:
+    """Processes that carry the mark of a search in their environment."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            try:
+                environment = (process / "environ").read_bytes()
+                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue  # gone meanwhile
+            if f"SEARCH_TEST={marker}".encode() in environment and command and but not in command:
+                found.append(command)
+    return found
+
+
+def all_gone(marker: str, seconds: float, but: str = "nothing") -> bool:
+    deadline = time.monotonic() + seconds
+    while left_behind(marker, but) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return left_behind(marker, but) == []
+
+
+def test_killed_then_interrupted_then_carried_out_to_its_end(tmp_path):
+    folder = tmp_path / f"search-{os.getpid()}"
+    killed = started(folder, 1, *BASE, "--folder", str(folder))
+    killed.kill()
+    killed.communicate()
+    # Nobody trains on for a search that is dead. Ray's own agents may take longer to see it.
+    assert all_gone(folder.name, 60, but="DashboardAgent"), left_behind(folder.name)
+    known = (folder / "outcomes.jsonl").read_bytes()
+    assert 1 <= len(outcomes(folder)) < 3
+    resumed = started(folder, len(outcomes(folder)) + 1, "--resume", str(folder))
+    os.killpg(resumed.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    output, _ = resumed.communicate(timeout=120)
+    assert resumed.returncode == 130, output
+    assert f"interrupted: go on with multigrid-rl search --resume {folder}" in output
+    assert "Traceback" not in output
+    assert all_gone(folder.name, 30), left_behind(folder.name)
+    data = json.loads((folder / "results.json").read_text())
+    assert data["complete"] is False
+    assert [row["id"] for row in data["trials"]] == [row["spec"]["id"] for row in outcomes(folder)]
+    command = [sys.executable, "-m", "multigrid_rl.cli.main", "search", "--resume", str(folder)]
+    last = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert last.returncode == 0, last.stdout + last.stderr
+    assert (folder / "outcomes.jsonl").read_bytes().startswith(known)
+    names = [row["spec"]["id"] for row in outcomes(folder)]
+    assert len(names) == len(set(names)) == 5
+    # What was under way when the search was interrupted went on, and no report is missing or there twice.
+    for name in names:
+        rows = (folder / "trials" / name / "metrics.jsonl").read_text().splitlines()
+        steps = [json.loads(row)["env_steps"] for row in rows]
+        assert steps == list(range(512, steps[-1] + 1, 512))
