@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
@@ -11,13 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ray import tune
+from ray import cloudpickle, tune
 from ray.train._internal.session import get_session
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.trainable.function_trainable import FunctionTrainable
 
 from multigrid_rl.config import ConfigError, available_cpus
+from multigrid_rl.rllib.errors import reason_of
 from multigrid_rl.rllib.train import ray_session
 from multigrid_rl.search.asha import METRIC, TIME
 from multigrid_rl.search.objective import Score
@@ -129,7 +131,7 @@ class _Ears(_NotKept, tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
         played = (trial.last_result or {}).get(TIME, 0)
-        reason = reason_of(trial.get_error())
+        reason = why_failed(trial)
         self._search.complete(
             trial.config[_KEY].id, lambda spec, seconds: Outcome(spec, "failed", None, played, seconds, reason)
         )
@@ -166,10 +168,14 @@ class Trainable(FunctionTrainable):
         super().cleanup()
 
 
-def reason_of(error: BaseException | None) -> str:
-    """Why a trial failed, in one line: the last line of what its process said."""
-    lines = [line.strip() for line in str(error or "").splitlines() if line.strip()]
-    return lines[-1] if lines else "it ended without a word"
+def why_failed(trial: Any) -> str:
+    """Why a trial failed, in one line."""
+    # Tune's own reader looks where files arrive later.
+    file = Path(trial.pickled_error_file) if trial.pickled_error_file else None
+    if file is None or not file.exists():
+        return "it ended without a word"
+    error: BaseException = cloudpickle.loads(file.read_bytes())
+    return reason_of(error)
 
 
 def run_on_tune(search: Search) -> None:
@@ -210,9 +216,14 @@ _TUNE = {
 def _quiet_tune() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in _TUNE}
     os.environ.update(_TUNE)
+    # A failed trial is one line of the search's own; Tune would print it as pages.
+    logger = logging.getLogger("ray.tune")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
+        logger.setLevel(level)
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

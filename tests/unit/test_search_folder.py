@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -23,7 +24,7 @@ from multigrid_rl.search.results import as_csv, as_recipe, found_in, recipe_of, 
 from multigrid_rl.search.settings import load_settings
 from multigrid_rl.search.space import space_of
 from multigrid_rl.search.transforms import parse_variable
-from multigrid_rl.search.tuning import reason_of
+from multigrid_rl.search.tuning import why_failed
 
 BASE = ["scenario=single-obstacle", "train.num_envs=64", "experiment=none"]
 NAMES = {"train.lr": 0.3, "model": 0.75}
@@ -229,11 +230,16 @@ def test_an_outcome_is_one_line(folder):
     assert not any("\n" in line for line in lines)
 
 
-def test_why_a_trial_failed_is_its_last_line():
-    assert reason_of(ValueError("ray::f()\n  File x\n\nConfigError: train.lr=0: allowed is more\n")) == (
-        "ConfigError: train.lr=0: allowed is more"
-    )
-    assert reason_of(None) == "it ended without a word"
+def test_a_trial_that_left_no_error_is_told_as_such(tmp_path):
+    class Silent:
+        pickled_error_file = None
+
+    class Lost:
+        pickled_error_file = str(tmp_path / "error.pkl")
+
+    assert why_failed(Silent()) == why_failed(Lost()) == "it ended without a word"
+    (tmp_path / "error.pkl").write_bytes(pickle.dumps(RuntimeError("The actor died.\nclass_name: x")))
+    assert why_failed(Lost()) == "The actor died."
 
 
 @pytest.mark.parametrize(
