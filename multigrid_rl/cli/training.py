@@ -19,6 +19,7 @@ from rich.markup import escape
 from multigrid_rl.cli.live import Progress
 from multigrid_rl.config import ConfigError, RunConfig, compose, default_run_dir, resumed
 from multigrid_rl.sizes import Sizes
+from multigrid_rl.types import RunError
 
 if TYPE_CHECKING:
     from multigrid_rl.rllib.checkpoints import Checkpoint
@@ -88,27 +89,29 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
     except ValueError as error:
         raise ConfigError(str(error)) from error
     from multigrid_rl.rllib.cluster import fitted  # noqa: PLC0415
-    from multigrid_rl.rllib.errors import StorageError  # noqa: PLC0415
+    from multigrid_rl.rllib.errors import RayError, StorageError, reason_of  # noqa: PLC0415
     from multigrid_rl.rllib.record import RunFolder  # noqa: PLC0415
     from multigrid_rl.rllib.train import ray_session, train  # noqa: PLC0415
 
     with ExitStack() as stack:
         stack.enter_context(warnings_on_screen())
-        if config.cluster.address is not None:
-            stack.enter_context(ray_session(config))
-            config, lines = fitted(config, path, stages[-1].factory)
-            for line in lines:
-                console.print(line, markup=False)
-        for line in preflight(config, seated, Sizes(config, {}).learner_threads, path):
-            console.print(line, markup=False)
-        folder = RunFolder(path, config, seated) if start is None else RunFolder.reopened(path, config, start)
-        stack.callback(folder.close)
-        if start is not None:
-            console.print(f"resumed:  from {start.path.name} of {path}", markup=False)
-        interrupted = stack.enter_context(interruption(console))
-        progress = stack.enter_context(Progress(console, config.train.until))
         try:
+            if config.cluster.address is not None:
+                stack.enter_context(ray_session(config))
+                config, lines = fitted(config, path, stages[-1].factory)
+                for line in lines:
+                    console.print(line, markup=False)
+            for line in preflight(config, seated, Sizes(config, {}).learner_threads, path):
+                console.print(line, markup=False)
+            folder = RunFolder(path, config, seated) if start is None else RunFolder.reopened(path, config, start)
+            stack.callback(folder.close)
+            if start is not None:
+                console.print(f"resumed:  from {start.path.name} of {path}", markup=False)
+            interrupted = stack.enter_context(interruption(console))
+            progress = stack.enter_context(Progress(console, config.train.until))
             verdict = train(config, folder, progress.show, interrupted, start.path if start else None)
+        except RayError as error:  # before OSError: a timeout of Ray's is one, too
+            raise RunError(f"Ray: {reason_of(error)}") from error
         except OSError as error:
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
             raise StorageError(f"{error.filename or path}: {error.strerror or error}") from error

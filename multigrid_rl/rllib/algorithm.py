@@ -72,8 +72,10 @@ class BatchPPO(Trained):
         same = bool(env_runners == self.config.num_env_runners)
         fresh = self.policy_updates % (STAGE // LIFE)  # games that nobody played before
         if self.crew is not None:
+            self.crew.losses = self.env_runner_losses
             self.crew.go_on(games if same else {}, fresh)
         elif same:
+            self.env_runner.begin(self._games[self.stage], games[0]["offset"])
             self.env_runner.set_games(games[0])
         else:
             self.env_runner.begin(self._games[self.stage], self.stage * STAGE + fresh * LIFE)
@@ -122,7 +124,8 @@ class BatchPPO(Trained):
                     f"an env runner played with weights {rollout.weights}; sent were {self.sent_weights}"
                 )
         self.env_runners = len(rollouts)
-        self.env_runner_losses = 0 if self.crew is None else self.crew.losses
+        if self.crew is not None:
+            self.env_runner_losses = self.crew.losses
         return rollouts
 
     def _learn(self, batches: dict[str, UnitBatch]) -> dict[str, float]:

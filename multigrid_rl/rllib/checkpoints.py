@@ -74,26 +74,44 @@ def check(folder: Path) -> Checkpoint:
     return facts
 
 
-def newest_good(run: Path) -> Checkpoint:
+def newest_good(run: Path, *, say: bool = True) -> Checkpoint:
     """The newest checkpoint of a run that is whole; says which damaged ones it passed over.
 
     Raises:
         ConfigError: there is none.
     """
-    folder = run / "checkpoints"
     reasons = []
-    for path in sorted(folder.glob("step_*"), reverse=True):
+    for path in reversed(checkpoints_in(run / "checkpoints")):
         try:
             found = check(path)
         except ConfigError as error:
             reasons.append(str(error))
-            LOG.warning("%s is damaged and passed over: %s", path.name, error)
+            if say:
+                LOG.warning("%s is damaged and passed over: %s", path.name, error)
             continue
-        if reasons:
+        if reasons and say:
             LOG.warning("going on from %s, the newest checkpoint that is whole", path.name)
         return found
     why = f"; {reasons[0]}" if reasons else ""
     raise ConfigError(f"--resume {run}: no whole checkpoint in it{why}; allowed is a run that has written one")
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """All checkpoints of a run, damaged ones too, oldest first."""
+    return sorted((path for path in folder.glob("step_*") if path.name[5:].isdigit()), key=_steps)
+
+
+def set_aside_newer(checkpoint: Path) -> None:
+    """Rename what is newer than ``checkpoint``: it was passed over as damaged, and must not count among the newest."""
+    for path in checkpoints_in(checkpoint.parent):
+        if _steps(path) > _steps(checkpoint):
+            aside = path.with_name(f"damaged_{path.name}")
+            clear(aside)
+            path.rename(aside)
+
+
+def _steps(path: Path) -> int:
+    return int(path.name.removeprefix("step_"))
 
 
 def prune(folder: Path, keep: int) -> list[str]:
@@ -106,10 +124,11 @@ def prune(folder: Path, keep: int) -> list[str]:
     Returns:
         Names of those that were removed.
     """
-    paths = sorted(folder.glob("step_*"))
-    margins = {path: _margin(path) for path in paths}
-    known = [path for path in paths if margins[path] is not None]
-    best = max(known, key=lambda path: (margins[path], path.name), default=None)
+    paths = checkpoints_in(folder)
+    ranks = {path: _rank(path) for path in paths}
+    # Margins of two stages are about different gates: those of the later one count.
+    known = [path for path in paths if ranks[path] is not None]
+    best = max(known, key=lambda path: (ranks[path], _steps(path)), default=None)
     gone = [path for path in paths[:-keep] if path != best]
     if best is not None:
         _name(folder, "best", best.name)
@@ -128,6 +147,7 @@ def commit(unfinished: Path, final: Path) -> None:
         clear(final.parent / REMOVED)
         final.rename(final.parent / REMOVED)
     unfinished.rename(final)
+    _sync(final.parent)
     _name(final.parent, "latest", final.name)
     clear(final.parent / REMOVED)
 
@@ -144,24 +164,31 @@ def _name(folder: Path, which: str, name: str) -> None:
     fresh.replace(folder / which)
 
 
-def _margin(path: Path) -> float | None:
+def _rank(path: Path) -> tuple[int, float] | None:
+    """Stage and gate margin of a checkpoint, if it has one."""
     try:
-        margin: float | None = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["gate_margin"]
-    except (OSError, ValueError, KeyError):
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        stage, margin = manifest["stage"], manifest["gate_margin"]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    return margin
+    return None if margin is None else (stage, margin)
 
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
+def _sync(path: Path) -> None:
+    """Force a file, or what a folder names, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _print_of(path: Path, *, sync: bool) -> list[Any]:
     content = path.read_bytes()
     if sync:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _sync(path)
     return [len(content), hashlib.sha256(content).hexdigest()]

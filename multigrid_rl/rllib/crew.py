@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,17 +68,19 @@ class Crew:
         self._remote = ray.remote(num_cpus=config.num_cpus_per_env_runner)(BatchedEnvRunner)
 
     def begin(self, factory: EnvFactory, stage: int) -> None:
-        """Let every runner play the games of ``factory``, from fresh ones on.
+        """Let every runner play the games of ``factory``, from fresh ones on; waits for those that are there.
 
         Raises:
             RunnerError: a runner could not build them.
         """
+        first = self._game is None
         self._game = ray.put(factory)
         self._offset = stage * STAGE
+        waited = [member for member in self._members if first or member.there]
         for member in self._members:
             if member.actor is not None:  # one that is called later begins with these games
                 member.coming = member.actor.begin.remote(self._game, self._offset + member.life * LIFE)
-        self._await(everybody=True)
+        self._await(waited)
 
     def send(self, weights: dict[str, Any]) -> None:
         """Hand the learner's weights to every runner that is there."""
@@ -96,7 +99,7 @@ class Crew:
             RunnerError: an error inside the game, a runner that is lost again and again, or nobody came back in time.
         """
         while True:
-            self._await(everybody=False)
+            self._await([])
             asked = {member.actor.sample.remote(): member for member in self._members if member.there}
             done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=self._timeout_s)
             rollouts = [self._rollout(ref, member, in_time=ref in done) for ref, member in asked.items()]
@@ -143,27 +146,34 @@ class Crew:
                 member.actor = self._remote.remote(config=self._config, worker_index=member.index, num_workers=size)
                 member.coming = member.actor.begin.remote(self._game, self._offset + member.life * LIFE)
 
-    def _await(self, *, everybody: bool) -> None:
-        """Take in runners that have become ready; wait where nobody is there, or for ``everybody``."""
+    def _await(self, wanted: Sequence[_Member]) -> None:
+        """Take in runners that have become ready; wait until ``wanted`` ones are, or are lost, and somebody is there.
+
+        Raises:
+            RunnerError: nobody is there in time, or a runner could not build its games.
+        """
+        lives = {member.index: member.life for member in wanted}
         while True:
             self._call()
             coming = {member.coming: member for member in self._members if member.coming is not None}
-            later = [member for member in self._members if member.actor is None]
-            nobody = len(coming) + len(later) == len(self._members)
-            if later and not coming and (nobody or everybody):
-                time.sleep(max(0.0, min(member.due for member in later) - time.monotonic()))
-                continue
+            waiting = not any(member.there for member in self._members) or any(
+                lives.get(member.index) == member.life for member in coming.values()
+            )
             if not coming:
+                if not waiting:
+                    return
+                time.sleep(max(0.0, min(member.due for member in self._members) - time.monotonic()))
+                continue
+            done, _ = ray.wait(list(coming), num_returns=1, timeout=self._timeout_s if waiting else 0)
+            if done:
+                self._take_in(coming[done[0]], done[0])
+            elif waiting:
+                raise RunnerError(
+                    f"{len(coming)} of {len(self._members)} env runners did not start within {self._timeout_s:g} s: "
+                    "no CPU is free for them, or their nodes are gone"
+                )
+            else:
                 return
-            done, _ = ray.wait(list(coming), num_returns=1, timeout=self._timeout_s if nobody or everybody else 0)
-            if not done:
-                if nobody or everybody:
-                    raise RunnerError(
-                        f"{len(coming)} of {len(self._members)} env runners did not start within "
-                        f"{self._timeout_s:g} s: no CPU is free for them, or their nodes are gone"
-                    )
-                return
-            self._take_in(coming[done[0]], done[0])
 
     def _take_in(self, member: _Member, ref: Any) -> None:
         try:
@@ -187,7 +197,9 @@ class Crew:
             try:
                 games[index] = ray.get(ref, timeout=self._timeout_s)
             except RayError as error:  # the next rollout finds out that it is lost
-                LOG.warning("env runner %d did not tell its games (%s)", index, reason_of(error))
+                LOG.warning(
+                    "env runner %d did not tell its games (%s); a resumed run has fresh ones", index, reason_of(error)
+                )
         return games
 
     def go_on(self, games: dict[int, Any], fresh: int) -> None:
@@ -196,8 +208,20 @@ class Crew:
             state = games.get(member.index)
             member.life = fresh if state is None else (state["offset"] % STAGE) // LIFE
             member.coming = member.actor.begin.remote(self._game, self._offset + member.life * LIFE)
-        self._await(everybody=True)
-        ray.get([m.actor.set_games.remote(games[m.index]) for m in self._members if m.index in games])
+        lives = {member.index: member.life for member in self._members}
+        self._await(self._members)
+        asked = {
+            member.actor.set_games.remote(games[member.index]): member
+            for member in self._members
+            if member.index in games and member.there and member.life == lives[member.index]
+        }
+        for ref, member in asked.items():
+            try:
+                ray.get(ref, timeout=self._timeout_s)
+            except RayTaskError as error:
+                raise RunnerError(f"env runner {member.index} could not go on: {reason_of(error)}") from error
+            except RayError as error:
+                self._replace(member, reason_of(error))
 
     def stop(self) -> None:
         """End every runner that RLlib does not know of."""

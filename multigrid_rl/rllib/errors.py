@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from multigrid_rl.types import RunError
+
+__all__ = ["LearnerError", "RayError", "RunError", "RunnerError", "StorageError", "WeightsError", "reason_of"]
 
 
 class RunnerError(RunError):

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import version
 from itertools import chain, count
@@ -24,7 +25,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from multigrid_rl.config import ConfigError, RunConfig, data_root, to_yaml
 from multigrid_rl.players.catalogue import Seated
-from multigrid_rl.rllib.checkpoints import Checkpoint
+from multigrid_rl.rllib.checkpoints import Checkpoint, newest_good, set_aside_newer
 
 LOG = logging.getLogger(__name__)
 PACKAGES = ("multigrid-rl", "ray", "torch", "numpy", "numba", "gymnasium", "pettingzoo", "multigrid")
@@ -108,6 +109,12 @@ class RunFolder:
             raise ConfigError(
                 f"{path / 'provenance.json'}: {' '.join(str(error).split())}; allowed is the file that the run wrote"
             ) from error
+        if newest_good(path, say=False).path != checkpoint.path:
+            self._lock.close()
+            raise ConfigError(
+                f"{path}: another process has written to it meanwhile; allowed is a run that nobody trains"
+            )
+        set_aside_newer(checkpoint.path)
         earlier.append({"from_env_steps": checkpoint.env_steps, **_circumstances()})
         _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
         verdict = path / "verdict.json"
@@ -155,7 +162,8 @@ class RunFolder:
 
     @property
     def metrics_bytes(self) -> int:
-        """Length of ``metrics.jsonl`` now."""
+        """Length of ``metrics.jsonl`` now, all of it on the disk."""
+        os.fsync(self._metrics.fileno())
         return self._metrics.tell()
 
     def verdict(self, verdict: dict[str, Any]) -> None:
@@ -164,11 +172,11 @@ class RunFolder:
 
     def close(self) -> None:
         """Flush and close all files."""
-        self._metrics.close()
-        self._board.close()
         logging.getLogger("multigrid_rl").removeHandler(self._log)
-        self._log.close()
-        self._lock.close()
+        for part in (self._metrics, self._board, self._log, self._lock):
+            # A row that a full disk refused is refused once more here; the run has told so.
+            with suppress(OSError):
+                part.close()
 
     def _write_json(self, name: str, content: Any) -> None:
         whole = self.path / f"{name}.tmp"
@@ -200,7 +208,10 @@ def _locked(path: Path) -> IO[str]:
 
 
 def _set_aside(metrics: Path, length: int, name: str) -> None:
-    rest = metrics.read_bytes()[length:] if metrics.exists() else b""
+    whole = metrics.read_bytes() if metrics.exists() else b""
+    if len(whole) < length:
+        LOG.warning("%s: %d bytes; the checkpoint knew %d: rows are missing", metrics, len(whole), length)
+    rest = whole[length:]
     if rest:
         _free(metrics.parent, "metrics", name, "jsonl").write_bytes(rest)
         os.truncate(metrics, length)

@@ -61,6 +61,8 @@ def train(
     with ray_session(config), algorithm_of(config, folder.hashes) as algorithm:
         if start is not None:
             restore(algorithm, start)
+            if algorithm.stage_over():  # it ended in the very iteration in which the run did
+                algorithm.enter(algorithm.stage + 1)
         last_checkpoint, ended = algorithm.env_steps, None
         while ended is None:
             row = algorithm.train()[ROW]
@@ -210,12 +212,15 @@ def checkpoint(algorithm: Trained, config: RunConfig, folder: RunFolder) -> None
         }
         seal(unfinished, facts)
         commit(unfinished, folder.checkpoint_path(algorithm.env_steps))
-        prune(root, config.train.keep_checkpoints)
     except OSError as error:
         raise StorageError(
             f"{error.filename or unfinished}: {error.strerror or error}: no checkpoint at step "
             f"{algorithm.env_steps:,}; those before it are whole"
         ) from error
+    try:
+        prune(root, config.train.keep_checkpoints)
+    except OSError as error:
+        raise StorageError(f"{error.filename or root}: {error.strerror or error}: old checkpoints stay") from error
 
 
 def _export(

@@ -6,12 +6,12 @@ import json
 import shutil
 
 import pytest
-from runs import rows_of, tiny_run, without_time
 
 from multigrid_rl.cli.training import resume_training
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.rllib.stages import seated_in, stages_of
+from runs import rows_of, tiny_run, without_time
 
 STAGES = "curriculum=[{scenario:single-v3,steps:1024},{seats:{blue_0:random},steps:1024}]"
 EASY = "scenario.gates=[{metric:episode_len_mean,at_most:100000,window:512}]"
@@ -57,6 +57,14 @@ def test_a_resumed_curriculum_is_in_the_right_stage(session, tmp_path, kept):
     assert without_time(rows_of(broken)) == without_time(whole)
     assert again["weights"] == verdict["weights"]
     assert json.loads((broken / "checkpoints" / "step_000002048" / "manifest.json").read_text())["stage"] == 2
+
+
+def test_a_run_that_ended_with_its_stage_goes_on_in_the_next_one(session, tmp_path):
+    verdict, whole = tiny_run(tmp_path / "whole", STAGES, "scenario.game.max_steps=40")
+    tiny_run(tmp_path / "broken", STAGES, "scenario.game.max_steps=40", "train.until=1024")
+    again = resume_training(tmp_path / "broken", ["train.until=4096"])
+    assert without_time(rows_of(tmp_path / "broken")) == without_time(whole)
+    assert again["weights"] == verdict["weights"]
 
 
 def test_remote_runners_change_the_stage_together(session, tmp_path, monkeypatch):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import json
+import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
-from runs import TINY, rows_of, tiny_run, without_time
 
 from multigrid_rl.cli.training import resume_training
 from multigrid_rl.config import ConfigError, compose, resumed
 from multigrid_rl.rllib.build import algorithm_config
+from multigrid_rl.rllib.checkpoints import read_state, seal, write_state
+from multigrid_rl.types import RunError
+from runs import TINY, rows_of, tiny_run, without_time
 
 HALF = 2048
 MIXED = "scenario.seats.blue_0=blue-rookie:3,random:1,key-runner:1"
@@ -150,13 +154,47 @@ def test_other_env_runners_play_fresh_games_with_the_weights_of_before(copy, ses
     assert [row["env_steps"] for row in rows] == list(range(512, 3073, 512))
 
 
+def test_a_run_may_change_its_env_runners_and_go_on_again(copy, session, capfd):
+    resume_training(copy, ["train.until=3072", "cluster.num_env_runners=2"])
+    resume_training(copy, ["train.until=3584", "cluster.num_env_runners=0"])
+    capfd.readouterr()
+    resume_training(copy, ["train.until=4096"])
+    assert "afresh" not in capfd.readouterr().err
+    assert [row["env_steps"] for row in rows_of(copy)] == list(range(512, 4097, 512))
+
+
+def test_losses_of_env_runners_are_counted_over_resumptions(copy, session):
+    state = copy / "checkpoints" / "step_000002048" / "run.pkl"
+    told = pickle.loads(state.read_bytes())
+    (copy / "checkpoints" / "step_000002048" / "manifest.json").unlink()
+    write_state(state.parent, {**told, "env_runner_losses": 7})
+    seal(state.parent, {"env_steps": 2048, "stage": 0, "gate_margin": None, "metrics_bytes": _size(copy)})
+    resume_training(copy, ["train.until=2560"])
+    resume_training(copy, ["train.until=3072", "cluster.num_env_runners=1"])
+    assert [row["env_runner_losses"] for row in rows_of(copy)][-2:] == [7, 7]
+
+
+def _size(run):
+    return (run / "metrics.jsonl").stat().st_size
+
+
+def test_a_refused_row_is_one_line_and_nothing_else_breaks(session, tmp_path, monkeypatch):
+    def full(self, row):
+        self._metrics.close()
+        self._metrics = Path("/dev/full").open("w")  # noqa: SIM115 - the folder closes it
+        self._metrics.write(json.dumps(row))
+        self._metrics.flush()
+
+    monkeypatch.setattr("multigrid_rl.rllib.record.RunFolder.record", full)
+    with pytest.raises(RunError, match="No space left on device"):
+        tiny_run(tmp_path / "run")
+
+
 def test_values_of_the_configuration_take_effect_over_those_of_the_checkpoint(half, session):
     # A search goes on from another trial's checkpoint with values of its own (ray issue 62173: they were overwritten).
     config = compose([*TINY, "train.lr=7e-4", "train.lr_final=7e-4", "train.entropy_coef=0.5", "train.clip=0.33"])
     algorithm = algorithm_config(config).build_algo()
     try:
-        from multigrid_rl.rllib.checkpoints import read_state  # noqa: PLC0415
-
         start = half / "checkpoints" / "step_000002048"
         assert algorithm.restore_run(start / "rllib", read_state(start))
         learner = algorithm.learner_group._learner

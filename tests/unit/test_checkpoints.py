@@ -19,17 +19,18 @@ from multigrid_rl.rllib.checkpoints import (
     prune,
     read_state,
     seal,
+    set_aside_newer,
     write_state,
 )
 
 
-def written(run, env_steps, margin=None):
+def written(run, env_steps, margin=None, stage=0):
     folder = run / "checkpoints"
     unfinished = folder / UNFINISHED
     (unfinished / "rllib").mkdir(parents=True)
     (unfinished / "rllib" / "weights").write_bytes(bytes(range(100)))
     write_state(unfinished, {"env_steps": env_steps})
-    seal(unfinished, {"env_steps": env_steps, "stage": 0, "gate_margin": margin, "metrics_bytes": 10 * env_steps})
+    seal(unfinished, {"env_steps": env_steps, "stage": stage, "gate_margin": margin, "metrics_bytes": 10 * env_steps})
     commit(unfinished, folder / f"step_{env_steps:09d}")
     return folder / f"step_{env_steps:09d}"
 
@@ -97,6 +98,38 @@ def test_without_margins_only_the_newest_stay(tmp_path):
         written(tmp_path, steps)
     assert prune(tmp_path / "checkpoints", 1) == ["step_000000001", "step_000000002"]
     assert not (tmp_path / "checkpoints" / "best").exists()
+
+
+def test_the_best_is_one_of_the_latest_stage(tmp_path):
+    for steps, margin, stage in ((1, 0.9, 0), (2, -0.3, 1), (3, -0.4, 1), (4, -0.5, 1)):
+        written(tmp_path, steps, margin, stage)
+    assert prune(tmp_path / "checkpoints", 1) == ["step_000000001", "step_000000003"]
+    assert (tmp_path / "checkpoints" / "best").read_text() == "step_000000002\n"
+
+
+def test_order_is_by_number_also_beyond_nine_digits(tmp_path):
+    written(tmp_path, 999_000_000)
+    newest = written(tmp_path, 1_000_000_000)
+    assert newest_good(tmp_path).path == newest
+    assert prune(tmp_path / "checkpoints", 1) == ["step_999000000"]
+
+
+def test_a_damaged_checkpoint_that_was_passed_over_never_costs_a_whole_one(tmp_path):
+    before, damaged = written(tmp_path, 600), written(tmp_path, 900)
+    (damaged / "run.pkl").unlink()
+    set_aside_newer(newest_good(tmp_path).path)
+    newest = written(tmp_path, 700)
+    assert prune(tmp_path / "checkpoints", 1) == [before.name]
+    assert newest_good(tmp_path).path == newest
+    assert (tmp_path / "checkpoints" / "damaged_step_000000900" / MANIFEST).exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "{}", "null"])
+def test_a_damaged_manifest_is_no_best(tmp_path, text):
+    first = written(tmp_path, 1, margin=0.5)
+    (first / MANIFEST).write_text(text)
+    written(tmp_path, 2, margin=0.1)
+    assert prune(tmp_path / "checkpoints", 1) == ["step_000000001"]
 
 
 def test_a_checkpoint_that_is_written_once_more_takes_the_place_of_the_first(tmp_path):
