@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,8 +120,9 @@ def _watch(
             if driver.poll() is not None:
                 raise RuntimeError(f"the run broke off: {(run.parent / 'soak.log').read_text()[-2000:]}")
             rows += [(now - begin, json.loads(line)) for line in lines if line.endswith("\n")]
-            if now >= next_kill:
-                os.kill(rng.choice(runners(mark)).pid, signal.SIGKILL)
+            if now >= next_kill and (there := runners(mark)):  # nobody, where all are on their way at this moment
+                with suppress(ProcessLookupError):
+                    os.kill(rng.choice(there).pid, signal.SIGKILL)
                 kills.append(now - begin)
                 next_kill += every
             if now >= next_look:
