@@ -67,4 +67,13 @@ def _leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
         elif isinstance(value, dict) and value:
             yield from _leaves(value, f"{place}{name}.")
         else:
-            yield f"{place}{name}", value if isinstance(value, str) else json.dumps(value)
+            yield f"{place}{name}", value if isinstance(value, str) else _word(value)
+
+
+def _word(value: Any) -> str:
+    # As JSON, but for keys: Hydra's are bare.
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_word(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_word, value)) + "]"
+    return json.dumps(value)

@@ -170,7 +170,7 @@ def test_optuna_proposes_the_same_with_one_trial_at_a_time(space):
 def test_optuna_learns_from_outcomes(space):
     specs = carried_out(OptunaPlan(space, asha(trials="60"), seed=2))
     off = [abs(spec.point["train.lr"] - 0.5) for spec in specs]
-    assert np.mean(off[30:]) < 0.6 * np.mean(off[:6])
+    assert np.mean(off[30:]) < 0.6 * 0.25  # what random draws are off on average
 
 
 def test_optuna_goes_on_after_an_interruption(space):
