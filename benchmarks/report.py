@@ -94,6 +94,8 @@ SPEED = {
     "bench-training": ("training against RLlib's own PPO and Stable-Baselines3, memory, where the time goes", "bench"),
     "bench-growth": ("what more games, env runners, agents, width and nodes cost", "bench-growth"),
     "bench-world": ("the game engine over games, views, agents and threads", "bench-world"),
+    "capacity": ("bytes of a step, where the learner saturates, and a plan for 1,000 cores", "capacity"),
+    "soak": ("env runners killed at random: recovery, memory, processes left behind", "soak"),
 }
 
 

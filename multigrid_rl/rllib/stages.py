@@ -43,6 +43,8 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
     for scenario, (steps, held) in zip(scenarios, ends, strict=True):
         one = config.model_copy(update={"scenario": scenario})
         factory = env_factory(one, hashes)
+        if scenario.game is None:
+            factory.load()  # an unknown id is told with its key
         stages.append(Stage(scenario, factory, gates_of(one, factory.cast), steps, held))
     units = stages[-1].factory.cast.units
     for k, stage in enumerate(stages):

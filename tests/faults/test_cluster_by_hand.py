@@ -140,6 +140,7 @@ class Containers:
             process.wait(timeout=60)
 
 
+@pytest.mark.long
 def test_what_compose_starts_trains_on_all_three_nodes(scratch, environment, tmp_path):
     containers, run = Containers(environment, scratch), tmp_path / "run"
     try:

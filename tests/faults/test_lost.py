@@ -89,6 +89,7 @@ def test_a_killed_env_runner_is_replaced_and_the_run_goes_on(start, tmp_path):
     assert training.gone()
 
 
+@pytest.mark.long
 def test_a_runner_that_is_lost_again_and_again_ends_the_run_with_one_line(start, tmp_path):
     # A player that takes its process with it is what running out of memory looks like from outside.
     (tmp_path / "deadly.py").write_text(f"{ON_A_RUNNER}        os._exit(1)\n    return reward\n")
@@ -108,6 +109,7 @@ def test_a_runner_that_is_lost_again_and_again_ends_the_run_with_one_line(start,
     assert training.gone()
 
 
+@pytest.mark.long
 def test_an_error_inside_the_game_ends_the_run_at_once_with_its_reason(start, tmp_path):
     (tmp_path / "broken.py").write_text(f"{ON_A_RUNNER}        raise KeyError('no such event')\n    return reward\n")
     sys.path.insert(0, str(tmp_path))
@@ -124,6 +126,7 @@ def test_an_error_inside_the_game_ends_the_run_at_once_with_its_reason(start, tm
     assert "no such event" in lines[0]
 
 
+@pytest.mark.long
 def test_a_killed_learner_stops_the_run_with_one_line_and_it_can_go_on(start, tmp_path):
     run = tmp_path / "run"
     remote = ["cluster.num_learners=2", "train.checkpoint_every=512"]
@@ -163,6 +166,7 @@ def test_a_full_disk_stops_the_run_with_one_line_and_keeps_the_last_checkpoint(s
     assert [row["episodes"] for row in rows[: len(reported)]] == [row["episodes"] for row in reported]
 
 
+@pytest.mark.long
 def test_an_opponent_removed_mid_run_harms_nobody_until_it_is_needed_again(start, tmp_path):
     run, players = tmp_path / "run", tmp_path / "checkpoints"
     shutil.copytree(data_root() / "checkpoints", players)
