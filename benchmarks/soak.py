@@ -115,11 +115,13 @@ def _watch(
     memory: list[tuple[float, int, int, int]] = []
     begin = time.monotonic()
     next_kill, next_look = begin + every, begin
+    torn = ""
     with metrics.open() as lines:
         while (now := time.monotonic()) < begin + seconds:
             if driver.poll() is not None:
                 raise RuntimeError(f"the run broke off: {(run.parent / 'soak.log').read_text()[-2000:]}")
-            rows += [(now - begin, json.loads(line)) for line in lines if line.endswith("\n")]
+            *whole, torn = (torn + lines.read()).split("\n")  # the last row may be half written
+            rows += [(now - begin, json.loads(line)) for line in whole]
             if now >= next_kill and (there := runners(mark)):  # nobody, where all are on their way at this moment
                 with suppress(ProcessLookupError):
                     os.kill(rng.choice(there).pid, signal.SIGKILL)
