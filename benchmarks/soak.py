@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+#: A look at the run's processes: second, bytes of the driver, of all processes by kind, zombies.
+Look = tuple[float, int, dict[str, int], int]
 MARK = "MULTIGRID_RL_SOAK"
 #: Seconds of rows that a speed is the median of.
 AROUND_S = 8.0
@@ -72,6 +74,14 @@ def runners(mark: str) -> list[Process]:
     return [one for one in processes(mark) if one.command.startswith("ray::BatchedEnvRunner")]
 
 
+def kind(command: str) -> str:
+    """What a process is, in a word: an actor's class, or the name of a program."""
+    first, *rest = command.split()
+    if first.startswith("ray::"):
+        return first.partition(".")[0]
+    return Path(next((word for word in rest if word.endswith(".py")), first)).name
+
+
 def soak(minutes: float, every: float, run: Path, seed: int) -> dict[str, Any]:
     """Train with two env runners and kill one of them every ``every`` seconds.
 
@@ -99,12 +109,12 @@ def soak(minutes: float, every: float, run: Path, seed: int) -> dict[str, Any]:
         log.close()
     time.sleep(5)
     left = [one.command[:80] for one in processes(mark)]
-    return {**_summary(rows, kills, memory), "exit_code": code, "left_behind": left}
+    return {**summary(rows, kills, memory), "exit_code": code, "left_behind": left}
 
 
 def _watch(
     driver: subprocess.Popen[bytes], run: Path, mark: str, seconds: float, every: float, rng: random.Random
-) -> tuple[list[tuple[float, dict[str, Any]]], list[float], list[tuple[float, int, int, int]]]:
+) -> tuple[list[tuple[float, dict[str, Any]]], list[float], list[Look]]:
     metrics = run / "metrics.jsonl"
     while not metrics.exists() or metrics.stat().st_size < 2000:
         if driver.poll() is not None:
@@ -112,7 +122,7 @@ def _watch(
         time.sleep(0.2)
     rows: list[tuple[float, dict[str, Any]]] = []
     kills: list[float] = []
-    memory: list[tuple[float, int, int, int]] = []
+    memory: list[Look] = []
     begin = time.monotonic()
     next_kill, next_look = begin + every, begin
     torn = ""
@@ -130,36 +140,63 @@ def _watch(
             if now >= next_look:
                 mine = processes(mark)
                 main = next(one.rss for one in mine if one.pid == driver.pid)
-                memory.append((now - begin, main, sum(one.rss for one in mine), zombies({one.pid for one in mine})))
+                kinds: dict[str, int] = {}
+                for one in mine:
+                    kinds[kind(one.command)] = kinds.get(kind(one.command), 0) + one.rss
+                memory.append((now - begin, main, kinds, zombies({one.pid for one in mine})))
                 next_look += 5.0
             time.sleep(0.05)
     return rows, kills, memory
 
 
-def _summary(
-    rows: list[tuple[float, dict[str, Any]]], kills: list[float], memory: list[tuple[float, int, int, int]]
-) -> dict[str, Any]:
+def summary(rows: list[tuple[float, dict[str, Any]]], kills: list[float], memory: list[Look]) -> dict[str, Any]:
+    """What a soak has shown.
+
+    Args:
+        rows: second at which each row of metrics was seen, and the row.
+        kills: seconds of the kills.
+        memory: looks at the run's processes.
+    """
     when = np.array([at for at, _ in rows])
     steps = np.array([row["env_steps"] for _, row in rows], np.float64)
     there = np.array([row["env_runners"] for _, row in rows])
-    away, ratios, speeds = [], [], []
+    away, ratios, speeds, alike = [], [], [], []
+    #: A speed is measured while all are there: a kill may follow closely on the return from the one before.
+    whole_since = 0.0
     for k, at in enumerate(kills):
         until = kills[k + 1] if k + 1 < len(kills) else when[-1]
         alone = np.flatnonzero((when > at) & (when < until) & (there < there.max()))
         back = np.flatnonzero((when > at) & (when < until) & (there == there.max()))
         back = back[back > alone[-1]] if len(alone) else back
+        before = (when > max(at - AROUND_S, whole_since)) & (when <= at)
+        whole_since = when[back[0]] if len(back) else until
         if len(back) < 2:
             continue
-        before = (when > at - AROUND_S) & (when <= at)
         after = (when >= when[back[0]]) & (when < until)
         speed = [_speed(when[part], steps[part]) for part in (before, after)]
         away.append(float(when[back[0]] - at))
         if all(speed):
             ratios.append(speed[1] / speed[0])
             speeds.append(speed[1])
+        # The same comparison where nothing happened between the two: what the machine itself does to it.
+        middle = (when[back[0]] + until) / 2
+        halves = [
+            _speed(when[part], steps[part])
+            for part in ((when >= when[back[0]]) & (when < middle), (when >= middle) & (when < until))
+        ]
+        if all(halves):
+            alike.append(halves[1] / halves[0])
+    # The first minute loads and compiles; of a soak that is hardly longer, there is nothing else.
     late = [row for row in memory if row[0] > 60]
+    late = late if len(late) > 2 else memory
     minutes = np.array([row[0] for row in late]) / 60
-    slopes = [float(np.polyfit(minutes, [row[k] for row in late], 1)[0]) / 2**20 for k in (1, 2)]
+
+    def slope(values: list[int]) -> float:
+        return float(np.polyfit(minutes, values, 1)[0]) / 2**20
+
+    kinds = sorted({name for row in late for name in row[2]})
+    grown = {name: round(slope([row[2].get(name, 0) for row in late]), 3) for name in kinds}
+    tenth = max(len(speeds) // 10, 1)
     return {
         "minutes": when[-1] / 60,
         "env_steps": steps[-1] - steps[0],
@@ -169,11 +206,13 @@ def _summary(
         "losses_in_metrics": rows[-1][1]["env_runner_losses"],
         "away_s": _quantiles(away),
         "speed_after_over_before": _quantiles(ratios),
+        "speed_without_a_kill": _quantiles(alike),
+        "speeds_compared": len(ratios),
         "within_a_tenth": sum(ratio >= 0.9 for ratio in ratios),
-        "speed_first_and_last_tenth": [float(np.median(part)) for part in np.array_split(np.array(speeds), 10)][::9],
+        "speed_first_and_last_tenth": [float(np.median(part)) for part in (speeds[:tenth], speeds[-tenth:]) if part],
         "driver_mib": [late[0][1] / 2**20, late[-1][1] / 2**20],
-        "driver_mib_a_minute": slopes[0],
-        "all_mib_a_minute": slopes[1],
+        "driver_mib_a_minute": slope([row[1] for row in late]),
+        "mib_a_minute_by_process": dict(sorted(grown.items(), key=lambda pair: -abs(pair[1]))),
         "zombies_most": max(row[3] for row in memory),
         "zombies_at_end": memory[-1][3],
     }
@@ -186,7 +225,21 @@ def _speed(when: np.ndarray[Any, Any], steps: np.ndarray[Any, Any]) -> float:
 def _quantiles(values: list[float]) -> dict[str, float]:
     """Smallest, quartiles and largest."""
     names = ("min", "q25", "median", "q75", "max")
-    return dict(zip(names, np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).round(4).tolist(), strict=True))
+    found = np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).round(4).tolist() if values else []
+    return dict(zip(names, found, strict=False))
+
+
+def faults(result: dict[str, Any]) -> list[str]:
+    """What a soak has shown that must not be; speed and memory are for people to judge."""
+    # The last kill may come too close to the end to see the runner return.
+    lost = result["kills"] - 1 - result["recovered"]
+    found = {
+        f"the run ended with status {result['exit_code']}": result["exit_code"] != 130,  # as Ctrl-C ends a run
+        f"{lost} killed runners did not come back": lost > 0,
+        f"{result['zombies_at_end']} zombies": result["zombies_at_end"] > 0,
+        f"left behind: {result['left_behind']}": bool(result["left_behind"]),
+    }
+    return [line for line, true in found.items() if true]
 
 
 def main() -> None:
@@ -203,6 +256,8 @@ def main() -> None:
     if args.output:
         args.output.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
+    if found := faults(result):
+        sys.exit(f"soak: {'; '.join(found)}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -185,12 +186,11 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
     from omegaconf import OmegaConf  # noqa: PLC0415
     from omegaconf.errors import OmegaConfBaseException  # noqa: PLC0415
 
-    with initialize_config_dir(version_base=None, config_dir=str(data_root() / "configs")):
+    folder = data_root() / "configs"
+    with initialize_config_dir(version_base=None, config_dir=str(folder)):
         groups = [override for override in overrides if override.partition("=")[0] in GROUPS]
         try:
-            base = hydra_compose("config", groups, return_hydra_config=True)
-            chosen = dict(base.hydra.runtime.choices)
-            known = OmegaConf.to_container(hydra_compose("config", groups))
+            chosen, known = _files_say(tuple(groups), _written(folder))
             for override in overrides:
                 if override not in groups and not override.startswith(_BONUS):
                     _check_key(override, known)
@@ -210,6 +210,23 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
             (values[part] if part else values)[name] = None if value == "null" else value
     values["curriculum"] = [_stage(stage, values["scenario"]) for stage in values["curriculum"] or []]
     return values
+
+
+@lru_cache(maxsize=64)
+def _files_say(groups: tuple[str, ...], written: tuple[tuple[str, int], ...]) -> tuple[dict[str, str], Any]:  # noqa: ARG001
+    """What is chosen of every group, and all keys; kept until a file changes, since Hydra takes long to say it."""
+    from hydra import compose as hydra_compose  # noqa: PLC0415
+    from omegaconf import OmegaConf, open_dict  # noqa: PLC0415
+
+    config = hydra_compose("config", list(groups), return_hydra_config=True)
+    chosen = dict(config.hydra.runtime.choices)
+    with open_dict(config):
+        del config["hydra"]
+    return chosen, OmegaConf.to_container(config)
+
+
+def _written(folder: Path) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((str(file), file.stat().st_mtime_ns) for file in folder.rglob("*.yaml")))
 
 
 def _stage(stage: Any, own: dict[str, Any]) -> Any:
@@ -239,7 +256,8 @@ def resumed(run: Path, overrides: list[str]) -> RunConfig:
         raise ConfigError(f"--resume {run}: {' '.join(str(error).split())}; allowed is a run folder") from error
     if not isinstance(values, dict):
         raise ConfigError(f"--resume {run}: config.yaml holds no configuration; allowed is a run folder")
-    for override in overrides:
+    # A whole part first: what is said of its values counts wherever it stands, as it does for a new run.
+    for override in sorted(overrides, key=lambda override: not override.startswith("cluster=")):
         key, equals, value = override.partition("=")
         key = "cluster.address" if key == "address" else key
         part, _, name = key.partition(".")

@@ -122,7 +122,13 @@ class GameSpec:
 
 
 class RunError(RuntimeError):
-    """A run broke off; what it had reported and its last checkpoint are in its folder. The message is one line."""
+    """A run broke off; what it had reported and its last checkpoint are in its folder. The message is one line.
+
+    Attributes:
+        hint: how to go on, in one line; empty where there is nothing to go on from.
+    """
+
+    hint = ""
 
 
 class Board(NamedTuple):

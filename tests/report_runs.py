@@ -13,13 +13,21 @@ from multigrid_rl.judge.cup.cup import play_cup
 from multigrid_rl.judge.cup.entries import Entry, Table
 from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.judge.cup.standings import results
+from multigrid_rl.judge.replays import record
+from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.factories import env_factory
+from multigrid_rl.players.games import play_games
 from multigrid_rl.players.goals import gates_of
 from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.players.scripted import KeyRunner
+from multigrid_rl.types import GameSpec
 
 #: What somebody may call an entry, or write as a reason, to take over the page.
 EVIL = "<script>alert(1)</script>"
 EVILS = (EVIL, "</script><b onclick=alert(2)>", "<img src=x onerror=alert(3)>", '"><svg onload=alert(4)>', "a&amp;b")
+
+#: A game of two against two, for pages to replay.
+TEAMS = GameSpec(blue=2, red=2, obstacle=True, random_keys=False, max_steps=60)
 
 
 @dataclass
@@ -77,3 +85,11 @@ def small_cup(folder: Path, *, games: int = 4, broken: tuple[str, ...] = (), sce
     entries += [Entry(f"{k} {name}", "broken", name, problem=f"it says {name}") for k, name in enumerate(broken)]
     entries.sort(key=lambda entry: entry.name)
     return results(entries, play_cup(entries, table, folder, lambda progress: None), table, {"multigrid-rl": "0"})
+
+
+def games_of(spec: GameSpec, count: int):
+    """Recorded games of key runners against random players."""
+    players = {seat: KeyRunner(spec) if seat.startswith("red") else RandomPlayer() for seat in spec.seats}
+    played = play_games(spec, players, count, seed=11)
+    names = {seat: f"<b>{seat}</b>" for seat in spec.seats}
+    return [record(spec, played, row, seed=11, players=names, label=f"game {row}") for row in range(count)]

@@ -48,9 +48,8 @@ def train(
             verdict = run_training(given) if resume is None else resume_training(resume, given)
         except RunError as error:
             typer.echo(f"multigrid-rl: {error}", err=True)
-            typer.echo(
-                "multigrid-rl: what was reported and the last checkpoint stay; go on: train --resume RUN", err=True
-            )
+            if error.hint:
+                typer.echo(f"multigrid-rl: {error.hint}", err=True)
             raise typer.Exit(3) from error
     if verdict["ended"] == "interrupted":
         raise typer.Exit(130)  # what a shell calls "ended by Ctrl-C"

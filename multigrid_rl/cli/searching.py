@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +16,7 @@ from rich.table import Table
 
 from multigrid_rl.cli.app import app, fail, one_line_errors
 from multigrid_rl.config import ConfigError, RunConfig, compose
+from multigrid_rl.types import RunError
 
 if TYPE_CHECKING:
     from multigrid_rl.search.folder import SearchFolder
@@ -36,6 +39,9 @@ def search(
         Path | None, typer.Option(help="Folder to write; runs/search/<scenario>-<search>-<time> by default.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the interrupted search in this folder.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster whose nodes run trials: auto, or HOST:6379. Else this machine.")
+    ] = None,
     require_gates: Annotated[
         bool, typer.Option("--require-gates", help="Leave with status 1 unless the winner held all gates.")
     ] = False,
@@ -46,7 +52,12 @@ def search(
         raise fail(f"--resume {resume}: goes on as it began; allowed are no overrides and no --folder beside it")
     with one_line_errors():
         place = reopened(resume) if resume is not None else created(given, folder)
-        found, interrupted = run_search(place)
+        try:
+            found, interrupted = run_search(place, address)
+        except RunError as error:
+            typer.echo(f"multigrid-rl: {error}", err=True)
+            typer.echo(f"multigrid-rl: trials that have ended stay; go on: search --resume {place.path}", err=True)
+            raise typer.Exit(3) from error
     if interrupted:
         raise typer.Exit(130)
     if found.winner is None:
@@ -72,7 +83,7 @@ def created(given: list[str], path: Path | None) -> SearchFolder:
     settings = load_settings(name, changes)
     space_name, content = load_space(settings.space)
     space = space_of(space_name, content, base)
-    plan_of(settings, space, seed, [])
+    plan_of(settings, space, seed)
     # One configuration out of the middle: what every trial would fail by is told before any of them starts.
     check_game(compose(space.overrides({variable.key: 0.5 for variable in space.variables})))
     scenario = space.config.scenario.name
@@ -113,7 +124,8 @@ def sorted_out(given: list[str]) -> tuple[str, dict[str, str], int, list[str]]:
                 raise ConfigError(f"seed={value}: allowed is a whole number from 0, below 2**31 - 1000")
             seed = int(value)
         elif key in OWN_KEYS or key == "address" or key.partition(".")[0] == "cluster":
-            raise ConfigError(f"{override}: a search sets it itself; allowed are overrides without {key}")
+            instead = "; a cluster is named by --address" if key in ("address", "cluster", "cluster.address") else ""
+            raise ConfigError(f"{override}: a search sets it itself; allowed are overrides without {key}{instead}")
         else:
             base.append(override)
     if not any(override.startswith("experiment=") for override in base):
@@ -142,12 +154,28 @@ def check_game(config: RunConfig) -> None:
         raise ConfigError(f"scenario={config.scenario.name}: it has no gates to search for; allowed is one with gates")
 
 
-def run_search(folder: SearchFolder) -> tuple[Found, bool]:
+def run_search(folder: SearchFolder, address: str | None) -> tuple[Found, bool]:
     """Search, print, write; returns what was found, and whether it was interrupted.
 
+    Args:
+        folder: of the search.
+        address: of a Ray cluster; ``None``: this machine.
+
     Raises:
-        ConfigError: the folder is in use, or damaged.
+        ConfigError: the folder is in use, or damaged, or the cluster cannot search in it.
+        RunError: the folder cannot be written, or Ray failed; what has ended is recorded.
     """
+    from multigrid_rl.rllib.errors import RayError, StorageError, reason_of  # noqa: PLC0415
+
+    try:
+        return _searched(folder, address)
+    except RayError as error:  # before OSError: a timeout of Ray's is one, too
+        raise RunError(f"Ray: {reason_of(error)}") from error
+    except OSError as error:
+        raise StorageError(f"{error.filename or folder.path}: {error.strerror or error}") from error
+
+
+def _searched(folder: SearchFolder, address: str | None) -> tuple[Found, bool]:
     from multigrid_rl.cli.training import interruption  # noqa: PLC0415
     from multigrid_rl.search.plots import write_plots  # noqa: PLC0415
     from multigrid_rl.search.report import REPORT, as_markdown  # noqa: PLC0415
@@ -155,9 +183,11 @@ def run_search(folder: SearchFolder) -> tuple[Found, bool]:
 
     console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     wide = console if sys.stdout.isatty() else Console(width=WIDTH)
-    for line in preflight(folder):
-        console.print(line, markup=False)
-    with interruption(console) as interrupted:
+    with ExitStack() as stack:
+        told = stack.enter_context(on_cluster(folder, address)) if address else []
+        for line in [*preflight(folder, address), *told]:
+            console.print(line, markup=False)
+        interrupted = stack.enter_context(interruption(console))
         found = run(folder, lambda outcome: console.print(outcome_line(folder, outcome), markup=False), interrupted)
         stopped = interrupted() and not found.complete
     pictures = write_plots(folder, found)
@@ -169,17 +199,39 @@ def run_search(folder: SearchFolder) -> tuple[Found, bool]:
     return found, stopped
 
 
-def preflight(folder: SearchFolder) -> list[str]:
+@contextmanager
+def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
+    """Connect to a cluster all of whose nodes can run trials of a search; lines to print.
+
+    Raises:
+        ConfigError: it does not answer, or a node cannot take part.
+    """
+    from multigrid_rl.rllib.cluster import Writers  # noqa: PLC0415
+    from multigrid_rl.rllib.cluster import preflight as look  # noqa: PLC0415
+    from multigrid_rl.rllib.stages import Everybody, seated_in, stages_of  # noqa: PLC0415
+    from multigrid_rl.rllib.train import ray_session  # noqa: PLC0415
+
+    config = folder.asked.space.config
+    cluster = config.cluster.model_copy(update={"address": address})
+    stages = stages_of(config)
+    hashes = {player.name: player.sha256 for row in seated_in(stages).values() for player in row if player.sha256}
+    with ray_session(config.model_copy(update={"cluster": cluster})):
+        everybody = Everybody(tuple(stage.factory.packed() for stage in stages))
+        yield look(folder.path, hashes, factory=everybody, writers=Writers(trials=True))
+
+
+def preflight(folder: SearchFolder, address: str | None) -> list[str]:
     """What is searched, where, and what there is already."""
     from multigrid_rl.config import available_cpus  # noqa: PLC0415
 
     asked = folder.asked
     known = len(folder.outcomes())
+    at_a_time = asked.settings.max_concurrent or ("as many as the cluster has CPUs" if address else available_cpus())
     names = ", ".join(variable.name for variable in asked.space.variables)
     lines = [
         f"multigrid-rl search {asked.name} on {asked.space.config.scenario.name}: {' '.join(asked.space.base)}",
         f"space:    {asked.space.name}: {names}",
-        f"trials:   {asked.settings.max_concurrent or available_cpus()} at a time, one core each; seed {asked.seed}",
+        f"trials:   {at_a_time} at a time, one core each; seed {asked.seed}",
         f"folder:   {folder.path}",
     ]
     return [*lines, *([f"resumes:  {known} trials have ended already"] if known else [])]

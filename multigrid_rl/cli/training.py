@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -42,6 +43,9 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
     if path.exists():
         raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet")
+    above = next(folder for folder in path.absolute().parents if os.access(folder, os.F_OK))
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise ConfigError(f"run_dir={path}: nothing can be made in {above}; allowed is a folder that can be made")
     return _run(config, path, None)
 
 
@@ -57,7 +61,9 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     config = resumed(run, overrides)
     with warnings_on_screen():
         start = newest_good(run)
-    if start.env_steps >= config.train.until:
+    # Killed between its last checkpoint and its verdict: the verdict is written.
+    unjudged = not (run / "verdict.json").exists() and start.env_steps < config.train.until + config.train.batch_size
+    if start.env_steps >= config.train.until and not unjudged:
         raise ConfigError(
             f"train.until={config.train.until}: {run} has played {start.env_steps} steps; allowed is --until above that"
         )
@@ -82,7 +88,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
 
     console.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
     try:
-        stages = stages_of(config)
+        stages = stages_of(config, announced(path) if start else None)
         seated = seated_in(stages)
         for stage in stages:
             stage.factory.build(1, 0)
@@ -95,10 +101,11 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
 
     with ExitStack() as stack:
         stack.enter_context(warnings_on_screen())
+        stack.enter_context(hints(path))
         try:
             if config.cluster.address is not None:
                 stack.enter_context(ray_session(config))
-                config, lines = fitted(config, path, stages[-1].factory)
+                config, lines = fitted(config, path, stages)
                 for line in lines:
                     console.print(line, markup=False)
             for line in preflight(config, seated, Sizes(config, {}).learner_threads, path):
@@ -118,6 +125,29 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
     for line in closing(verdict, path):
         console.print(line)
     return verdict
+
+
+def announced(run: Path) -> dict[str, str]:
+    """sha256 of the frozen opponents that a run has been trained against, by name. Raises ``ConfigError``."""
+    from multigrid_rl.rllib.record import hashes_of, provenance_of  # noqa: PLC0415
+
+    return hashes_of(provenance_of(run))
+
+
+@contextmanager
+def hints(path: Path) -> Iterator[None]:
+    """Give a run that breaks off the line that says how to go on with it, if there is anything to go on from."""
+    from multigrid_rl.rllib.checkpoints import newest_good  # noqa: PLC0415
+
+    try:
+        yield
+    except RunError as error:
+        with suppress(ConfigError):
+            left = newest_good(path, say=False)
+            error.hint = (
+                f"what was reported stays, and a checkpoint at step {left.env_steps:,}; go on: train --resume {path}"
+            )
+        raise
 
 
 @contextmanager

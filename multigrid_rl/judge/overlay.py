@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from multigrid_rl.judge.curves import Reference, refuse_to_overwrite
+from multigrid_rl.judge.figures import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION, save_figure, thousands
 from multigrid_rl.judge.runs import Array, CurveError, Run
 from multigrid_rl.metrics import METRICS, matches
-
-# Okabe and Ito's palette: told apart with any colour vision; lines differ in style as well.
-BLUE, VERMILLION, BLACK = "#0072B2", "#D55E00", "#000000"
-SMALL, NORMAL, LARGE = 11, 13, 16  # points
-DPI = 120
 
 
 def save_overlay(run: Run, reference: Reference, path: Path, *, force: bool = False) -> None:
@@ -30,16 +24,7 @@ def save_overlay(run: Run, reference: Reference, path: Path, *, force: bool = Fa
         CurveError: the file exists already, unless ``force``; it cannot be written; nothing to draw.
     """
     refuse_to_overwrite(path, force=force)
-    # Drawn completely before the file is touched.
-    image = BytesIO()
-    figure = draw_overlay(run, reference)
-    FigureCanvasAgg(figure)
-    figure.savefig(image, format="png")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(image.getvalue())
-    except OSError as error:
-        raise CurveError(f"{path}: {error.strerror}; allowed is a file that can be written") from error
+    save_figure(draw_overlay(run, reference), path)
 
 
 def draw_overlay(run: Run, reference: Reference) -> Figure:
@@ -143,11 +128,6 @@ def _limits(values: Array, always: Array) -> tuple[float, float]:
     low, high = min(low, *always), max(high, *always)
     margin = 0.08 * (high - low) or 1.0
     return float(low - margin), float(high + margin)
-
-
-def thousands(steps: float) -> str:
-    """``450k`` or ``1.2M``."""
-    return f"{steps / 1e6:g}M" if abs(steps) >= 1e6 else f"{steps / 1e3:g}k" if steps else "0"
 
 
 def _legend(reference: Reference) -> list[Line2D | Patch]:

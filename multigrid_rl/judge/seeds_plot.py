@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -17,8 +15,8 @@ from matplotlib.ticker import FuncFormatter
 
 from multigrid_rl.gates import Gate
 from multigrid_rl.judge.curves import refuse_to_overwrite
-from multigrid_rl.judge.overlay import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION, thousands
-from multigrid_rl.judge.runs import Array, CurveError, Run
+from multigrid_rl.judge.figures import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION, save_figure, thousands
+from multigrid_rl.judge.runs import Array, Run
 from multigrid_rl.judge.seeds import iqm
 from multigrid_rl.judge.sets import HELD, RunSet, directions
 
@@ -37,16 +35,7 @@ def save_comparison(ours: RunSet, theirs: RunSet, path: Path, rng: np.random.Gen
         CurveError: the file exists already, unless ``force``; it cannot be written.
     """
     refuse_to_overwrite(path, force=force)
-    # Drawn completely before the file is touched.
-    image = BytesIO()
-    figure = draw_comparison(ours, theirs, rng)
-    FigureCanvasAgg(figure)
-    figure.savefig(image, format="png")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(image.getvalue())
-    except OSError as error:
-        raise CurveError(f"{path}: {error.strerror}; allowed is a file that can be written") from error
+    save_figure(draw_comparison(ours, theirs, rng), path)
 
 
 def draw_comparison(ours: RunSet, theirs: RunSet, rng: np.random.Generator) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -14,10 +14,10 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from multigrid_rl.config import ConfigError, RunConfig
+from multigrid_rl.config import ConfigError, RunConfig, data_root
 from multigrid_rl.players.catalogue import Seated
 from multigrid_rl.rllib.record import versions
-from multigrid_rl.types import EnvFactory
+from multigrid_rl.rllib.stages import Everybody, Stage, seated_in
 
 #: Seconds that a node has to answer: a busy one starts a Python process and imports torch in less.
 PATIENCE_S = 60.0
@@ -59,6 +59,17 @@ class Answer(NamedTuple):
     opponents: dict[str, str]  # name -> sha256 of the frozen players that arrived
 
 
+class Writers(NamedTuple):
+    """Who writes into a folder beside the driver."""
+
+    learners: int = 0  # remote ones write checkpoints
+    gpus_per_learner: float = 0.0  # that each of them needs
+    trials: bool = False  # of a search: they may come to any node
+
+
+NOBODY_ELSE = Writers()
+
+
 def nodes() -> list[Node]:
     """All nodes that the connected cluster has or had, living ones first."""
     rows = [
@@ -85,13 +96,13 @@ def runners_for(cpus_free: int, num_envs: int) -> int:
     return max(count for count in range(1, min(room, num_envs) + 1) if num_envs % count == 0)
 
 
-def fitted(config: RunConfig, path: Path, factory: EnvFactory) -> tuple[RunConfig, list[str]]:
+def fitted(config: RunConfig, path: Path, stages: Sequence[Stage]) -> tuple[RunConfig, list[str]]:
     """A run as the connected cluster can train it: with a number of env runners, after a look at every node.
 
     Args:
         config: the run.
         path: its folder; need not exist yet.
-        factory: of its games.
+        stages: all games of the run.
 
     Returns:
         The run, and lines to print.
@@ -105,9 +116,10 @@ def fitted(config: RunConfig, path: Path, factory: EnvFactory) -> tuple[RunConfi
         cluster = cluster.model_copy(update={"num_env_runners": runners_for(free, config.train.num_envs)})
     folder = path if path.exists() else path.parent
     folder.mkdir(parents=True, exist_ok=True)
-    hashes = {player.name: player.sha256 for row in factory.load().values() for player in row if player.sha256}
-    learners, gpus = cluster.num_learners, cluster.gpus_per_learner
-    lines = preflight(folder, hashes, factory=factory.packed(), num_learners=learners, gpus_per_learner=gpus)
+    hashes = {player.name: player.sha256 for row in seated_in(stages).values() for player in row if player.sha256}
+    writers = Writers(cluster.num_learners, cluster.gpus_per_learner)
+    everybody = Everybody(tuple(stage.factory.packed() for stage in stages))
+    lines = preflight(folder, hashes, factory=everybody, writers=writers)
     return config.model_copy(update={"cluster": cluster}), lines
 
 
@@ -116,23 +128,21 @@ def preflight(
     opponents: Mapping[str, str],
     *,
     factory: Loads | None = None,
-    num_learners: int = 0,
-    gpus_per_learner: float = 0.0,
+    writers: Writers = NOBODY_ELSE,
     patience_s: float = PATIENCE_S,
 ) -> list[str]:
     """Ask every living node of the connected cluster whether it can take part; returns lines to print.
 
     Args:
-        run_folder: the run's folder; it must exist.
+        run_folder: the run's folder, or the search's; it must exist.
         opponents: sha256 that frozen players must have on every node, by name.
         factory: what env runners will get; every node loads its players and says which arrived.
-        num_learners: remote learners, 0 if the driver learns. They write checkpoints: their nodes must see the folder.
-        gpus_per_learner: GPUs that each of them needs.
+        writers: who writes there beside the driver, and so must see the folder.
         patience_s: seconds that a node has to answer.
 
     Raises:
-        ClusterError: a node does not answer, has other versions, got other players, or would learn without seeing the
-            run's folder.
+        ClusterError: a node does not answer, has other versions, got other players, or would write without seeing the
+            folder.
         OSError: the run's folder cannot be written.
     """
     living = [node for node in nodes() if node.alive]
@@ -144,7 +154,7 @@ def preflight(
         if factory is not None:
             _check_opponents(node, answer, opponents)
     blind = [node for node, answer in answers.items() if answer.token != content]
-    _check_storage(run_folder, blind, num_learners, gpus_per_learner)
+    _check_storage(run_folder, blind, writers)
     return _lines(run_folder, answers, blind, opponents if factory is not None else {})
 
 
@@ -161,18 +171,32 @@ def look_around(token: str, factory: Loads | None) -> Answer:
         seen = None
     return Answer(
         hostname=platform.node(),
-        versions={**versions(), _SOURCES: sources_digest()},
+        versions=installed(),
         token=seen,
         opponents={row.name: row.sha256 for rows in seated.values() for row in rows if row.sha256},
     )
 
 
+def installed() -> dict[str, str]:
+    """Versions of what decides a run, and the hash of this package's sources, in this process."""
+    return {**versions(), _SOURCES: sources_digest()}
+
+
+def differences(found: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
+    """What another process has other versions of than the driver. CPU and GPU builds of one release are the same."""
+    return [
+        f"{name} {found.get(name, 'missing')} (the driver has {version})"
+        for name, version in own.items()
+        if _release(found.get(name, "")) != _release(version)
+    ]
+
+
 def sources_digest() -> str:
-    """Hash of this package's own files: two checkouts of one version may differ."""
-    package = Path(__file__).parents[1]
+    """Hash of this package's own files and of its configurations: two checkouts of one version may differ."""
     digest = hashlib.sha256()
-    for source in sorted(package.rglob("*.py")):
-        digest.update(f"{source.relative_to(package).as_posix()}\0".encode() + source.read_bytes())
+    for root, ending in ((Path(__file__).parents[1], "*.py"), (data_root() / "configs", "*.yaml")):
+        for source in sorted(root.rglob(ending)):
+            digest.update(f"{source.relative_to(root).as_posix()}\0".encode() + source.read_bytes())
     return digest.hexdigest()[:12]
 
 
@@ -221,13 +245,7 @@ def _answer(node: Node, reference: Any) -> Answer:
 
 
 def _check_versions(node: Node, answer: Answer) -> None:
-    """Raise unless the node has the driver's versions; builds for CPU and GPU of one release are the same."""
-    own = {**versions(), _SOURCES: sources_digest()}
-    different = [
-        f"{name} {answer.versions.get(name, 'missing')} (the driver has {version})"
-        for name, version in own.items()
-        if _release(answer.versions.get(name, "")) != _release(version)
-    ]
+    different = differences(answer.versions, installed())
     if different:
         raise ClusterError(
             f"cluster node {node}, host {answer.hostname}: {', '.join(different)}; allowed are the driver's versions "
@@ -249,13 +267,19 @@ def _check_opponents(node: Node, answer: Answer, opponents: Mapping[str, str]) -
             )
 
 
-def _check_storage(run_folder: Path, blind: list[Node], num_learners: int, gpus_per_learner: float) -> None:
-    # Where Ray puts a learner is not known before it is there: any node with room counts.
-    could_learn = [node for node in blind if node.gpus >= gpus_per_learner and (gpus_per_learner or node.cpus >= 1)]
-    if num_learners and could_learn:
+def _check_storage(run_folder: Path, blind: list[Node], writers: Writers) -> None:
+    if writers.trials and blind:
         raise ClusterError(
-            f"cluster.num_learners={num_learners}: node {could_learn[0]} does not see {run_folder}; allowed is 0 (the "
-            "driver learns), or a run_dir on storage that all nodes share"
+            f"{run_folder}: node {blind[0]} does not see it, and trials write there; allowed is a --folder on storage "
+            "that all nodes share"
+        )
+    # Where Ray puts a learner is not known before it is there: any node with room counts.
+    gpus = writers.gpus_per_learner
+    could_learn = [node for node in blind if node.gpus >= gpus and (gpus or node.cpus >= 1)]
+    if writers.learners and could_learn:
+        raise ClusterError(
+            f"cluster.num_learners={writers.learners}: node {could_learn[0]} does not see {run_folder}; allowed is 0 "
+            "(the driver learns), or a run_dir on storage that all nodes share"
         )
 
 

@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.rllib.core import COMPONENT_RL_MODULE
 
+from multigrid_rl.rllib.cluster import differences, installed
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner, Rollout
 from multigrid_rl.rllib.errors import RunnerError, reason_of
 from multigrid_rl.types import EnvFactory
@@ -42,9 +43,9 @@ class _Member:
 class Crew:
     """Sends weights to remote env runners and collects what they play.
 
-    A runner that dies, whose node is lost, or that does not answer in time is replaced by a new one with games of its
-    own; until that one is ready, batches are smaller. An error inside the game or a player is no loss: it would come
-    again, so it ends the run.
+    A runner that dies, whose node is lost or has other sources, or that does not answer in time is replaced by a new
+    one with games of its own; until that one is ready, batches are smaller. An error inside the game or a player is no
+    loss: it would come again, so it ends the run.
 
     Args:
         actors: the runners that RLlib made, in the order of their numbers.
@@ -64,6 +65,7 @@ class Crew:
         self._weights: Any = None
         self._game: Any = None
         self._offset = 0
+        self._installed = installed()
         self.losses = 0
         self._remote = ray.remote(num_cpus=config.num_cpus_per_env_runner)(BatchedEnvRunner)
 
@@ -177,11 +179,14 @@ class Crew:
 
     def _take_in(self, member: _Member, ref: Any) -> None:
         try:
-            ray.get(ref)
+            theirs = ray.get(ref)
         except RayTaskError as error:
             raise RunnerError(f"env runner {member.index} could not build its games: {reason_of(error)}") from error
         except RayError as error:
             self._replace(member, reason_of(error))
+            return
+        if different := differences(theirs, self._installed):  # on a node that came after the preflight
+            self._replace(member, f"its node has {', '.join(different)}")
             return
         member.coming = None
         if member.losses_in_a_row:
@@ -207,7 +212,8 @@ class Crew:
         for member in self._members:
             state = games.get(member.index)
             member.life = fresh if state is None else (state["offset"] % STAGE) // LIFE
-            member.coming = member.actor.begin.remote(self._game, self._offset + member.life * LIFE)
+            if member.actor is not None:  # one that is called later begins with these games
+                member.coming = member.actor.begin.remote(self._game, self._offset + member.life * LIFE)
         lives = {member.index: member.life for member in self._members}
         self._await(self._members)
         asked = {

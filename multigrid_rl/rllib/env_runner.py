@@ -18,6 +18,7 @@ from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.players.sampling import sample
 from multigrid_rl.rllib.advantages import Trajectories, advantages
+from multigrid_rl.rllib.cluster import installed
 from multigrid_rl.types import BatchedStep, EnvFactory, EpisodeTable, Unit
 from multigrid_rl.world.streams import Streams
 
@@ -92,8 +93,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         if not remote:
             self.begin(settings["factory"], 0)
 
-    def begin(self, factory: EnvFactory, offset: int) -> None:
-        """Play the games of ``factory`` from now on, all of them fresh.
+    def begin(self, factory: EnvFactory, offset: int) -> dict[str, str]:
+        """Play the games of ``factory`` from now on, all of them fresh; returns what is installed here, by package.
 
         Args:
             factory: recipe of the games.
@@ -114,6 +115,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             name: _Buffer(self.steps, self.games, unit, shown[name], self._net(name).state_size)
             for name, unit in self.units.items()
         }
+        return installed() if self.worker_index else {}
 
     def get_games(self) -> dict[str, Any]:
         """Everything that the games, players and random streams will do follows from this and the weights."""

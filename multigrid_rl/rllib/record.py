@@ -23,11 +23,13 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from multigrid_rl.config import ConfigError, RunConfig, data_root, to_yaml
+from multigrid_rl.config import ConfigError, RunConfig, available_cpus, data_root, to_yaml
 from multigrid_rl.players.catalogue import Seated
 from multigrid_rl.rllib.checkpoints import Checkpoint, newest_good, set_aside_newer
 
 LOG = logging.getLogger(__name__)
+#: File by which a run belongs to one process.
+LOCK = "run.lock"
 PACKAGES = ("multigrid-rl", "ray", "torch", "numpy", "numba", "gymnasium", "pettingzoo", "multigrid")
 
 
@@ -79,9 +81,9 @@ class RunFolder:
     def __init__(self, path: Path, config: RunConfig, seated: dict[str, tuple[Seated, ...]]) -> None:
         path.mkdir(parents=True, exist_ok=False)
         self.path = path
-        self._lock = _locked(path)
+        self._lock = locked(path / LOCK)
         self.provenance: dict[str, Any] = {
-            **_circumstances(),
+            **circumstances(),
             "seed": config.seed,
             "opponents": opponent_rows(seated),
         }
@@ -99,23 +101,20 @@ class RunFolder:
         """
         self = cls.__new__(cls)
         self.path = path
-        self._lock = _locked(path)
+        self._lock = locked(path / LOCK)
         try:
-            self.provenance = json.loads((path / "provenance.json").read_text(encoding="utf-8"))
-            earlier = self.provenance.setdefault("resumed", [])
-            self.provenance["opponents"]
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            self.provenance = provenance_of(path)
+        except ConfigError:
             self._lock.close()
-            raise ConfigError(
-                f"{path / 'provenance.json'}: {' '.join(str(error).split())}; allowed is the file that the run wrote"
-            ) from error
+            raise
+        earlier = self.provenance.setdefault("resumed", [])
         if newest_good(path, say=False).path != checkpoint.path:
             self._lock.close()
             raise ConfigError(
                 f"{path}: another process has written to it meanwhile; allowed is a run that nobody trains"
             )
         set_aside_newer(checkpoint.path)
-        earlier.append({"from_env_steps": checkpoint.env_steps, **_circumstances()})
+        earlier.append({"from_env_steps": checkpoint.env_steps, **circumstances()})
         _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
         verdict = path / "verdict.json"
         if verdict.exists():
@@ -141,7 +140,7 @@ class RunFolder:
     @property
     def hashes(self) -> dict[str, str]:
         """sha256 of every frozen opponent, by name."""
-        return {row["name"]: row["sha256"] for row in self.provenance["opponents"] if row["sha256"]}
+        return hashes_of(self.provenance)
 
     def record(self, row: dict[str, Any]) -> None:
         """Append one iteration's row to ``metrics.jsonl`` and TensorBoard."""
@@ -156,13 +155,18 @@ class RunFolder:
         ]
         self._board.add_event(Event(wall_time=time.time(), step=row["env_steps"], summary=Summary(value=values)))
 
+    def last_row(self) -> dict[str, Any] | None:
+        """The last row of ``metrics.jsonl``, as :meth:`record` took it; ``None``: there is none yet."""
+        lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        row: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
+        return row
+
     def checkpoint_path(self, env_steps: int) -> Path:
         """Folder of the checkpoint at ``env_steps``."""
         return self.path / "checkpoints" / f"step_{env_steps:09d}"
 
-    @property
-    def metrics_bytes(self) -> int:
-        """Length of ``metrics.jsonl`` now, all of it on the disk."""
+    def sync_metrics(self) -> int:
+        """Put all of ``metrics.jsonl`` on the disk; returns its length in bytes."""
         os.fsync(self._metrics.fileno())
         return self._metrics.tell()
 
@@ -184,26 +188,53 @@ class RunFolder:
         whole.replace(self.path / name)
 
 
-def _circumstances() -> dict[str, Any]:
+def circumstances() -> dict[str, Any]:
+    """Command, time, commit, versions and machine of this process, for provenance."""
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": git_commit(),
         "versions": versions(),
-        "machine": {"system": platform.platform(), "processor": platform.machine()},
+        "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": available_cpus()},
     }
 
 
-def _locked(path: Path) -> IO[str]:
-    """A handle that keeps other processes from writing to the run as long as it is open."""
-    handle = (path / "run.lock").open("a", encoding="utf-8")
+def provenance_of(run: Path) -> dict[str, Any]:
+    """What ``provenance.json`` of a run says.
+
+    Raises:
+        ConfigError: it is missing or damaged.
+    """
+    path = run / "provenance.json"
+    try:
+        provenance: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        hashes_of(provenance)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}; allowed is the file that the run wrote") from error
+    return provenance
+
+
+def hashes_of(provenance: dict[str, Any]) -> dict[str, str]:
+    """sha256 of every frozen opponent that a run was told to play against, by name."""
+    return {row["name"]: row["sha256"] for row in provenance["opponents"] if row["sha256"]}
+
+
+def locked(file: Path) -> IO[str]:
+    """A handle on a lock file: as long as it is open, other processes get none.
+
+    Raises:
+        ConfigError: another process has one.
+    """
+    handle = file.open("a", encoding="utf-8")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         handle.close()
-        raise ConfigError(f"{path}: another process is writing to it; allowed is a run that nobody trains") from error
+        raise ConfigError(
+            f"{file.parent}: another process is writing to it; allowed is a folder that nobody else works in"
+        ) from error
     except OSError:  # a network drive without locks
-        LOG.warning("%s: no locks on this drive; see to it that only one process trains this run", path)
+        LOG.warning("%s: no locks on this drive; see to it that only one process works in it", file.parent)
     return handle
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from multigrid_rl.config import ConfigError, RunConfig
@@ -56,11 +57,21 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
     return stages
 
 
-def seated_in(stages: list[Stage]) -> dict[str, tuple[Seated, ...]]:
+class Everybody(NamedTuple):
+    """The background players of several games."""
+
+    factories: tuple[EnvFactory, ...]
+
+    def load(self) -> dict[str, tuple[Seated, ...]]:
+        """Each player once, by seat. Raises what ``MatchFactory.load`` raises."""
+        seats: dict[str, dict[str, Seated]] = {}
+        for factory in self.factories:
+            for seat, players in factory.load().items():
+                for player in players:
+                    seats.setdefault(seat, {}).setdefault(player.name, player)
+        return {seat: tuple(players.values()) for seat, players in seats.items()}
+
+
+def seated_in(stages: Sequence[Stage]) -> dict[str, tuple[Seated, ...]]:
     """Background players of all stages, each once, by seat. Raises what ``MatchFactory.load`` raises."""
-    seats: dict[str, dict[str, Seated]] = {}
-    for stage in stages:
-        for seat, players in stage.factory.load().items():
-            for player in players:
-                seats.setdefault(seat, {}).setdefault(player.name, player)
-    return {seat: tuple(players.values()) for seat, players in seats.items()}
+    return Everybody(tuple(stage.factory for stage in stages)).load()

@@ -59,11 +59,14 @@ def train(
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # whoever is lost, the crew says so
     warm_up(config)
     with ray_session(config), algorithm_of(config, folder.hashes) as algorithm:
+        row, ended = folder.last_row(), None
         if start is not None:
             restore(algorithm, start)
-            if algorithm.stage_over():  # it ended in the very iteration in which the run did
+            if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing
+                ended = _ended(config, algorithm, lambda: False)
+            if ended is None and algorithm.stage_over():  # it ended in the very iteration in which the run did
                 algorithm.enter(algorithm.stage + 1)
-        last_checkpoint, ended = algorithm.env_steps, None
+        last_checkpoint = algorithm.env_steps
         while ended is None:
             row = algorithm.train()[ROW]
             algorithm.clock.begin()
@@ -77,6 +80,7 @@ def train(
                 checkpoint(algorithm, config, folder)
                 algorithm.clock.lap("checkpoint")
                 last_checkpoint = algorithm.env_steps
+        assert row is not None
         verdict = verdict_of(algorithm, config, folder, row, ended)
         folder.verdict(verdict)
     return verdict
@@ -208,7 +212,7 @@ def checkpoint(algorithm: Trained, config: RunConfig, folder: RunFolder) -> None
             "env_steps": algorithm.env_steps,
             "stage": algorithm.stage,
             "gate_margin": None if math.isnan(margin) else margin,
-            "metrics_bytes": folder.metrics_bytes,
+            "metrics_bytes": folder.sync_metrics(),
         }
         seal(unfinished, facts)
         commit(unfinished, folder.checkpoint_path(algorithm.env_steps))

@@ -68,9 +68,17 @@ class OptunaPlan:
         settings: how many trials, how long.
         seed: of the sampler. With several trials at a time TPE's proposals depend, too, on which of them ended first.
         known: outcomes that there are already.
+        begun: trials that were started and have not ended; they go on before anything new is tried.
     """
 
-    def __init__(self, space: Space, settings: AshaSettings, seed: int, known: Sequence[Outcome] = ()) -> None:
+    def __init__(
+        self,
+        space: Space,
+        settings: AshaSettings,
+        seed: int,
+        known: Sequence[Outcome] = (),
+        begun: Sequence[Spec] = (),
+    ) -> None:
         import optuna  # noqa: PLC0415
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -80,21 +88,33 @@ class OptunaPlan:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             # Goes on with other draws than those that were made before.
             sampler = optuna.samplers.TPESampler(
-                seed=seed + len(known), n_startup_trials=settings.startup, multivariate=True, constant_liar=True
+                seed=seed + len(known) + len(begun),
+                n_startup_trials=settings.startup,
+                multivariate=True,
+                constant_liar=True,
             )
         self._optuna = OptunaSearch(distributions(space.variables), metric=METRIC, mode="max", sampler=sampler)
         for outcome in known:
-            self._optuna.add_evaluated_point(
-                as_parameters(space.variables, outcome.spec.point),
-                outcome.score.number if outcome.score else -1.0,
-                error=outcome.score is None,
-            )
-        self._proposed = len(known)
+            self._tell(outcome)
+        self._begun = list(begun)
+        #: Proposed by an earlier sitting's Optuna: this one hears of them when they have ended.
+        self._unheard = {spec.id for spec in begun}
         self._running: set[str] = set()
-        self._numbers = _free_numbers({outcome.spec.id for outcome in known}, settings.trials)
+        self._numbers = _free_numbers({outcome.spec.id for outcome in known} | self._unheard, settings.trials)
+
+    def _tell(self, outcome: Outcome) -> None:
+        self._optuna.add_evaluated_point(
+            as_parameters(self._space.variables, outcome.spec.point),
+            outcome.score.number if outcome.score else -1.0,
+            error=outcome.score is None,
+        )
 
     def propose(self) -> Spec | None:
-        """What Optuna would try next."""
+        """What was under way, then what Optuna would try next."""
+        if self._begun:
+            spec = self._begun.pop(0)
+            self._running.add(spec.id)
+            return spec
         if not self._numbers:
             return None
         name = f"a{self._numbers.pop(0):03d}"
@@ -105,13 +125,16 @@ class OptunaPlan:
     def complete(self, outcome: Outcome) -> None:
         """Tell Optuna."""
         self._running.discard(outcome.spec.id)
+        if outcome.spec.id in self._unheard:
+            self._tell(outcome)
+            return
         result = {METRIC: outcome.score.number} if outcome.score else None
         self._optuna.on_trial_complete(outcome.spec.id, result, error=outcome.score is None)
 
     @property
     def finished(self) -> bool:
         """Whether all trials were proposed and have ended."""
-        return not self._numbers and not self._running
+        return not self._begun and not self._numbers and not self._running
 
 
 def _free_numbers(taken: set[str], trials: int) -> list[int]:

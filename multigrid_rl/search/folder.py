@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import platform
-import shlex
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
-from multigrid_rl.config import ConfigError, available_cpus
-from multigrid_rl.rllib.record import git_commit, versions
-from multigrid_rl.search.plans import Outcome
+from multigrid_rl.config import ConfigError
+from multigrid_rl.rllib.record import circumstances, locked
+from multigrid_rl.search.plans import Outcome, Spec
 from multigrid_rl.search.settings import AshaSettings, PbtSettings, ThreeStageSettings, parse_settings
 from multigrid_rl.search.space import Space, read_yaml, space_of
 
+Row = TypeVar("Row")
 AnySettings = ThreeStageSettings | AshaSettings | PbtSettings
-_ASKED, _OUTCOMES = "search.yaml", "outcomes.jsonl"
+_ASKED, _BEGUN, _OUTCOMES = "search.yaml", "begun.jsonl", "outcomes.jsonl"
 _KEYS = {"name", "seed", "base", "settings", "space"}
 
 
@@ -84,7 +80,7 @@ class SearchFolder:
             "space": {"name": asked.space.name, "variables": asked.content},
         }
         (path / _ASKED).write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
-        folder = cls(path, asked, _provenance())
+        folder = cls(path, asked, circumstances())
         folder.write_json("provenance.json", folder.provenance)
         return folder
 
@@ -116,45 +112,63 @@ class SearchFolder:
         Raises:
             ConfigError: one does.
         """
-        with (self.path / "lock").open("w", encoding="utf-8") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise ConfigError(f"{self.path}: another search is running in it; allowed is one at a time") from error
+        with locked(self.path / "lock"):
+            for name in (_BEGUN, _OUTCOMES):
+                _mend(self.path / name)
+            self.stop_file.unlink(missing_ok=True)
             yield
 
     def run_path(self, trial: str) -> Path:
         """Run folder of a trial."""
         return self.path / "trials" / trial
 
+    @property
+    def stop_file(self) -> Path:
+        """Trials end with a checkpoint when they see it."""
+        return self.path / "stop"
+
+    def begin(self, spec: Spec) -> None:
+        """Write a trial down for good, before it starts: its run folder is of this configuration and no other."""
+        self._append(_BEGUN, asdict(spec))
+
     def record(self, outcome: Outcome) -> None:
         """Write an outcome down for good, before anything is made of it."""
-        with (self.path / _OUTCOMES).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(outcome.as_data()) + "\n")
+        self._append(_OUTCOMES, outcome.as_data())
+
+    def _append(self, name: str, data: dict[str, Any]) -> None:
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(data) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def begun(self) -> list[Spec]:
+        """All trials that were ever started, in this order.
+
+        Raises:
+            ConfigError: a line is damaged.
+        """
+        return self._read(_BEGUN, lambda data: Spec(**data))
 
     def outcomes(self) -> list[Outcome]:
         """All recorded outcomes, in the order in which trials ended.
 
-        A last line that a kill tore in two is cut off, so that the next one starts a line of its own.
-
         Raises:
-            ConfigError: another line is damaged.
+            ConfigError: a line is damaged.
         """
-        path = self.path / _OUTCOMES
+        return self._read(_OUTCOMES, Outcome.from_data)
+
+    def _read(self, name: str, made_of: Callable[[dict[str, Any]], Row]) -> list[Row]:
+        path = self.path / name
         if not path.exists():
             return []
-        whole, found = 0, []
+        found = []
         for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
             if not line.endswith(b"\n"):
-                break
+                break  # torn in two by a kill, or half written at this moment
             try:
-                found.append(Outcome.from_data(json.loads(line)))
+                found.append(made_of(json.loads(line)))
             except (ValueError, TypeError, KeyError) as error:
                 raise ConfigError(f"{path}: line {number}: damaged; allowed is what search wrote") from error
-            whole += len(line)
-        os.truncate(path, whole)
         return found
 
     def write_json(self, name: str, content: Any) -> None:
@@ -168,11 +182,9 @@ class SearchFolder:
         unfinished.replace(self.path / name)
 
 
-def _provenance() -> dict[str, Any]:
-    return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "commit": git_commit(),
-        "versions": versions(),
-        "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": available_cpus()},
-    }
+def _mend(path: Path) -> None:
+    """Cut off a last line that a kill tore in two: the next one is to start a line of its own."""
+    content = path.read_bytes() if path.exists() else b""
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(path, whole)

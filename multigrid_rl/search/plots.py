@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from multigrid_rl.judge.overlay import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION
+from multigrid_rl.judge.figures import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION, save_figure
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.importance import Importance
 from multigrid_rl.search.plans import Outcome, ranked
@@ -36,10 +34,7 @@ def write_plots(folder: SearchFolder, found: Found) -> list[Path]:
         figures[IMPORTANCE] = importance_bars(variables, found.importance)
     written = []
     for name, figure in figures.items():
-        image = BytesIO()
-        FigureCanvasAgg(figure)
-        figure.savefig(image, format="png")
-        (folder.path / name).write_bytes(image.getvalue())
+        save_figure(figure, folder.path / name)
         written.append(folder.path / name)
     return written
 

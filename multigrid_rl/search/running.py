@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from multigrid_rl.search.asha import OptunaPlan, asha_scheduler
@@ -19,7 +19,11 @@ from multigrid_rl.search.tuning import Search, run_on_tune
 
 
 def plan_of(
-    settings: ThreeStageSettings | AshaSettings | PbtSettings, space: Space, seed: int, known: list[Outcome]
+    settings: ThreeStageSettings | AshaSettings | PbtSettings,
+    space: Space,
+    seed: int,
+    known: Sequence[Outcome] = (),
+    begun: Sequence[Spec] = (),
 ) -> Plan:
     """The plan of a kind of search.
 
@@ -31,7 +35,7 @@ def plan_of(
     if isinstance(settings, PbtSettings):
         check_space(space)
         return InRounds(population(space, settings, seed))
-    return OptunaPlan(space, settings, seed, known)
+    return OptunaPlan(space, settings, seed, known, begun)
 
 
 def search(folder: SearchFolder, told: Callable[[Outcome], None], interrupted: Callable[[], bool]) -> Found:
@@ -44,24 +48,31 @@ def search(folder: SearchFolder, told: Callable[[Outcome], None], interrupted: C
 
     Raises:
         ConfigError: another process searches in this folder, or its records do not fit its plan.
+        OSError: the folder cannot be written.
     """
     with folder.held():
         began = time.monotonic()
         before = _seconds_before(folder)
         known = folder.outcomes()
         asked = folder.asked
-        plan = plan_of(asked.settings, asked.space, asked.seed, known)
+        ended = {outcome.spec.id: outcome for outcome in known}
+        begun = {spec.id: spec for spec in folder.begun()}
+        open_ones = [spec for name, spec in begun.items() if name not in ended]
+        plan = plan_of(asked.settings, asked.space, asked.seed, known, open_ones)
 
         def record(outcome: Outcome) -> None:
             folder.record(outcome)
             told(outcome)
 
         def order(spec: Spec) -> Order:
+            if spec.id not in begun:
+                folder.begin(spec)
             return _order(folder, spec)
 
         scheduler = asha_scheduler(asked.settings) if isinstance(asked.settings, AshaSettings) else None
-        by_id = {outcome.spec.id: outcome for outcome in known}
-        run = Search(plan, by_id, order, record, interrupted, asked.settings.max_concurrent, scheduler)
+        run = Search(
+            plan, ended, begun, order, record, interrupted, folder.stop_file, asked.settings.max_concurrent, scheduler
+        )
         try:
             run_on_tune(run)
         finally:
@@ -87,4 +98,5 @@ def _order(folder: SearchFolder, spec: Spec) -> Order:
         origin=str(origin) if origin else None,
         report_every=folder.asked.settings.report_every,
         working=str(Path.cwd()),
+        stop_file=str(folder.stop_file.resolve()),
     )

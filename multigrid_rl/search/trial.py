@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ from ray import tune
 from multigrid_rl.config import ConfigError, RunConfig, compose
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.rllib.checkpoints import Checkpoint, newest_good
-from multigrid_rl.rllib.record import RunFolder
+from multigrid_rl.rllib.record import LOCK, RunFolder, locked
 from multigrid_rl.rllib.stages import seated_in, stages_of
 from multigrid_rl.rllib.train import train
 from multigrid_rl.search.asha import METRIC, TIME
 from multigrid_rl.search.objective import Score, score_of
 
-#: Key of a trial's last word: it ended by itself.
-ENDED = "ended"
+#: Key of a trial's last word: how it ended; and the word for one that the search's end ended.
+ENDED, INTERRUPTED = "ended", "interrupted"
+#: Seconds that what is left of a killed search has to let go of a run.
+PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Order:
         origin: run folder whose last checkpoint it starts from; ``None``: from nothing.
         report_every: environment steps between two reports.
         working: directory that relative names in overrides are meant from.
+        stop_file: the trial ends, with a checkpoint, when it is there.
     """
 
     id: str
@@ -48,6 +52,7 @@ class Order:
     origin: str | None
     report_every: int
     working: str
+    stop_file: str
 
     @property
     def command(self) -> list[str]:
@@ -68,14 +73,14 @@ def run_trial(order: Order) -> dict[str, Any] | None:
     verdict = ended_by_itself(Path(order.folder))
     if verdict is not None:
         return _last_words(verdict)
-    told = _Told(order.report_every, order.until)
+    told = _Told(order.report_every, order.until, Path(order.stop_file))
     config = compose(order.command)
     folder, start = _opened(order, config)
     try:
         verdict = train(config, folder, told.observe, told.interrupted, start)
     finally:
         folder.close()
-    return None if told.interrupted() else _last_words(verdict)
+    return None if told.asked else _last_words(verdict)
 
 
 def ended_by_itself(run: Path) -> dict[str, Any] | None:
@@ -97,6 +102,8 @@ def whole_checkpoint(run: Path) -> Checkpoint | None:
 
 def _opened(order: Order, config: RunConfig) -> tuple[RunFolder, Path | None]:
     path = Path(order.folder)
+    if path.exists():
+        _wait_until_free(path)
     left = whole_checkpoint(path)
     if left is not None:
         return RunFolder.reopened(path, config, left), left.path
@@ -104,6 +111,20 @@ def _opened(order: Order, config: RunConfig) -> tuple[RunFolder, Path | None]:
         shutil.rmtree(path)  # begun, and killed before there was anything to go on from
     folder = RunFolder(path, config, seated_in(stages_of(config)))
     return folder, newest_good(Path(order.origin)).path if order.origin else None
+
+
+def _wait_until_free(run: Path) -> None:
+    """Wait for a trial of a killed search that has not noticed yet. Raises ``ConfigError`` if it never does."""
+    last = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            locked(run / LOCK).close()
+        except ConfigError:
+            if time.monotonic() > last:
+                raise
+            time.sleep(0.5)
+        else:
+            return
 
 
 def _last_words(verdict: dict[str, Any]) -> dict[str, Any]:
@@ -123,22 +144,23 @@ def words(score: Score, env_steps: int) -> dict[str, Any]:
 class _Told:
     """Tells Tune how a trial goes, and hears when Tune wants it to end."""
 
-    def __init__(self, every: int, until: int) -> None:
+    def __init__(self, every: int, until: int, stop_file: Path) -> None:
         self._every = every
         self._until = until
         self._next = every
-        self._asked = False
+        self._stop_file = stop_file
+        self.asked = False  # by Tune
 
     def observe(self, row: dict[str, Any], keeper: GateKeeper) -> None:
         # The end of a run is its verdict's to tell: a scheduler would take the last step for one too many.
-        if self._asked or not self._next <= row["env_steps"] < self._until or keeper.held:
+        if self.asked or not self._next <= row["env_steps"] < self._until or keeper.held:
             return
         self._next = row["env_steps"] - row["env_steps"] % self._every + self._every
         try:
             tune.report(words(score_of(keeper.verdict()), row["env_steps"]))
         except SystemExit:
             # So does Tune end a function. The run is to leave a checkpoint and a verdict, as it does after Ctrl-C.
-            self._asked = True
+            self.asked = True
 
     def interrupted(self) -> bool:
-        return self._asked
+        return self.asked or self._stop_file.exists()

@@ -12,21 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import cloudpickle, tune
 from ray.train._internal.session import get_session
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.trainable.function_trainable import FunctionTrainable
 
-from multigrid_rl.config import ConfigError, available_cpus
+from multigrid_rl.config import ConfigError
 from multigrid_rl.rllib.errors import reason_of
 from multigrid_rl.rllib.train import ray_session
 from multigrid_rl.search.asha import METRIC, TIME
 from multigrid_rl.search.objective import Score
 from multigrid_rl.search.plans import Outcome, Plan, Spec
-from multigrid_rl.search.trial import ENDED, Order, run_trial
+from multigrid_rl.search.trial import ENDED, INTERRUPTED, Order, run_trial
 
-#: Seconds that a trial gets to write its checkpoint and verdict when it is stopped.
+#: Seconds that a trial gets to end its iteration and to write its checkpoint and verdict when it is stopped.
 PATIENCE_S = 60
 _KEY = "order"
 
@@ -38,21 +39,49 @@ class Search:
     Attributes:
         plan: proposes trials.
         known: outcomes of an interrupted search, by trial; they are not run again.
+        begun: all trials that were ever started, by id.
         order: from a trial to what its process is told.
         record: called with every new outcome.
         interrupted: asked again and again; true ends the search.
-        limit: trials at a time; 0: as many as cores.
+        stop_file: where trials look whether they are to end.
+        limit: trials at a time; 0: as many as CPUs.
         scheduler: of Tune; ``None``: nothing is stopped early.
+        running: trials that have not ended, and when they began.
+        broken: why the folder could not be written, if it could not.
     """
 
     plan: Plan
     known: dict[str, Outcome]
+    begun: dict[str, Spec]
     order: Callable[[Spec], Order]
     record: Callable[[Outcome], None]
     interrupted: Callable[[], bool]
+    stop_file: Path
     limit: int = 0
     scheduler: TrialScheduler | None = None
     running: dict[str, tuple[Spec, float]] = field(default_factory=dict)
+    broken: OSError | None = None
+    _ends_at: float | None = None
+
+    @property
+    def ending(self) -> bool:
+        """Whether nothing more is to be started."""
+        return self.broken is not None or self.interrupted()
+
+    def over(self) -> bool:
+        """Whether the search is to end now: it was to, and its trials have written their checkpoints, or had time to.
+
+        Trials are told by a file. Tune would give them ten seconds from a moment of its own choosing.
+        """
+        if not self.ending:
+            return False
+        if self._ends_at is None:
+            self._ends_at = time.monotonic() + PATIENCE_S
+            try:
+                self.stop_file.touch()
+            except OSError as error:
+                self.broken = error
+        return not self.running or time.monotonic() > self._ends_at
 
     def next_spec(self) -> Spec | None:
         """The next trial that is to be run, if there is one now.
@@ -62,12 +91,13 @@ class Search:
         """
         while (spec := self.plan.propose()) is not None:
             known = self.known.get(spec.id)
-            if known is None:
-                return spec
-            if known.spec != spec:
+            recorded = known.spec if known else self.begun.get(spec.id, spec)
+            if recorded != spec:
                 raise ConfigError(
                     f"trial {spec.id}: recorded with other values than this version draws; allowed is to search anew"
                 )
+            if known is None:
+                return spec
             self.plan.complete(known)
         return None
 
@@ -75,7 +105,11 @@ class Search:
         """Hand on what came of a trial."""
         spec, began = self.running.pop(trial)
         outcome = ended(spec, time.monotonic() - began)
-        self.record(outcome)
+        try:
+            self.record(outcome)
+        except OSError as error:  # raised here, it would only confuse Tune, which is in the middle of its own work
+            self.broken = self.broken or error
+            return
         self.plan.complete(outcome)
 
 
@@ -92,18 +126,23 @@ class _Source(_NotKept, Searcher):
     def __init__(self, search: Search) -> None:
         super().__init__(metric=METRIC, mode="max")
         self._search = search
-        self._limit = search.limit or available_cpus()
+        self._limit = search.limit or int(ray.cluster_resources().get("CPU", 1))
 
     def suggest(self, trial_id: str) -> Any:  # noqa: ARG002
-        if self._search.interrupted():
+        if self._search.ending:
             return Searcher.FINISHED
         if len(self._search.running) >= self._limit:
             return None
         spec = self._search.next_spec()
         if spec is None:
             return Searcher.FINISHED if self._search.plan.finished else None
+        try:
+            order = self._search.order(spec)
+        except OSError as error:
+            self._search.broken = error
+            return Searcher.FINISHED
         self._search.running[spec.id] = (spec, time.monotonic())
-        return {_KEY: self._search.order(spec)}
+        return {_KEY: order}
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         """Outcomes come by :class:`_Ears`, which hears reasons, too."""
@@ -120,6 +159,9 @@ class _Ears(_NotKept, tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
         result = trial.last_result or {}
+        if result.get(ENDED) == INTERRUPTED:  # it goes on with the search
+            self._search.running.pop(trial.config[_KEY].id)
+            return
 
         def ended(spec: Spec, seconds: float) -> Outcome:
             if METRIC not in result:
@@ -138,7 +180,7 @@ class _Ears(_NotKept, tune.Callback):
 
 
 class _Stopper(_NotKept, tune.Stopper):
-    """Ends the experiment when it is interrupted."""
+    """Ends the experiment when it is interrupted, or cannot write."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -147,7 +189,7 @@ class _Stopper(_NotKept, tune.Stopper):
         return False
 
     def stop_all(self) -> bool:
-        return self._search.interrupted()
+        return self._search.over()
 
 
 class Trainable(FunctionTrainable):
@@ -179,7 +221,11 @@ def why_failed(trial: Any) -> str:
 
 
 def run_on_tune(search: Search) -> None:
-    """Run a plan's trials until it is finished or interrupted. A Ray session that was started here is ended."""
+    """Run a plan's trials until it is finished or interrupted. A Ray session that was started here is ended.
+
+    Raises:
+        OSError: the search's folder cannot be written.
+    """
     with _quiet_tune(), ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
         tuner = tune.Tuner(
             tune.with_resources(Trainable, {"cpu": 1}),
@@ -200,6 +246,8 @@ def run_on_tune(search: Search) -> None:
             ),
         )
         tuner.fit()
+    if search.broken is not None:
+        raise search.broken
 
 
 #: Tune writes tables, TensorBoard events and advice of its own; a search tells everything itself. Ctrl-C is the verb's.

@@ -8,9 +8,9 @@ import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
-from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, WEST, clear, image, place
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
+from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, WEST, clear, image, place
 from multigrid_rl.config import ConfigError, load_scenario, scenario_names
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import PlayerError, token_categories, write_player

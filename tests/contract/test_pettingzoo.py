@@ -9,10 +9,10 @@ import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
-from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, SOUTH, WEST, clear, place, put
 from gymnasium.utils.env_checker import data_equivalence
 from pettingzoo.utils.conversions import parallel_to_aec
 
+from games import EAST, NORTH, RED_FRONT, RED_KEY_USED, SOUTH, WEST, clear, place, put
 from multigrid_rl.config import ConfigError, load_scenario, scenario_names
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World

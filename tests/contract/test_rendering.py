@@ -7,6 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+from multigrid.core.agent import Agent
+from multigrid.core.grid import Grid
+from multigrid.core.world_object import Ball, Door, Key, Wall
+
 from games import (
     BLUE_BALL,
     BLUE_DOOR,
@@ -26,10 +30,6 @@ from games import (
     put,
     world,
 )
-from multigrid.core.agent import Agent
-from multigrid.core.grid import Grid
-from multigrid.core.world_object import Ball, Door, Key, Wall
-
 from multigrid_rl.config import load_scenario, scenario_names
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from agents import agent_of, exists, gone, living, play, player_of
 
+from agents import agent_of, exists, gone, living, play, player_of
 from multigrid_rl.players.external import Limits
 from multigrid_rl.players.games import PlayerFaultError
 from multigrid_rl.players.protocol import MAX_LINE

@@ -30,6 +30,12 @@ SMALL = [
     "train.epochs=1",
     "model.hidden=[16,16]",
 ]
+SEARCH = [
+    *("scenario=1v1", "search=three-stage", *SMALL, "search.report_every=1024", "search.max_concurrent=2"),
+    *("search.broad.trials=2", "search.broad.until=1024", "search.refine.trials=1", "search.refine.until=1024"),
+    *("search.confirm.candidates=1", "search.confirm.attempts=1", "search.confirm.seeds=2"),
+    "search.confirm.until=1024",
+]
 # Of a node on a machine with others, tests of which need no more.
 NODE = ["--object-store-memory=80000000"]
 
@@ -157,6 +163,15 @@ def test_what_compose_starts_trains_on_all_three_nodes(scratch, environment, tmp
             timeout=180,
             check=False,
         )
+        searched = subprocess.run(
+            ["multigrid-rl", "search", "--address", "auto", *SEARCH, "--folder", str(tmp_path / "search")],
+            env=containers.inside("head"),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
     finally:
         containers.down()
     assert done.returncode == 0, done.stdout + done.stderr
@@ -166,6 +181,11 @@ def test_what_compose_starts_trains_on_all_three_nodes(scratch, environment, tmp
     verdict = json.loads((run / "verdict.json").read_text())
     assert (verdict["ended"], verdict["env_steps"]) == ("until", 2048)
     assert [row["env_steps"] for row in rows_of(run)] == [512, 1024, 1536, 2048]
+    # A search has its trials on all of them, two at a time where each node has one CPU.
+    assert searched.returncode == 0, searched.stdout + searched.stderr
+    assert "cluster:  3 node(s), 3 CPUs, 0 GPUs" in searched.stdout
+    outcomes = [json.loads(line) for line in (tmp_path / "search" / "outcomes.jsonl").read_text().splitlines()]
+    assert [outcome["status"] for outcome in outcomes] == ["finished"] * 5
     # What was told to go is gone, with all of its processes.
     wait_until(lambda: not ours(scratch), 20, lambda: f"left: {commands(scratch)}")
 

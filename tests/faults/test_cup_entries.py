@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from multigrid_rl.cli.main import app
+from commands import call
 from multigrid_rl.config import data_root
 from multigrid_rl.players.cards import read_card, write_card, write_player
 
@@ -100,7 +99,7 @@ def played(entries, tmp_path_factory):
     output = tmp_path_factory.mktemp("cup") / "cup"
     arguments = ["cup", str(entries), "--games", "6", "--with", "key-runner", "-o", str(output)]
     began = time.monotonic()
-    result = CliRunner().invoke(app, [*arguments, "--start-s", "2", "--step-s", "1"])
+    result = call(*arguments, "--start-s", "2", "--step-s", "1")
     assert result.exit_code == 0, result.output
     found = json.loads((output / "results.json").read_text())
     return found, output, time.monotonic() - began

@@ -6,10 +6,23 @@ import pytest
 import ray
 
 
+@pytest.fixture(scope="session")
+def _last():
+    yield
+    ray.shutdown()
+
+
 @pytest.fixture(scope="module")
-def session():
-    """One Ray session for the tests of a file; runs use it and leave it alone."""
-    # More cores than there may be: nothing here waits for a free one. A cluster of another process is none of ours.
-    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+def session(_last):
+    """A Ray session that runs use and leave alone; the next file finds it, too: to start one takes seconds."""
+    if not ray.is_initialized():
+        # More cores than there may be: nothing here waits for a free one. A cluster of another process is none of ours.
+        ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+
+
+@pytest.fixture(scope="module")
+def no_session(_last):
+    """For files whose tests start a Ray of their own: none is there, and none stays."""
+    ray.shutdown()
     yield
     ray.shutdown()

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import tiny_run
-from typer.testing import CliRunner
 
-from multigrid_rl.cli.main import app
+from commands import call
 from multigrid_rl.config import load_scenario
 from multigrid_rl.players.bundle import bundle_sha256, load_team, read_cards
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE, PlayerError, read_card
@@ -21,6 +19,7 @@ from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.types import SeatView
 from multigrid_rl.world.streams import Streams
+from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -43,7 +42,7 @@ def runs(session, tmp_path_factory) -> dict[str, Path]:
 
 
 def export(*args: object):
-    return CliRunner().invoke(app, ["export", *map(str, args)])
+    return call("export", *args)
 
 
 def rollout(run: Path):
@@ -123,7 +122,7 @@ def test_one_seat_of_a_team_plays_beside_others_but_is_no_team(runs, tmp_path):
     assert export(runs["dtde"], "--seat", "red_1", "-o", tmp_path / "second").exit_code == 0
     with pytest.raises(PlayerError, match=r"does not fit seat red_0"):
         load_team(tmp_path / "second", load_scenario("2v2").spec, "red")
-    result = CliRunner().invoke(app, ["inspect", str(tmp_path / "second")])
+    result = call("inspect", tmp_path / "second")
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[-1] == "ok: plays 2v2 as red_1 and as blue_1"
 
@@ -178,7 +177,7 @@ def test_the_readmes_python_plays_without_ray_and_without_the_run(runs, tmp_path
 
 def test_inspect_tells_what_a_fresh_bundle_is(runs, tmp_path):
     export(runs["mlp"], "--seat", "red_0", "-o", tmp_path / "mine")
-    result = CliRunner().invoke(app, ["inspect", str(tmp_path / "mine"), "--scenario", "1v1"])
+    result = call("inspect", tmp_path / "mine", "--scenario", "1v1")
     assert result.exit_code == 0, result.output
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     for line in ("trained for 1,024 environment steps", "seed 4", "strength not measured", "as red as it learned"):

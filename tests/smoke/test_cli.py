@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from multigrid_rl.cli.main import app
+from commands import call, complaint
 from multigrid_rl.config import available_cpus, load_scenario
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, token_categories, write_player
@@ -61,22 +60,9 @@ def _halted(monkeypatch):
     monkeypatch.setattr("multigrid_rl.rllib.record.RunFolder", halt)
 
 
-def call(*args: object):
-    return CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1"})
-
-
 def train(root: Path, *args: object):
     """Train against the player ``rookie`` of ``root``, unless told otherwise."""
     return call("train", f"checkpoints={root}", "scenario.seats.blue_0=rookie", *args)
-
-
-def complaint(result) -> str:
-    """The one line that a refusal prints."""
-    assert result.exit_code == 2, (result.exit_code, result.output, result.exception)
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("multigrid-rl: ")
-    return lines[0]
 
 
 def everything(folder: Path) -> dict[str, bytes | None]:
@@ -96,6 +82,7 @@ MISTAKES = [
     (["--until", "0"], ["train.until=0", "greater than or equal to 1"]),
     (["seed"], ["seed", "key=value"]),
     (["scenario.seats.red_0=random"], ["at least one seat: learn"]),
+    (["run_dir=/dev/null/runs/mine"], ["run_dir=/dev/null/runs/mine", "nothing can be made in /dev/null"]),
 ]
 
 

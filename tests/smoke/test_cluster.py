@@ -13,9 +13,10 @@ from ray.cluster_utils import Cluster
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.players.cards import read_files
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.rllib.cluster import ClusterError, nodes, preflight, runners_for, sources_digest
+from multigrid_rl.rllib.cluster import ClusterError, Writers, fitted, nodes, preflight, runners_for, sources_digest
 from multigrid_rl.rllib.doctor import check_cluster
 from multigrid_rl.rllib.record import versions
+from multigrid_rl.rllib.stages import stages_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray warns about its own future at every start
 
@@ -23,7 +24,7 @@ EACH = {"num_cpus": 2, "object_store_memory": 80 * 2**20, "include_dashboard": F
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(no_session):
     """A head and a second node. Ray's files lie in a folder of their own, its note of the current cluster, too."""
     # Short: a socket's path may have 107 characters.
     scratch = tempfile.mkdtemp(prefix="mg-", dir="/tmp")
@@ -156,11 +157,13 @@ def test_storage_that_is_not_shared_is_told_and_needed_by_remote_learners_alone(
     assert line.startswith(f"storage:  {folder} is not seen by ")
     assert line.count("(") == 1
     assert f"({node[:8]})" in line
-    text = refusal(folder, {}, num_learners=2)
+    text = refusal(folder, {}, writers=Writers(learners=2))
     assert text.startswith("cluster.num_learners=2: node ")
     assert f"({node[:8]}) does not see {folder}; allowed is 0" in text
     # It has no GPU: no learner that needs one can come there.
-    assert preflight(folder, {}, num_learners=2, gpus_per_learner=1.0)[-1] == line
+    assert preflight(folder, {}, writers=Writers(2, 1.0))[-1] == line
+    text = refusal(folder, {}, writers=Writers(trials=True))
+    assert f"({node[:8]}) does not see it, and trials write there; allowed is a --folder on storage" in text
 
 
 def test_a_player_that_arrives_damaged_is_named_with_its_hash(cluster, tmp_path):
@@ -171,6 +174,15 @@ def test_a_player_that_arrives_damaged_is_named_with_its_hash(cluster, tmp_path)
     text = refusal(tmp_path, factory.hashes, factory=factory)
     assert "blue-rookie" in text
     assert f"differs from the card's {factory.hashes['blue-rookie'][:16]}" in text
+
+
+def test_players_of_every_stage_are_looked_for(cluster, tmp_path):
+    config = compose(["scenario=1v1", "curriculum=[{seats:{blue_0:blue-adept},steps:1000}]", "cluster=ray"])
+    chosen, lines = fitted(config, tmp_path / "run", stages_of(config))
+    assert chosen.cluster.num_env_runners == 4
+    (line,) = [line for line in lines if line.startswith("arrived:")]
+    assert "blue-adept (sha256 " in line
+    assert "blue-rookie (sha256 " in line
 
 
 def test_another_player_than_the_announced_one_is_refused(cluster, tmp_path):

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from typer.testing import CliRunner
 
+from commands import call, complaint
 from multigrid_rl.cli.comparing import sentence, split
-from multigrid_rl.cli.main import app
 from multigrid_rl.cli.words import spread
 from multigrid_rl.judge.runs import CurveError, Series, read_run
 from multigrid_rl.judge.seeds import Interval
@@ -55,16 +54,6 @@ def sides(tmp_path, monkeypatch) -> tuple[str, str]:
         held = None if k == 4 else 150_000 + 1000 * k
         write_run(tmp_path / "b" / str(k), k, held, length=15 + 0.1 * (4 - k), lr=0.3)
     return "a", "b"
-
-
-def call(*args: object):
-    return CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1"})
-
-
-def complaint(result) -> str:
-    assert result.exit_code == 2, (result.exit_code, result.output, result.exception)
-    assert len(result.stderr.splitlines()) == 1, result.stderr
-    return result.stderr
 
 
 # --- the verb

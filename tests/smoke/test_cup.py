@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from multigrid_rl.cli.main import app
+from commands import call
 from multigrid_rl.config import data_root
 
 LADDER = ["random", "blue-rookie", "blue-adept", "blue-master"]
@@ -22,7 +21,7 @@ TABLES = ("results.json", "standings.csv", "pairs.csv", "sides.csv", "games.csv"
 
 
 def cup(folder, output, *options):
-    return CliRunner().invoke(app, ["cup", str(folder), "--games", "40", "-o", str(output), *options])
+    return call("cup", folder, "--games", "40", "-o", output, *options)
 
 
 @pytest.fixture(scope="module")

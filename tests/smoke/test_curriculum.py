@@ -11,7 +11,7 @@ from multigrid_rl.cli.training import resume_training
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.rllib.stages import seated_in, stages_of
-from runs import rows_of, tiny_run, without_time
+from tiny_runs import rows_of, tiny_run, without_time
 
 STAGES = "curriculum=[{scenario:single-v3,steps:1024},{seats:{blue_0:random},steps:1024}]"
 EASY = "scenario.gates=[{metric:episode_len_mean,at_most:100000,window:512}]"

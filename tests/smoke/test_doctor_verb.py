@@ -8,13 +8,14 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from multigrid_rl.cli.main import app
+from commands import call
+
+pytestmark = pytest.mark.usefixtures("no_session")
 
 
 def doctor(*args: str):
-    return CliRunner().invoke(app, ["doctor", *args])
+    return call("doctor", *args)
 
 
 @pytest.fixture

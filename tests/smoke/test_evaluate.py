@@ -7,16 +7,14 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from tests.smoke.runs import tiny_run
 
-from multigrid_rl.cli.main import app
+from commands import call
 from multigrid_rl.config import compose
 from multigrid_rl.judge.evaluation import evaluate
 from multigrid_rl.judge.lineups import judged_player
 from multigrid_rl.judge.replays import GameRecord, replay
 from multigrid_rl.metrics import wilson_interval
-from multigrid_rl.rllib.train import ray_session
-from tests.smoke.runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -25,7 +23,7 @@ AGAINST_ROOKIE = ("--episodes", 200, "--opponent", "blue-rookie")
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
+    return call("evaluate", *arguments)
 
 
 def rows_of(folder):
@@ -118,13 +116,13 @@ def test_batches_make_no_difference(monkeypatch):
     np.testing.assert_array_equal(whole.parts[0].table.returns, parts.parts[0].table.returns)
 
 
-def test_a_run_is_judged_on_its_own_side_against_its_own_opponents(session_run, tmp_path):
-    result = run(session_run, "--episodes", 100, "--mode", "stochastic", "-o", tmp_path / "out")
+def test_a_run_is_judged_on_its_own_side_against_its_own_opponents(trained, tmp_path):
+    result = run(trained, "--episodes", 100, "--mode", "stochastic", "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
     rows = rows_of(tmp_path / "out")
     assert {row["side"] for row in rows} == {"red"}
     assert {row["player/blue_0"] for row in rows} == {"blue-rookie"}
-    both = run(session_run, "--episodes", 100, "--opponent", "random", "--sides", "both", "-o", tmp_path / "both")
+    both = run(trained, "--episodes", 100, "--opponent", "random", "--sides", "both", "-o", tmp_path / "both")
     assert both.exit_code == 0, both.output
     assert {row["side"] for row in rows_of(tmp_path / "both")} == {"red", "blue"}
 
@@ -164,8 +162,7 @@ def test_an_existing_folder_is_left_alone(master):
 
 
 @pytest.fixture(scope="module")
-def session_run(tmp_path_factory):
+def trained(session, tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "run"
-    with ray_session():
-        tiny_run(path, "scenario=1v1", "seed=3")
+    tiny_run(path, "scenario=1v1", "seed=3")
     return path

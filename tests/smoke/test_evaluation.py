@@ -5,22 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.smoke.runs import tiny_run
 
 from benchmarks.report import held_sentence, page, summary
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.judge.evaluation import MODES, replay_policy, run_config
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
-from multigrid_rl.rllib.train import ray_session
-from tests.smoke.runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
-def team_run(tmp_path_factory):
+def team_run(session, tmp_path_factory):
     path = tmp_path_factory.mktemp("team") / "run"
-    with ray_session():
-        tiny_run(path, "scenario=2v2", "seed=3", "train.bonus={}")
+    tiny_run(path, "scenario=2v2", "seed=3", "train.bonus={}")
     return path
 
 

@@ -12,24 +12,19 @@ import pytest
 import safetensors.numpy
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
-from runs import TINY, tiny_run
-from typer.testing import CliRunner
 
+from commands import call
 from multigrid_rl.cli.explain import sections, sizes_of
-from multigrid_rl.cli.main import app
 from multigrid_rl.config import available_cpus, compose, scenario_names
 from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.build import algorithm_config
+from tiny_runs import TINY, tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
 #: Neither the budget nor the interval is a multiple of the batch.
 ODD = [*TINY, "train.until=2000", "train.checkpoint_every=700"]
-
-
-def call(*args: str):
-    return CliRunner().invoke(app, ["explain", *args], env={"COLUMNS": "250", "NO_COLOR": "1"})
 
 
 def rows_of(*overrides: str) -> dict[str, str]:
@@ -95,7 +90,7 @@ def test_it_shares_games_and_cores_out_as_train_does(monkeypatch, runners, threa
 
 
 def test_every_scenario_is_explained_with_every_size_and_gate():
-    result = call("scenario=coop")
+    result = call("explain", "scenario=coop")
     assert result.exit_code == 0, (result.output, result.exception)
     for text in ("configs/experiment/coop.yaml", "network red_0", "network red_1", "4,096 steps", "33.3 steps"):
         assert text in result.output
@@ -114,16 +109,19 @@ def test_units_that_share_a_network_give_it_their_rows_together():
 
 
 def test_eliminated_agents_are_mentioned_where_a_game_goes_on_without_them():
-    assert "eliminated" in call("scenario=2v2-deathmatch").output.partition("The whole run")[0]
-    assert "eliminated" not in call("scenario=1v1").output.partition("The whole run")[0].partition("One update")[2]
+    assert "eliminated" in call("explain", "scenario=2v2-deathmatch").output.partition("The whole run")[0]
+    assert (
+        "eliminated"
+        not in call("explain", "scenario=1v1").output.partition("The whole run")[0].partition("One update")[2]
+    )
 
 
 def test_horizons_and_schedules_in_plain_words():
     assert math.isinf(sizes("train.gamma=1").horizon)
     assert sizes("train.gamma=0.99", "train.lam=0").credit_horizon == pytest.approx(1)
     assert rows_of("train.gamma=1")["reward horizon"] == "the whole game"
-    assert "the same all the time" in call("train.entropy_final=0.02", "train.entropy_coef=0.02").output
-    assert "the budget ends before" in call("train.entropy_decay=9_000_000").output
+    assert "the same all the time" in call("explain", "train.entropy_final=0.02", "train.entropy_coef=0.02").output
+    assert "the budget ends before" in call("explain", "train.entropy_decay=9_000_000").output
 
 
 # --- what it refuses
@@ -146,9 +144,9 @@ MISTAKES = [
 @pytest.mark.parametrize("args", MISTAKES, ids=" ".join)
 def test_it_refuses_what_train_refuses_in_the_same_line(args, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused = call(*args)
+    refused = call("explain", *args)
     assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1), refused.output
-    trained = CliRunner().invoke(app, ["train", *args])
+    trained = call("train", *args)
     assert (trained.exit_code, trained.stderr) == (2, refused.stderr)
     assert list(tmp_path.iterdir()) == []
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from multigrid_rl.cli.main import app
+from commands import call
 from multigrid_rl.config import data_root, load_scenario
 from multigrid_rl.judge.entropy import Metered
 from multigrid_rl.judge.grading import read_rubric
@@ -47,7 +46,7 @@ RUBRIC = {
 def grade(tmp_path, rubric=RUBRIC, bundle=BUNDLE, *options):
     path = tmp_path / "rubric.yaml"
     path.write_text(yaml.safe_dump(rubric), encoding="utf-8")
-    result = CliRunner().invoke(app, ["grade", str(bundle), "--rubric", str(path), *options])
+    result = call("grade", bundle, "--rubric", path, *options)
     last = result.output.splitlines()[-1]
     return result, json.loads(last) if last.startswith("{") else None
 

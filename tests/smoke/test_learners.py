@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from runs import rows_of, tiny_run
 from safetensors.numpy import load_file
+
+from tiny_runs import rows_of, tiny_run
 
 ONE_STEP = ["train.until=512", "train.epochs=1", "train.minibatch_size=512"]
 

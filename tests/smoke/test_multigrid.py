@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from runs import tiny_run
 
 from multigrid_rl.cli.training import run_training
 from multigrid_rl.config import ConfigError
 from multigrid_rl.metrics import METRICS, matches
+from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 

@@ -8,14 +8,13 @@ import sys
 
 import numpy as np
 import pytest
-from persons import plan_of, session
-from typer.testing import CliRunner
 
-from multigrid_rl.cli.main import app
+from commands import call, complaint
 from multigrid_rl.judge.human import Score, Session
 from multigrid_rl.judge.window import DisplayError, Options, Window
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
+from persons import plan_of, session
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame
@@ -106,16 +105,6 @@ def test_with_a_delay_the_game_does_not_wait():
 
 
 # --- the verb
-
-
-def call(*args: object, **env: str):
-    return CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1", **env})
-
-
-def complaint(result) -> str:
-    assert result.exit_code == 2, (result.exit_code, result.output, result.exception)
-    assert len(result.stderr.splitlines()) == 1, result.stderr
-    return result.stderr
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from multigrid_rl.config import ConfigError, compose, resumed
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.checkpoints import read_state, seal, write_state
 from multigrid_rl.types import RunError
-from runs import TINY, rows_of, tiny_run, without_time
+from tiny_runs import TINY, rows_of, tiny_run, without_time
 
 HALF = 2048
 MIXED = "scenario.seats.blue_0=blue-rookie:3,random:1,key-runner:1"
@@ -86,6 +86,32 @@ def test_a_run_goes_on_beyond_its_budget_and_tells_its_story(copy):
     assert "until: 3072" in (copy / "config.yaml").read_text()
 
 
+def test_a_run_killed_before_its_verdict_gets_it_without_another_step(copy):
+    missing, rows = json.loads((copy / "verdict.json").read_text()), rows_of(copy)
+    (copy / "verdict.json").unlink()
+    resume_training(copy, [])
+    assert json.loads((copy / "verdict.json").read_text()) == missing
+    assert rows_of(copy) == rows
+    with pytest.raises(ConfigError, match="has played 2048 steps"):
+        resume_training(copy, [])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_run_killed_after_it_held_its_gates_has_held_them(session, tmp_path, kept):
+    run = tmp_path / "run"
+    easy = "scenario.gates=[{metric:episode_len_mean,at_most:1000,window:512}]"
+    tiny_run(run, easy, "scenario.game.max_steps=10", "train.num_envs=128", "train.until=16384")
+    missing, rows = json.loads((run / "verdict.json").read_text()), rows_of(run)
+    assert missing["ended"] == "held"
+    (run / "verdict.json").unlink()
+    resume_training(run, [] if kept else ["train.stop_when_held=false"])
+    found = json.loads((run / "verdict.json").read_text())
+    if kept:
+        assert (found, rows_of(run)) == (missing, rows)
+    else:
+        assert (found["ended"], found["env_steps"]) == ("until", 16384)
+
+
 @pytest.mark.parametrize(
     ("overrides", "parts"),
     [
@@ -113,6 +139,23 @@ def test_what_is_no_run_is_told_in_one_line(tmp_path):
     (tmp_path / "config.yaml").write_text("- 3\n")
     with pytest.raises(ConfigError, match="holds no configuration"):
         resumed(tmp_path, [])
+
+
+def test_an_opponent_that_is_another_one_by_now_is_told_and_nothing_is_touched(copy):
+    path = copy / "provenance.json"
+    provenance = json.loads(path.read_text())
+    provenance["opponents"][0]["sha256"] = "0" * 64
+    path.write_text(json.dumps(provenance))
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=r"blue_0=blue-rookie: sha256 .*; allowed is 0000"):
+        resume_training(copy, ["train.until=3072"])
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+
+
+def test_what_is_said_of_a_clusters_values_counts_wherever_it_stands(copy):
+    for order in (["cluster=ray", "address=there:6379"], ["address=there:6379", "cluster=ray"]):
+        cluster = resumed(copy, [*order, "cluster.num_env_runners=2"]).cluster
+        assert (cluster.address, cluster.num_env_runners) == ("there:6379", 2)
 
 
 def test_two_processes_do_not_write_one_run(copy):

@@ -9,11 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from composing import read
-from typer.testing import CliRunner
 
+from commands import call
+from composing import read
 from multigrid_rl.cli import searching
-from multigrid_rl.cli.main import app
 from multigrid_rl.config import compose
 from multigrid_rl.judge.runs import read_run
 from multigrid_rl.players.factories import env_factory
@@ -26,7 +25,7 @@ from multigrid_rl.search.objective import Score
 from multigrid_rl.search.plans import Outcome
 from multigrid_rl.search.running import search
 from multigrid_rl.search.tuning import Search
-from runs import TINY, rows_of, without_time
+from tiny_runs import TINY, rows_of, without_time
 
 #: What trials share: a small task whose reports come soon.
 BASE = ["scenario=1v1", *(part for part in TINY if "until" not in part), "train.checkpoint_every=1000000"]
@@ -45,7 +44,7 @@ THREE = [
 
 
 def invoke(*arguments: str):
-    return CliRunner().invoke(app, ["search", *arguments])
+    return call("search", *arguments)
 
 
 def outcomes(folder: Path) -> list[dict]:
@@ -142,18 +141,22 @@ def test_asha_stops_what_lags_behind_and_leaves_whole_run_folders(tmp_path):
 
 
 def spied(monkeypatch) -> list[dict]:
-    """What acts in the learner after each iteration: step size, weight of entropy, clip."""
+    """What acts after each iteration: in the learner, and where games are played and advantages are counted."""
     seen: list[dict] = []
     original = algorithms.BatchPPO.training_step
 
     def training_step(self):
         original(self)
         learner = self.learner_group._learner
+        module = learner.config.get_config_for_module("red_0")
         seen.append(
             {
                 "lr": learner.get_optimizer("red_0").param_groups[0]["lr"],
                 "entropy": learner.entropy_coeff_schedulers_per_module["red_0"].get_current_value(),
-                "clip": learner.config.get_config_for_module("red_0").clip_param,
+                "clip": module.clip_param,
+                "epochs": module.num_epochs,
+                "gamma": self.env_runner.config.gamma,
+                "lam": self.env_runner.config.lambda_,
             }
         )
 
@@ -179,7 +182,8 @@ def test_perturbed_values_act_in_learner_and_loss_after_a_checkpoint_is_taken_ov
         return [f"{key}={value}" for name, value in values.items() for key in keys.get(name, (f"train.{name}",))]
 
     # A clip this small takes the gradient of nearly every step that has moved at all.
-    own, new = {"lr": 1e-3, "entropy": 0.01, "clip": 0.2}, {"lr": 3e-4, "entropy": 0.5, "clip": 1e-4}
+    own = {"lr": 1e-3, "entropy": 0.01, "clip": 0.2, "epochs": 2, "gamma": 0.99, "lam": 0.95}
+    new = {"lr": 3e-4, "entropy": 0.5, "clip": 1e-4, "epochs": 3, "gamma": 0.8, "lam": 0.5}
     went("donor", None, 2048, *overrides(own))
     start = newest_good(tmp_path / "donor").path
     seen.clear()
@@ -191,12 +195,12 @@ def test_perturbed_values_act_in_learner_and_loss_after_a_checkpoint_is_taken_ov
     # The same weights played the same games: what differs, differs by the loss.
     assert same[0]["entropy/red_0"] == copied[0]["entropy/red_0"]
     assert same[0]["learner/red_0/policy_loss"] != copied[0]["learner/red_0/policy_loss"]
-    # Each of the three by itself.
+    # Each of them by itself.
     gradients = {row[0]["learner/red_0/grad_norm"] for row in (same, copied)}
     for name, value in own.items():
         row = went(f"kept-{name}", start, 2560, *overrides({**new, name: value}))
         gradients.add(row[0]["learner/red_0/grad_norm"])
-    assert len(gradients) == 5
+    assert len(gradients) == 2 + len(own)
 
 
 def here(monkeypatch) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
-import ray
 import torch
-from runs import TINY, rows_of, tiny_run, without_time
-from typer.testing import CliRunner
 
-from multigrid_rl.cli.main import app
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.stock import StockPPO
+from tiny_runs import TINY, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -30,18 +26,6 @@ BATCH, GAMES = 512, 32
 def local(session, tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "local"
     return path, *tiny_run(path, *STOCK)
-
-
-def test_the_command_trains_writes_its_folder_and_leaves_no_ray_behind(tmp_path):
-    assert not ray.is_initialized()
-    path = tmp_path / "run"
-    result = CliRunner().invoke(app, ["train", *TINY, *STOCK, f"run_dir={path}", "--until", "100"])
-    assert result.exit_code == 0, result.output
-    assert "NOT HELD" in result.output
-    assert not ray.is_initialized()
-    verdict = json.loads((path / "verdict.json").read_text())
-    assert verdict["env_steps"] == rows_of(path)[-1]["env_steps"]
-    assert (path / verdict["checkpoint"] / "players" / "red_0").is_dir()
 
 
 def test_a_run_says_the_same_things_as_ours(local, tmp_path):

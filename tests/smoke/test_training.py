@@ -8,7 +8,6 @@ import pytest
 import ray
 import torch
 import yaml
-from runs import TINY, rows_of, tiny_run, without_time
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from multigrid_rl.config import MULTIGRID, compose, experiment_names
@@ -17,6 +16,8 @@ from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.algorithm import BatchPPO, WeightsError
 from multigrid_rl.rllib.build import algorithm_config
+from multigrid_rl.rllib.errors import RunnerError
+from tiny_runs import TINY, rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -159,6 +160,15 @@ def test_a_runner_with_other_weights_than_the_learner_sent_stops_the_run(session
             algorithm.train()
     finally:
         algorithm.stop()
+
+
+def test_a_runner_with_other_sources_than_the_driver_is_not_played_with(session, monkeypatch):
+    # On a node that comes after the preflight, a replacement may find another checkout.
+    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
+    monkeypatch.setattr("multigrid_rl.rllib.crew.installed", lambda: {"multigrid-rl sources": "of another day"})
+    said = r"lost 2 times in a row \(last: its node has multigrid-rl sources \w{12} \(the driver has of another day\)\)"
+    with pytest.raises(RunnerError, match=said):
+        algorithm_config(compose([*TINY, "cluster.num_env_runners=1", "cluster.losses_in_a_row=2"])).build_algo()
 
 
 def test_an_opponent_that_changed_since_it_was_announced_is_refused_on_the_runner():

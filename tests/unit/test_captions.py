@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from games import (
     BLUE_BALL,
     BLUE_KEY_USED,
@@ -18,7 +19,6 @@ from games import (
     put,
     world,
 )
-
 from multigrid_rl.judge.captions import ACTION_WORDS, Commentator
 from multigrid_rl.world import constants as c
 

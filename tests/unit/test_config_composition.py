@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from composing import CONFIGS, SCENARIOS, error_of, files, read
 
+from composing import CONFIGS, SCENARIOS, error_of, files, read
 from multigrid_rl.config import (
     LEARN,
     MULTIGRID,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from composing import CONFIGS, SCENARIOS, error_of, files, read
 
+from composing import CONFIGS, SCENARIOS, error_of, files, read
 from multigrid_rl.config import GROUPS, RunConfig, ScenarioConfig, available_cpus, compose
 from multigrid_rl.schema import ClusterConfig, GameConfig, GateConfig, ModelConfig, TrainConfig
 

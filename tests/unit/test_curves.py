@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from typer.testing import CliRunner
 
-from multigrid_rl.cli.main import app
+from commands import call, complaint
 from multigrid_rl.judge.curves import build_reference, compare, load_reference, save_reference
 from multigrid_rl.judge.runs import ALL_GATES, CurveError, read_run
 
@@ -69,16 +68,6 @@ def runs(tmp_path) -> list[Path]:
 
 def reference_of(folders, name="1v1"):
     return build_reference([read_run(folder) for folder in folders], name)
-
-
-def complaint(result) -> str:
-    assert result.exit_code == 2, (result.exit_code, result.output, result.exception)
-    assert len(result.stderr.splitlines()) == 1, result.stderr
-    return result.stderr
-
-
-def call(*args: object):
-    return CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1"})
 
 
 # --- reading

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 import pytest
-from games import EAST, NORTH, SOUTH, VECTORS, WEST
 from multigrid.core.actions import Action
 from multigrid.core.constants import Color, Direction, State, Type
 
+from games import EAST, NORTH, SOUTH, VECTORS, WEST
 from multigrid_rl.world import constants as c
 
 

@@ -1,20 +1,18 @@
-"""Agents in processes of their own: what they are told, what they may answer, what is read of their folders."""
+"""Agents in processes of their own: what they are told, what they may answer."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from agents import SPEC, agent_of, play, player_of
 
+from agents import SPEC, agent_of, play, player_of
 from multigrid_rl.config import load_scenario
-from multigrid_rl.players import agents as folders
-from multigrid_rl.players.agents import MAX_AGENT_FILE_BYTES, read_agent
+from multigrid_rl.players.agents import read_agent
 from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.external import ExternalPlayer, Limits
@@ -234,122 +232,6 @@ def test_answers_are_read_by_seat_and_by_number():
         read_actions(b'{"actions":[{"red_0":1,"red_1":1},{"red_0":1}]}', ("red_0", "red_1"), games)
     assert read_ready(b'{"type":"ready","name":"x"}\r') == "x"
     assert read_ready(b'{"type":"ready","name":3}') == ""
-
-
-# --- its folder
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "Input should be"),
-        ("[a]", "Input should be"),
-        ("name: x\n", "command: Field required"),
-        ("command: python3 agent.py\n", "command: Input should be a valid list"),
-        ("command: []\n", "command: List should have at least 1 item"),
-        ("command: ['']\n", "command: Value error, allowed is printable text"),
-        ('command: ["a\\nb"]\n', "command: Value error, allowed is printable text"),
-        ('command: ["a\\0b"]\n', "allowed is"),
-        ("command: [a]\nshell: true\n", "shell: Extra inputs are not permitted"),
-        ("command: [a]\nname: a b\n", "name: String should match"),
-        ("command: [a]\nname: ../x\n", "name: String should match"),
-        ('command: [a]\nabout: "a\\x1b[2Jb"\n', "about: Value error, allowed is printable text"),
-        (f"command: [a]\nabout: {'x' * 201}\n", "about: String should have at most 200 characters"),
-        ("command: [a\n", "not valid yaml"),
-        ("command: [a]\n\tname: x", "not valid yaml"),
-        ("[" * 1200, "not valid yaml"),
-        ("command: [a]\nname: *x\n", "not valid yaml"),
-        ("#" * (MAX_AGENT_FILE_BYTES + 1), f"allowed is at most {MAX_AGENT_FILE_BYTES}"),
-    ],
-)
-def test_an_agent_file_that_says_something_wrong_is_refused_in_one_line(text, said, tmp_path):
-    (tmp_path / "agent.yaml").write_text(text)
-    with pytest.raises(PlayerError) as caught:
-        read_agent(tmp_path)
-    assert said in str(caught.value)
-    assert str(caught.value).startswith(f"{tmp_path / 'agent.yaml'}: ")
-    assert len(str(caught.value).splitlines()) == 1
-
-
-def test_nothing_in_an_agent_file_is_executed_or_converted(tmp_path):
-    (tmp_path / "agent.yaml").write_text("command: [!!python/name:os.system ls, 3, no, 2020-99-99]\nname: 007\n")
-    agent = read_agent(tmp_path)
-    assert (agent.command, agent.name) == (("ls", "3", "no", "2020-99-99"), "007")
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path):
-    (tmp_path / "agent.yaml").write_bytes(b"command: [\xff]\n")
-    with pytest.raises(PlayerError, match="not valid yaml"):
-        read_agent(tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["missing", "folder", "link", "pipe"])
-def test_an_agent_file_is_a_plain_file(kind, tmp_path):
-    path = tmp_path / "agent.yaml"
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "link":
-        path.symlink_to("/etc/passwd")
-    elif kind == "pipe":
-        os.mkfifo(path)
-    with pytest.raises(PlayerError, match=r"agent\.yaml: (cannot be read|a symbolic link|not a plain file)"):
-        read_agent(tmp_path)
-
-
-def test_the_hash_follows_names_and_contents_and_nothing_else(tmp_path):
-    agent = agent_of(tmp_path / "a")
-    assert agent.name == "a"
-    hashes = [agent.sha256]
-    for change in (
-        lambda f: (f / "data").write_bytes(b"12"),
-        lambda f: (f / "data").write_bytes(b"13"),
-        lambda f: (f / "data").rename(f / "date"),
-        lambda f: (f / "sub").mkdir(),
-        lambda f: (f / "date").rename(f / "sub" / "date"),
-        lambda f: (f / "link").symlink_to("sub/date"),
-    ):
-        change(agent.folder)
-        hashes.append(read_agent(agent.folder).sha256)
-    assert len(set(hashes)) == len(hashes)
-    os.utime(agent.folder / "agent.py", (1, 1))
-    copy = agent.folder.rename(tmp_path / "b")
-    assert read_agent(copy).sha256 == hashes[-1]
-
-
-@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "."])
-def test_links_stay_in_the_folder(target, tmp_path):
-    agent = agent_of(tmp_path / "a")
-    (tmp_path / "outside").touch()
-    (agent.folder / "link").symlink_to(target)
-    if target == ".":
-        assert read_agent(agent.folder)
-        return
-    with pytest.raises(PlayerError, match="a link that leads out of the folder"):
-        read_agent(agent.folder)
-
-
-def test_a_link_to_itself_and_a_pipe_do_not_hang(tmp_path):
-    agent = agent_of(tmp_path / "a")
-    (agent.folder / "loop").symlink_to("loop")
-    assert read_agent(agent.folder)
-    os.mkfifo(agent.folder / "pipe")
-    with pytest.raises(PlayerError, match="not a plain file"):
-        read_agent(agent.folder)
-
-
-def test_too_many_files_and_too_many_bytes_are_refused(tmp_path, monkeypatch):
-    agent = agent_of(tmp_path / "a")
-    with (agent.folder / "sparse").open("wb") as file:
-        file.truncate(10**10)
-    with pytest.raises(PlayerError, match=r"sparse: 10000000000 bytes; allowed is at most 50000000"):
-        read_agent(agent.folder)
-    (agent.folder / "sparse").write_bytes(bytes(490))
-    monkeypatch.setattr(folders, "MAX_FOLDER_BYTES", 500)
-    with pytest.raises(PlayerError, match=r"more than 500 bytes"):
-        read_agent(agent.folder)
-    monkeypatch.setattr(folders, "MAX_FOLDER_FILES", 1)
-    with pytest.raises(PlayerError, match=r"more than 1 files"):
-        read_agent(agent.folder)
 
 
 # --- the examples and the page about them

@@ -6,9 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from games import where
-from persons import SPEC, plan_of, session
 
+from games import where
 from multigrid_rl.config import ConfigError, data_root, load_scenario
 from multigrid_rl.judge.human import Score, Session, find_company, find_seat, save_games
 from multigrid_rl.judge.replays import replay
@@ -20,6 +19,7 @@ from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.scripted import Hunter
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
+from persons import SPEC, plan_of, session
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from games import spec as make_spec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from games import spec as make_spec
 from multigrid_rl.types import GameSpec, RewardWeights, Rules
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World

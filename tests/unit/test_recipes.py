@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from composing import CONFIGS, error_of, files
 
+from composing import CONFIGS, error_of, files
 from multigrid_rl.config import compose
 from multigrid_rl.recipes import recipe_overrides
 

@@ -6,7 +6,6 @@ import json
 import re
 
 import pytest
-from report_runs import EVILS, small_cup
 
 from multigrid_rl.judge.cup.results import CupResults, PairResult
 from multigrid_rl.judge.report.cup_games import shown_games, sides_of
@@ -25,6 +24,7 @@ from multigrid_rl.judge.report.cup_tables import (
 )
 from multigrid_rl.judge.report.files import is_cup, read_results, write_cup_report
 from multigrid_rl.judge.runs import CurveError
+from report_runs import EVILS, small_cup
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import re
 
 import numpy as np
 import pytest
-from report_runs import EVIL, EVILS
 
 from multigrid_rl.gates import Gate
 from multigrid_rl.judge.report import wording
@@ -17,6 +16,7 @@ from multigrid_rl.judge.report.html import Raw, join, tag
 from multigrid_rl.judge.report.page import SCRIPTS, STYLES, Heading, asset_text, json_block, page
 from multigrid_rl.judge.report.plots import POINTS, Chart, Line, limits, plot, thin, ticks
 from multigrid_rl.judge.runs import Series
+from report_runs import EVIL, EVILS
 
 HEAD = Heading("kind", "title", "lead", (("a", "A"),))
 

@@ -8,7 +8,6 @@ import shutil
 
 import numpy as np
 import pytest
-from report_runs import EVIL, Story, write_run
 
 from multigrid_rl.config import data_root
 from multigrid_rl.judge.curves import build_reference, save_reference
@@ -17,6 +16,7 @@ from multigrid_rl.judge.report.run_data import read_report
 from multigrid_rl.judge.report.run_page import run_page
 from multigrid_rl.judge.report.run_text import verdict_title
 from multigrid_rl.judge.runs import CurveError, read_run
+from report_runs import EVIL, Story, write_run
 
 
 def told(folder, story: Story, **more) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from games import (
     BLUE_BALL,
     BLUE_DOOR,
@@ -32,7 +33,6 @@ from games import (
     where,
     world,
 )
-
 from multigrid_rl.types import RewardWeights
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.constants import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from games import (
     BLUE_BALL,
     BLUE_DOOR,
@@ -25,7 +26,6 @@ from games import (
     where,
     world,
 )
-
 from multigrid_rl.world.constants import (
     BLUE,
     DOOR_CLOSED,

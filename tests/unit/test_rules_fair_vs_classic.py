@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from games import (
     BLUE_DOOR,
     BLUE_FRONT,
@@ -30,7 +31,6 @@ from games import (
     where,
     world,
 )
-
 from multigrid_rl.types import RewardWeights, Rules
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.constants import BLUE, DOOR_CLOSED, DOOR_OPEN, DROP, EMPTY, FORWARD, PICKUP, RED, RIGHT, TOGGLE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from games import (
     BLUE_FRONT,
     BLUE_KEY,
@@ -22,7 +23,6 @@ from games import (
     spec,
     world,
 )
-
 from multigrid_rl.world.constants import BLUE, DROP, PICKUP, RED
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.units import UnitFold

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from games import (
     BLUE_DOOR,
     BLUE_FRONT,
@@ -25,7 +26,6 @@ from games import (
     where,
     world,
 )
-
 from multigrid_rl.world.constants import BLUE, DOOR_LOCKED, DOOR_OPEN, EMPTY, FORWARD, PICKUP, RED, RIGHT, TOGGLE
 
 both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])

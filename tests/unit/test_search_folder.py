@@ -76,17 +76,35 @@ def test_a_line_that_a_kill_tore_is_cut_off_and_another_damaged_one_is_told(fold
     whole = file.read_bytes()
     file.write_bytes(whole + whole.splitlines()[0][:40])
     assert folder.outcomes() == ROWS[:2]
-    folder.record(ROWS[2])
+    assert file.read_bytes() != whole  # who only reads leaves it as it is: somebody may be writing that line
+    with folder.held():
+        folder.record(ROWS[2])
     assert folder.outcomes() == ROWS[:3]
     file.write_bytes(b'{"spec": 3}\n' + whole)
     with pytest.raises(ConfigError, match=r"outcomes.jsonl: line 1: damaged"):
         folder.outcomes()
 
 
+def test_trials_are_known_from_their_beginning(folder):
+    assert folder.begun() == []
+    for row in ROWS[:2]:
+        folder.begin(row.spec)
+    assert folder.begun() == [row.spec for row in ROWS[:2]]
+
+
+def test_a_drive_without_locks_is_told_and_searched_on(folder, monkeypatch, caplog):
+    def no_locks(*args):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with folder.held():
+        assert "no locks on this drive" in caplog.text
+
+
 def test_a_folder_is_made_once_and_searched_in_once_at_a_time(folder, asked):
     with pytest.raises(ConfigError, match="exists already; allowed is a folder that does not exist, or --resume"):
         SearchFolder.create(folder.path, asked)
-    with folder.held(), pytest.raises(ConfigError, match="another search is running in it"), folder.held():
+    with folder.held(), pytest.raises(ConfigError, match="another process is writing to it"), folder.held():
         pass
     with folder.held():
         assert (folder.path / "lock").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,8 +105,9 @@ def test_a_search_whose_trials_all_fail_ends(space):
     assert [spec.stage for spec in specs] == ["broad"] * 6
 
 
-def search(plan, known):
-    return Search(plan, {o.spec.id: o for o in known}, lambda spec: spec, lambda outcome: None, lambda: False)
+def search(plan, known, begun=(), record=lambda outcome: None):
+    ended, started = {o.spec.id: o for o in known}, {spec.id: spec for spec in begun}
+    return Search(plan, ended, started, lambda spec: spec, record, lambda: False, Path("stop"))
 
 
 def test_what_has_ended_is_not_run_again(space):
@@ -126,6 +128,39 @@ def test_a_folder_of_another_version_is_refused(space):
     other = Outcome(replace(first, seed=77), "finished", score(first))
     with pytest.raises(ConfigError, match="trial s1-000: recorded with other values than this version draws"):
         search(InRounds(three_stage(space, three(), seed=4)), [other]).next_spec()
+
+
+def test_a_trial_that_was_begun_with_other_values_is_refused(space):
+    first = InRounds(three_stage(space, three(), seed=4)).propose()
+    assert search(InRounds(three_stage(space, three(), seed=4)), [], [first]).next_spec() == first
+    with pytest.raises(ConfigError, match="trial s1-000: recorded with other values than this version draws"):
+        search(InRounds(three_stage(space, three(), seed=4)), [], [replace(first, until=5)]).next_spec()
+
+
+def test_an_outcome_that_cannot_be_written_down_ends_the_search_and_is_not_lost_in_it(space):
+    def refused(outcome):
+        raise OSError(28, "No space left on device")
+
+    run = search(InRounds(three_stage(space, three(), seed=4)), [], record=refused)
+    assert not run.ending
+    spec = run.next_spec()
+    run.running[spec.id] = (spec, 0.0)
+    run.complete(spec.id, lambda spec, seconds: Outcome(spec, "finished", score(spec)))
+    assert run.ending
+    assert run.broken.errno == 28
+
+
+def test_a_search_that_ends_tells_its_trials_and_waits_for_them(space, tmp_path):
+    asked = []
+    plan = InRounds(three_stage(space, three(), seed=4))
+    run = Search(plan, {}, {}, None, None, lambda: bool(asked), tmp_path / "stop")
+    spec = run.next_spec()
+    run.running[spec.id] = (spec, 0.0)
+    assert (run.over(), run.stop_file.exists()) == (False, False)
+    asked.append(True)
+    assert (run.over(), run.stop_file.exists()) == (False, True)
+    run.running.clear()
+    assert run.over()
 
 
 def confirming(origin: str, number: int, got: Score | None) -> Outcome:
@@ -179,6 +214,15 @@ def test_optuna_goes_on_after_an_interruption(space):
     rest = carried_out(OptunaPlan(space, asha(), 2, [*known[:3], failed, *known[4:]]))
     assert [spec.id for spec in rest] == [f"a{k:03d}" for k in range(9, 14)]
     assert not {tuple(s.point.values()) for s in rest} & {tuple(o.spec.point.values()) for o in known}
+
+
+def test_what_optuna_had_begun_goes_on_with_its_own_values_before_anything_new(space):
+    whole = carried_out(OptunaPlan(space, asha(), seed=2))
+    known = [Outcome(spec, "finished", score(spec)) for spec in (whole[0], whole[2])]
+    begun = [whole[1], whole[3]]
+    rest = carried_out(OptunaPlan(space, asha(), 2, known, begun), at_once=2)
+    assert rest[:2] == begun
+    assert [spec.id for spec in rest[2:]] == [f"a{k:03d}" for k in range(4, 14)]
 
 
 def test_points_go_to_optuna_and_back(space):

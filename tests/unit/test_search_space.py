@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from composing import CONFIGS, read
 from scipy import stats
 
+from composing import CONFIGS, read
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.search.pbt import check_space
 from multigrid_rl.search.settings import load_settings, search_names

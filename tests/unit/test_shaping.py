@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from games import (
     BLUE_BALL,
     EAST,
@@ -21,7 +22,6 @@ from games import (
     put,
     world,
 )
-
 from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.factory import MatchFactory
 from multigrid_rl.players.match import Match

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from games import spec
 
+from games import spec
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.streams import Streams, below, seeded
 

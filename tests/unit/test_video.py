@@ -10,9 +10,8 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from multigrid_rl.cli.main import app
+from commands import call, complaint
 from multigrid_rl.config import load_scenario
 from multigrid_rl.judge.pictures import fitted, font, shortened
 from multigrid_rl.judge.replays import GameRecord, record
@@ -39,16 +38,6 @@ def file(games, tmp_path) -> Path:
     path = tmp_path / "games.json"
     path.write_text(json.dumps([game.model_dump() for game in games]))
     return path
-
-
-def call(*args: object):
-    return CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1"})
-
-
-def complaint(result) -> str:
-    assert result.exit_code == 2, (result.exit_code, result.output, result.exception)
-    assert len(result.stderr.splitlines()) == 1, result.stderr
-    return result.stderr
 
 
 def gif_frames(path: Path) -> tuple[list[np.ndarray], list[int]]:

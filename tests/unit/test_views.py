@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from games import BLUE_BALL, EAST, NORTH, SOUTH, WEST, clear, image, place, play, put, spec, world
 
+from games import BLUE_BALL, EAST, NORTH, SOUTH, WEST, clear, image, place, play, put, spec, world
 from multigrid_rl.types import Rules
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from games import spec
 
+from games import spec
 from multigrid_rl.world.engine import World
 
 GAME = spec("fair", blue=1, red=2)

@@ -1,0 +1,79 @@
+"""Pages of a run and of a cup, and a browser to visit them with."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from multigrid_rl.judge.report.cup_page import cup_page
+from multigrid_rl.judge.report.run_data import OwnGames, read_report
+from multigrid_rl.judge.report.run_page import run_page
+from report_runs import EVILS, TEAMS, games_of, small_cup, write_run
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory):
+    """A run's page as if its policy had played three games of two against two."""
+    folder = write_run(tmp_path_factory.mktemp("run") / "run", command=EVILS[0])
+    interval = {f"{name}_interval": [0.1, 0.9] for name in ("win", "draw", "loss", "return", "length")}
+    means = {"win": 0.5, "draw": 0.25, "loss": 0.25, "return_mean": 1.0, "length_mean": 20.0}
+    row = {"mode": "stochastic", "episodes": 3, "seats": {"red_0": 1.0, "red_1": 0.5}, **means, **interval}
+    own = OwnGames(11, [row], ("red_0", "red_1"), games_of(TEAMS, 3))
+    path = folder / "report.html"
+    path.write_text(run_page(dataclasses.replace(read_report(folder, games=0), own=own)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def cup_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cup")
+    path = folder / "report.html"
+    path.write_text(cup_page(small_cup(folder, broken=EVILS)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def long_cup_file(tmp_path_factory):
+    """So many games that whose they are can be chosen, too."""
+    folder = tmp_path_factory.mktemp("long-cup")
+    found = small_cup(folder)
+    path = folder / "report.html"
+    path.write_text(cup_page(found.model_copy(update={"games": found.games * 2})), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if BROWSER is None:
+        pytest.skip("no Chromium on this machine")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens a file; afterwards nothing must have been said on the console or asked of the network."""
+    contexts, told = [], []
+
+    def opened(path, **options):
+        contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: told.append(message.text))
+        page.on("pageerror", lambda error: told.append(str(error)))
+        page.on("dialog", lambda dialog: told.append(dialog.message))
+        page.on("request", lambda asked: told.append(asked.url) if not asked.url.startswith("file:") else None)
+        page.goto(path.as_uri())
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert told == []

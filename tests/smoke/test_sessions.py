@@ -1,0 +1,38 @@
+"""A verb ends the Ray session that it started, and leaves one alone that was there."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import ray
+
+from commands import call
+from multigrid_rl.rllib.train import ray_session
+from tiny_runs import TINY, rows_of
+
+pytestmark = [
+    pytest.mark.usefixtures("no_session"),
+    pytest.mark.filterwarnings("ignore"),  # ray and tensorboard warn about their own future at every start
+]
+
+
+def test_a_session_that_is_there_is_used_and_left_alone():
+    with ray_session():
+        assert ray.is_initialized()
+        with ray_session():
+            pass
+        assert ray.is_initialized()
+    assert not ray.is_initialized()
+
+
+def test_the_command_trains_writes_its_folder_and_leaves_no_ray_behind(tmp_path):
+    assert not ray.is_initialized()
+    path = tmp_path / "run"
+    result = call("train", *TINY, "train.runner=stock", "seed=5", f"run_dir={path}", "--until", "100")
+    assert result.exit_code == 0, result.output
+    assert "NOT HELD" in result.output
+    assert not ray.is_initialized()
+    verdict = json.loads((path / "verdict.json").read_text())
+    assert verdict["env_steps"] == rows_of(path)[-1]["env_steps"]
+    assert (path / verdict["checkpoint"] / "players" / "red_0").is_dir()
