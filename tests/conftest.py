@@ -11,13 +11,15 @@ os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 
 #: More at a time would wait for one another's Ray sessions, however many cores there are.
 MOST_WORKERS = 4
+#: More than cores: half of the time a test waits for a process that starts or ends.
+MORE_THAN_CORES = 1
 #: What one worker may take with its Ray session: the driver, two env runners and Ray's own processes.
 WORKER_BYTES = 3 * 2**30
 
 
 def workers(cpus: int, memory: int) -> int:
     """Test processes for a machine; 0: no process but this one."""
-    fitting = min(cpus, MOST_WORKERS, memory // WORKER_BYTES)
+    fitting = min(cpus + MORE_THAN_CORES, MOST_WORKERS, memory // WORKER_BYTES)
     return fitting if fitting > 1 else 0
 
 

@@ -51,7 +51,6 @@ def test_a_driver_killed_while_it_writes_goes_on_without_gap_or_duplicate(start,
     wanted = rng.randint(3, 12)
     first.until(lambda: len(rows_of(run)) > wanted and (run / "checkpoints" / "unfinished").exists(), "a checkpoint")
     first.kill()
-    assert first.gone()
     reported = rows_of(run)
     kept = newest_good(run)
     assert kept.env_steps >= reported[-1]["env_steps"] - 2 * 512
@@ -64,6 +63,7 @@ def test_a_driver_killed_while_it_writes_goes_on_without_gap_or_duplicate(start,
     assert all(told[row["env_steps"]] == row["episodes"] for row in reported)  # nothing reported was lost or changed
     assert not (run / "checkpoints" / "unfinished").exists()
     assert len(list((run / "checkpoints").glob("step_*"))) <= 3
+    assert first.gone()  # Ray takes its time to notice that its driver is dead
 
 
 def test_a_killed_env_runner_is_replaced_and_the_run_goes_on(start, tmp_path):
@@ -104,8 +104,8 @@ def test_a_runner_that_is_lost_again_and_again_ends_the_run_with_one_line(start,
     finally:
         sys.path.remove(str(tmp_path))
     assert training.process.returncode == 3
-    assert "env runner 1 was lost 2 times in a row" in lines[-2]
-    assert "--resume" in lines[-1]
+    assert "env runner 1 was lost 2 times in a row" in lines[-1]
+    assert "--resume" not in lines[-1]  # there is nothing to go on from
     assert training.gone()
 
 
@@ -156,7 +156,7 @@ def test_a_full_disk_stops_the_run_with_one_line_and_keeps_the_last_checkpoint(s
     assert "no checkpoint at step" in lines[0]
     assert "those before it are whole" in lines[0]
     assert "File too large" in lines[0]
-    assert "--resume" in lines[-1]
+    assert lines[-1].endswith(f"a checkpoint at step {newest_good(run).env_steps:,}; go on: train --resume {run}")
     good, reported = newest_good(run).env_steps, rows_of(run)
     assert good == reported[-1]["env_steps"] - 512
     again = start("--resume", str(run), "--until", str(good + 2048))

@@ -7,7 +7,6 @@ import json
 
 import numpy as np
 import pytest
-from tests.smoke.runs import tiny_run
 
 from commands import call
 from multigrid_rl.config import compose
@@ -15,6 +14,7 @@ from multigrid_rl.judge.evaluation import evaluate
 from multigrid_rl.judge.lineups import judged_player
 from multigrid_rl.judge.replays import GameRecord, replay
 from multigrid_rl.metrics import wilson_interval
+from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

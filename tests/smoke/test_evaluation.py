@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.smoke.runs import tiny_run
 
 from benchmarks.report import held_sentence, page, summary
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.judge.evaluation import MODES, replay_policy, run_config
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
+from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
