@@ -55,8 +55,8 @@ players: $(READY)  ## who can sit at the table, and how strong they are
 test: $(READY)  ## all tests that belong to every change (under 10 minutes on 2 cores), one process more than cores, at most 4
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-faults: $(READY)  ## every fault test, the long ones too: lost nodes, clusters by hand, kills at many moments
-	$(BIN)/python -m pytest tests/faults -m "long or not long" $(ARGS)
+faults: $(READY)  ## every fault test and all others that take long: lost nodes, clusters by hand, kills at many moments
+	$(BIN)/python -m pytest -m "fault or long" $(ARGS)
 
 soak: $(READY)  ## half an hour with an env runner killed every 20 s; ARGS="--minutes 5"
 	$(BIN)/python -m benchmarks.soak $(ARGS)

@@ -23,6 +23,13 @@ def workers(cpus: int, memory: int) -> int:
     return fitting if fitting > 1 else 0
 
 
+def pytest_collection_modifyitems(items) -> None:
+    """``make faults`` asks for them by their mark."""
+    for item in items:
+        if item.path.parent.name == "faults":
+            item.add_marker("fault")
+
+
 def pytest_xdist_auto_num_workers(config) -> int:
     """What ``-n auto`` means here."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

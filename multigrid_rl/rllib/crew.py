@@ -127,9 +127,9 @@ class Crew:
         member.losses_in_a_row += 1
         ray.kill(member.actor)
         if member.losses_in_a_row >= self._losses_in_a_row:
-            raise RunnerError(
-                f"env runner {member.index} was lost {member.losses_in_a_row} times in a row (last: {reason})"
-            )
+            times = member.losses_in_a_row
+            said = f"{times} times in a row (last: {reason})" if times > 1 else f"({reason})"
+            raise RunnerError(f"env runner {member.index} was lost {said}")
         LOG.warning("env runner %d was lost (%s); a new one takes its place", member.index, reason)
         member.life += 1
         member.ours = True

@@ -157,8 +157,8 @@ class RunFolder:
 
     def last_row(self) -> dict[str, Any] | None:
         """The last row of ``metrics.jsonl``, as :meth:`record` took it; ``None``: there is none yet."""
-        lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        row: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
+        *whole, _ = (self.path / "metrics.jsonl").read_text(encoding="utf-8").split("\n")
+        row: dict[str, Any] | None = json.loads(whole[-1]) if whole else None
         return row
 
     def checkpoint_path(self, env_steps: int) -> Path:

@@ -22,7 +22,7 @@ def ray_processes(marker: str) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
-@pytest.mark.parametrize("runners", [0, 1])
+@pytest.mark.parametrize("runners", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_ctrl_c_leaves_a_checkpoint_a_closing_line_and_no_process(tmp_path, runners):
     run, marker = tmp_path / "run", f"INTERRUPT_TEST={tmp_path.name}-{runners}-{os.getpid()}"
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", f"run_dir={run}", "train.num_envs=64"]

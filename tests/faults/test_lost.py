@@ -144,6 +144,7 @@ def test_a_killed_learner_stops_the_run_with_one_line_and_it_can_go_on(start, tm
     assert [row["env_steps"] for row in rows_of(run)] == list(range(512, steps + 1024 + 1, 512))
 
 
+@pytest.mark.long
 def test_a_full_disk_stops_the_run_with_one_line_and_keeps_the_last_checkpoint(start, tmp_path):
     run = tmp_path / "run"
     big = ["train.checkpoint_every=512", "model.hidden=[256,256]", "train.until=1e9"]

@@ -23,7 +23,10 @@ def weights_of(run):
     return load_file(path / "model.safetensors")
 
 
-@pytest.mark.parametrize("kind", [["scenario=1v1"], ["scenario=single-obstacle", "model=gru", "model.hidden=[16]"]])
+MEMORY = ["scenario=single-obstacle", "model=gru", "model.hidden=[16]"]
+
+
+@pytest.mark.parametrize("kind", [["scenario=1v1"], pytest.param(MEMORY, marks=pytest.mark.long)])
 def test_two_learners_do_what_one_does_with_the_whole_batch(session, tmp_path, kind):
     # Each computes half of every minibatch: only the order of additions differs.
     _, alone = tiny_run(tmp_path / "one", *kind, "train.until=1024")
