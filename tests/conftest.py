@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+
+import pytest
 
 # Before anybody imports torch, for subprocesses and Ray's workers, too: threads of several at a time only fight.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,3 +37,53 @@ def pytest_xdist_auto_num_workers(config) -> int:
     """What ``-n auto`` means here."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return workers(cpus, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def _compile_the_game() -> None:
+    import numpy as np  # noqa: PLC0415
+
+    from multigrid_rl.players.basic import RandomPlayer  # noqa: PLC0415
+    from multigrid_rl.players.games import play_games  # noqa: PLC0415
+    from multigrid_rl.players.scripted import Hunter, KeyRunner  # noqa: PLC0415
+    from multigrid_rl.types import GameSpec  # noqa: PLC0415
+    from multigrid_rl.world.engine import World  # noqa: PLC0415
+
+    spec = GameSpec(max_steps=2)
+    World(spec, 2).step(np.zeros((2, 2), np.int8))
+    for player in (RandomPlayer(), Hunter(spec), KeyRunner(spec)):
+        play_games(spec, {"red_0": player, "blue_0": RandomPlayer()}, 2, seed=0)
+
+
+def _compile_networks() -> None:
+    from multigrid_rl.config import compose  # noqa: PLC0415
+    from multigrid_rl.rllib.train import warm_up_networks  # noqa: PLC0415
+
+    warm_up_networks(compose([]))
+
+
+def _compile_the_multigrid_package() -> None:
+    import numpy as np  # noqa: PLC0415
+
+    from multigrid_rl.config import compose  # noqa: PLC0415
+    from multigrid_rl.players.factories import env_factory  # noqa: PLC0415
+
+    env = env_factory(compose(["env_id=MultiGrid-Empty-5x5-v0"])).build(1, 0)
+    env.step({unit.name: np.zeros((1, len(unit.seats)), np.int64) for unit in env.cast.units})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled(request) -> None:
+    """Where several processes test, each kernel is compiled by one of them, and the others wait and load it.
+
+    Alone, all of them and their env runners would compile the same for minutes after a fresh clone.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
+        return
+    parts = [_compile_the_game, _compile_networks, _compile_the_multigrid_package]
+    first = int(worker.removeprefix("gw")) % len(parts)
+    folder = request.config.cache.mkdir("compiled")
+    for part in parts[first:] + parts[:first]:
+        with (folder / part.__name__).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            part()

@@ -129,11 +129,17 @@ def restore(algorithm: Trained, start: Path) -> None:
 def warm_up(config: RunConfig) -> None:
     """Compile or load every kernel before the clock runs and before env runners would all compile them at once."""
     env = env_factory(config).build(1, 0)
-    actions = {}
-    for unit in env.cast.units:
+    env.observations()
+    env.step({unit.name: np.zeros((1, len(unit.seats)), np.int64) for unit in env.cast.units})
+    warm_up_networks(config)
+
+
+def warm_up_networks(config: RunConfig) -> None:
+    """Compile or load every kernel of the networks and their loss."""
+    for unit in env_factory(config).cast.units:
         network: Any = network_of(unit, config.model.model_dump())
         # Two rows that are alike: there are kernels for repetitions.
-        tokens = torch.from_numpy(np.repeat(env.observations()[unit.name], 2, axis=0))
+        tokens = torch.zeros((2, unit.num_tokens), dtype=torch.uint8)
         memory = (torch.zeros(2, network.state_size),) if network.state_size else ()
         logits, values, *_ = network(tokens, *memory)
         seats = len(unit.seats)
@@ -141,9 +147,7 @@ def warm_up(config: RunConfig) -> None:
         rows = Rows(torch.zeros(2, seats, dtype=torch.int64), nothing, nothing, nothing, torch.ones(2, seats).bool())
         loss, _ = ppo_loss(logits.view(2, seats, -1), values, rows, Weighting(0.2, 0.5, 0.0))
         torch.autograd.backward(loss)
-        drawn = sample(logits.detach().numpy().reshape(2 * seats, -1), np.zeros((2 * seats, 1)))
-        actions[unit.name] = drawn.actions[None, :seats]
-    env.step(actions)
+        sample(logits.detach().numpy().reshape(2 * seats, -1), np.zeros((2 * seats, 1)))
 
 
 @contextmanager

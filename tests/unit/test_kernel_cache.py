@@ -49,6 +49,7 @@ def run(folder: Path) -> tuple[str, int]:
     return saw, int(hits)
 
 
+@pytest.mark.long
 def test_kernels_are_kept_between_processes_and_dropped_when_a_constant_they_import_changes(copy):
     saw, _ = run(copy)
     assert saw == "7 4 1"
