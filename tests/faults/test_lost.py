@@ -42,7 +42,8 @@ def start(tmp_path):
         one.clean()
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_driver_killed_while_it_writes_goes_on_without_gap_or_duplicate(start, tmp_path, seed):
     run, rng = tmp_path / "run", random.Random(seed)
     # A checkpoint after every iteration: most of the time it writes one.

@@ -67,6 +67,7 @@ def test_a_run_that_ended_with_its_stage_goes_on_in_the_next_one(session, tmp_pa
     assert again["weights"] == verdict["weights"]
 
 
+@pytest.mark.long
 def test_remote_runners_change_the_stage_together(session, tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
     _, remote = tiny_run(tmp_path / "remote", STAGES, "cluster.num_env_runners=2", "train.until=2560")

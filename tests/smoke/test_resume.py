@@ -189,6 +189,7 @@ def test_without_a_whole_checkpoint_nothing_is_touched(copy):
     assert (copy / "verdict.json").exists()
 
 
+@pytest.mark.long
 def test_other_env_runners_play_fresh_games_with_the_weights_of_before(copy, session, capfd):
     resume_training(copy, ["train.until=3072", "cluster.num_env_runners=2"])
     assert "games start afresh" in capfd.readouterr().err
@@ -202,6 +203,7 @@ def test_other_env_runners_play_fresh_games_with_the_weights_of_before(copy, ses
     assert [row["env_steps"] for row in rows_of(copy)] == list(range(512, 4097, 512))
 
 
+@pytest.mark.long
 def test_losses_of_env_runners_are_counted_over_resumptions(copy, session):
     state = copy / "checkpoints" / "step_000002048" / "run.pkl"
     told = pickle.loads(state.read_bytes())

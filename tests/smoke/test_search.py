@@ -116,6 +116,7 @@ def test_a_search_whose_trials_all_fail_ends_with_one_line_and_status_1(tmp_path
     assert not (tmp_path / "all" / "winner.yaml").exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("session")
 def test_asha_stops_what_lags_behind_and_leaves_whole_run_folders(tmp_path):
     folder = tmp_path / "search"

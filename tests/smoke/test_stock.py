@@ -94,6 +94,7 @@ def test_teams_train_with_eliminated_seats(session, tmp_path, overrides, network
     assert all(most - 0.2 < rows[0][f"entropy/{name}"] <= most for name in networks)
 
 
+@pytest.mark.long
 def test_remote_runners_share_the_games_out(session, tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
     verdict, rows = tiny_run(tmp_path / "run", *STOCK, "cluster.num_env_runners=2", "train.until=300")
@@ -118,6 +119,7 @@ def test_what_the_stock_path_cannot_do_is_refused_in_one_line(overrides, said):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_another_algorithm_trains_as_the_docs_say(session):
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
     (example,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "DQNConfig" in block]

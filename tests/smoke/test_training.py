@@ -264,6 +264,7 @@ def test_every_scheme_exports_players_that_decide_as_the_training_networks(kind)
         assert (wanted.std(dim=0) > 0).all()
 
 
+@pytest.mark.long
 def test_a_remote_runner_plays_the_same_run_as_the_driver_for_a_team_with_a_joint_action(
     session, tmp_path, monkeypatch
 ):
