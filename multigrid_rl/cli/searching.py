@@ -206,18 +206,14 @@ def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
     Raises:
         ConfigError: it does not answer, or a node cannot take part.
     """
-    from multigrid_rl.rllib.cluster import Writers  # noqa: PLC0415
-    from multigrid_rl.rllib.cluster import preflight as look  # noqa: PLC0415
-    from multigrid_rl.rllib.stages import Everybody, seated_in, stages_of  # noqa: PLC0415
+    from multigrid_rl.rllib.cluster import Writers, look_over  # noqa: PLC0415
+    from multigrid_rl.rllib.stages import stages_of  # noqa: PLC0415
     from multigrid_rl.rllib.train import ray_session  # noqa: PLC0415
 
     config = folder.asked.space.config
     cluster = config.cluster.model_copy(update={"address": address})
-    stages = stages_of(config)
-    hashes = {player.name: player.sha256 for row in seated_in(stages).values() for player in row if player.sha256}
     with ray_session(config.model_copy(update={"cluster": cluster})):
-        everybody = Everybody(tuple(stage.factory.packed() for stage in stages))
-        yield look(folder.path, hashes, factory=everybody, writers=Writers(trials=True))
+        yield look_over(folder.path, stages_of(config), Writers(trials=True))
 
 
 def preflight(folder: SearchFolder, address: str | None) -> list[str]:

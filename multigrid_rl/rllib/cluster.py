@@ -116,11 +116,15 @@ def fitted(config: RunConfig, path: Path, stages: Sequence[Stage]) -> tuple[RunC
         cluster = cluster.model_copy(update={"num_env_runners": runners_for(free, config.train.num_envs)})
     folder = path if path.exists() else path.parent
     folder.mkdir(parents=True, exist_ok=True)
-    hashes = {player.name: player.sha256 for row in seated_in(stages).values() for player in row if player.sha256}
-    writers = Writers(cluster.num_learners, cluster.gpus_per_learner)
-    everybody = Everybody(tuple(stage.factory.packed() for stage in stages))
-    lines = preflight(folder, hashes, factory=everybody, writers=writers)
+    lines = look_over(folder, stages, Writers(cluster.num_learners, cluster.gpus_per_learner))
     return config.model_copy(update={"cluster": cluster}), lines
+
+
+def look_over(folder: Path, stages: Sequence[Stage], writers: Writers) -> list[str]:
+    """:func:`preflight` with the background players of all games; returns and raises what it does."""
+    hashes = {player.name: player.sha256 for row in seated_in(stages).values() for player in row if player.sha256}
+    everybody = Everybody(tuple(stage.factory.packed() for stage in stages))
+    return preflight(folder, hashes, factory=everybody, writers=writers)
 
 
 def preflight(

@@ -154,23 +154,20 @@ def test_what_compose_starts_trains_on_all_three_nodes(scratch, environment, tmp
         for _ in range(containers.file["services"]["worker"]["scale"]):
             containers.up("worker")
         command = [*containers.file["x-train"], f"run_dir={run}", *SMALL, "train.until=2048"]
-        done = subprocess.run(
-            [*command, "cluster.num_env_runners=2"],
-            env=containers.inside("head"),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
-        searched = subprocess.run(
-            ["multigrid-rl", "search", "--address", "auto", *SEARCH, "--folder", str(tmp_path / "search")],
-            env=containers.inside("head"),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
+        done, searched = (
+            subprocess.run(
+                words,
+                env=containers.inside("head"),
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=240,
+                check=False,
+            )
+            for words in (
+                [*command, "cluster.num_env_runners=2"],
+                ["multigrid-rl", "search", "--address", "auto", *SEARCH, "--folder", str(tmp_path / "search")],
+            )
         )
     finally:
         containers.down()
