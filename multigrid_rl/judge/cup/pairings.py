@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from multigrid_rl.judge.cup.entries import Entry, Table
+from multigrid_rl.judge.cup.entries import UNREADABLE, Entry, Table, reason_of
 from multigrid_rl.judge.replays import GameRecord, record
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.games import Played, PlayerFaultError, play_games
@@ -56,7 +56,11 @@ class Pairing(BaseModel):
 
 
 def play_pairing(red: Entry, blue: Entry, table: Table) -> Pairing:
-    """Play all games of a pairing. Who is broken, or gives up, forfeits what is not finished; it never raises."""
+    """Play all games of a pairing. Who is broken, or gives up, forfeits what is not finished.
+
+    Raises:
+        ScratchError: this machine has no room for an agent's files, for which nobody shall forfeit.
+    """
     broken = {entry.name: str(entry.problem) for entry in (red, blue) if entry.kind == "broken"}
     if broken:
         return forfeited(red, blue, table, broken)
@@ -65,8 +69,10 @@ def play_pairing(red: Entry, blue: Entry, table: Table) -> Pairing:
         for entry, team in ((red, "red"), (blue, "blue")):
             try:
                 players |= stack.enter_context(entry.seated(table, team))
-            except (PlayerError, PlayerFaultError) as error:
+            except PlayerFaultError as error:
                 return forfeited(red, blue, table, {entry.name: str(error)})
+            except UNREADABLE as error:
+                return forfeited(red, blue, table, {entry.name: reason_of(error, entry.folder, entry.name)})
         played = play_games(table.spec, players, table.games, seed=table.seed)
     return _pairing(red, blue, table, played)
 
