@@ -60,9 +60,10 @@ class AgentProcess:
 
     def __init__(self, agent: AgentSpec, limits: Limits, seed: int) -> None:
         scratch = Scratch()
-        # A process that its referee lost, to kill -9 say, ends by itself at last: it cannot compute for ever.
+        # The agent ends with its referee, killed or not. Processes that it has put beside itself do not, but they end
+        # by themselves at last: they cannot compute for ever.
         seconds = 4 * int(limits.start_s + limits.total_s + 1)
-        bounds = [limits.memory_mb * 2**20, _FILE_BYTES, seconds]
+        bounds = [limits.memory_mb * 2**20, _FILE_BYTES, seconds, os.getpid()]
         launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, bounds)]
         with contextlib.ExitStack() as stack:
             stack.callback(scratch.close)

@@ -83,6 +83,9 @@ def remove_tree(folder: Path) -> None:
     """
     waiting = [folder]
     with suppress(OSError):
+        if folder.is_symlink():  # put in its place by somebody
+            folder.unlink()
+            return
         folder.chmod(0o700)
     while waiting:
         here = waiting.pop()
