@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from agents import agent_of
 from commands import call
+from multigrid_rl.cli.main import app
 from multigrid_rl.config import data_root, load_scenario
 from multigrid_rl.judge.cup import entries as handed_in
 from multigrid_rl.judge.cup.entries import Entry, Table, filed_name, find_entries
@@ -87,6 +89,14 @@ def test_a_cup_of_folders_with_such_names_is_played(tmp_path):
     for table in (tmp_path / "cup").glob("*.csv"):
         with table.open(newline="") as file:
             assert not [cell for row in csv.DictReader(file) for cell in row.values() if cell[:1] in ("=", "@", "+")]
+
+
+def test_letters_that_a_terminal_lacks_do_not_end_a_cup(tmp_path):
+    bundle(tmp_path / "in" / "日本")
+    command = ["cup", tmp_path / "in", "--with", "idle", "--games", "1", "-o", tmp_path / "cup"]
+    result = CliRunner(charset="ascii").invoke(app, list(map(str, command)))
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert r"(folder \u65e5\u672c)" in result.output
 
 
 # --- folders
