@@ -13,12 +13,13 @@ import pytest
 
 from agents import agent_of
 from commands import call, complaint
-from multigrid_rl.config import load_scenario
+from multigrid_rl.config import data_root, load_scenario
 from multigrid_rl.judge.cup import cup as cups
 from multigrid_rl.judge.cup import keeping, pairings
 from multigrid_rl.judge.cup.cup import play_cup
 from multigrid_rl.judge.cup.entries import Entry, Table, find_entries
 from multigrid_rl.judge.cup.manifest import alone_in
+from multigrid_rl.judge.cup.pairings import play_pairing
 from multigrid_rl.players import inspection
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
@@ -152,6 +153,15 @@ def test_a_copy_that_is_damaged_is_made_anew_and_one_that_changes_in_play_forfei
     outcomes = played(tmp_path / "in", tmp_path / "other", "random")
     assert outcomes == {("random", "victim"): "bb", ("victim", "random"): "rr"}
     assert "its files have changed since the cup began" in next((tmp_path / "other" / "pairings").iterdir()).read_text()
+
+
+def test_a_bundle_that_changes_in_play_forfeits(tmp_path):
+    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "mine")
+    mine = next(entry for entry in entries_in(tmp_path / "in", "random") if entry.name == "mine")
+    shutil.rmtree(mine.folder)
+    shutil.copytree(data_root() / "checkpoints" / "blue-master", mine.folder)
+    pairing = play_pairing(mine, Entry("random", "scripted", ""), TABLE)
+    assert (pairing.outcomes, pairing.reason) == ("rr", "mine: its files have changed since the cup began")
 
 
 def test_a_copy_keeps_programs_and_links_and_shares_nothing(tmp_path):

@@ -66,13 +66,17 @@ class Entry:
                 fresh_copy(self.folder, self.name) as agent,
                 ExternalPlayer(agent, game.spec, team, game.scenario, game.agents_seed(team), game.limits) as player,
             ):
-                if agent.sha256 != self.sha256:
-                    raise PlayerError(f"{self.name}: its files have changed since the cup began")
+                self._check(agent.sha256)
                 player.start(game.games)
                 seats = [seat for seat in game.spec.seats if game.spec.team_of(seat) == team]
                 yield {team if len(seats) > 1 else seats[0]: player}
         else:
+            self._check(bundle_sha256(self.folder))
             yield load_team(self.folder, game.spec, team)
+
+    def _check(self, sha256: str) -> None:
+        if sha256 != self.sha256:
+            raise PlayerError(f"{self.name}: its files have changed since the cup began")
 
 
 @dataclass(frozen=True)
