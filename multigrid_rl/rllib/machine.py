@@ -183,7 +183,7 @@ def home() -> Path:
 
 
 def check_home(folder: Path | None = None) -> Finding:
-    """Whether the user's folder can be written; in services and containers it often cannot. ``folder`` stands for it."""
+    """Whether the home can be written: in services and containers it often cannot. ``folder`` stands for it."""
     folder = folder or home()
     try:
         _write_into(folder)
