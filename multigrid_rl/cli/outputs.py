@@ -16,7 +16,7 @@ def written_beside(output: Path, what: str = "file") -> Iterator[Path]:
 
     Raises:
         ConfigError: at once, if it exists already or cannot be made there.
-        OSError: it cannot be renamed in the end.
+        OSError: it cannot be written or renamed in the end; names a file.
     """
     try:
         if output.exists():
@@ -27,5 +27,9 @@ def written_beside(output: Path, what: str = "file") -> Iterator[Path]:
         raise ConfigError(f"--output {output}: {error.strerror}; allowed is a {what} that can be made") from error
     with beside as folder:
         unfinished = Path(folder, output.name)
-        yield unfinished
-        unfinished.rename(output)
+        try:
+            yield unfinished
+            unfinished.rename(output)
+        except OSError as error:
+            error.filename = error.filename or str(output)  # of a full disk the system does not say which
+            raise

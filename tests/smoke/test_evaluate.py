@@ -183,6 +183,9 @@ def test_a_full_disk_after_the_games_is_one_line_and_leaves_no_folder(tmp_path, 
 
     monkeypatch.setattr("pyarrow.csv.write_csv", full)
     result = run("idle", "--opponent", "idle", "--episodes", 2, "--mode", "argmax", "-o", tmp_path / "evaluation")
-    assert (result.exit_code, result.stderr) == (3, "multigrid-rl: No space left on device\n")
+    assert (result.exit_code, result.stderr) == (
+        3,
+        f"multigrid-rl: {tmp_path / 'evaluation'}: No space left on device\n",
+    )
     assert "argmax" in result.stdout
     assert list(tmp_path.iterdir()) == []

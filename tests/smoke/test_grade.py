@@ -152,8 +152,9 @@ def test_a_full_disk_after_the_games_is_no_verdict_and_tells_the_grade(tmp_path,
     (tmp_path / "rubric.yaml").write_text(yaml.safe_dump(RUBRIC))
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(type(tmp_path), "write_text", full)
-        result = call("grade", BUNDLE, "--rubric", tmp_path / "rubric.yaml", "-o", tmp_path / "out" / "grade.json")
-    assert (result.exit_code, result.stderr) == (3, "multigrid-rl: No space left on device\n")
+        output = tmp_path / "out" / "grade.json"
+        result = call("grade", BUNDLE, "--rubric", tmp_path / "rubric.yaml", "-o", output)
+    assert (result.exit_code, result.stderr) == (3, f"multigrid-rl: {output}: No space left on device\n")
     assert json.loads(result.stdout.splitlines()[-1]) == graded
     assert list((tmp_path / "out").iterdir()) == []
 
