@@ -84,10 +84,12 @@ def cup(
 def grade(
     bundle: Annotated[Path, typer.Argument(help="Folder with a bundle (see `export`).")],
     rubric: Annotated[Path, typer.Option(help="What it is graded by, for example configs/grade/1v1.yaml.")],
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the games, instead of the rubric's own.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Of the games, instead of the rubric's own.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="JSON to write, too.")] = None,
 ) -> None:
-    """Grade a bundle by play: exit status 0 passed, 1 not passed, 2 a rubric that cannot be used. Ends with JSON."""
+    """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
     from multigrid_rl.cli.grading import run_grading  # noqa: PLC0415
 
     one_thread()
