@@ -83,7 +83,7 @@ def not_finite(weights: Mapping[str, Mapping[str, Any]]) -> str | None:
 
 
 def diverged(env_steps: int, what: str, run: Path) -> DivergedError:
-    """The error of a run that diverged; it names the last checkpoint: none is written of weights that are not finite."""
+    """The error of a run that diverged, with its last checkpoint: none is written of weights that are not finite."""
     try:
         left = f"the last checkpoint with finite weights is {newest_good(run, say=False).path.name}"
     except ConfigError:
