@@ -94,8 +94,8 @@ def _check_harmless(path: Path, overrides: list[str]) -> None:
         barred = key.startswith(tuple(f"{name}." for name in BARRED)) or key in BARRED
         if (barred and value != "null") or "${" in override:
             raise ConfigError(
-                f"experiment={path}: {override[:80]!r}: a recipe file must not interpolate, import code, or name folders and "
-                f"machines; allowed is a recipe without it, or {TRUST}=true if you have read it"
+                f"experiment={path}: {override[:80]!r}: a recipe file must not interpolate, import code, or name "
+                f"folders and machines; allowed is a recipe without it, or {TRUST}=true if you have read it"
             )
 
 
