@@ -50,9 +50,9 @@ class Divergence:
             self._told = True
             LOG.warning("step %s: %s is not finite", f"{steps:,}", weights or found)
         if weights is not None:
-            raise diverged(steps, weights, self._run)
+            raise diverged(steps, f"{weights} is not finite", self._run)
         if self._in_a_row >= PATIENCE:
-            raise diverged(steps, f"for {PATIENCE} iterations in a row {found}", self._run)
+            raise diverged(steps, f"{found} is not finite in {PATIENCE} iterations in a row", self._run)
 
 
 def _told(row: Mapping[str, Any], lost_returns: list[str]) -> Iterator[str]:
@@ -88,4 +88,4 @@ def diverged(env_steps: int, what: str, run: Path) -> DivergedError:
         left = f"the last checkpoint with finite weights is {newest_good(run, say=False).path.name}"
     except ConfigError:
         left = "no checkpoint was written before"
-    return DivergedError(f"step {env_steps:,}: {what} is not finite: the run diverged; {left}")
+    return DivergedError(f"step {env_steps:,}: {what}: the run diverged; {left}")

@@ -230,7 +230,7 @@ def checkpoint(algorithm: Trained, config: RunConfig, folder: RunFolder) -> None
     weights_of = algorithm.learner_weights()
     lost = not_finite(weights_of)
     if lost is not None:
-        raise diverged(algorithm.env_steps, lost, folder.path)
+        raise diverged(algorithm.env_steps, f"{lost} is not finite", folder.path)
     root = folder.path / "checkpoints"
     unfinished = root / UNFINISHED
     try:

@@ -70,7 +70,7 @@ def test_so_many_in_a_row_end_the_run_and_one_that_is_well_begins_the_count_agai
     with pytest.raises(DivergedError) as caught:
         watch.check(row(4096, grad_norm=None), algorithm())
     assert str(caught.value) == (
-        "step 4,096: for 10 iterations in a row learner/red_0/grad_norm is not finite: the run diverged; "
+        "step 4,096: learner/red_0/grad_norm is not finite in 10 iterations in a row: the run diverged; "
         "the last checkpoint with finite weights is step_000002048"
     )
 
