@@ -98,10 +98,13 @@ class BatchPPO(Trained):
         played = {part: sum(r.seconds[part] for r in rollouts) / len(rollouts) for part in rollouts[0].seconds}
         spent = {"sample": sample_s, "learn": learn_s, "sync": sync_s, **played}
         self.latest = {**{f"timing/{part}_s": seconds for part, seconds in spent.items()}, **learned}
+        self.lost_returns = []
         for module, batch in batches.items():
             acted = batch.alive.any(axis=-1)
             known = bool(acted.any())
             targets, values = batch.targets[acted], batch.values[acted]
+            if not np.isfinite(targets).all() and np.isfinite(values).all():
+                self.lost_returns.append(module)
             self.latest[f"explained_variance/{module}"] = explained_variance(targets, values) if known else float("nan")
             self.latest[f"entropy/{module}"] = float(batch.entropy[acted].mean()) if known else float("nan")
 

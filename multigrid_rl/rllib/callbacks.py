@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from multigrid_rl.clock import Clock
@@ -103,7 +103,7 @@ class Watch:
         row |= _gate_columns(self.keeper)
         self.clock.lap("metrics")
         row |= self._timing(algorithm)
-        return {name: None if np.isnan(value) else value for name, value in row.items()}
+        return {name: value if math.isfinite(value) else None for name, value in row.items()}
 
     def _timing(self, algorithm: Trained) -> dict[str, float]:
         now, steps = time.perf_counter(), algorithm.env_steps

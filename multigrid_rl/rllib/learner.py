@@ -119,6 +119,8 @@ class CategoricalPPOLearner(PPOTorchLearner):
         rows = {module: len(part[Columns.OBS]) for module, part in columns.items()}
         size = minibatch_size or max(rows.values())
         chosen = minibatches(rows, num_epochs, size, self._rng)
+        for flat in self._flat.values():
+            flat.dropped = 0
         self.clock.begin()
         while some := list(islice(chosen, _TOGETHER)):
             order = {module: np.concatenate([numbers[module] for numbers in some]) for module in columns}
@@ -132,6 +134,8 @@ class CategoricalPPOLearner(PPOTorchLearner):
                     self._step(module, {name: column[mine] for name, column in part.items()})
         self.after_gradient_based_update(timesteps=timesteps or {})
         told = {module: {name: float(value) for name, value in self._newest[module].items()} for module in columns}
+        for module, statistics in told.items():
+            statistics["dropped_updates"] = float(self._flat[module].dropped)
         return {**told, SECONDS: {"loss": 0.0, **self.clock.drain()}}
 
     def _part_of(self, first: int, size: int) -> slice:
