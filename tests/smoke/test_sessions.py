@@ -8,7 +8,7 @@ import pytest
 import ray
 
 from commands import call
-from multigrid_rl.rllib.train import ray_session
+from multigrid_rl.rllib.session import ray_session
 from tiny_runs import TINY, rows_of
 
 pytestmark = [
