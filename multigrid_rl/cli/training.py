@@ -48,8 +48,11 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
     config = compose(overrides)
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
     try:
+        str(path).encode()
         there = path.exists()
-    except OSError as error:
+    except UnicodeEncodeError as error:  # Ray takes no such letters
+        raise ConfigError(f"run_dir={str(path)!r}: not UTF-8; allowed is a folder whose name is") from error
+    except OSError as error:  # too long
         raise ConfigError(f"run_dir={path}: {error.strerror}; allowed is a folder that can be made") from error
     if there:
         raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet")

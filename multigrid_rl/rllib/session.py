@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
+import select
 import shutil
 import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import services
+from ray._private import services, worker
+from ray._private.ray_constants import PROCESS_TYPE_RAYLET
 
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus
 from multigrid_rl.rllib.errors import RunError, reason_of
+
+LOG = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -46,7 +51,8 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
         settings |= {"address": address}
     scratch = _start(settings, address)
     try:
-        yield
+        with _raylet_watched() if address is None else nullcontext():
+            yield
     finally:
         ray.shutdown()
     if address is None:
@@ -112,6 +118,39 @@ def _processes_apart() -> Iterator[None]:
         yield
     finally:
         services.ConsolePopen = popen
+
+
+@contextmanager
+def _raylet_watched() -> Iterator[None]:
+    """End this process with one line and status 3 when its raylet is lost.
+
+    Ray would end it with status 1 and its own log as soon as it notices, which nothing here can catch.
+    """
+    raylet = worker._global_node.all_processes[PROCESS_TYPE_RAYLET][0].process
+    try:
+        ended = os.pidfd_open(raylet.pid)
+    except (AttributeError, OSError):  # no Linux, or a container that forbids it: as Ray does it, then
+        yield
+        return
+    over, stop = os.pipe()
+    watcher = threading.Thread(target=_watch, args=(ended, over), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        os.write(stop, b".")
+        watcher.join()
+        for handle in (over, stop, ended):
+            os.close(handle)
+
+
+def _watch(raylet: int, over: int) -> None:
+    poll = select.poll()  # takes handles of any number, as select does not
+    for handle in (raylet, over):
+        poll.register(handle, select.POLLIN)
+    if over not in dict(poll.poll()):
+        LOG.error("Ray: its raylet on this machine was lost; reports and whole checkpoints stay; go on with --resume")
+        os._exit(3)
 
 
 def _see_to_a_token() -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+from pathlib import Path
 
 import pytest
 import ray
+from ray._private import worker
 
 from commands import call
 from multigrid_rl.rllib.session import ray_session
@@ -24,6 +29,23 @@ def test_a_session_that_is_there_is_used_and_left_alone():
             pass
         assert ray.is_initialized()
     assert not ray.is_initialized()
+
+
+def test_a_session_is_out_of_the_way_of_signals_and_leaves_no_files():
+    before = signal.signal(signal.SIGTERM, ours := lambda number, frame: None)
+    try:
+        with ray_session():
+            assert signal.getsignal(signal.SIGTERM) is ours
+            os.kill(os.getpid(), signal.SIGTERM)  # the handler that the kernel knows, too
+            node = worker._global_node
+            scratch = Path(node.get_session_dir_path())
+            assert scratch.is_dir()
+            if sys.platform == "linux":
+                pids = [row.process.pid for rows in node.all_processes.values() for row in rows]
+                assert os.getpgid(0) not in [os.getpgid(pid) for pid in pids]
+        assert not scratch.exists()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_the_command_trains_writes_its_folder_and_leaves_no_ray_behind(tmp_path):
