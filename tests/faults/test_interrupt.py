@@ -25,8 +25,10 @@ def ray_processes(marker: str) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
-@pytest.mark.parametrize("runners", [pytest.param(0, marks=pytest.mark.long), 1])
-def test_ctrl_c_leaves_a_checkpoint_a_closing_line_and_no_process(tmp_path, runners):
+@pytest.mark.parametrize(
+    ("runners", "number"), [pytest.param(0, signal.SIGINT, marks=pytest.mark.long), (1, signal.SIGTERM)]
+)
+def test_ctrl_c_and_timeout_leave_a_checkpoint_a_closing_line_and_no_process(tmp_path, runners, number):
     run, marker = tmp_path / "run", f"INTERRUPT_TEST={tmp_path.name}-{runners}-{os.getpid()}"
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", f"run_dir={run}", "train.num_envs=64"]
     command += ["train.num_steps=16", "train.minibatch_size=512", f"cluster.num_env_runners={runners}"]
@@ -44,7 +46,7 @@ def test_ctrl_c_leaves_a_checkpoint_a_closing_line_and_no_process(tmp_path, runn
         assert time.monotonic() < deadline, "no iteration finished in time"
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    os.killpg(process.pid, number)  # as a terminal does, and timeout: to the whole group
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130, output
     assert "interrupted: writing a checkpoint" in output
@@ -74,8 +76,9 @@ def start(tmp_path):
         one.clean()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_all_of_a_group_ends_a_run_that_goes_on_number_for_number(start, tmp_path, number):
     run, whole = tmp_path / "run", tmp_path / "whole"
     training = start(*SMALL, f"run_dir={run}", "--until", "1e9")
@@ -121,9 +124,9 @@ def test_a_terminal_that_closes_leaves_a_checkpoint(tmp_path):
 def test_a_pipe_without_a_reader_leaves_a_checkpoint_and_nothing_on_stderr(tmp_path):
     run = tmp_path / "run"
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", *SMALL, f"run_dir={run}", "--until", "1e9"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.readline()  # train ... | head -1
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait(timeout=240) == 130
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()  # train ... | head -1
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 130
     assert json.loads((run / "verdict.json").read_text())["ended"] == "interrupted"

@@ -22,19 +22,13 @@ pytestmark = [
 ]
 
 
-def test_a_session_that_is_there_is_used_and_left_alone():
-    with ray_session():
-        assert ray.is_initialized()
-        with ray_session():
-            pass
-        assert ray.is_initialized()
-    assert not ray.is_initialized()
-
-
-def test_a_session_is_out_of_the_way_of_signals_and_leaves_no_files():
+def test_a_session_is_used_and_left_alone_and_out_of_the_way_of_signals_and_leaves_no_files():
     before = signal.signal(signal.SIGTERM, ours := lambda number, frame: None)
     try:
         with ray_session():
+            with ray_session():
+                pass
+            assert ray.is_initialized()
             assert signal.getsignal(signal.SIGTERM) is ours
             os.kill(os.getpid(), signal.SIGTERM)  # the handler that the kernel knows, too
             node = worker._global_node
@@ -43,6 +37,7 @@ def test_a_session_is_out_of_the_way_of_signals_and_leaves_no_files():
             if sys.platform == "linux":
                 pids = [row.process.pid for rows in node.all_processes.values() for row in rows]
                 assert os.getpgid(0) not in [os.getpgid(pid) for pid in pids]
+        assert not ray.is_initialized()
         assert not scratch.exists()
     finally:
         signal.signal(signal.SIGTERM, before)
