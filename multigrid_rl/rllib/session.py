@@ -12,8 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +49,15 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
     else:
         settings |= {"address": address}
     scratch = _start(settings, address)
-    try:
-        with _raylet_watched() if address is None else nullcontext():
-            yield
-    finally:
-        ray.shutdown()
+    with ExitStack() as stack:
+        if address is None:
+            raylet = worker._global_node.all_processes[PROCESS_TYPE_RAYLET][0].process.pid
+            stack.callback(_end_children, raylet)
+            stack.callback(ray.shutdown)
+            stack.enter_context(_watched(raylet))
+        else:
+            stack.callback(ray.shutdown)
+        yield
     if address is None:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -106,29 +109,49 @@ def _handler_kept() -> Iterator[None]:
 
 @contextmanager
 def _processes_apart() -> Iterator[None]:
-    """Let Ray's processes start in sessions of their own.
+    """Let Ray's processes start in sessions of their own, and its raylet be deaf to SIGTERM.
 
-    A terminal that closes and ``timeout`` signal a whole group of processes. The driver is to end its run first, and
-    needs Ray for it. Where the kernel does not end children with their parent, Ray ends its own by their group.
+    A terminal that closes and ``timeout`` signal a whole group of processes, and a service manager all of a service's.
+    The driver is to end its run first, and needs the raylet and its env runners for it. Where the kernel does not end
+    children with their parent, Ray ends its own by their group.
     """
     popen = services.ConsolePopen
+
+    def start(command: list[str], **settings: Any) -> Any:
+        prepare = settings.pop("preexec_fn")
+
+        def prepared() -> None:
+            prepare()
+            if Path(command[0]).name == PROCESS_TYPE_RAYLET:
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+        return popen(command, preexec_fn=prepared, start_new_session=True, **settings)
+
     if sys.platform == "linux":
-        services.ConsolePopen = partial(popen, start_new_session=True)
+        services.ConsolePopen = start
     try:
         yield
     finally:
         services.ConsolePopen = popen
 
 
+def _end_children(raylet: int) -> None:
+    """End what a raylet that was killed has left: its agents take a minute and more to see it."""
+    for process in Path("/proc").glob("[0-9]*") if sys.platform == "linux" else ():
+        pid = int(process.name)
+        with suppress(OSError):  # gone, or somebody else's
+            if os.getsid(pid) == raylet:  # the session that it was started in
+                os.kill(pid, signal.SIGKILL)
+
+
 @contextmanager
-def _raylet_watched() -> Iterator[None]:
+def _watched(raylet: int) -> Iterator[None]:
     """End this process with one line and status 3 when its raylet is lost.
 
     Ray would end it with status 1 and its own log as soon as it notices, which nothing here can catch.
     """
-    raylet = worker._global_node.all_processes[PROCESS_TYPE_RAYLET][0].process
     try:
-        ended = os.pidfd_open(raylet.pid)
+        ended = os.pidfd_open(raylet)
     except (AttributeError, OSError):  # no Linux, or a container that forbids it: as Ray does it, then
         yield
         return

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,17 @@ pytestmark = [
 ]
 
 
+def living(session):
+    """Processes of a session that are not dead yet."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            _, _, rest = (process / "stat").read_text().rpartition(") ")
+            if rest.split()[3] == str(session) and rest[0] != "Z":
+                found.append((process / "cmdline").read_bytes())
+    return found
+
+
 def test_a_session_is_used_and_left_alone_and_out_of_the_way_of_signals_and_leaves_no_files():
     before = signal.signal(signal.SIGTERM, ours := lambda number, frame: None)
     try:
@@ -36,7 +49,13 @@ def test_a_session_is_used_and_left_alone_and_out_of_the_way_of_signals_and_leav
             assert scratch.is_dir()
             if sys.platform == "linux":
                 pids = [row.process.pid for rows in node.all_processes.values() for row in rows]
-                assert os.getpgid(0) not in [os.getpgid(pid) for pid in pids]
+                assert os.getsid(0) not in [os.getsid(pid) for pid in pids]
+                raylet = node.all_processes["raylet"][0].process.pid
+                os.kill(raylet, signal.SIGTERM)  # as a service manager does that ends all of a service
+        deadline = time.monotonic() + 15
+        while sys.platform == "linux" and living(raylet):
+            assert time.monotonic() < deadline, living(raylet)
+            time.sleep(0.05)
         assert not ray.is_initialized()
         assert not scratch.exists()
     finally:

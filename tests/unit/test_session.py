@@ -49,18 +49,33 @@ def test_a_start_that_ray_refuses_leaves_no_run_folder(monkeypatch, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.fixture
+def raylet():
+    """A process in a session of its own that does nothing."""
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def node_of(raylet):
+    return SimpleNamespace(all_processes={"raylet": [SimpleNamespace(process=raylet)]})
+
+
 @pytest.mark.parametrize("fails", [False, True])
-def test_scratch_files_go_with_their_session_and_logs_of_a_failed_one_stay(monkeypatch, tmp_path, fails):
+def test_scratch_files_go_with_their_session_and_logs_of_a_failed_one_stay(monkeypatch, tmp_path, raylet, fails):
     ours, another = tmp_path / "session_1", tmp_path / "session_2"
     for folder in (ours, another):
         (folder / "logs").mkdir(parents=True)
     monkeypatch.setattr(ray, "init", lambda **_: SimpleNamespace(address_info={"session_dir": str(ours)}))
-    monkeypatch.setattr(session, "_raylet_watched", nullcontext)
+    monkeypatch.setattr(session.worker, "_global_node", node_of(raylet))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
     with pytest.raises(RunError) if fails else nullcontext(), ray_session():
         if fails:
             raise RunError("lost")
     assert ours.exists() == fails
     assert another.exists()
+    assert raylet.wait(60) == -signal.SIGKILL  # and with it all that it has started
 
 
 def test_a_folder_of_a_cluster_is_not_ours(monkeypatch, tmp_path):
@@ -93,17 +108,12 @@ def test_a_home_that_cannot_be_written_is_no_hindrance(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the kernel tells of a lost raylet")
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_lost_raylet_ends_the_process_with_a_line_and_status_3(monkeypatch, caplog, lost):
-    raylet = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    node = SimpleNamespace(all_processes={"raylet": [SimpleNamespace(process=raylet)]})
+def test_a_lost_raylet_ends_the_process_with_a_line_and_status_3(monkeypatch, caplog, raylet, lost):
     statuses, told = [], threading.Event()
-    monkeypatch.setattr(session.worker, "_global_node", node)
     monkeypatch.setattr(os, "_exit", lambda status: (statuses.append(status), told.set()))
-    with session._raylet_watched():
+    with session._watched(raylet.pid):
         if lost:
             raylet.kill()
             assert told.wait(60)
-    raylet.kill()
-    raylet.wait()
     assert statuses == ([3] if lost else [])
     assert ("Ray: its raylet on this machine was lost" in caplog.text) == lost
