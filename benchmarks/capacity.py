@@ -37,7 +37,7 @@ def one_runner(seconds: float) -> dict[str, Any]:
     warm_up(config)
     runner = BatchedEnvRunner(config=algorithm_config(config), worker_index=0)
     rollout = runner.sample()
-    learned = sum(len(unit.obs) for unit in rollout.units.values())
+    learned = sum(len(batch.obs) for batch in rollout.batches.values())
     weights = pickle.dumps(runner.get_state(), protocol=5)
     steps, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:

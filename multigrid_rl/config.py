@@ -29,7 +29,7 @@ __all__ = [
     "LEARN",
     "MAX_LAYERS",
     "MAX_UNITS",
-    "MULTIGRID",
+    "PACKAGES",
     "ConfigError",
     "RunConfig",
     "ScenarioConfig",
@@ -46,8 +46,8 @@ __all__ = [
 ]
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
-#: The scenario that stands for every environment of the multigrid package.
-MULTIGRID = "multigrid"
+#: Scenarios that stand for every environment of a package.
+PACKAGES = ("multigrid", "gymnasium")
 _TEXT_KEYS = ("run_dir", "checkpoints", "cluster.address")
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (
@@ -55,6 +55,8 @@ RESUMABLE = (
 )  # fmt: skip
 _SEATS = "scenario.seats."
 _BONUS = "train.bonus"
+#: Arguments of an environment are its own: any key may be one.
+_ENV_ARGS = "scenario.env_args"
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -65,7 +67,7 @@ def _choices(group: str) -> list[str]:
 
 def scenario_names() -> list[str]:
     """Ids of all scenarios of the red/blue-door game, sorted."""
-    return [name for name in _choices("scenario") if name != MULTIGRID]
+    return [name for name in _choices("scenario") if name not in PACKAGES]
 
 
 def experiment_names() -> list[str]:
@@ -79,7 +81,7 @@ def scenario_id(name: str) -> str:
     Raises:
         ConfigError: unknown scenario.
     """
-    names = [*scenario_names(), MULTIGRID]
+    names = [*scenario_names(), *PACKAGES]
     if name in names:
         return name
     aliases = {alias: stem for stem in names for alias in _read_yaml("scenario", stem).get("aliases", [])}
@@ -132,7 +134,10 @@ def _spelt_out(key: str, value: str, given: dict[str, str]) -> list[str]:
     if key == "address":
         return [f"cluster.address={value}"]
     if key == "env_id":
-        return [f"scenario.env_id={value}", *([] if "scenario" in given else [f"scenario={MULTIGRID}"])]
+        package = "multigrid" if value.startswith("MultiGrid-") else "gymnasium"
+        return [f"scenario.env_id={value}", *([] if "scenario" in given else [f"scenario={package}"])]
+    if key == "env_args":
+        return [f"scenario.env_args={value}"]
     if key == "experiment" and value in ("none", "null"):
         return []
     _check_choice(key, value)
@@ -163,11 +168,12 @@ def _check_recipe_fits(given: dict[str, str], overrides: list[str]) -> None:
 
 
 def _own_recipe(overrides: list[str]) -> list[str]:
-    # A scenario's own recipe is the file of its name; a scheme may have one of its own.
+    # A scenario's own recipe is the file of its name; a scheme, or another objective, may have one of its own.
     given = dict(override.split("=", 1) for override in overrides)
-    scenario = given.get("scenario", "1v1")
+    scenario, train = given.get("scenario", "1v1"), given.get("train", "ppo")
     known = experiment_names()
-    names = [name for name in (f"{scenario}-{given.get('scheme', '')}", scenario) if name in known]
+    wanted = (f"{scenario}-{given.get('scheme', '')}", scenario) if train == "ppo" else (f"{scenario}-{train}",)
+    names = [name for name in wanted if name in known]
     return [f"experiment={names[0]}"] if names else []
 
 
@@ -192,7 +198,7 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
         try:
             chosen, known = _files_say(tuple(groups), _written(folder))
             for override in overrides:
-                if override not in groups and not override.startswith(_BONUS):
+                if override not in groups and not override.startswith((_BONUS, _ENV_ARGS)):
                     _check_key(override, known)
             grammar = [part for override in overrides if not _is_text(override) for part in _grammar(override)]
             composed = OmegaConf.to_container(hydra_compose("config", grammar), resolve=True)
@@ -302,6 +308,8 @@ def _players(key: str, value: str) -> str | dict[str, float]:
 def _grammar(override: str) -> list[str]:
     # Bonuses are a mapping that may be empty: one weight of it is always set, whether or not it was there, and a whole
     # mapping takes the place of the recipe's instead of being merged into it.
+    if override.startswith(_ENV_ARGS):
+        return [f"++{override}"]
     if not override.startswith(_BONUS):
         return [override]
     key, _, value = override.partition("=")

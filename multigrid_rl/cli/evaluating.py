@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from multigrid_rl.config import ConfigError, compose, data_root
+from multigrid_rl.judge import environments
+from multigrid_rl.judge.environments import EnvTarget, player_target, run_target
 from multigrid_rl.judge.evaluation import MODES, Evaluation, Mode, Part, evaluate, kept_games, seat_returns, summary
-from multigrid_rl.judge.lineups import Judged, Sides, against, judged_player, judged_run
+from multigrid_rl.judge.lineups import Judged, Sides, against, judged_player, judged_run, run_config
 from multigrid_rl.judge.tables import episode_columns, write_episodes
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
@@ -41,11 +43,13 @@ def run_evaluation(request: Request) -> None:
     Raises:
         ConfigError, PlayerError: something that cannot be played; nothing is written then.
     """
-    judged, sides = find_judged(request)
     modes: tuple[Mode, ...] = MODES if request.mode == "both" else (request.mode,)
-    folder = request.output or _default_folder(judged.name)
-    if folder.exists():
-        raise ConfigError(f"--output {folder}: exists already; allowed is a folder that does not exist yet")
+    target = find_env_target(request)
+    if target is not None:
+        _evaluate_environment(target, request, modes)
+        return
+    judged, sides = find_judged(request)
+    folder = _new_folder(request, judged.name)
     if request.episodes < len(judged.teams(sides)):
         raise ConfigError(f"--episodes {request.episodes}: allowed is at least one for each side that is played")
     evaluation = evaluate(judged, episodes=request.episodes, seed=request.seed, modes=modes, sides=sides)
@@ -58,6 +62,65 @@ def run_evaluation(request: Request) -> None:
     console.print(summary_table(report))
     console.print(f"wrote {', '.join(str(file) for file in files)}")
     typer.echo(json.dumps(last_line(report, modes)))  # whole, however narrow the terminal is
+
+
+def _new_folder(request: Request, name: str) -> Path:
+    folder = request.output or _default_folder(name)
+    if folder.exists():
+        raise ConfigError(f"--output {folder}: exists already; allowed is a folder that does not exist yet")
+    return folder
+
+
+def find_env_target(request: Request) -> EnvTarget | None:
+    """Return the player or run that is meant if it plays an environment of another package, else ``None``.
+
+    Raises:
+        ConfigError, PlayerError: a run that cannot be read, or options that say nothing here.
+    """
+    folder = Path(request.who)
+    if (folder / "config.yaml").is_file():
+        if run_config(folder).scenario.game is not None:
+            return None
+        _refuse_opponents(request, request.who)
+        config = compose(list(request.overrides)) if request.overrides else None
+        return run_target(folder, config, request.checkpoint)
+    catalogue = Catalogue(data_root() / "checkpoints")
+    if request.who in BUILT_IN or not (request.who in catalogue.entries or folder.is_dir()):
+        return None
+    home = catalogue.folder(request.who)
+    env = read_card(home).env
+    if env is None:
+        return None
+    _refuse_opponents(request, request.who)
+    own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}", f"scenario.agents={env.agents}"]
+    own += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
+    return player_target(home, compose(list(request.overrides) or own))
+
+
+def _refuse_opponents(request: Request, who: str) -> None:
+    for option, value in (("--opponent", request.opponent), ("--sides", request.sides)):
+        if value is not None:
+            raise ConfigError(f"{option}: expected nothing for {who}, whose environment has no opponents, got {value}")
+
+
+def _evaluate_environment(target: EnvTarget, request: Request, modes: tuple[Mode, ...]) -> None:
+    folder = _new_folder(request, target.name)
+    told = environments.report(target, episodes=request.episodes, seed=request.seed, modes=modes)
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    table = Table("mode", box=None, pad_edge=False)
+    for title in ("episodes", "return (95 %)", "length (95 %)"):
+        table.add_column(title, justify="right")
+    for mode, row in told["modes"].items():
+        table.add_row(mode, f"{row['episodes']:,}", *_cells(row, outcomes=False))
+    console = Console(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
+    console.print(f"{target.name}: seed {request.seed}")
+    console.print(table)
+    console.print(f"wrote {folder / 'summary.json'}")
+    keys = ("episodes", "return_mean", "length_mean")
+    rows = {mode: {key: round(told["modes"][mode][key], 6) for key in keys} for mode in modes}
+    line = {"seconds": told["seconds"], **rows[modes[0]], "mode": modes[0]}
+    typer.echo(json.dumps(line | {mode: rows[mode] for mode in modes[1:]}))
 
 
 def find_judged(request: Request) -> tuple[Judged, Sides]:
@@ -170,9 +233,11 @@ def summary_table(report: dict[str, Any]) -> Table:
     return table
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    low, high = row["win_interval"]
-    cells = [f"{row['win']:.1%} ({low:.1%} to {high:.1%})", f"{row['draw']:.1%}", f"{row['loss']:.1%}"]
+def _cells(row: dict[str, Any], *, outcomes: bool = True) -> list[str]:
+    cells = []
+    if outcomes:
+        low, high = row["win_interval"]
+        cells = [f"{row['win']:.1%} ({low:.1%} to {high:.1%})", f"{row['draw']:.1%}", f"{row['loss']:.1%}"]
     for name, digits in (("return", 3), ("length", 1)):
         low, high = row[f"{name}_interval"]
         cells.append(f"{row[f'{name}_mean']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})")

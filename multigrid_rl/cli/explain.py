@@ -21,7 +21,7 @@ from multigrid_rl.players.factory import MatchFactory, seat_players
 from multigrid_rl.players.goals import metrics_of
 from multigrid_rl.schema import GateConfig
 from multigrid_rl.sizes import Sizes
-from multigrid_rl.types import Cast, Unit
+from multigrid_rl.types import AgentSpec, MultiAgentSpec
 
 
 class Row(NamedTuple):
@@ -49,7 +49,7 @@ def explain(overrides: list[str]) -> None:
         raise ConfigError(str(error)) from error
     console = Console(highlight=False)
     console.print(f"[bold]multigrid-rl explain[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
-    told = sections(config, factory.cast, seated)
+    told = sections(config, factory.specs, seated)
     every = [row for rows in told.values() for row in rows]
     for title, rows in told.items():
         console.print(f"\n[bold underline]{title}[/]")
@@ -63,44 +63,43 @@ def explain(overrides: list[str]) -> None:
         console.print(table)
 
 
-def sizes_of(config: RunConfig, cast: Cast) -> Sizes:
-    """The sizes of a run whose units are those of ``cast``."""
-    return Sizes(config, Counter(unit.module for unit in cast.units))
+def sizes_of(config: RunConfig, specs: MultiAgentSpec) -> Sizes:
+    """Return the sizes of a run whose agents are those of ``specs``."""
+    return Sizes(config, Counter(agent.module for agent in specs.agents))
 
 
-def parameters(config: RunConfig, unit: Unit) -> int:
-    """Number of weights of the network that plays a unit, its critic included."""
-    return sum(weights.numel() for weights in network_of(unit, config.model.model_dump()).parameters())
+def parameters(config: RunConfig, agent: AgentSpec) -> int:
+    """Return the number of weights of the network that plays an agent, its critic included."""
+    return sum(weights.numel() for weights in network_of(agent, config.model.model_dump()).parameters())
 
 
-def sections(config: RunConfig, cast: Cast, seated: dict[str, tuple[Seated, ...]]) -> dict[str, list[Row]]:
+def sections(config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[Seated, ...]]) -> dict[str, list[Row]]:
     """All rows by the title that they stand under."""
-    sizes = sizes_of(config, cast)
+    sizes = sizes_of(config, specs)
     return {
-        "Who plays": _players(config, cast, seated),
+        "Who plays": _players(config, specs, seated),
         "One update: play, then learn": [*_batch(config, sizes), *_learning(config, sizes)],
         "The whole run": _run(config, sizes),
         "Where it runs": _machine(config, sizes),
         "How far it looks, how long it explores": _horizons(config, sizes),
         "What it learns from": _rewards(config),
-        "Gates: what must hold": _gates(config, cast),
+        "Gates: what must hold": _gates(config, specs),
     }
 
 
-def _players(config: RunConfig, cast: Cast, seated: dict[str, tuple[Seated, ...]]) -> list[Row]:
+def _players(config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[Seated, ...]]) -> list[Row]:
     recipe = config.experiment
     source = f"configs/experiment/{recipe}.yaml: values chosen for this scenario; experiment=none leaves it out"
     rows = [
         Row("recipe", recipe or "none", source if recipe else "every value is the default of configs/ or your own"),
         Row("scheme", config.scheme, SCHEMES[config.scheme].partition(": ")[2]),
     ]
-    for module in cast.modules:
-        units = [unit for unit in cast.units if unit.module == module]
-        seats = [seat for unit in units for seat in unit.seats]
-        unit = cast.unit_of(module)
-        count = parameters(config, unit)
-        acts = f"acts for {' and '.join(seats)}" + (" at once" if len(unit.seats) > 1 else "")
-        reads = "; its critic also reads the team mates' views" if unit.central else ""
+    for module in specs.modules:
+        seats = [seat for agent in specs.agents if agent.module == module for seat in agent.seats]
+        agent = specs.agent_of(module)
+        count = parameters(config, agent)
+        acts = f"acts for {' and '.join(seats)}" + (" at once" if len(agent.seats) > 1 else "")
+        reads = "; its critic also reads the team mates' views" if agent.critic_space is not None else ""
         layers = " x ".join(map(str, config.model.hidden))
         rows.append(
             Row(
@@ -135,10 +134,12 @@ def _batch(config: RunConfig, sizes: Sizes) -> list[Row]:
     game = config.scenario.game
     # With two seats an elimination ends the game, so nobody is ever out of a game that goes on.
     drop_out = game is not None and game.death_match and len(config.scenario.spec.seats) > 2
-    for module, units in sizes.units.items():
-        meaning = f"{units} learning {'unit' if units == 1 else 'units'} x batch size; the network learns from these"
+    for module, agents in sizes.agents.items():
+        meaning = (
+            f"{agents} learning {'agent' if agents == 1 else 'agents'} x batch size; the network learns from these"
+        )
         if config.model.recurrent:
-            meaning += f" as {units * train.num_envs:,} sequences of {train.num_steps} steps"
+            meaning += f" as {agents * train.num_envs:,} sequences of {train.num_steps} steps"
         if drop_out:
             meaning += ". At most: steps of an eliminated agent do not count"
         rows.append(Row(f"rows of {module}", f"{sizes.steps_of(module):,} steps", meaning))
@@ -147,12 +148,12 @@ def _batch(config: RunConfig, sizes: Sizes) -> list[Row]:
 
 def _learning(config: RunConfig, sizes: Sizes) -> list[Row]:
     train = config.train
-    sequences = f" ({sizes.sequences_per_minibatch} whole sequences)" if config.model.recurrent else ""
-    several = "; each network" if len(sizes.units) > 1 else ""
+    sequences = f" ({sizes.rows_per_minibatch} whole sequences)" if config.model.recurrent else ""
+    several = "; each network" if len(sizes.agents) > 1 else ""
     return [
         Row(
             "train.minibatch_size",
-            f"{train.minibatch_size:,} steps",
+            f"{train.minibatch:,} steps",
             f"behind one gradient step{sequences}. More: fewer and less noisy gradient steps",
         ),
         Row(
@@ -229,12 +230,12 @@ def _horizons(config: RunConfig, sizes: Sizes) -> list[Row]:
         ),
         Row(
             "learning rate",
-            _range(train.lr, train.lr_final),
-            f"{_course(train.lr, train.lr_final, train.until)}. Higher: larger steps, learns faster or not at all",
+            _range(train.lr, train.lr_end),
+            f"{_course(train.lr, train.lr_end, train.until)}. Higher: larger steps, learns faster or not at all",
         ),
         Row(
             "entropy bonus",
-            _range(train.entropy_coef, train.entropy_final),
+            _range(train.entropy_coef, train.entropy_end),
             _exploring(config, sizes) + ". Higher: explores longer, decides later",
         ),
     ]
@@ -254,8 +255,8 @@ def _course(start: float, end: float, steps: int) -> str:
 
 def _exploring(config: RunConfig, sizes: Sizes) -> str:
     train = config.train
-    told = f"reward for acting at random: {_course(train.entropy_coef, train.entropy_final, train.entropy_decay)}"
-    if train.entropy_coef != train.entropy_final and train.entropy_decay > sizes.env_steps:
+    told = f"reward for acting at random: {_course(train.entropy_coef, train.entropy_end, train.entropy_decay)}"
+    if train.entropy_coef != train.entropy_end and train.entropy_decay > sizes.env_steps:
         told += f"; the budget ends before, at {sizes.entropy_coef_at(sizes.env_steps):.2g}"
     return told
 
@@ -270,10 +271,10 @@ def _rewards(config: RunConfig) -> list[Row]:
     return rows
 
 
-def _gates(config: RunConfig, cast: Cast) -> list[Row]:
+def _gates(config: RunConfig, specs: MultiAgentSpec) -> list[Row]:
     if not config.scenario.gates:
         return [Row("gates", "none", "this scenario has no gates: the run ends when the budget is spent")]
-    rows = [Row(gate.metric, _bound(gate), _held(gate, cast)) for gate in config.scenario.gates]
+    rows = [Row(gate.metric, _bound(gate), _held(gate, specs)) for gate in config.scenario.gates]
     rows.append(
         Row(
             "all together",
@@ -288,13 +289,13 @@ def _bound(gate: GateConfig) -> str:
     return f"at most {gate.at_most:g}" if gate.at_most is not None else f"at least {gate.at_least:g}"
 
 
-def _held(gate: GateConfig, cast: Cast) -> str:
+def _held(gate: GateConfig, specs: MultiAgentSpec) -> str:
     held = {
         "every": f"at every report of {gate.window:,} steps",
         "mean": f"by the mean over the reports of {gate.window:,} steps",
         "share": f"at {gate.share:.0%} of the reports of {gate.window:,} steps",
     }[gate.hold]
-    names = metrics_of(gate, cast)
+    names = metrics_of(gate, specs)
     meaning, unit = next(told for pattern, told in METRICS.items() if matches(names[0], pattern))
     parts = [name.split("/")[1] for name in names if "*" in gate.metric]
     return f"{meaning} ({unit}); {held}" + (f", for each of {', '.join(parts)}" if parts else "")

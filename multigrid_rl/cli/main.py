@@ -122,8 +122,11 @@ def freeze(
     with one_line_errors():
         catalogue = Catalogue(checkpoints or data_root() / "checkpoints")
         card = freeze_player(run_player(run, seat, checkpoint), name, catalogue, episodes)
-    won, base = card.strength[0], card.baseline[0]
     typer.echo(f"froze {catalogue.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
+    if card.env is not None:
+        typer.echo(f"plays {card.env.env_id}; how well: multigrid-rl evaluate {name}")
+        return
+    won, base = card.strength[0], card.baseline[0]
     typer.echo(
         f"{won.episodes} games against {won.opponent}: win {won.win:.1%}, draw {won.draw:.1%}, loss {won.loss:.1%} "
         f"(random itself: win {base.win:.1%}, draw {base.draw:.1%}, loss {base.loss:.1%})"

@@ -147,7 +147,7 @@ def check_game(config: RunConfig) -> None:
     try:
         factory.load()
         factory.build(1, 0)
-        gates = gates_of(config, factory.cast)
+        gates = gates_of(config, factory.specs)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     if not gates:

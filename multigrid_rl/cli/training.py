@@ -186,7 +186,7 @@ def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Pat
     lines.append(
         f"sampling: {who}; {train.num_envs} games x {train.num_steps} steps = {train.batch_size} steps a batch"
     )
-    lines.append(f"learner:  {threads} torch thread(s), {train.epochs} epochs, minibatches of {train.minibatch_size}")
+    lines.append(f"learner:  {threads} torch thread(s), {train.epochs} epochs, minibatches of {train.minibatch}")
     for k, stage in enumerate(config.curriculum):
         ends = [f"after {stage.steps:,} steps"] if stage.steps else []
         ends += ["when its gates are held"] if stage.held else []

@@ -36,13 +36,14 @@ class Metered:
         return self.player.reset_state(state, done)
 
     def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:
-        """Actions (N,), of a team (N, C), exactly those of the player."""
-        logits, state = self.player.logits(view, state)
-        drawn = self.player.choose(logits, rng)
+        """Return actions (N,), of a team (N, C), exactly those of the player."""
+        outputs, state = self.player.outputs(view, state)
+        drawn = self.player.choose(outputs, rng)
         if view.board is not None:
             seats = slice(view.seat, view.seat + self.player.members)
             living = view.board.out[:, seats] == 0  # an eliminated seat, or a game that is over, decides nothing
             entropy = drawn.entropy.reshape(living.shape)
             self.total += float((entropy * living).sum())
             self.decisions += int(living.any(axis=1).sum())
-        return drawn.actions, state
+        actions = drawn.actions.astype(np.int8)
+        return (actions[:, 0] if self.player.members == 1 else actions), state

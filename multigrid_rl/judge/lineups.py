@@ -157,7 +157,7 @@ def judged_run(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     if trained.scenario.game is None:
         raise ConfigError(f"{run}: scenario={trained.scenario.name}; allowed is a run of the red/blue-door game")
     folders = {}
-    for unit in env_factory(trained).cast.units:
+    for unit in env_factory(trained).specs.agents:
         folder = run_player(run, unit.module, checkpoint)
         for seat in unit.seats:
             if seat not in read_card(folder).seats:

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from multigrid_rl.config import MAX_LAYERS, MAX_UNITS
 from multigrid_rl.models.cells import CellActorCritic
-from multigrid_rl.models.mlp import ACTIVATIONS, MLPActorCritic
+from multigrid_rl.models.distributions import Gaussian, distribution_of
+from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
-from multigrid_rl.types import Unit
+from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
+from multigrid_rl.types import AgentSpec
 
 ARCHITECTURES = ("mlp", "embedding", "cnn", "gru", "lstm")
 RECURRENT = ("gru", "lstm")
@@ -29,23 +32,26 @@ class ArchitectureError(ValueError):
 
 def build(
     architecture: Mapping[str, Any],
-    categories: Sequence[int],
-    actions: int,
+    observation: Sequence[int] | int,
+    outputs: int,
     seed: int = 0,
     central: Sequence[int] = (),
+    *,
+    log_std: float | None = None,
 ) -> nn.Module:
     """Build a network with a ``state_size``, the numbers of memory that a game takes.
 
-    Without memory (``state_size`` 0): integer tokens (B, D) in, logits (B, K) and values (B,) out. With memory: see
+    Without memory (``state_size`` 0): observations (B, D) in, outputs (B, K) and values (B,) out. With memory: see
     :class:`~multigrid_rl.models.recurrent.RecurrentActorCritic`.
 
     Args:
         architecture: ``{"name": "mlp", "hidden": [64, 64], "activation": "tanh"}`` or
             ``{"name": "gru", "hidden": [64]}``.
-        categories: number of values of each token that the actor reads.
-        actions: number of logits.
+        observation: number of values of each token that the actor reads, or the length of a vector of floats.
+        outputs: numbers that the policy puts out: logits, or the means of a Gaussian.
         seed: of the initial weights.
         central: number of values of each token that only the critic reads.
+        log_std: logarithm of a Gaussian's standard deviation at the start, appended to the means; ``None``: logits.
 
     Raises:
         ArchitectureError: unknown name, or sizes that make no network.
@@ -60,22 +66,42 @@ def build(
     if not 1 <= len(sizes) <= layers or not good:
         allowed = f"a list of 1 to {MAX_UNITS} units per layer, at most {layers} layer(s)"
         raise ArchitectureError(f"architecture.hidden={hidden}: allowed is {allowed}")
+    activation = architecture.get("activation", "tanh")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise ArchitectureError(f"architecture.activation={activation}: allowed is {', '.join(ACTIVATIONS)}")
     generator = torch.Generator().manual_seed(seed)
+    if name in RECURRENT:
+        return RecurrentActorCritic(observation, outputs, name, sizes[0], central, generator, log_std=log_std)
+    if isinstance(observation, int):
+        if name in CELL_WISE:
+            raise ArchitectureError(f"architecture.name={name}: expected mlp, gru or lstm for a vector, got {name}")
+        return VectorActorCritic(observation, outputs, sizes, activation, log_std, generator)
     if name in CELL_WISE:
         if central:
             raise ArchitectureError(f"architecture.name={name}: has no central critic; allowed is mlp, gru, lstm")
-        return CellActorCritic(categories, actions, tuple(sizes), name == "cnn", generator)
-    if name in RECURRENT:
-        return RecurrentActorCritic(categories, actions, name, sizes[0], central, generator)
-    activation = architecture.get("activation")
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise ArchitectureError(f"architecture.activation={activation}: allowed is {', '.join(ACTIVATIONS)}")
-    return MLPActorCritic(categories, actions, tuple(sizes), activation, central, generator)
+        return CellActorCritic(observation, outputs, tuple(sizes), name == "cnn", generator)
+    return MLPActorCritic(observation, outputs, tuple(sizes), activation, central, generator)
 
 
-def network_of(unit: Unit, architecture: Mapping[str, Any], seed: int = 0) -> nn.Module:
-    """The network that plays a unit, its critic included. Raises :class:`ArchitectureError`."""
-    return build(architecture, unit.categories, unit.choices * len(unit.seats), seed, unit.central)
+def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0) -> nn.Module:
+    """Build the network that plays an agent, its critic included. Raises :class:`ArchitectureError`."""
+    distribution = distribution_of(agent.action_space)
+    gaussian = isinstance(distribution, Gaussian)
+    return build(
+        architecture,
+        signature_of(agent.observation_space),
+        distribution.width if gaussian else distribution.outputs,
+        seed,
+        () if agent.critic_space is None else tuple(agent.critic_space.nvec.tolist()),
+        log_std=architecture.get("log_std", 0.0) if gaussian else None,
+    )
+
+
+def signature_of(space: spaces.Space[Any]) -> tuple[int, ...] | int:
+    """Return what a network reads: the number of values of each token, or the length of a vector."""
+    if isinstance(space, spaces.MultiDiscrete):
+        return tuple(space.nvec.tolist())
+    return int(np.prod(space.shape or (1,)))
 
 
 def fingerprint(weights: Mapping[str, Any]) -> str:

@@ -130,7 +130,13 @@ def _seated(folder: Path, spec: GameSpec, team: str, *, greedy: bool) -> tuple[d
             continue
         key = team if card.members > 1 else seat
         players[key] = FrozenPlayer(
-            card.name, networks[home], card.sha256, members=card.members, mirrored=mirrored, greedy=greedy
+            card.name,
+            networks[home],
+            card.sha256,
+            distribution=card.distribution,
+            members=card.members,
+            mirrored=mirrored,
+            greedy=greedy,
         )
     return players, failure
 

@@ -108,7 +108,15 @@ class Catalogue:
             )
         mirrored = check_fits(card, spec, seat)
         network = read_network(source, card)
-        player = FrozenPlayer(card.name, network, card.sha256, members=card.members, mirrored=mirrored, greedy=greedy)
+        player = FrozenPlayer(
+            card.name,
+            network,
+            card.sha256,
+            distribution=card.distribution,
+            members=card.members,
+            mirrored=mirrored,
+            greedy=greedy,
+        )
         return Seated(player, name, card.sha256, card.strength, members=card.members)
 
     def strength(self, name: str) -> list[Strength]:

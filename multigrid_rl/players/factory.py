@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.players.cards import PlayerError, token_categories
 from multigrid_rl.players.catalogue import Catalogue, Seated
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.mixture import Mixture
-from multigrid_rl.players.schemes import Scheme, Units, units_of
-from multigrid_rl.types import Cast, GameSpec, Policy, Shaping
+from multigrid_rl.types import GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
 
@@ -28,7 +28,7 @@ class MatchFactory:
         checkpoints: folder of frozen players.
         hashes: sha256 that each frozen player must have, by name; an empty mapping accepts what is there.
         seed: of all games.
-        scheme: how the learning seats become units.
+        scheme: how the learning seats become agents.
         shared: all learning seats of a team play one network.
         shaping: ``module:function`` of a training reward, or ``None``.
         bonus: weights on events that are added to the training reward; see ``world.shaping.EventBonus``.
@@ -47,15 +47,13 @@ class MatchFactory:
     catalogue: Catalogue | None = None
 
     @property
-    def cast(self) -> Cast:
+    def specs(self) -> MultiAgentSpec:
         """Who is in the matches."""
         spec = self.spec
         learning = {seat: str(spec.team_of(seat)) for seat in spec.seats if seat not in self.opponents}
-        categories = tuple(token_categories(spec))
-        return Cast(
-            units=units_of(
-                self.scheme, shared=self.shared, seats=learning, categories=categories, choices=len(ACTIONS)
-            ),
+        view = tuple(token_categories(spec))
+        return MultiAgentSpec(
+            agents=agents_of(self.scheme, shared=self.shared, seats=learning, view=view, choices=len(ACTIONS)),
             seats=spec.seats,
             teams=tuple(spec.team_of(seat) for seat in spec.seats),
             team_names=("red", "blue"),
@@ -100,12 +98,12 @@ class MatchFactory:
         seated = [player for row in result.load().values() for player in row]
         return replace(result, hashes={**self.hashes, **{row.name: row.sha256 for row in seated if row.sha256}})
 
-    def build(self, num_envs: int, first: int) -> Units:
-        """Build the matches of games ``first`` to ``first + num_envs - 1``, shown by unit."""
+    def build(self, num_envs: int, first: int) -> GroupedEnv:
+        """Build the matches of games ``first`` to ``first + num_envs - 1``, by agent."""
         players = seat_players(self.spec, self.load())
         shaping = self.training_reward()
         match = Match(self.spec, players, num_envs, seed=self.seed, first_game=first, shaping=shaping)
-        return Units(match, self.cast)
+        return GroupedEnv(match, self.specs)
 
     def training_reward(self) -> Shaping | None:
         """What is learned from instead of the canonical reward. Raises ``ValueError`` naming what is wrong."""

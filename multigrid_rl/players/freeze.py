@@ -51,6 +51,11 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card
     if name in catalogue.names() or (catalogue.root / name).exists():
         raise PlayerError(f"name={name}: {catalogue.root} has a player of that name already; nothing was written")
     found = read_card(source)
+    if found.env is not None:
+        values = found.model_dump(exclude={"bytes", "sha256", "name"})
+        card = write_player(catalogue.root / name, read_network(source, found).state_dict(), {**values, "name": name})
+        catalogue.add(name, {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256})
+        return card
     spec = load_scenario(found.scenario).spec
     seat = found.seats[0] if found.seats else "(none)"
     if seat not in spec.seats:

@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from multigrid_rl.players.sampling import Sampled, sample
+from multigrid_rl.models.distributions import Categorical, Distribution, Draw
 from multigrid_rl.types import SeatView, UniformSource
+from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.symmetry import other_side
 
 
@@ -21,23 +22,26 @@ class FrozenPlayer:
         name: what it is called.
         network: see ``models.registry.build``.
         sha256: of its file.
+        distribution: what the network's outputs mean; one of the game's actions for each seat by default.
         members: seats ``C`` that it acts for at once; more than one for a team with a joint action.
         mirrored: it learned on the other side of the board, and sees it from there.
         greedy: take the likeliest action instead of drawing one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three have defaults
         self,
         name: str,
         network: nn.Module,
         sha256: str,
         *,
+        distribution: Distribution | None = None,
         members: int = 1,
         mirrored: bool = False,
         greedy: bool = False,
     ) -> None:
         self.name = name
         self.network: Any = network
+        self.distribution = distribution or Categorical((len(ACTIONS),) * members)
         self.sha256 = sha256
         self.members = members
         self.mirrored = mirrored
@@ -53,30 +57,26 @@ class FrozenPlayer:
             return state
         return state * torch.from_numpy(~done).unsqueeze(1)
 
-    def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:
-        """Draw actions (N,), of a team (N, C)."""
-        logits, state = self.logits(view, state)
-        return self.choose(logits, rng).actions, state
+    def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[Any], torch.Tensor]:
+        """Draw actions (N,), of a team (N, C), or bounded numbers (N, A)."""
+        outputs, state = self.outputs(view, state)
+        actions = self.distribution.bounded(self.choose(outputs, rng).actions)
+        if not isinstance(self.distribution, Categorical):
+            return actions, state
+        return (actions[:, 0] if self.distribution.components == 1 else actions).astype(np.int8), state
 
-    def logits(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
-        """Logits (N, C, K) of the actions of its ``C`` seats, and the next memory."""
-        seen = other_side(view.tokens, self.members) if self.mirrored else np.ascontiguousarray(view.tokens)
+    def outputs(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
+        """Compute what the policy puts out (N, outputs), and the next memory."""
+        obs = other_side(view.tokens, self.members) if self.mirrored else np.ascontiguousarray(view.tokens)
         with torch.inference_mode():
-            tokens = torch.from_numpy(seen)
+            tokens = torch.from_numpy(obs)
             if self.network.state_size:
                 output, _, state = self.network(tokens, state)
             else:
                 output = self.network.logits(tokens)
-        return output.numpy().reshape(len(seen), self.members, -1), state
+        return output.numpy(), state
 
-    def choose(self, logits: NDArray[np.float32], rng: UniformSource) -> Sampled:
-        """Actions, log-probabilities and entropies, each (N,), of a team (N, C), out of logits (N, C, K)."""
-        flat = logits.reshape(-1, logits.shape[-1])
-        uniform = rng.uniform(self.members).reshape(-1, 1)  # drawn in any case: a game's stream moves on alike
-        drawn = sample(flat, uniform)
-        if self.greedy:
-            drawn = drawn._replace(actions=flat.argmax(axis=1).astype(np.int8))
-        if self.members == 1:
-            return drawn
-        shape = (-1, self.members)
-        return Sampled(drawn.actions.reshape(shape), drawn.logp.reshape(shape), drawn.entropy.reshape(shape))
+    def choose(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
+        """Draw actions with their log-probabilities and entropies out of ``outputs`` (N, outputs)."""
+        drawn = self.distribution.draw(outputs, rng)  # in any case: a game's stream moves on alike
+        return drawn._replace(actions=self.distribution.mode(outputs)) if self.greedy else drawn

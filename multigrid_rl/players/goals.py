@@ -6,26 +6,26 @@ from multigrid_rl.config import ConfigError
 from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import METRICS
 from multigrid_rl.schema import GateConfig, RunConfig
-from multigrid_rl.types import Cast
+from multigrid_rl.types import MultiAgentSpec
 
 
-def gates_of(config: RunConfig, cast: Cast) -> list[Gate]:
+def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
     """The run's gates.
 
     Raises:
         ConfigError: a gate on something that this run never reports.
     """
-    return [_gate(gate, name) for gate in config.scenario.gates for name in metrics_of(gate, cast)]
+    return [_gate(gate, name) for gate in config.scenario.gates for name in metrics_of(gate, specs)]
 
 
-def metrics_of(gate: GateConfig, cast: Cast) -> list[str]:
+def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
     """Names of the metrics that a gate is about; ``*`` stands for every learning seat, team or network.
 
     Raises:
         ConfigError: this run never reports such a metric.
     """
-    learning = {cast.teams[cast.seats.index(seat)]: None for seat in cast.learning}
-    stands_for = {"<seat>": cast.learning, "<team>": tuple(learning), "<module>": cast.modules}
+    learning = {specs.teams[specs.seats.index(seat)]: None for seat in specs.learning}
+    stands_for = {"<seat>": specs.learning, "<team>": tuple(learning), "<module>": specs.modules}
     known = []
     for pattern in METRICS:
         place = next((p for p in stands_for if p in pattern), None)
@@ -34,10 +34,10 @@ def metrics_of(gate: GateConfig, cast: Cast) -> list[str]:
             continue
         if gate.metric == pattern.replace(place, "*"):
             return [pattern.replace(place, name) for name in stands_for[place]]
-        names = dict.fromkeys(cast.teams) if place == "<team>" else stands_for[place]
+        names = dict.fromkeys(specs.teams) if place == "<team>" else stands_for[place]
         known += [gate.metric for name in names if gate.metric == pattern.replace(place, name)]
     if not known:
-        seats, teams, networks = map(", ".join, (cast.learning, dict.fromkeys(cast.teams), cast.modules))
+        seats, teams, networks = map(", ".join, (specs.learning, dict.fromkeys(specs.teams), specs.modules))
         raise ConfigError(
             f"scenario.gates: metric={gate.metric}: not reported in this run; allowed is a name of docs/metrics.md "
             f"with seats {seats}, teams {teams}, networks {networks}, or * for all that learn"

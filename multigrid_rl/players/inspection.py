@@ -12,7 +12,7 @@ from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.agents import read_agent
 from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.bundle import bundle_folders, folder_kind, load_seats, read_cards
-from multigrid_rl.players.cards import Card, PlayerError, read_network
+from multigrid_rl.players.cards import BoxSignature, Card, ObservationSignature, PlayerError, read_network
 from multigrid_rl.players.external import ExternalPlayer, Limits
 from multigrid_rl.players.games import Played, PlayerFaultError, play_games
 from multigrid_rl.players.text import shown
@@ -68,12 +68,11 @@ def _about(card: Card, weights: int) -> Iterator[str]:
     told: dict[str, Any] = card.provenance
     kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key != "name")
     acts = f"for {card.members} seats at once" if card.members > 1 else "for one seat"
-    view = f"{card.observation.view_size}x{card.observation.view_size}"
     yield _line("name", card.name)
     yield _line("network", shown(f"{card.architecture['name']}, {kind}", 200))
     yield _line("weights", f"{weights:,} in {card.bytes:,} bytes, sha256 {card.sha256}")
-    yield _line("reads", f"views of {view} cells, {len(card.observation.categories)} tokens")
-    yield _line("chooses", f"among {card.actions} actions, {acts}")
+    yield _line("reads", _reads(card.observation))
+    yield _line("chooses", f"{_choices(card)}, {acts}")
     yield _line("seats", f"{', '.join(card.seats)} of {card.scenario}")
     yield _line("trained for", f"{told['env_steps']:,} environment steps" if "env_steps" in told else "not told")
     for key in ("seed", "commit"):
@@ -87,6 +86,18 @@ def _about(card: Card, weights: int) -> Iterator[str]:
     ]
     for k, row in enumerate(rows or ["not measured"]):
         yield _line("" if k else "strength", row)
+
+
+def _reads(seen: ObservationSignature) -> str:
+    if seen.categories is None:
+        return f"a vector of {seen.size} numbers"
+    return f"views of {seen.view_size}x{seen.view_size} cells, {len(seen.categories)} tokens"
+
+
+def _choices(card: Card) -> str:
+    if isinstance(card.actions, BoxSignature):
+        return f"{len(card.actions.low)} numbers within bounds"
+    return f"among {card.actions} actions"
 
 
 def _pairs(value: object) -> str:

@@ -100,7 +100,7 @@ class _Bench:
 
 
 class Match:
-    """``num_games`` games with background players; implements ``types.SeatedEnv``.
+    """``num_games`` games with background players; implements ``types.BatchedEnv``.
 
     Args:
         spec: the game.
@@ -201,7 +201,7 @@ class Match:
             final_observations=self._shown(step.final_tokens),
             rewards={seat: reward[:, a] for seat, a in self._focal.items()},
             terminated={seat: step.terminated[:, a] for seat, a in self._focal.items()},
-            acted={seat: step.acted[:, a] for seat, a in self._focal.items()},
+            mask={seat: step.acted[:, a] for seat, a in self._focal.items()},
             truncated=step.truncated,
             done=step.done,
         )

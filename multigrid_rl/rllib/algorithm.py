@@ -8,24 +8,19 @@ from typing import Any
 import numpy as np
 import ray
 from ray.rllib.core import COMPONENT_RL_MODULE
-from ray.rllib.core.columns import Columns
-from ray.rllib.evaluation.postprocessing import Postprocessing
-from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
-from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
+from multigrid_rl.learn.rollout import Batch, Experience
+from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.registry import fingerprint
-from multigrid_rl.rllib.advantages import standardise
 from multigrid_rl.rllib.crew import LIFE, STAGE, Crew
-from multigrid_rl.rllib.env_runner import Rollout, UnitBatch
-from multigrid_rl.rllib.errors import WeightsError
-from multigrid_rl.rllib.learner import SECONDS
-from multigrid_rl.rllib.modules import ALIVE, MEMORY, STARTS
-from multigrid_rl.rllib.trained import Trained
+from multigrid_rl.rllib.errors import LearnerError, WeightsError
+from multigrid_rl.rllib.learner import learn, set_schedules
+from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.types import EpisodeTable
 
 
-class BatchPPO(Trained):
+class BatchPPO(TrackedPPO):
     """PPO on batches from :class:`~multigrid_rl.rllib.env_runner.BatchedEnvRunner`.
 
     Attributes:
@@ -67,7 +62,7 @@ class BatchPPO(Trained):
 
     def go_on(self, games: dict[int, Any], env_runners: int) -> bool:
         """Take up games that ``env_runners`` remote runners played, or start fresh ones where others play now."""
-        self.learner_group.foreach_learner(_catch_up, env_steps=self.env_steps)
+        self.learner_group.foreach_learner(set_schedules, env_steps=self.env_steps)
         self.send_weights()
         same = bool(env_runners == self.config.num_env_runners)
         fresh = self.policy_updates % (STAGE // LIFE)  # games that nobody played before
@@ -82,73 +77,67 @@ class BatchPPO(Trained):
         return same
 
     def training_step(self) -> None:
-        """One iteration: play, learn, send weights."""
+        """Play, learn and send weights once."""
         marks = [time.perf_counter()]
-        rollouts = self._collect()
+        collected = self._collect()
         marks.append(time.perf_counter())
-        batches = self._by_module(rollouts)
-        self.env_steps += sum(r.env_steps for r in rollouts)
-        self.finished = EpisodeTable.concatenate([r.episodes for r in rollouts])
+        batches = self._by_module(collected)
+        self.env_steps += sum(e.env_steps for e in collected)
+        self.finished = EpisodeTable.concatenate([e.episodes for e in collected])
         learned = self._learn(batches)
         marks.append(time.perf_counter())
         self.send_weights()
         marks.append(time.perf_counter())
         self.policy_updates += 1
         sample_s, learn_s, sync_s = np.diff(marks).tolist()
-        played = {part: sum(r.seconds[part] for r in rollouts) / len(rollouts) for part in rollouts[0].seconds}
+        played = {part: sum(e.seconds[part] for e in collected) / len(collected) for part in collected[0].seconds}
         spent = {"sample": sample_s, "learn": learn_s, "sync": sync_s, **played}
         self.latest = {**{f"timing/{part}_s": seconds for part, seconds in spent.items()}, **learned}
         for module, batch in batches.items():
-            acted = batch.alive.any(axis=-1)
-            known = bool(acted.any())
-            targets, values = batch.targets[acted], batch.values[acted]
+            active = batch.active
+            known = bool(active.any())
+            targets, values = batch.targets[active], batch.values[active]
             self.latest[f"explained_variance/{module}"] = explained_variance(targets, values) if known else float("nan")
-            self.latest[f"entropy/{module}"] = float(batch.entropy[acted].mean()) if known else float("nan")
+            self.latest[f"entropy/{module}"] = float(batch.entropy[active].mean()) if known else float("nan")
 
-    def _by_module(self, rollouts: list[Rollout]) -> dict[str, UnitBatch]:
-        # All units that one network plays learn together.
-        cast = self.stages[self.stage].factory.cast
-        parts: dict[str, list[UnitBatch]] = {module: [] for module in cast.modules}
-        for unit in cast.units:
-            parts[unit.module] += [rollout.units[unit.name] for rollout in rollouts]
-        return {
-            name: rows[0] if len(rows) == 1 else UnitBatch(*map(np.concatenate, zip(*rows, strict=True)))
-            for name, rows in parts.items()
-        }
+    def _by_module(self, collected: list[Experience]) -> dict[str, Batch]:
+        # All agents that one network plays learn together.
+        specs = self.stages[self.stage].factory.specs
+        parts: dict[str, list[Batch]] = {module: [] for module in specs.modules}
+        for agent in specs.agents:
+            parts[agent.module] += [experience.batches[agent.name] for experience in collected]
+        return {name: Batch.concatenate(rows) for name, rows in parts.items()}
 
-    def _collect(self) -> list[Rollout]:
-        rollouts = [self.env_runner.sample()] if self.crew is None else self.crew.sample()
-        for rollout in rollouts:
-            if rollout.weights != self.sent_weights:
+    def _collect(self) -> list[Experience]:
+        collected = [self.env_runner.sample()] if self.crew is None else self.crew.sample()
+        for experience in collected:
+            if experience.weights != self.sent_weights:
                 raise WeightsError(
-                    f"an env runner played with weights {rollout.weights}; sent were {self.sent_weights}"
+                    f"an env runner played with weights {experience.weights}; sent were {self.sent_weights}"
                 )
-        self.env_runners = len(rollouts)
+        self.env_runners = len(collected)
         if self.crew is not None:
             self.env_runner_losses = self.crew.losses
-        return rollouts
+        return collected
 
-    def _learn(self, batches: dict[str, UnitBatch]) -> dict[str, float]:
+    def _learn(self, batches: dict[str, Batch]) -> dict[str, float]:
         # A network all of whose seats were out of every game has nothing to learn from this time.
-        lived = {name: batch for name, batch in batches.items() if batch.alive.any()}
-        if not lived:
+        given = {name: batch.standardised() for name, batch in batches.items() if batch.mask.any()}
+        if not given:
             return {}
-        policies = {name: SampleBatch(_columns(batch)) for name, batch in lived.items()}
-        rows = max(len(batch.obs) for batch in lived.values())
-        batch = MultiAgentBatch(policies, env_steps=rows)
-        # Every learner gets the whole batch and computes its part of each minibatch: see `learner`.
         learners = len(self.learner_group)
-        data = {"batch_refs": [ray.put(batch)] * learners} if learners else {"batch": batch}
+        # Every learner gets the whole batch and computes its part of each minibatch: see `learn.update`.
+        sent = ray.put(given) if learners else given
         with self.learning():
-            results = self.learner_group.update(
-                **data,
-                timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: self.env_steps},
-                num_epochs=self.config.num_epochs,
-                minibatch_size=self.config.minibatch_size,
-            )
+            answers = self.learner_group.foreach_learner(learn, batches=sent, env_steps=self.env_steps)
+            told = [answer.get() for answer in answers]
+        if len(told) < max(learners, 1):
+            raise LearnerError(f"a learner process was lost: {len(told)} of {learners} answered")
         # Minibatches are cut out of all epochs in a row, so they need not end where an epoch does.
-        self.gradient_steps += -(-self.config.num_epochs * rows // self.config.minibatch_size)
-        return _learner_metrics(results[0])
+        rows = max(len(batch.obs) for batch in given.values())
+        size = self.config.learner_config_dict["update"].minibatch_size or rows
+        self.gradient_steps += -(-self.config.num_epochs * rows // size)
+        return _learner_metrics(told[0])
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """What Tune adds to every result; outside Tune nobody reads the whole configuration in each of them."""
@@ -165,28 +154,6 @@ class BatchPPO(Trained):
             self.env_runner.set_state({COMPONENT_RL_MODULE: modules})
         else:
             self.crew.send(modules)
-
-
-def _catch_up(learner: Any, env_steps: int) -> None:
-    # Step size and entropy weight are those of this run's schedules, whatever the restored optimiser says.
-    learner.after_gradient_based_update(timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: env_steps})
-
-
-def _columns(batch: UnitBatch) -> dict[str, Any]:
-    acted = batch.alive.any(axis=-1)
-    gained = np.zeros_like(batch.advantages)
-    gained[acted] = standardise(batch.advantages[acted])
-    columns = {
-        Columns.OBS: batch.obs,
-        Columns.ACTIONS: batch.actions,
-        Columns.ACTION_LOGP: batch.logp,
-        Postprocessing.ADVANTAGES: gained,
-        Postprocessing.VALUE_TARGETS: batch.targets,
-        ALIVE: batch.alive,
-    }
-    if batch.memory.shape[1]:
-        columns |= {MEMORY: batch.memory, STARTS: batch.starts}
-    return columns
 
 
 def _learner_metrics(results: dict[str, dict[str, float]]) -> dict[str, float]:

@@ -12,8 +12,9 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.rllib.core import COMPONENT_RL_MODULE
 
+from multigrid_rl.learn.rollout import Experience
 from multigrid_rl.rllib.cluster import differences, installed
-from multigrid_rl.rllib.env_runner import BatchedEnvRunner, Rollout
+from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.errors import RunnerError, reason_of
 from multigrid_rl.types import EnvFactory
 
@@ -94,7 +95,7 @@ class Crew:
     def _arm(self, member: _Member) -> None:
         member.actor.set_state.remote({COMPONENT_RL_MODULE: self._weights})
 
-    def sample(self) -> list[Rollout]:
+    def sample(self) -> list[Experience]:
         """One rollout of every runner that is there, in the order of their numbers; at least one.
 
         Raises:
@@ -108,12 +109,12 @@ class Crew:
             if any(rollouts):
                 return [rollout for rollout in rollouts if rollout is not None]
 
-    def _rollout(self, ref: Any, member: _Member, *, in_time: bool) -> Rollout | None:
+    def _rollout(self, ref: Any, member: _Member, *, in_time: bool) -> Experience | None:
         if not in_time:
             self._replace(member, f"no answer within {self._timeout_s:g} s")
             return None
         try:
-            rollout: Rollout = ray.get(ref)
+            rollout: Experience = ray.get(ref)
         except RayTaskError as error:
             raise RunnerError(f"env runner {member.index} failed while it played: {reason_of(error)}") from error
         except RayError as error:

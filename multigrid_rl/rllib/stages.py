@@ -46,10 +46,10 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
         factory = env_factory(one, hashes)
         if scenario.game is None:
             factory.load()  # an unknown id is told with its key
-        stages.append(Stage(scenario, factory, gates_of(one, factory.cast), steps, held))
-    units = stages[-1].factory.cast.units
+        stages.append(Stage(scenario, factory, gates_of(one, factory.specs), steps, held))
+    agents = stages[-1].factory.specs.agents
     for k, stage in enumerate(stages):
-        if stage.factory.cast.units != units:
+        if stage.factory.specs.agents != agents:
             raise ConfigError(
                 f"curriculum.{k}.scenario={stage.scenario.name}: its networks read or decide other things than those "
                 f"of {config.scenario.name}; allowed is a scenario with the same view_size, mission_observed and team"

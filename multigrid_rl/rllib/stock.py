@@ -33,12 +33,11 @@ from ray.rllib.utils.metrics import (
 )
 
 from multigrid_rl.config import RunConfig
-from multigrid_rl.rllib.callbacks import GateCallback
 from multigrid_rl.rllib.modules import ActorCriticModule
-from multigrid_rl.rllib.stock_env import GameEnv, unit_spaces
-from multigrid_rl.rllib.trained import Trained
+from multigrid_rl.rllib.stock_env import GameEnv, rllib_spaces
+from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.sizes import Sizes
-from multigrid_rl.types import Cast, EpisodeTable
+from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
 #: Our key among an env runner's metrics: the episodes that finished.
 EPISODES = "multigrid_rl_episodes"
@@ -84,7 +83,7 @@ class EpisodeCallback(RLlibCallback):
         metrics_logger.log_value(EPISODES, EpisodeTable.concatenate(tables), reduce="item_series")
 
 
-class StockPPO(Trained):
+class StockPPO(TrackedPPO):
     """RLlib's PPO as it is; after each of its training steps its metrics are read for the training loop.
 
     RLlib fills a batch up by less than one step of each game, so ``env_steps`` need not be a multiple of the batch.
@@ -97,10 +96,15 @@ class StockPPO(Trained):
             # RLlib's timers would tell an average over a hundred iterations; made here, they tell the last one.
             self.metrics.log_time(timer, reduce="mean", window=1)
 
+    def iterate(self) -> dict[str, float | None]:
+        """Train once; RLlib's own step is what reduces its metrics."""
+        self.train()
+        return self.tracker.row(self)
+
     def training_step(self) -> None:
-        """One iteration of RLlib's, then its metrics by our names."""
+        """Run one iteration of RLlib's, then its metrics by our names."""
         super().training_step()
-        modules = self.stages[0].factory.cast.modules
+        modules = self.stages[0].factory.specs.modules
         self.policy_updates += 1
         self.env_steps = int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME)))
         self.finished = EpisodeTable.concatenate(self.metrics.peek((ENV_RUNNER_RESULTS, EPISODES)))
@@ -120,17 +124,17 @@ class StockPPO(Trained):
         return float(self.metrics.peek((LEARNER_RESULTS, module, key), default=default))
 
 
-def stock_module_specs(spec: MultiRLModuleSpec, cast: Cast) -> MultiRLModuleSpec:
+def stock_module_specs(spec: MultiRLModuleSpec, specs: MultiAgentSpec) -> MultiRLModuleSpec:
     """The modules of ``spec`` with the action spaces that RLlib's own distributions and connectors know."""
     for name, one in spec.rl_module_specs.items():
         one.module_class = StockModule
-        one.observation_space, one.action_space = unit_spaces(cast.unit_of(name))
+        one.observation_space, one.action_space = rllib_spaces(specs.agent_of(name))
     return spec
 
 
-def stock_sampling(config: RunConfig, sizes: Sizes, env_config: dict[str, Any], cast: Cast) -> PPOConfig:
+def stock_sampling(config: RunConfig, sizes: Sizes, env_config: dict[str, Any], specs: MultiAgentSpec) -> PPOConfig:
     """RLlib's configuration as far as it is about playing: one environment for each game, whole batches."""
-    modules = {unit.name: unit.module for unit in cast.units}
+    modules = {agent.name: agent.module for agent in specs.agents}
     return (
         PPOConfig(algo_class=StockPPO)
         .environment(GameEnv, env_config=env_config)
@@ -141,10 +145,10 @@ def stock_sampling(config: RunConfig, sizes: Sizes, env_config: dict[str, Any], 
             batch_mode="truncate_episodes",
         )
         .learners(num_learners=0, num_gpus_per_learner=0)
-        .multi_agent(policies=set(cast.modules), policy_mapping_fn=partial(_module_of, modules))
-        .callbacks([GateCallback, EpisodeCallback])
+        .multi_agent(policies=set(specs.modules), policy_mapping_fn=partial(_module_of, modules))
+        .callbacks(EpisodeCallback)
     )
 
 
-def _module_of(modules: dict[str, str], unit: str, *_: Any, **__: Any) -> str:
-    return modules[unit]
+def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:
+    return modules[agent]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
-from multigrid_rl.types import BatchedEnv, BatchedStep, EnvFactory, EpisodeTable, Unit
+from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EnvFactory, EpisodeTable
 
 #: Game numbers set aside for each env runner, so that no two runners play the same games.
 GAMES_PER_RUNNER = 2**20
@@ -18,18 +18,18 @@ _ALL = "__all__"
 _SEEDS = 2**31
 
 
-def unit_spaces(unit: Unit) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """Observation and action space of a unit: tokens (D,), and one of K actions or, for a team of C, a vector (C,)."""
-    seats = len(unit.seats)
-    actions = gym.spaces.Discrete(unit.choices) if seats == 1 else gym.spaces.MultiDiscrete([unit.choices] * seats)
-    return gym.spaces.MultiDiscrete(unit.categories), actions
+def rllib_spaces(agent: AgentSpec) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    """Return what RLlib's connectors know: tokens (D,), and one of K actions or, for a team of C, a vector (C,)."""
+    acts = agent.action_space
+    assert isinstance(acts, gym.spaces.MultiDiscrete)
+    return agent.observation_space, gym.spaces.Discrete(int(acts.nvec[0])) if len(acts.nvec) == 1 else acts
 
 
 class GameEnv(MultiAgentEnv):
-    """One game; its agents are the learning units, and background players act inside.
+    """One game; its agents are those that learn, and background players act inside.
 
-    An observation is the unit's token vector, uint8 of shape (D,). A unit that is out while the game goes on is
-    reported as terminated once, with its last observation, and is not heard of again. When every unit is out and only
+    An observation is the agent's token vector, uint8 of shape (D,). An agent that is out while the game goes on is
+    reported as terminated once, with its last observation, and is not heard of again. When every agent is out and only
     background players are left, the game is played to its end within that step, so that its episode counts like any
     other. A truncated game says so under ``__all__`` only: RLlib takes a game whose every agent is marked as truncated
     for a terminated one, and would not bootstrap it.
@@ -42,22 +42,22 @@ class GameEnv(MultiAgentEnv):
 
     Raises:
         KeyError: no factory.
-        ValueError: units whose critic reads more than their actor: RLlib's networks read one observation.
+        ValueError: agents whose critic reads more than their actor: RLlib's networks read one observation.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         factory: EnvFactory = config["factory"]
-        units = factory.cast.units
-        if any(unit.central for unit in units):
+        agents = factory.specs.agents
+        if any(agent.critic_space is not None for agent in agents):
             raise ValueError("scheme=ctde: allowed is dtde or ctce: RLlib's actor and critic read one observation")
         self.env: BatchedEnv = factory.build(1, _game_number(config))
-        self.possible_agents = [unit.name for unit in units]
+        self.possible_agents = [agent.name for agent in agents]
         self.agents = list(self.possible_agents)
-        spaces = {unit.name: unit_spaces(unit) for unit in units}
+        spaces = {agent.name: rllib_spaces(agent) for agent in agents}
         self.observation_spaces = {name: pair[0] for name, pair in spaces.items()}
         self.action_spaces = {name: pair[1] for name, pair in spaces.items()}
-        self._actions = {unit.name: np.zeros((1, len(unit.seats)), np.int64) for unit in units}
+        self._actions = {agent.name: np.zeros((1, len(agent.seats)), np.int64) for agent in agents}
         self._living = self.possible_agents
         #: What the next game begins with; ``None`` in the middle of a game.
         self._first: dict[str, NDArray[Any]] | None = self._copied(self.env.observations())
@@ -65,7 +65,7 @@ class GameEnv(MultiAgentEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Start a game: the next one, or the first one under ``seed``; returns tokens (D,) by unit, and no infos."""
+        """Start a game: the next one, or the first one under ``seed``; returns tokens (D,) by agent, and no infos."""
         super().reset(seed=seed, options=options)
         if seed is None and self._first is None:
             seed = int(self.np_random.integers(_SEEDS))
@@ -79,11 +79,11 @@ class GameEnv(MultiAgentEnv):
         """Play one step.
 
         Args:
-            action_dict: an action for each unit that is in the game: an integer, or (C,) integers for a team.
+            action_dict: an action for each agent that is in the game: an integer, or (C,) integers for a team.
 
         Returns:
-            Observations, rewards, terminated flags and (for all at once) the truncated flag, by unit, and no infos.
-            Only units that were in the game when the step began are in them.
+            Observations, rewards, terminated flags and (for all at once) the truncated flag, by agent, and no infos.
+            Only agents that were in the game when the step began are in them.
         """
         for name, action in action_dict.items():
             self._actions[name][0] = action

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from multigrid_rl.players.multigrid_factory import MultigridFactory
-from multigrid_rl.world.multigrid_env import (
+from multigrid_rl.envs.multigrid import (
     MultigridEnvs,
     make_env,
     mission_numbers,

@@ -140,7 +140,7 @@ def _provisional(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The verdict as training would give it at the last report."""
     try:
         config = RunConfig.model_validate(run.config)
-        gates = gates_of(config, env_factory(config).cast)
+        gates = gates_of(config, env_factory(config).specs)
     except (ConfigError, ValidationError):
         gates = []  # a configuration of another version, or of a larger machine: the curves still tell much
     keeper = GateKeeper(gates)

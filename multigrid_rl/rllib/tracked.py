@@ -15,9 +15,9 @@ from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from multigrid_rl.clock import Clock
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import fingerprint
-from multigrid_rl.rllib.callbacks import Watch
 from multigrid_rl.rllib.errors import LearnerError, reason_of
 from multigrid_rl.rllib.stages import Stage
+from multigrid_rl.rllib.tracking import MetricsTracker
 from multigrid_rl.types import EpisodeTable
 
 _COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_from", "env_runner_losses")
@@ -27,7 +27,7 @@ def _nothing(learner: Any) -> None:
     """What a learner that lives can do."""
 
 
-class Trained(PPO):
+class TrackedPPO(PPO):
     """PPO that counts and tells what it did; ``train.runner`` says which of its kinds a run has.
 
     Attributes:
@@ -41,10 +41,8 @@ class Trained(PPO):
         stage_from: environment steps when it was entered.
         env_runners: processes that played in the last iteration.
         env_runner_losses: env runners lost so far.
-        watch: reports and gates; made by the gate callback.
+        tracker: metrics, reports and gates.
     """
-
-    watch: Watch
 
     def setup(self, config: Any) -> None:
         """Build runners and learner."""
@@ -59,16 +57,22 @@ class Trained(PPO):
         self.env_runners = 1
         self.env_runner_losses = 0
         super().setup(config)
+        self.tracker = MetricsTracker(self.stages[0].gates)
+
+    def iterate(self) -> dict[str, float | None]:
+        """Play, learn and send weights once; returns the iteration's metrics by name."""
+        self.training_step()
+        return self.tracker.row(self)
 
     @property
     def keeper(self) -> GateKeeper:
         """The gates of the present stage."""
-        return self.watch.keeper
+        return self.tracker.keeper
 
     @property
     def clock(self) -> Clock:
         """Seconds spent outside of iterations, by part."""
-        return self.watch.clock
+        return self.tracker.clock
 
     def stage_over(self) -> bool:
         """Whether the present stage of the curriculum has ended; the last one has no end of its own."""
@@ -77,7 +81,7 @@ class Trained(PPO):
     def enter(self, stage: int) -> None:
         """Be judged by the gates of another stage, from here on."""
         self.stage, self.stage_from = stage, self.env_steps
-        self.watch.judge(self.stages[stage].gates)
+        self.tracker.set_gates(self.stages[stage].gates)
 
     def games_state(self) -> dict[int, Any]:
         """State of the games, by the number of the env runner that plays them; none where they cannot be taken up."""
@@ -91,7 +95,7 @@ class Trained(PPO):
         """What a run remembers beside RLlib's own state: counters, stage, gates, episodes and games under way."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
         runners = self.config.num_env_runners
-        return {**counters, "watch": self.watch.get_state(), "games": self.games_state(), "env_runners": runners}
+        return {**counters, "tracker": self.tracker.get_state(), "games": self.games_state(), "env_runners": runners}
 
     def restore_run(self, path: Path, state: dict[str, Any]) -> bool:
         """Go on from RLlib's checkpoint in ``path`` and the :meth:`run_state` of the same moment.
@@ -107,7 +111,7 @@ class Trained(PPO):
             self.enter(state["stage"])
         for name in _COUNTERS:
             setattr(self, name, state[name])
-        self.watch.set_state(state["watch"])
+        self.tracker.set_state(state["tracker"])
         return self.go_on(state["games"], state["env_runners"])
 
     @contextmanager

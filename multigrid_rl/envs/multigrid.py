@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import difflib
 import os
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.types import BatchedStep, EpisodeTable
+from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
+from multigrid_rl.types import BatchedStep, EpisodeTable, MultiAgentSpec
+
+#: All agents of such an environment are one team, and all of them learn.
+TEAM = "agents"
 
 #: What an agent that has finished does while the others play on.
 _DONE = 6
@@ -98,11 +103,11 @@ def token_categories(env: Any) -> tuple[int, ...]:
 
 
 class MultigridEnvs:
-    """``num_envs`` environments of one id; implements ``types.SeatedEnv`` with the seats ``agent_0`` to ``agent_A-1``.
+    """``num_envs`` environments of one id; implements ``types.BatchedEnv`` with the seats ``agent_0`` to ``agent_A-1``.
 
     Finished environments start afresh at once. What environment ``k`` does follows from ``seed``, ``k``, the number of
     its episode and the actions alone. An agent that has finished while others have not stays, does nothing, and its
-    ``acted`` is false. The table's winner is 0 where somebody's return was positive.
+    ``mask`` is false. The table's winner is 0 where somebody's return was positive.
 
     Args:
         env_id: id of a registered environment.
@@ -151,7 +156,7 @@ class MultigridEnvs:
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
         """Play one step; ``actions`` holds (N,) integers for each seat."""
-        acted = ~self._gone
+        mask = ~self._gone
         chosen = np.stack([actions[seat] for seat in self.seats], axis=1)
         chosen[self._gone] = _DONE
         self._clock.begin()
@@ -171,7 +176,7 @@ class MultigridEnvs:
             final_observations=_by_seat(self.seats, self._final),
             rewards=_by_seat(self.seats, rewards),
             terminated=_by_seat(self.seats, terminated),
-            acted=_by_seat(self.seats, acted),
+            mask=_by_seat(self.seats, mask),
             truncated=truncated,
             done=done,
         )
@@ -268,3 +273,58 @@ class MultigridEnvs:
 
 def _by_seat(seats: tuple[str, ...], columns: NDArray[Any]) -> dict[str, NDArray[Any]]:
     return {seat: columns[:, a] for a, seat in enumerate(seats)}
+
+
+@dataclass(frozen=True)
+class MultigridFactory:
+    """Builds environments of one id, in this process or another; implements ``types.EnvFactory``.
+
+    Args:
+        env_id: id of a registered environment, for example ``MultiGrid-Empty-8x8-v0``.
+        num_agents: number of agents.
+        seed: of all environments.
+        scheme: how the seats become learning agents.
+        shared: all agents play one network.
+    """
+
+    env_id: str
+    num_agents: int
+    seed: int
+    scheme: Scheme = "dtde"
+    shared: bool = False
+
+    @cached_property
+    def specs(self) -> MultiAgentSpec:
+        """Who is in the environments. Raises ``ValueError`` for an unknown id."""
+        env = make_env(self.env_id, self.num_agents)
+        seats = {f"agent_{a}": TEAM for a in range(self.num_agents)}
+        choices = int(env.action_space[0].n)
+        view = token_categories(env)
+        return MultiAgentSpec(
+            agents=agents_of(self.scheme, shared=self.shared, seats=seats, view=view, choices=choices),
+            seats=tuple(seats),
+            teams=tuple(seats.values()),
+            team_names=(TEAM,),
+            events=(),
+        )
+
+    def load(self) -> dict[str, tuple[Any, ...]]:
+        """Check the id; there are no background players to load.
+
+        Raises:
+            ValueError: unknown id; one line naming the key, its value and what is allowed.
+        """
+        try:
+            make_env(self.env_id, self.num_agents)
+        except ValueError as error:
+            raise ValueError(f"scenario.{error}") from error
+        return {}
+
+    def packed(self) -> MultigridFactory:
+        """Return itself: there are no players whose files would have to travel."""
+        return self
+
+    def build(self, num_envs: int, first: int) -> GroupedEnv:
+        """Build environments number ``first`` to ``first + num_envs - 1``, by agent."""
+        envs = MultigridEnvs(self.env_id, num_envs, agents=self.num_agents, seed=self.seed, first=first)
+        return GroupedEnv(envs, self.specs)

@@ -1,4 +1,4 @@
-"""Watching a run: reports for the gates out of what the algorithm measured."""
+"""Metrics of a run: rows out of what the algorithm measured, and reports for the gates."""
 
 from __future__ import annotations
 
@@ -6,38 +6,34 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from multigrid_rl.clock import Clock
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
 from multigrid_rl.metrics import BEHAVIOUR, STAGES, WORK, outcome_shares
-from multigrid_rl.types import Cast, EpisodeTable
+from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
 if TYPE_CHECKING:
-    from multigrid_rl.rllib.trained import Trained
-
-#: Key of our row in RLlib's result dictionary.
-ROW = "multigrid_rl"
+    from multigrid_rl.rllib.tracked import TrackedPPO
 
 
-def episode_metrics(table: EpisodeTable, cast: Cast) -> dict[str, float]:
+def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, float]:
     """Means over finished episodes (at least one) for the learning seats and for every team."""
     row = {"report_episodes": float(table.episodes), "episode_len_mean": float(table.length.mean())}
-    returns = dict(zip(cast.seats, table.returns.mean(axis=0).tolist(), strict=True))
-    for seat in cast.learning:
-        a = cast.seats.index(seat)
-        win, draw, loss = outcome_shares(table.winner, cast.team_names.index(cast.teams[a]))
+    returns = dict(zip(specs.seats, table.returns.mean(axis=0).tolist(), strict=True))
+    for seat in specs.learning:
+        a = specs.seats.index(seat)
+        win, draw, loss = outcome_shares(table.winner, specs.team_names.index(specs.teams[a]))
         row[f"return_mean/{seat}"] = returns[seat]
         row |= {f"win/{seat}": win, f"draw/{seat}": draw, f"loss/{seat}": loss}
         for name, event in BEHAVIOUR.items():
-            if event in cast.events:
-                row[f"behaviour/{seat}/{name}"] = float(table.events[:, a, cast.events.index(event)].mean())
-    for team in dict.fromkeys(cast.teams):
-        row[f"team_return_mean/{team}"] = sum(returns[seat] for seat in cast.members(team))
+            if event in specs.events:
+                row[f"behaviour/{seat}/{name}"] = float(table.events[:, a, specs.events.index(event)].mean())
+    for team in dict.fromkeys(specs.teams):
+        row[f"team_return_mean/{team}"] = sum(returns[seat] for seat in specs.members(team))
     return row
 
 
-class Watch:
+class MetricsTracker:
     """Collects episodes into reports, hands them to the gates, and keeps the time.
 
     Attributes:
@@ -46,14 +42,14 @@ class Watch:
     """
 
     def __init__(self, gates: list[Gate]) -> None:
-        self.judge(gates)
+        self.set_gates(gates)
         self.clock = Clock()
         self._episodes = 0
         self._began = self._before = time.perf_counter()
         self._steps_before = 0
 
-    def judge(self, gates: list[Gate]) -> None:
-        """Be judged by ``gates`` from here on; episodes that wait for a report belong to what was before."""
+    def set_gates(self, gates: list[Gate]) -> None:
+        """Judge by ``gates`` from here on; episodes that wait for a report belong to what was before."""
         self.keeper = GateKeeper(gates)
         self._pending: list[EpisodeTable] = []
 
@@ -75,7 +71,7 @@ class Watch:
         self._before = time.perf_counter()
         self._began = self._before - state["seconds"]
 
-    def row(self, algorithm: Trained) -> dict[str, float | None]:
+    def row(self, algorithm: TrackedPPO) -> dict[str, float | None]:
         """The row of the iteration that has just ended."""
         self.clock.begin()
         row: dict[str, float] = {
@@ -97,7 +93,7 @@ class Watch:
         if sum(table.episodes for table in self._pending) >= MIN_EPISODES:
             table = EpisodeTable.concatenate(self._pending)
             self._pending = []
-            row |= episode_metrics(table, algorithm.stages[algorithm.stage].factory.cast)
+            row |= episode_metrics(table, algorithm.stages[algorithm.stage].factory.specs)
             moment = Moment(algorithm.env_steps, algorithm.policy_updates, row["seconds"])
             self.keeper.report(moment, table.episodes, row)
         row |= _gate_columns(self.keeper)
@@ -105,7 +101,7 @@ class Watch:
         row |= self._timing(algorithm)
         return {name: None if np.isnan(value) else value for name, value in row.items()}
 
-    def _timing(self, algorithm: Trained) -> dict[str, float]:
+    def _timing(self, algorithm: TrackedPPO) -> dict[str, float]:
         now, steps = time.perf_counter(), algorithm.env_steps
         whole = now - self._before
         seconds = {"metrics": 0.0, "checkpoint": 0.0, **self.clock.drain()}
@@ -117,18 +113,6 @@ class Watch:
         row["env_steps_per_s"] = (steps - self._steps_before) / whole
         self._before, self._steps_before = now, steps
         return row
-
-
-class GateCallback(RLlibCallback):
-    """Adds our row to every result."""
-
-    def on_algorithm_init(self, *, algorithm: Trained, **kwargs: Any) -> None:  # noqa: ARG002
-        """Start watching."""
-        algorithm.watch = Watch(algorithm.stages[0].gates)
-
-    def on_train_result(self, *, algorithm: Trained, result: dict[str, Any], **kwargs: Any) -> None:  # noqa: ARG002
-        """Complete the row of this iteration."""
-        result[ROW] = algorithm.watch.row(algorithm)
 
 
 def _gate_columns(keeper: GateKeeper) -> dict[str, float]:
