@@ -58,7 +58,7 @@ def one_learner(iterations: int) -> dict[str, float]:
     with ray_session():
         algorithm = algorithm_config(compose(list(RUN))).build_algo()
         try:
-            rows = [algorithm.train()["multigrid_rl"] for _ in range(iterations)]
+            rows = [algorithm.iterate() for _ in range(iterations)]
         finally:
             algorithm.stop()
     learn = float(np.median([row["timing/learn_s"] for row in rows[2:]]))

@@ -47,7 +47,7 @@ def write_run(folder: Path, story: Story | None = None, **changes) -> Path:
     folder.mkdir(parents=True)
     config = compose(["scenario=1v1", "seed=3", f"run_dir={folder}", *story.overrides])
     (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-    keeper = GateKeeper(gates_of(config, env_factory(config).cast))
+    keeper = GateKeeper(gates_of(config, env_factory(config).specs))
     rows = [_row(k, story) for k in range(1, story.reports + 1)]
     for row in rows:
         now = Moment(row["env_steps"], row["policy_updates"], row["seconds"])

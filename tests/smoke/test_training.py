@@ -10,7 +10,7 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from multigrid_rl.config import MULTIGRID, compose, experiment_names
+from multigrid_rl.config import PACKAGES, compose, experiment_names
 from multigrid_rl.metrics import METRICS, STAGES, WORK, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.factories import env_factory
@@ -154,10 +154,10 @@ def test_a_runner_with_other_weights_than_the_learner_sent_stops_the_run(session
             next(iter(runner.module["red_0"].parameters())).add_(1e-3)
 
     try:
-        algorithm.train()
+        algorithm.iterate()
         algorithm.env_runner_group.foreach_env_runner(spoil)
         with pytest.raises(WeightsError, match="an env runner played with weights"):
-            algorithm.train()
+            algorithm.iterate()
     finally:
         algorithm.stop()
 
@@ -245,22 +245,24 @@ def test_every_scheme_exports_players_that_decide_as_the_training_networks(kind)
     algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
     try:
         modules = {module: algorithm.env_runner.module[module].net for module in MODULES[name]}
-        cast = algorithm.config.env_config["factory"].cast
+        specs = algorithm.config.env_config["factory"].specs
     finally:
         algorithm.stop()
     assert {player.name for player in (folder / "players").iterdir()} == set(MODULES[name])
     for module, seats in MODULES[name].items():
         card = read_card(folder / "players" / module)
-        unit = cast.unit_of(module)
-        assert (card.seats, card.members) == (seats, len(unit.seats))
+        agent = specs.agent_of(module)
+        assert (card.seats, card.members) == (seats, len(agent.seats))
         player, net = read_network(folder / "players" / module, card), modules[module]
-        columns = [torch.arange(20) * 7 % count for count in (*unit.categories, *unit.central)]
+        own = agent.observation_space.nvec.tolist()
+        more = [] if agent.critic_space is None else agent.critic_space.nvec.tolist()
+        columns = [torch.arange(20) * 7 % count for count in (*own, *more)]
         tokens = torch.stack(columns, dim=1)
         memory = (torch.rand(20, net.state_size),) if net.state_size else ()
         with torch.no_grad():
-            wanted, found = net(tokens, *memory)[0], player(tokens[:, : len(unit.categories)], *memory)[0]
+            wanted, found = net(tokens, *memory)[0], player(tokens[:, : len(own)], *memory)[0]
         assert torch.equal(found, wanted)
-        assert wanted.shape == (20, 7 * len(unit.seats))
+        assert wanted.shape == (20, 7 * len(agent.seats))
         assert (wanted.std(dim=0) > 0).all()
 
 
@@ -283,7 +285,7 @@ def test_a_remote_runner_plays_the_same_run_as_the_driver_for_a_team_with_a_join
 # --- recipes
 
 
-@pytest.mark.parametrize("recipe", [name for name in experiment_names() if name != MULTIGRID])
+@pytest.mark.parametrize("recipe", [name for name in experiment_names() if name not in PACKAGES])
 def test_every_recipe_starts_and_trains_two_iterations(recipe, session, tmp_path):
     # The fixture that shrinks: one small layer fits every network, 1024 steps are two batches.
     verdict, rows = tiny_run(tmp_path / "run", f"experiment={recipe}", "train.until=1024", "model.hidden=[16]")

@@ -356,7 +356,7 @@ def test_a_factory_refuses_another_player_than_the_one_announced(folder):
         return MatchFactory(SPEC, {"blue_0": {str(folder): 1.0}}, folder.parent, {str(folder): sha}, seed=1)
 
     announced = read_card(folder).sha256
-    assert factory(announced).build(2, 0).cast.learning == ("red_0",)
+    assert factory(announced).build(2, 0).specs.learning == ("red_0",)
     replace_weights(folder, lambda weights: weights["bias"].add_(1))
     with pytest.raises(PlayerError, match=rf"^scenario\.seats\.blue_0=.*: sha256 .*; allowed is {announced}$"):
         factory(announced).load()

@@ -13,7 +13,7 @@ from multigrid_rl.players.goals import gates_of
 
 def gates(*overrides: str) -> list[Gate]:
     config = compose(list(overrides))
-    return gates_of(config, env_factory(config).cast)
+    return gates_of(config, env_factory(config).specs)
 
 
 def names_of(*overrides: str) -> list[str]:

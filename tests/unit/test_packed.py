@@ -41,7 +41,7 @@ def played(factory, games: int = 6, steps: int = 25) -> list[np.ndarray]:
     env = factory.build(games, 3)
     rng, kept = np.random.default_rng(1), []
     for _ in range(steps):
-        step = env.step({unit.name: rng.integers(0, 7, (games, len(unit.seats))) for unit in env.cast.units})
+        step = env.step({agent.name: rng.integers(0, 7, (games, len(agent.seats))) for agent in env.specs.agents})
         kept += [array.copy() for part in (step.observations, step.rewards) for array in part.values()]
     return kept
 

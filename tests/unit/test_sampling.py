@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.distributions import Categorical
 
-from multigrid_rl.players.sampling import sample
+from multigrid_rl.models.distributions import sample
 from multigrid_rl.world.streams import Streams
 
 ALMOST_1 = 1 - 2.0**-53

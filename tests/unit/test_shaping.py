@@ -133,7 +133,7 @@ def test_a_step_is_not_counted_for_the_eliminated():
         row = rng.integers(0, 7, (16, 2))
         together, single = team.step({"red": row}), apart.step({"red_0": row[:, :1], "red_1": row[:, 1:]})
         canonical = apart.env.world.outputs.reward[:, 2:]
-        acted = together.acted["red"]
+        acted = together.mask["red"]
         np.testing.assert_allclose(together.rewards["red"], (canonical - acted).sum(axis=1), atol=1e-12)
         for k, seat in enumerate(("red_0", "red_1")):
             np.testing.assert_allclose(single.rewards[seat], canonical[:, k] - acted[:, k], atol=1e-12)

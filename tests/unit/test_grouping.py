@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.spaces import MultiDiscrete
 
+from multigrid_rl.envs.grouping import agents_of
 from multigrid_rl.players.cards import token_categories
 from multigrid_rl.players.catalogue import BUILT_IN
 from multigrid_rl.players.factory import MatchFactory
 from multigrid_rl.players.match import Match
-from multigrid_rl.players.schemes import units_of
-from multigrid_rl.types import GameSpec, Unit
+from multigrid_rl.types import AgentSpec, GameSpec
 from multigrid_rl.world.constants import EVENTS
 
 OWN = (23, 4)  # a seat's own view, made short
@@ -22,28 +24,33 @@ SPEC = GameSpec(blue=2, red=2, random_keys=False, death_match=True, max_steps=40
 BLUE = {"blue_0": {"hunter": 1.0}, "blue_1": {"random": 1.0}}
 
 
-def units(scheme: str, shared: bool, **teams: int) -> tuple[Unit, ...]:
+def agents(scheme: str, shared: bool, **teams: int) -> tuple[AgentSpec, ...]:
     seats = {f"{team}_{k}": team for team, size in teams.items() for k in range(size)}
-    return units_of(scheme, shared=shared, seats=seats, categories=OWN, choices=7)
+    return agents_of(scheme, shared=shared, seats=seats, view=OWN, choices=7)
 
 
-# --- units
+def critics(found: tuple[AgentSpec, ...]) -> list[tuple[int, ...] | None]:
+    """What only the critic of each agent reads."""
+    return [None if agent.critic_space is None else tuple(agent.critic_space.nvec) for agent in found]
+
+
+# --- agents
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_dtde_makes_each_seat_a_unit_with_its_own_network_and_view(size):
+def test_dtde_makes_each_seat_an_agent_with_its_own_network_and_view(size):
     seats = [f"red_{k}" for k in range(size)]
-    assert units("dtde", False, red=size) == tuple(Unit(seat, seat, (seat,), OWN, (), 7) for seat in seats)
+    wanted = [AgentSpec(seat, seat, (seat,), MultiDiscrete(OWN), MultiDiscrete([7])) for seat in seats]
+    assert agents("dtde", False, red=size) == tuple(wanted)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scheme", ["dtde", "ctde"])
 def test_shared_lets_all_seats_of_a_team_play_one_network(scheme, size):
-    apart, shared = units(scheme, False, blue=size, red=2), units(scheme, True, blue=size, red=2)
-    assert [unit.module for unit in apart] == [unit.name for unit in apart]
-    assert [unit.module for unit in shared] == ["blue"] * size + ["red"] * 2
-    assert [unit.name for unit in shared] == [unit.name for unit in apart]
-    assert [(unit.categories, unit.central) for unit in shared] == [(u.categories, u.central) for u in apart]
+    apart, shared = agents(scheme, False, blue=size, red=2), agents(scheme, True, blue=size, red=2)
+    assert [agent.module for agent in apart] == [agent.name for agent in apart]
+    assert [agent.module for agent in shared] == ["blue"] * size + ["red"] * 2
+    assert [replace(agent, module=agent.name) for agent in shared] == list(apart)
 
 
 @pytest.mark.parametrize(
@@ -51,43 +58,46 @@ def test_shared_lets_all_seats_of_a_team_play_one_network(scheme, size):
     [(1, (8,)), (2, (23, 4, 8, 8)), (3, (23, 4, 23, 4, 8, 8, 8))],  # mates' views, own last action, mates' last actions
 )
 def test_ctde_gives_the_critic_the_mates_views_and_everybodys_last_action(size, central):
-    found = units("ctde", False, red=size)
-    assert [unit.name for unit in found] == [f"red_{k}" for k in range(size)]
-    assert {(unit.categories, unit.central, len(unit.seats)) for unit in found} == {(OWN, central, 1)}
-    assert found[0].num_tokens == 2 + len(central)
+    found = agents("ctde", False, red=size)
+    assert [(agent.name, agent.seats) for agent in found] == [(f"red_{k}", (f"red_{k}",)) for k in range(size)]
+    assert critics(found) == [central] * size
+    assert all(agent.observation_space == MultiDiscrete(OWN) for agent in found)
+    assert found[0].observation_size == 2 + len(central)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_ctce_makes_the_team_one_unit_that_reads_all_its_views(size):
+def test_ctce_makes_the_team_one_agent_that_reads_all_its_views(size):
     seats = tuple(f"red_{k}" for k in range(size))
-    assert units("ctce", False, red=size) == (Unit("red", "red", seats, OWN * size, (), 7),)
+    assert agents("ctce", False, red=size) == (
+        AgentSpec("red", "red", seats, MultiDiscrete(OWN * size), MultiDiscrete([7] * size)),
+    )
 
 
 def test_teams_are_never_mixed():
-    assert [(u.name, u.seats) for u in units("ctce", False, blue=2, red=1)] == [
+    assert [(agent.name, agent.seats) for agent in agents("ctce", False, blue=2, red=1)] == [
         ("blue", ("blue_0", "blue_1")),
         ("red", ("red_0",)),
     ]
-    assert [unit.central for unit in units("ctde", False, blue=2, red=1)] == [(23, 4, 8, 8)] * 2 + [(8,)]
+    assert critics(agents("ctde", False, blue=2, red=1)) == [(23, 4, 8, 8)] * 2 + [(8,)]
 
 
 def factory(scheme: str, shared: bool = False, spec: GameSpec = SPEC, opponents=BLUE) -> MatchFactory:
     return MatchFactory(spec, opponents, Path("nowhere"), {}, seed=3, scheme=scheme, shared=shared)
 
 
-def test_the_cast_tells_who_is_in_the_games():
-    cast = factory("ctce").cast
-    assert cast.seats == ("blue_0", "blue_1", "red_0", "red_1")
-    assert cast.teams == ("blue", "blue", "red", "red")
-    assert (cast.modules, cast.learning) == (("red",), ("red_0", "red_1"))
-    assert cast.members("blue") == ("blue_0", "blue_1")
-    assert cast.events == EVENTS
-    assert factory("dtde", shared=True).cast.modules == ("red",)
-    assert factory("dtde").cast.modules == ("red_0", "red_1")
-    assert factory("ctce").cast.unit_of("red").categories == tuple(token_categories(SPEC)) * 2
+def test_specs_tell_who_is_in_the_games():
+    specs = factory("ctce").specs
+    assert specs.seats == ("blue_0", "blue_1", "red_0", "red_1")
+    assert specs.teams == ("blue", "blue", "red", "red")
+    assert (specs.modules, specs.learning) == (("red",), ("red_0", "red_1"))
+    assert specs.members("blue") == ("blue_0", "blue_1")
+    assert specs.events == EVENTS
+    assert factory("dtde", shared=True).specs.modules == ("red",)
+    assert factory("dtde").specs.modules == ("red_0", "red_1")
+    assert factory("ctce").specs.agent_of("red").observation_space == MultiDiscrete(token_categories(SPEC) * 2)
 
 
-# --- units on a real match
+# --- agents on a real match
 
 
 def twin_match() -> Match:
@@ -111,7 +121,7 @@ def test_dtde_is_the_match_itself():
             np.testing.assert_array_equal(step.observations[seat], wanted.observations[seat])
             np.testing.assert_array_equal(step.rewards[seat], wanted.rewards[seat])
             np.testing.assert_array_equal(step.terminated[seat], wanted.terminated[seat])
-            np.testing.assert_array_equal(step.acted[seat], wanted.acted[seat][:, None])
+            np.testing.assert_array_equal(step.mask[seat], wanted.mask[seat][:, None])
 
 
 def test_ctce_joins_views_adds_rewards_and_ends_when_all_members_have_ended():
@@ -129,10 +139,10 @@ def test_ctce_joins_views_adds_rewards_and_ends_when_all_members_have_ended():
         ended = np.stack([wanted.terminated["red_0"], wanted.terminated["red_1"]], axis=1)
         np.testing.assert_array_equal(step.terminated["red"], ended.all(axis=1))
         np.testing.assert_array_equal(
-            step.acted["red"], np.stack([wanted.acted["red_0"], wanted.acted["red_1"]], axis=1)
+            step.mask["red"], np.stack([wanted.mask["red_0"], wanted.mask["red_1"]], axis=1)
         )
         half += int((ended.any(axis=1) & ~ended.all(axis=1)).sum())
-        one_out += int((step.acted["red"].sum(axis=1) == 1).sum())
+        one_out += int((step.mask["red"].sum(axis=1) == 1).sum())
     assert half > 10  # it happened that one member was out and the team was not
     assert one_out > 10
 
@@ -153,7 +163,7 @@ def test_ctde_shows_own_view_mates_view_and_last_actions():
         taken = {"red_0": actions[:, 0], "red_1": actions[:, 1]}
         step = env.step({seat: row[:, None] for seat, row in taken.items()})
         plain = match.step(taken)
-        last = {seat: np.where(plain.acted[seat], taken[seat], NONE) for seat in mates}
+        last = {seat: np.where(plain.mask[seat], taken[seat], NONE) for seat in mates}
         for seat in mates if step.done.any() else ():
             final = wanted_of(plain.final_observations, seat)
             np.testing.assert_array_equal(step.final_observations[seat][step.done], final[step.done])
@@ -161,7 +171,7 @@ def test_ctde_shows_own_view_mates_view_and_last_actions():
         last = {seat: np.where(plain.done, NONE, row) for seat, row in last.items()}
         for seat in mates:
             np.testing.assert_array_equal(step.observations[seat], wanted_of(plain.observations, seat))
-            absent += int((~plain.acted[seat] & ~plain.done).sum())
+            absent += int((~plain.mask[seat] & ~plain.done).sum())
     assert ends > 20
     assert absent > 10  # eliminated seats were there, and have no last action
 
@@ -184,9 +194,10 @@ def test_tokens_stay_below_their_categories():
         for actions in list(random_actions(4))[:60]:
             taken = {"red": actions} if scheme == "ctce" else {"red_0": actions[:, :1], "red_1": actions[:, 1:]}
             shown = env.step(taken).observations
-            for unit in env.cast.units:
-                assert shown[unit.name].shape == (GAMES, unit.num_tokens)
-                assert (shown[unit.name] < np.array([*unit.categories, *unit.central])).all()
+            for agent in env.specs.agents:
+                spaces = [agent.observation_space] + [agent.critic_space] * (scheme == "ctde")
+                assert shown[agent.name].shape == (GAMES, agent.observation_size)
+                assert (shown[agent.name] < np.concatenate([space.nvec for space in spaces])).all()
 
 
 def test_episodes_are_told_by_seat_whatever_the_scheme():
