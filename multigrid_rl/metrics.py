@@ -33,6 +33,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "win/<seat>": ("share of episodes that the seat's team won", "share"),
     "draw/<seat>": ("share of episodes that nobody won", "share"),
     "loss/<seat>": ("share of episodes that the other team won", "share"),
+    "win_against/<seat>/<player>": (
+        "share won of the episodes against this player of a pool: opponents that take turns",
+        "share",
+    ),
     "behaviour/<seat>/door_open": ("own door opened by this seat, per episode", "count"),
     "behaviour/<seat>/eliminated_opponents": ("opponents eliminated by this seat, per episode", "count"),
     "behaviour/<seat>/got_eliminated": ("times this seat was eliminated, per episode", "count"),

@@ -183,15 +183,17 @@ class EpisodeTable(NamedTuple):
     returns: NDArray[np.float64]  # (M, A) canonical return
     events: NDArray[np.float64]  # (M, A, E) sums over the episode
     winner: NDArray[np.int8]  # (M,) 0 red, 1 blue, -1 nobody
+    players: NDArray[np.int16]  # (M, P) who played the seat of each of the ``MultiAgentSpec.pools``
 
     @classmethod
-    def empty(cls, agents: int, events: int) -> EpisodeTable:
-        """A table without rows."""
+    def empty(cls, agents: int, events: int, pools: int = 0) -> EpisodeTable:
+        """Return a table without rows."""
         return cls(
             np.zeros(0, np.int32),
             np.zeros((0, agents), np.float64),
             np.zeros((0, agents, events), np.float64),
             np.zeros(0, np.int8),
+            np.zeros((0, pools), np.int16),
         )
 
     @classmethod
@@ -201,7 +203,7 @@ class EpisodeTable(NamedTuple):
 
     def rows(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> EpisodeTable:
         """The rows in ``which``, by number or as a mask (M,)."""
-        return EpisodeTable(self.length[which], self.returns[which], self.events[which], self.winner[which])
+        return EpisodeTable._make(column[which] for column in self)
 
     @property
     def episodes(self) -> int:
@@ -244,6 +246,7 @@ class MultiAgentSpec:
     teams: tuple[str, ...]  # team of each seat
     team_names: tuple[str, ...]  # ``EpisodeTable.winner`` is an index into these
     events: tuple[str, ...]  # names of the event columns
+    pools: tuple[tuple[str, tuple[str, ...]], ...] = ()  # seats with several players that take turns, and their names
 
     @property
     def modules(self) -> tuple[str, ...]:

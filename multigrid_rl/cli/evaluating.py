@@ -230,6 +230,11 @@ def summary_table(report: dict[str, Any]) -> Table:
         rows = [(part["side"], part) for part in parts if part["mode"] == mode]
         for side, row in [*rows, *([("both", whole)] if len(rows) > 1 else [])]:
             table.add_row(mode, side, f"{row['episodes']:,}", *_cells(row))
+        for name, row in whole["against"].items():
+            low, high = row.get("win_interval", (0.0, 1.0))
+            win = f"{row['win']:.1%} ({low:.1%} to {high:.1%})"
+            cells = (win, f"{row['draw']:.1%}", f"{row['loss']:.1%}", "", "")
+            table.add_row(mode, f"against {name}", f"{row['episodes']:,}", *cells)
     return table
 
 

@@ -183,7 +183,11 @@ class GymnasiumEnvs:
     def _close(self, done: NDArray[np.bool_]) -> None:
         count = int(done.sum())
         nobody = np.full(count, -1, np.int8)
-        self._finished.append(EpisodeTable(self._length[done], self._returns[done], np.zeros((count, 1, 0)), nobody))
+        self._finished.append(
+            EpisodeTable(
+                self._length[done], self._returns[done], np.zeros((count, 1, 0)), nobody, np.zeros((count, 0), np.int16)
+            )
+        )
         self._episode[done] += 1
         self._begin(done)
 

@@ -251,7 +251,9 @@ class MultigridEnvs:
     def _close(self, done: NDArray[np.bool_]) -> None:
         winner = np.where((self._returns[done] > 0).any(axis=1), 0, -1).astype(np.int8)
         events = np.zeros((len(winner), len(self.seats), 0))
-        self._finished.append(EpisodeTable(self._length[done], self._returns[done], events, winner))
+        self._finished.append(
+            EpisodeTable(self._length[done], self._returns[done], events, winner, np.zeros((len(winner), 0), np.int16))
+        )
         self._episode[done] += 1
         self._begin(np.flatnonzero(done))
 

@@ -122,11 +122,29 @@ def summary(parts: list[Part], spec: GameSpec) -> dict[str, Any]:
     for name, values in (("return", returns), ("length", lengths)):
         mean, low, high = mean_interval(values)
         row |= {f"{name}_mean": mean, f"{name}_interval": [low, high]}
+    row["against"] = _against(tables, spec)
     row["events"] = {
         name: float(np.concatenate([_events(t, lineup, spec, event) for t, lineup in tables]).mean())
         for name, event in BEHAVIOUR.items()
     }
     return row
+
+
+def _against(tables: list[tuple[EpisodeTable, Lineup]], spec: GameSpec) -> dict[str, dict[str, Any]]:
+    """Results against each player of a pool: of the games in which it sat on a seat of the other team."""
+    results: dict[str, list[NDArray[np.int8]]] = {}
+    for table, lineup in tables:
+        outcome = results_of(table, lineup.team)
+        for name, games in lineup.games_against(table, spec).items():
+            results.setdefault(name, []).append(outcome[games])
+    rows: dict[str, dict[str, Any]] = {}
+    for name, parts in results.items():
+        won = np.concatenate(parts)
+        counts = {key: int((won == value).sum()) for key, value in (("win", 1), ("draw", 0), ("loss", -1))}
+        rows[name] = {"episodes": len(won), **{key: count / max(len(won), 1) for key, count in counts.items()}}
+        if len(won):
+            rows[name]["win_interval"] = list(wilson_interval(counts["win"], len(won)))
+    return rows
 
 
 def seat_returns(part: Part, spec: GameSpec) -> dict[str, float]:

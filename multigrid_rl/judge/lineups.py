@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from multigrid_rl.config import ConfigError
@@ -17,7 +19,7 @@ from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.factory import seat_players
 from multigrid_rl.players.freeze import run_player
 from multigrid_rl.schema import RunConfig
-from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.types import EpisodeTable, GameSpec, Policy
 from multigrid_rl.world.symmetry import other_seat
 
 Sides = Literal["own", "other", "red", "blue", "both"]
@@ -40,6 +42,18 @@ class Lineup:
     def players(self, spec: GameSpec) -> dict[str, Policy]:
         """Players as a match takes them. Raises ``PlayerError`` if a player of a whole team lacks a seat."""
         return seat_players(spec, self.seated)
+
+    def games_against(self, table: EpisodeTable, spec: GameSpec) -> dict[str, NDArray[np.bool_]]:
+        """Return which episodes (M,) each of several players that take turns on the other team took part in."""
+        pools = [seat for seat in spec.seats if len(self.seated.get(seat, ())) > 1]
+        found: dict[str, NDArray[np.bool_]] = {}
+        for column, seat in enumerate(pools):
+            if spec.team_of(seat) == self.team:
+                continue
+            for k, row in enumerate(self.seated[seat]):
+                there = table.players[:, column] == k
+                found[row.name] = found[row.name] | there if row.name in found else there
+        return found
 
     def names(self) -> dict[str, str]:
         """Who sits on each seat, in words."""

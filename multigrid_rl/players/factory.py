@@ -12,7 +12,7 @@ from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.players.cards import PlayerError, token_categories
 from multigrid_rl.players.catalogue import Catalogue, Seated
 from multigrid_rl.players.match import Match
-from multigrid_rl.players.mixture import Mixture
+from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.types import GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
@@ -58,6 +58,9 @@ class MatchFactory:
             teams=tuple(spec.team_of(seat) for seat in spec.seats),
             team_names=("red", "blue"),
             events=EVENTS,
+            pools=tuple(
+                (seat, tuple(self.opponents[seat])) for seat in spec.seats if len(self.opponents.get(seat, ())) > 1
+            ),
         )
 
     def load(self) -> dict[str, tuple[Seated, ...]]:
@@ -147,7 +150,7 @@ def seat_players(spec: GameSpec, seated: dict[str, tuple[Seated, ...]]) -> dict[
 def _one_of(rows: tuple[Seated, ...]) -> Policy:
     if len(rows) == 1:
         return rows[0].player
-    return Mixture([row.player for row in rows], [row.weight for row in rows])
+    return OpponentPool([row.player for row in rows], [row.weight for row in rows])
 
 
 def load_shaping(path: str) -> Shaping:
