@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from multigrid_rl.plain_yaml import read_plain_yaml
 from multigrid_rl.recipes import unfolded
 from multigrid_rl.schema import (
     LEARN,
@@ -257,8 +258,8 @@ def resumed(run: Path, overrides: list[str]) -> RunConfig:
     """
     file = run / "config.yaml"
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        values = read_plain_yaml(file)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"--resume {run}: {' '.join(str(error).split())}; allowed is a run folder") from error
     if not isinstance(values, dict):
         raise ConfigError(f"--resume {run}: config.yaml holds no configuration; allowed is a run folder")

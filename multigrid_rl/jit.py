@@ -1,21 +1,29 @@
-"""One place that decides how kernels are compiled and when their machine code is stale."""
+"""One place that decides how kernels are compiled, where their machine code is kept, and when it is stale."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import pickle
+import stat
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 F = TypeVar("F", bound=Callable[..., object])
 
-# ``nogil`` lets two Python threads step two halves of one batch; the cache lets a second process start at once.
-# Kernels allocate nothing, so reference counting of their array arguments is left out (``_nrt``): it was two thirds of
-# the time of a step.
-_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
+# ``nogil`` lets two Python threads step two halves of one batch. Kernels allocate nothing, so reference counting of
+# their array arguments is left out (``_nrt``): it was two thirds of the time of a step.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_DIGEST = hashlib.sha256().digest_size
+#: This user's folder for kernels in the temporary folder, where no other can be written.
+TEMPORARY = f"multigrid-rl-kernels-{os.getuid()}"
 
 
 @lru_cache(maxsize=1)
@@ -30,11 +38,78 @@ def _sources_digest() -> str:
     return digest.hexdigest()
 
 
+class _KernelFile(IndexDataCacheFile):
+    """Machine code of one kernel, a file for each signature that says itself whether it is whole and of these sources.
+
+    Numba drops a cached kernel when its own file changes, but not when a constant or a kernel that it imports does:
+    after an update a user would play by the old rules. So every kernel is as old as all sources of kernels together.
+    And what a power cut leaves of a file, numba would read and fail, at every start: such a file counts as none.
+    """
+
+    def load(self, key: tuple[Any, ...]) -> Any:
+        """What was saved for ``key``, or ``None``."""
+        try:
+            content = self._place(key).read_bytes()
+        except OSError:
+            return None
+        body = content[_DIGEST:]
+        return pickle.loads(body) if content[:_DIGEST] == self._digest(key, body) else None
+
+    def save(self, key: tuple[Any, ...], data: Any) -> None:
+        """Keep ``data`` for ``key``, in place of what was there."""
+        body = self._dump(data)
+        with self._open_for_write(self._place(key)) as file:
+            file.write(self._digest(key, body) + body)
+
+    def _place(self, key: tuple[Any, ...]) -> Path:
+        # The last part of the key says what the function does: the file of an older one is overwritten.
+        signature = hashlib.sha256(repr(key[:-1]).encode()).hexdigest()[:16]
+        return Path(self._index_path).with_suffix(f".{signature}.nbc")
+
+    def _digest(self, key: tuple[Any, ...], body: bytes) -> bytes:
+        made_of = f"{_sources_digest()} {self._version} {key!r}"
+        return hashlib.sha256(made_of.encode() + body).digest()
+
+
+class _KernelCache(FunctionCache):
+    """Lets a second process start at once. Where nothing can be written, each one compiles for itself."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__(function)
+        self._cache_file = _KernelFile(self._cache_path, self._impl.filename_base, None)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with suppress(OSError):  # a full disk, a used up quota: ``doctor`` tells
+            super().save_overload(sig, data)
+
+
+def temporary_folder() -> Path:
+    """Make :data:`TEMPORARY`, for this user alone. Raises ``OSError`` if it is not to be had."""
+    folder = Path(tempfile.gettempdir()) / TEMPORARY
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    # Machine code is run as it is found, and everybody may make folders there.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise PermissionError(f"{folder}: others may write there")
+    return folder
+
+
+def _cache(function: Callable[..., object]) -> _KernelCache | None:
+    with suppress(RuntimeError):  # numba's word for: neither beside the sources nor in the home can be written
+        return _KernelCache(function)
+    with suppress(RuntimeError, OSError):
+        # As if it had been asked for: the multigrid package keeps kernels, too, and processes started here follow.
+        os.environ["NUMBA_CACHE_DIR"] = str(temporary_folder())
+        numba.config.reload_config()
+        return _KernelCache(function)
+    return None
+
+
 def _compile(function: F, **extra: Any) -> F:
     dispatcher = numba.njit(**_OPTIONS, **extra)(function)
-    # Numba drops a cached kernel when its own file changes, but not when a constant or a kernel that it imports does:
-    # after an update a user would play by the old rules. So every kernel is as old as all sources of kernels together.
-    dispatcher._cache._cache_file._source_stamp = _sources_digest()
+    cache = _cache(function)
+    if cache is not None:
+        dispatcher._cache = cache
     return cast(F, dispatcher)
 
 

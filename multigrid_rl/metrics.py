@@ -46,6 +46,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "learner/<module>/policy_loss": ("clipped surrogate loss, last minibatch", "loss"),
     "learner/<module>/vf_loss": ("value loss, last minibatch", "loss"),
     "learner/<module>/grad_norm": ("global gradient norm before clipping, last minibatch", "norm"),
+    "learner/<module>/dropped_updates": (
+        "minibatch gradients of this update that were not finite and were left out; not told by `train.runner=stock`",
+        "count",
+    ),
     "learner/<module>/lr": ("Adam step size after this update", "1"),
     "learner/<module>/entropy_coef": ("entropy bonus weight after this update", "1"),
     "timing/sample_s": ("playing, all of it", "s"),

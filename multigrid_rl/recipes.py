@@ -1,36 +1,50 @@
-"""Recipes outside of ``configs/experiment/``, such as a search's winner: a file stands for its overrides."""
+"""Recipes outside of ``configs/experiment/``, such as a search's winner: a file stands for its overrides.
+
+Recipes are passed on. So that nobody need read one before it is tried, a file may set values, and neither run code, nor
+read this machine's environment, nor say where files go: who typed ``trust_recipe=true`` has read it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import yaml
+from multigrid_rl.plain_yaml import read_plain_yaml
+from multigrid_rl.schema import ConfigError, data_root
 
-from multigrid_rl.schema import ConfigError
+#: Override by which a file may say everything that its user could type.
+TRUST = "trust_recipe"
+#: What else only a trusted file may say: it names code to import, folders and machines.
+BARRED = ("train.shaping", "run_dir", "checkpoints", "cluster", "address")
 
 _FILES = (".yaml", ".yml")
 _GROUP = "override /"
 #: Mixtures of players have their own way of being written in an override.
 _SEATS = "scenario.seats."
+_MAX_LEAVES = 1000
 
 
 def unfolded(overrides: list[str]) -> list[str]:
     """Overrides with the file of ``experiment=path/to/recipe.yaml``, if there is one, replaced by what it says.
 
-    The other overrides win over the file's.
+    The other overrides win over the file's. ``trust_recipe`` is about the file and not among the result.
 
     Raises:
-        ConfigError: the file cannot be read, is no recipe, or is one for another scenario than an override
-            names.
+        ConfigError: the file cannot be read, is no recipe, says what only a trusted one may, or is one for another
+            scenario than an override names.
     """
     given = dict(override.split("=", 1) for override in overrides)
+    trusted = given.pop(TRUST, "false")
+    if trusted not in ("true", "false"):
+        raise ConfigError(f"{TRUST}={trusted}: allowed is true or false")
+    overrides = [override for override in overrides if not override.startswith(f"{TRUST}=")]
     path = given.get("experiment", "")
     if not path.endswith(_FILES):
         return overrides
-    recipe = recipe_overrides(Path(path))
+    recipe = recipe_overrides(Path(path), trusted=trusted == "true")
     rest = [override for override in overrides if not override.startswith("experiment=")]
     own = dict(override.split("=", 1) for override in recipe).get("scenario")
     if own and given.get("scenario", own) != own:
@@ -40,15 +54,19 @@ def unfolded(overrides: list[str]) -> list[str]:
     return ["experiment=none", *(part for part in recipe if part.partition("=")[0] not in given), *rest]
 
 
-def recipe_overrides(path: Path) -> list[str]:
+def recipe_overrides(path: Path, *, trusted: bool) -> list[str]:
     """The overrides that a recipe file stands for, groups first.
 
+    Args:
+        path: of the file.
+        trusted: it may say everything, as those in ``configs/experiment/`` may.
+
     Raises:
-        ConfigError: it cannot be read, or is no recipe.
+        ConfigError: it cannot be read, is no recipe, or says what only a trusted one may.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = read_plain_yaml(path)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"experiment={path}: {' '.join(str(error).split())}; allowed is a recipe") from error
     lines = content.pop("defaults", []) if isinstance(content, dict) else None
     known = isinstance(lines, list) and all(
@@ -57,7 +75,28 @@ def recipe_overrides(path: Path) -> list[str]:
     if not known or not all(isinstance(key, str) for key in content):
         raise ConfigError(f"experiment={path}: allowed is a recipe: a defaults list of '{_GROUP}group: name', and keys")
     groups = [f"{key.removeprefix(_GROUP)}={value}" for line in lines or [] for key, value in line.items()]
-    return groups + [f"{key}={value}" for key, value in _leaves(content)]
+    try:
+        leaves = list(islice(_leaves(content), _MAX_LEAVES + 1))
+    except (TypeError, ValueError, RecursionError) as error:  # a date, or what nests too deep
+        raise ConfigError(f"experiment={path}: {' '.join(str(error).split())}; allowed is a recipe") from error
+    if len(leaves) > _MAX_LEAVES:
+        raise ConfigError(f"experiment={path}: more than {_MAX_LEAVES} values; allowed is at most that")
+    found = groups + [f"{key}={value}" for key, value in leaves]
+    if not trusted and not path.resolve().is_relative_to((data_root() / "configs").resolve()):
+        _check_harmless(path, found)
+    return found
+
+
+def _check_harmless(path: Path, overrides: list[str]) -> None:
+    for override in overrides:
+        key, _, value = override.partition("=")
+        key = key.lstrip("+~")
+        barred = key.startswith(tuple(f"{name}." for name in BARRED)) or key in BARRED
+        if (barred and value != "null") or "${" in override:
+            raise ConfigError(
+                f"experiment={path}: {override[:80]!r}: a recipe file must not interpolate, import code, or name "
+                f"folders and machines; allowed is a recipe without it, or {TRUST}=true if you have read it"
+            )
 
 
 def _leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, str]]:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from multigrid_rl.cli.app import app, one_line_errors, one_thread
+from multigrid_rl.cli.app import app, fail, one_line_errors, one_thread
+from multigrid_rl.cli.leaving import ended_by_signals
 
 
 @app.command()
@@ -36,8 +37,13 @@ def inspect(
 ) -> None:
     """Show what a bundle or an agent is, check everything and play a few games; the last line says ok."""
     from multigrid_rl.players.inspection import inspect_folder  # noqa: PLC0415
+    from multigrid_rl.players.scratch import ScratchError, remove_leftovers  # noqa: PLC0415
 
     one_thread()
-    with one_line_errors():
-        for line in inspect_folder(folder, scenario):
-            typer.echo(line)
+    remove_leftovers()
+    with one_line_errors(), ended_by_signals():
+        try:
+            for line in inspect_folder(folder, scenario):
+                typer.echo(line)
+        except ScratchError as error:
+            raise fail(error) from error

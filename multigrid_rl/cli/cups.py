@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import secrets
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,15 +15,19 @@ import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
+from multigrid_rl.cli.training import warnings_on_screen
 from multigrid_rl.config import ConfigError, data_root, load_scenario, scenario_id
 from multigrid_rl.judge.cup.cup import Progress, play_cup
 from multigrid_rl.judge.cup.entries import Entry, Table, find_entries
+from multigrid_rl.judge.cup.manifest import alone_in, read_manifest
 from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.judge.cup.standings import results
 from multigrid_rl.judge.cup.writing import versions, write_results
 from multigrid_rl.judge.report.files import write_cup_report
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.players.scratch import ScratchError, remove_leftovers
+from multigrid_rl.types import GameSpec, RunError
 
 
 class Request(NamedTuple):
@@ -30,7 +37,7 @@ class Request(NamedTuple):
     scenario: str
     names: tuple[str, ...]
     games: int
-    seed: int
+    seed: int | None  # drawn by default
     limits: Limits
     output: Path | None
 
@@ -40,6 +47,7 @@ def run_cup(request: Request) -> CupResults:
 
     Raises:
         ConfigError, PlayerError: an unknown scenario or player, no entries, another cup in the output folder.
+        RunError: this machine has no room for it, or no rights to write it.
     """
     spec = load_scenario(request.scenario).spec
     if spec.blue != spec.red:
@@ -48,9 +56,30 @@ def run_cup(request: Request) -> CupResults:
             "of the same size"
         )
     scenario = scenario_id(request.scenario)
-    table = Table(scenario, spec, request.games, request.seed, request.limits)
-    entries = find_entries(request.folder, list(request.names), Catalogue(data_root() / "checkpoints"), table)
     folder = request.output or Path("runs") / "cups" / f"{request.folder.resolve().name}-{scenario}"
+    table = _table(request, scenario, spec, folder)
+    entries = find_entries(request.folder, list(request.names), Catalogue(data_root() / "checkpoints"), table)
+    remove_leftovers()
+    try:
+        with alone_in(folder), warnings_on_screen():
+            return _played(entries, table, folder)
+    except (ScratchError, OSError) as error:
+        where = (error.filename or folder) if isinstance(error, OSError) else ""
+        said = f"{where}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        failure = RunError(said)
+        failure.hint = "pairings that were played stay; the same command goes on with the rest"
+        raise failure from error
+
+
+def _table(request: Request, scenario: str, spec: GameSpec, folder: Path) -> Table:
+    """What is played: as the cup in ``folder`` says, where it has begun and nothing else was asked for."""
+    before = read_manifest(folder)
+    seed = before.seed if before else secrets.randbits(63)
+    table = Table(scenario, spec, request.games, seed if request.seed is None else request.seed, request.limits)
+    return replace(table, agents_key=before.agents_key) if before else table
+
+
+def _played(entries: list[Entry], table: Table, folder: Path) -> CupResults:
     console = _console()
     began = time.perf_counter()
     _announce(console, entries, table, folder)
@@ -67,6 +96,10 @@ def run_cup(request: Request) -> CupResults:
 
 
 def _console() -> Console:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # what an agent says of itself may lack in a terminal's letters
     file = not sys.stdout.isatty()
     return Console(highlight=False, markup=False, soft_wrap=file, width=120 if file else None)
 

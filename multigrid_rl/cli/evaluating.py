@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from multigrid_rl.cli.outputs import written_beside
 from multigrid_rl.config import ConfigError, compose, data_root
 from multigrid_rl.judge import environments
 from multigrid_rl.judge.environments import EnvTarget, player_target, run_target
@@ -41,7 +42,8 @@ def run_evaluation(request: Request) -> None:
     """Play, print a table and a line of JSON, and write the folder.
 
     Raises:
-        ConfigError, PlayerError: something that cannot be played; nothing is written then.
+        ConfigError, PlayerError: something that cannot be played or written; found before anything is played.
+        OSError: the disk is full; nothing stays of what was written.
     """
     modes: tuple[Mode, ...] = MODES if request.mode == "both" else (request.mode,)
     target = find_env_target(request)
@@ -49,26 +51,24 @@ def run_evaluation(request: Request) -> None:
         _evaluate_environment(target, request, modes)
         return
     judged, sides = find_judged(request)
-    folder = _new_folder(request, judged.name)
+    folder = request.output or _default_folder(judged.name)
     if request.episodes < len(judged.teams(sides)):
         raise ConfigError(f"--episodes {request.episodes}: allowed is at least one for each side that is played")
-    evaluation = evaluate(judged, episodes=request.episodes, seed=request.seed, modes=modes, sides=sides)
-    report = evaluation_report(evaluation, modes)
-    files = write_evaluation(evaluation, report, folder, parquet=request.parquet)
     file = not sys.stdout.isatty()
     console = Console(highlight=False, markup=False, soft_wrap=file, width=130 if file else None)
-    for line in heading(evaluation):
-        console.print(line)
-    console.print(summary_table(report))
-    console.print(f"wrote {', '.join(str(file) for file in files)}")
+    report = None
+    try:
+        with written_beside(folder, "folder") as unfinished:
+            evaluation = evaluate(judged, episodes=request.episodes, seed=request.seed, modes=modes, sides=sides)
+            report = evaluation_report(evaluation, modes)
+            files = write_evaluation(evaluation, report, unfinished, parquet=request.parquet)
+    finally:
+        if report is not None:  # even if the disk is full
+            for line in heading(evaluation):
+                console.print(line)
+            console.print(summary_table(report))
+    console.print(f"wrote {', '.join(str(folder / file.name) for file in files)}")
     typer.echo(json.dumps(last_line(report, modes)))  # whole, however narrow the terminal is
-
-
-def _new_folder(request: Request, name: str) -> Path:
-    folder = request.output or _default_folder(name)
-    if folder.exists():
-        raise ConfigError(f"--output {folder}: exists already; allowed is a folder that does not exist yet")
-    return folder
 
 
 def find_env_target(request: Request) -> EnvTarget | None:
@@ -104,10 +104,11 @@ def _refuse_opponents(request: Request, who: str) -> None:
 
 
 def _evaluate_environment(target: EnvTarget, request: Request, modes: tuple[Mode, ...]) -> None:
-    folder = _new_folder(request, target.name)
-    told = environments.report(target, episodes=request.episodes, seed=request.seed, modes=modes)
-    folder.mkdir(parents=True)
-    (folder / "summary.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    folder = request.output or _default_folder(target.name)
+    with written_beside(folder, "folder") as unfinished:
+        told = environments.report(target, episodes=request.episodes, seed=request.seed, modes=modes)
+        unfinished.mkdir(parents=True, exist_ok=True)
+        (unfinished / "summary.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     table = Table("mode", box=None, pad_edge=False)
     for title in ("episodes", "return (95 %)", "length (95 %)"):
         table.add_column(title, justify="right")
@@ -190,7 +191,7 @@ def _of(evaluation: Evaluation, mode: Mode) -> list[Part]:
 
 def write_evaluation(evaluation: Evaluation, report: dict[str, Any], folder: Path, *, parquet: bool) -> list[Path]:
     """Write ``episodes.csv``, ``summary.json`` and ``games.json`` into a new folder. Raises ``FileExistsError``."""
-    folder.mkdir(parents=True)
+    folder.mkdir()
     files = write_episodes(episode_columns(evaluation), folder, parquet=parquet)
     for name, content in (
         ("summary.json", json.dumps(report, indent=2)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from multigrid_rl.config import ConfigError
-from multigrid_rl.judge.grading import grade, read_rubric, refused
+from multigrid_rl.cli.outputs import written_beside
+from multigrid_rl.judge.grading import Rubric, grade, read_rubric, refused
 from multigrid_rl.players.cards import PlayerError
 
 
@@ -20,17 +21,32 @@ def run_grading(bundle: Path, rubric_file: Path, seed: int | None, output: Path 
     """Grade a bundle, print why, and return whether it passed.
 
     Raises:
-        ConfigError: a rubric that cannot be used, or an output file that exists.
+        ConfigError: a rubric that cannot be used, or an output file that exists or cannot be written.
+        OSError: the disk is full. What was found has been printed.
     """
-    if output is not None and output.exists():
-        raise ConfigError(f"--output {output}: exists already; allowed is a new file")
     rubric = read_rubric(rubric_file)
     if seed is not None:
         rubric = rubric.model_copy(update={"seed": seed})
+    result = None
     try:
-        result = grade(bundle, rubric_file, rubric)
+        with written_beside(output) if output is not None else nullcontext() as file:
+            result = _graded(bundle, rubric_file, rubric)
+            if file is not None:
+                file.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    finally:
+        if result is not None:
+            _show(result)
+    return bool(result["passed"])
+
+
+def _graded(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
+    try:
+        return grade(bundle, rubric_file, rubric)
     except PlayerError as error:
-        result = refused(bundle, rubric, str(error))
+        return refused(bundle, rubric, str(error))
+
+
+def _show(result: dict[str, Any]) -> None:
     file = not sys.stdout.isatty()
     console = Console(highlight=False, markup=False, soft_wrap=file, width=120 if file else None)
     console.print(_table(result))
@@ -38,10 +54,7 @@ def run_grading(bundle: Path, rubric_file: Path, seed: int | None, output: Path 
         console.print(f"cannot be played: {result['problem']}")
     verdict = "PASSED" if result["passed"] else "NOT PASSED"
     console.print(f"{verdict}: {result['points']:g} of {result['of']:g} points, {result['pass_points']:g} are needed")
-    if output is not None:
-        output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    typer.echo(json.dumps(result))
-    return bool(result["passed"])
+    typer.echo(json.dumps(result, allow_nan=False))
 
 
 def _table(result: dict[str, Any]) -> Table:

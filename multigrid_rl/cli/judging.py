@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from multigrid_rl.cli.app import app, one_line_errors, one_thread
+from multigrid_rl.cli.leaving import ended_by_signals
 
 
 @app.command()
@@ -48,7 +49,9 @@ def cup(
     folder: Annotated[Path, typer.Argument(help="Folder with one folder for each entry: a bundle or an agent.")],
     scenario: Annotated[str, typer.Option(help="What is played: a scenario with two teams.")] = "1v1",
     games: Annotated[int, typer.Option(min=1, help="Games for each pair and side.")] = 200,
-    seed: Annotated[int, typer.Option(min=0, help="Of the games; keep it to yourself until the cup is over.")] = 30_000,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of the games, instead of one that nobody can guess; keep it to yourself.")
+    ] = None,
     also: Annotated[
         list[str] | None, typer.Option("--with", help="A player of `multigrid-rl players` who takes part; repeat it.")
     ] = None,
@@ -64,21 +67,29 @@ def cup(
     """Everybody against everybody from both sides; goes on where it was interrupted; the last line is JSON."""
     from multigrid_rl.cli.cups import Request, run_cup  # noqa: PLC0415
     from multigrid_rl.players.sandbox import Limits  # noqa: PLC0415
+    from multigrid_rl.types import RunError  # noqa: PLC0415
 
     one_thread()
     limits = Limits(start_s, step_s, total_s, memory_mb)
-    with one_line_errors():
-        run_cup(Request(folder, scenario, tuple(also or ()), games, seed, limits, output))
+    with one_line_errors(), ended_by_signals("the same command goes on with the cup"):
+        try:
+            run_cup(Request(folder, scenario, tuple(also or ()), games, seed, limits, output))
+        except RunError as error:
+            typer.echo(f"multigrid-rl: {error}", err=True)
+            typer.echo(f"multigrid-rl: {error.hint}", err=True)
+            raise typer.Exit(3) from error
 
 
 @app.command()
 def grade(
     bundle: Annotated[Path, typer.Argument(help="Folder with a bundle (see `export`).")],
     rubric: Annotated[Path, typer.Option(help="What it is graded by, for example configs/grade/1v1.yaml.")],
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the games, instead of the rubric's own.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Of the games, instead of the rubric's own.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="JSON to write, too.")] = None,
 ) -> None:
-    """Grade a bundle by play: exit status 0 passed, 1 not passed, 2 a rubric that cannot be used. Ends with JSON."""
+    """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
     from multigrid_rl.cli.grading import run_grading  # noqa: PLC0415
 
     one_thread()

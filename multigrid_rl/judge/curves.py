@@ -189,7 +189,11 @@ def _seed_run(run: Run) -> SeedRun:
 
 
 def _command(command: str) -> str:
-    words = [word for word in shlex.split(command) if word.partition("=")[0] not in ("seed", *_PRIVATE)]
+    try:
+        parts = shlex.split(command)
+    except ValueError:  # a quote that nobody closed: somebody has edited it
+        parts = command.split()
+    words = [word for word in parts if word.partition("=")[0] not in ("seed", *_PRIVATE)]
     return " ".join([*words, "seed=SEED"])
 
 

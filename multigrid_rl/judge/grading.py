@@ -89,7 +89,7 @@ class Rubric(_Part):
     scenario: str
     mode: Mode = "stochastic"
     team: Literal["red", "blue"] = "red"
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, lt=2**63)
     pass_points: float
     exams: list[Exam] = Field(min_length=1)
 
@@ -116,7 +116,8 @@ class Measured(NamedTuple):
 def read_rubric(path: Path) -> Rubric:
     """Read a rubric. Raises ``ConfigError`` naming key, value and what is allowed."""
     try:
-        return Rubric.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        with path.open("rb") as file:  # of a text, its errors would quote lines: the seed's, too
+            return Rubric.model_validate(yaml.safe_load(file))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
@@ -129,7 +130,7 @@ def read_rubric(path: Path) -> Rubric:
 def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
     """Play all exams and count points.
 
-    The result never holds the seed: it may be shown to whom it grades.
+    The result may be shown to whom it grades: it never holds the seed, nor a hash by which guesses could be checked.
 
     Raises:
         ConfigError: the rubric's own scenario or opponents cannot be used.
@@ -146,7 +147,7 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
         "format": 1,
         "bundle": bundle.name,
         "sha256": sha,
-        "rubric_sha256": hashlib.sha256(rubric_file.read_bytes()).hexdigest(),
+        "rubric_sha256": hashlib.sha256(rubric.model_dump_json(exclude={"seed"}).encode()).hexdigest(),
         "passed": points >= rubric.pass_points,
         "points": points,
         "of": rubric.points,

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from multigrid_rl.config import ConfigError
+from multigrid_rl.plain_yaml import read_plain_yaml
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.catalogue import Catalogue, Seated
 from multigrid_rl.players.factories import env_factory
@@ -212,10 +211,10 @@ def run_config(run: Path) -> RunConfig:
     """The configuration of a run folder. Raises ``ConfigError`` if there is none that this version understands."""
     path = run / "config.yaml"
     try:
-        return RunConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return RunConfig.model_validate(read_plain_yaml(path))
     except OSError as error:
         raise ConfigError(f"{run}: holds no run: {path.name}: {error.strerror}") from error
-    except (yaml.YAMLError, ValidationError) as error:
+    except ValueError as error:  # of the schema, too
         raise ConfigError(f"{path}: not a run's configuration: {' '.join(str(error).split())}") from error
 
 
@@ -226,5 +225,5 @@ def opponent_hashes(run: Path) -> dict[str, str]:
     try:
         opponents = json.loads(path.read_text(encoding="utf-8"))["opponents"]
         return {row["name"]: row["sha256"] for row in opponents if row["sha256"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path}: does not say who the opponents were") from error

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.gates import Gate
+from multigrid_rl.plain_yaml import read_plain_yaml
 
 Array = NDArray[np.float64]
 
@@ -30,6 +32,84 @@ class Series(NamedTuple):
 
     env_steps: Array  # (R,) increasing
     values: Array  # (R,)
+
+
+#: Counts of steps and the like: nobody plays more, and arrays hold no larger ones.
+_MOST = 2**53
+#: Of all other numbers: half of what a float holds would overflow when two are subtracted for a plot.
+_LARGEST = 1e100
+_Count = Annotated[int, Field(ge=0, lt=_MOST)]
+
+
+class _Told(BaseModel):
+    """What judges read of a file that a run wrote; what else is in it is nobody's business."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False, strict=True)
+
+
+class _Moment(_Told):
+    env_steps: _Count
+    policy_updates: _Count
+    seconds: float
+
+
+class _Gate(_Told):
+    metric: str
+    comparison: Literal["<=", ">="]
+    bound: float
+    hold: Literal["every", "mean", "share"]
+    window: _Count
+    share: float = 1.0
+    value: float | None = None
+    met: bool = False
+    held: bool = False
+    first_reached: _Moment | None = None
+    first_held: _Moment | None
+
+
+class _Verdict(_Told):
+    gates: list[_Gate]
+    ended: str
+    env_steps: _Count
+    env_steps_to_held: _Count | None
+    policy_updates_to_held: _Count | None = None
+    seconds_to_held: float | None = None
+
+
+class _Strength(_Told):
+    opponent: str
+    win: float
+
+
+class _Opponent(_Told):
+    name: str
+    seat: str
+    weight: float = 1.0
+    sha256: str | None = None
+    strength: list[_Strength] = []
+
+
+class _Provenance(_Told):
+    command: str = ""
+    started: str = ""
+    commit: str | None = None
+    versions: dict[str, str] = {}
+    opponents: list[_Opponent] = []
+
+
+class _Scenario(_Told):
+    name: str
+    description: str = ""
+    seats: dict[str, Any] = {}
+
+
+class _Config(_Told):
+    scenario: _Scenario
+    seed: _Count
+    scheme: str | None = None
+    experiment: str | None = None
+    train: dict[str, Any] = {}
+    model: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -74,12 +154,14 @@ def read_run(path: Path) -> Run:
     """
     if not (path / "metrics.jsonl").is_file():
         raise CurveError(f"{path}: no metrics.jsonl in it; allowed is a run folder")
-    config = _config(path / "config.yaml")
+    config = _checked(path / "config.yaml", _Config, read_plain_yaml)
     reports = [row for row in read_rows(path / "metrics.jsonl") if row.get("report_episodes")]
     if not reports:
         raise CurveError(f"{path / 'metrics.jsonl'}: no reports; the first comes when 100 episodes have finished")
-    provenance = _json(path / "provenance.json", ())
-    verdict = _json(path / "verdict.json", ("gates", "ended", "env_steps", "env_steps_to_held"))
+    provenance, verdict = (
+        _checked(file, schema, _json) if (file := path / name).exists() else None
+        for name, schema in (("provenance.json", _Provenance), ("verdict.json", _Verdict))
+    )
     series = read_series(reports)
     return Run(path, config, provenance or {}, verdict, series, int(reports[-1]["env_steps"]))
 
@@ -100,45 +182,52 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     Raises:
         CurveError: a line that is no row of a run.
     """
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise CurveError(f"{path}: {one_line(error)}; allowed is the file that the run wrote") from error
     rows = []
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            if number == len(lines):
+        except (ValueError, RecursionError) as error:
+            if number == len(lines) and isinstance(error, json.JSONDecodeError):
                 break
             raise CurveError(f"{path}: line {number}: {one_line(error)}; allowed is one JSON object a line") from error
         if not isinstance(row, dict) or not isinstance(row.get("env_steps"), int):
             raise CurveError(f"{path}: line {number}: no env_steps; allowed is a row that a run wrote")
-        rows.append(row)
+        rows.append({name: _number(value, f"{path}: line {number}: {name}") for name, value in row.items()})
     return rows
 
 
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise CurveError(f"{path}: {one_line(error)}; allowed is the file that the run wrote") from error
-    scenario = config.get("scenario") if isinstance(config, dict) else None
-    if not isinstance(scenario, dict) or "name" not in scenario or "seed" not in config:
-        raise CurveError(f"{path}: no scenario.name and seed; allowed is the file that the run wrote")
-    whole: dict[str, Any] = config
-    return whole
-
-
-def _json(path: Path, keys: tuple[str, ...]) -> dict[str, Any] | None:
-    if not path.exists():
+def _number(value: Any, where: str) -> float | None:
+    """A value of a row; ``None`` for what is not finite."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
+    if not isinstance(value, (int, float)) or abs(value) >= _LARGEST:
+        shown = f"a value of {len(str(value))} letters" if isinstance(value, str) else f"a {type(value).__name__}"
+        raise CurveError(f"{where}={shown}: allowed is a number below {_LARGEST:g}, or null")
+    return value
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _checked(path: Path, schema: type[_Told], read: Callable[[Path], Any]) -> dict[str, Any]:
+    """The content of a file, as it stands, if it fits ``schema``. Raises :class:`CurveError`."""
+    allowed = "allowed is the file that the run wrote"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CurveError(f"{path}: {one_line(error)}; allowed is the file that the run wrote") from error
-    lost = [key for key in keys if key not in content] if isinstance(content, dict) else ["object"]
-    if lost:
-        raise CurveError(f"{path}: no {lost[0]}; allowed is the file that the run wrote")
-    whole: dict[str, Any] = content
-    return whole
+        content: dict[str, Any] = read(path)
+        schema.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        told = f"no {key or 'object'}" if first["type"] in ("missing", "model_type") else f"{key}: {first['msg']}"
+        raise CurveError(f"{path}: {told}; {allowed}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CurveError(f"{path}: {one_line(error)}; {allowed}") from error
+    return content
 
 
 def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:

@@ -19,10 +19,12 @@ class FlatWeights:
     Attributes:
         weights: (P,) all of them.
         gradient: (P,) gradients; every parameter's ``grad`` is a part of it.
+        dropped: gradients that :meth:`clip` found not finite; whoever reads it may set it back.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = tuple(parameters)
+        self.dropped = 0
         self.weights = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in parameters]))
         self.gradient = torch.zeros_like(self.weights)
         self.weights.grad = self.gradient
@@ -52,6 +54,7 @@ class FlatWeights:
         length = float(norm)
         if not length < float("inf"):  # also what is not a number
             self.gradient.zero_()
+            self.dropped += 1
         elif length > largest:
             self.gradient.mul_(largest / (length + 1e-6))
         return norm

@@ -144,6 +144,8 @@ class Update:
         rows = {name: len(batch.obs) for name, batch in batches.items()}
         size = self.config.minibatch_size or max(rows.values())
         chosen = minibatches(rows, self.config.epochs, size, self.rng)
+        for flat in self._flat.values():
+            flat.dropped = 0
         self.clock.begin()
         while some := list(islice(chosen, _TOGETHER)):
             taken = {
@@ -155,6 +157,8 @@ class Update:
                     self._step(name, batch.rows(mine))
         self.schedule(env_steps)
         told = {name: {key: float(value) for key, value in self._newest[name].items()} for name in batches}
+        for name, statistics in told.items():
+            statistics["dropped_updates"] = float(self._flat[name].dropped)
         return {**told, SECONDS: {"loss": 0.0, **self.clock.drain()}}
 
     def _mine(self, first: int, size: int) -> slice:

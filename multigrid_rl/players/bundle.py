@@ -43,9 +43,13 @@ def folder_kind(folder: Path) -> Kind:
 def seat_folders(folder: Path) -> dict[str, Path]:
     """Folders of single seats by seat, in order."""
     try:
-        return {path.name: path for path in sorted(folder.iterdir()) if _SEAT.fullmatch(path.name) and path.is_dir()}
+        found = [path for path in sorted(folder.iterdir()) if _SEAT.fullmatch(path.name) and path.is_dir()]
     except OSError as error:
         raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
+    for path in found:
+        if path.is_symlink():
+            raise PlayerError(f"{path}: a symbolic link; allowed is a folder")
+    return {path.name: path for path in found}
 
 
 def bundle_folders(folder: Path) -> dict[str, Path]:

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from multigrid_rl.models.distributions import BOUNDS, Categorical, Gaussian
 from multigrid_rl.models.registry import ArchitectureError, build, signature_of
-from multigrid_rl.players.text import shown
+from multigrid_rl.players.text import printable, shown
 from multigrid_rl.types import AgentSpec, GameSpec
 from multigrid_rl.world.constants import ACTIONS, MISSIONS, NUM_CODES
 from multigrid_rl.world.symmetry import other_seat
@@ -47,6 +47,10 @@ _OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0
 
 class PlayerError(ValueError):
     """A player that cannot be used; the message is one line naming file, value and what is allowed."""
+
+    def __init__(self, message: str) -> None:
+        # Names of files and keys are a stranger's, and end on somebody's terminal.
+        super().__init__(printable(message))
 
 
 def _in_one_line(value: str) -> str:

@@ -10,6 +10,7 @@ from multigrid_rl.config import load_scenario
 from multigrid_rl.players.cards import Card, PlayerError, check_fits, read_card, read_network, write_card, write_player
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.strength import STRENGTH_SEED, measure
+from multigrid_rl.players.text import shown
 
 
 def run_players(run: Path, checkpoint: str | None = None) -> Path:
@@ -17,14 +18,17 @@ def run_players(run: Path, checkpoint: str | None = None) -> Path:
     checkpoints = run / "checkpoints"
     try:
         name = checkpoint or (checkpoints / "latest").read_text(encoding="utf-8").strip()
-    except OSError as error:
+        players = checkpoints / name / "players"
+        whole, there = (checkpoints / name).is_dir(), players.is_dir()
+    except OSError as error:  # also of a name that is too long for one
         raise PlayerError(f"{run}: holds no checkpoint: {error.strerror}") from error
-    players = checkpoints / name / "players"
-    if (checkpoints / name).is_dir() and not players.is_dir():
+    except ValueError as error:
+        raise PlayerError(f"{checkpoints / 'latest'}: {error}; allowed is the name of a checkpoint") from error
+    if whole and not there:
         raise PlayerError(f"{checkpoints / name}: holds no players; allowed is a run of the red/blue-door game")
-    if not players.is_dir():
-        known = sorted(path.name for path in checkpoints.glob("step_*"))
-        raise PlayerError(f"checkpoint={name}: {run} has none of that name; allowed is {', '.join(known) or 'none'}")
+    if not there:
+        known = ", ".join(sorted(path.name for path in checkpoints.glob("step_*"))) or "none"
+        raise PlayerError(f"checkpoint={shown(name)}: {run} has none of that name; allowed is {known}")
     return players
 
 

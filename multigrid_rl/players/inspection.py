@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.metrics import outcome_shares
-from multigrid_rl.players.agents import read_agent
+from multigrid_rl.players.agents import fresh_copy, read_agent
 from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.bundle import bundle_folders, folder_kind, load_seats, read_cards
 from multigrid_rl.players.cards import BoxSignature, Card, ObservationSignature, PlayerError, read_network
+from multigrid_rl.players.descendants import none_left
 from multigrid_rl.players.external import ExternalPlayer, Limits
 from multigrid_rl.players.games import Played, PlayerFaultError, play_games
 from multigrid_rl.players.text import shown
@@ -21,6 +23,8 @@ from multigrid_rl.world.constants import BLUE, RED
 
 GAMES = 20
 SEED = 1
+#: Of what a card says about its strength: a stranger may say it of thousands of opponents.
+ROWS = 30
 AGENTS_SCENARIO = "1v1"
 _CODE = {"red": RED, "blue": BLUE}
 
@@ -84,6 +88,8 @@ def _about(card: Card, weights: int) -> Iterator[str]:
         f"{row.scenario}"
         for row in card.strength
     ]
+    if len(rows) > ROWS:
+        rows[ROWS:] = [f"and {len(card.strength) - ROWS:,} rows more"]
     for k, row in enumerate(rows or ["not measured"]):
         yield _line("" if k else "strength", row)
 
@@ -155,7 +161,12 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
     yield _line("about", agent.about or "not told")
     yield _line("files", f"sha256 {agent.sha256}")
     for team in _teams(spec):
-        with ExternalPlayer(agent, spec, team, scenario, SEED, limits) as player:
+        # As in a cup: in a copy of its folder, with a seed that does not tell the games', and nothing left of it.
+        with (
+            none_left(),
+            fresh_copy(folder, agent.name) as copy,
+            ExternalPlayer(copy, spec, team, scenario, secrets.randbits(32), limits) as player,
+        ):
             try:
                 begin = time.monotonic()
                 player.start(GAMES)

@@ -1,4 +1,4 @@
-"""Sets limits on itself, then becomes an external agent. Run as a file: ``python launch.py AS FSIZE CPU COMMAND...``.
+"""Sets limits on itself, then becomes an external agent. Run as a file: ``launch.py AS FSIZE CPU REFEREE COMMAND...``.
 
 A program of its own, for two reasons. Code between fork and exec (``preexec_fn``) may hang in a process that has
 threads, and the referee has torch's. And a limit set from outside, after the start, leaves a moment without it.
@@ -7,15 +7,23 @@ threads, and the referee has torch's. And a limit set from outside, after the st
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import signal
 import sys
 
+#: The signal that a process gets when its parent ends.
+_PR_SET_PDEATHSIG = 1
+
 
 def main() -> None:
     """Limit address space (bytes), size of files (bytes) and processor time (seconds), then run the command."""
-    memory, size, seconds = map(int, sys.argv[1:4])
+    memory, size, seconds, referee = map(int, sys.argv[1:5])
+    with contextlib.suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != referee:
+            sys.exit(1)  # it was killed before this was said
     bounds = {
         resource.RLIMIT_AS: memory,
         resource.RLIMIT_FSIZE: size,
@@ -28,7 +36,7 @@ def main() -> None:
             resource.setrlimit(kind, (bound, bound))
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)  # this interpreter ignores them; a shell's tools count on them
-    command = sys.argv[4:]
+    command = sys.argv[5:]
     try:
         os.execvp(command[0], command)
     except (OSError, ValueError) as error:

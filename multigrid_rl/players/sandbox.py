@@ -12,7 +12,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import weakref
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import IO
 
 from multigrid_rl.players.agents import AgentSpec
 from multigrid_rl.players.protocol import MAX_LINE
+from multigrid_rl.players.scratch import Scratch
 from multigrid_rl.players.text import shown
 
 _LAUNCHER = Path(__file__).with_name("launch.py")
@@ -59,21 +59,25 @@ class AgentProcess:
     """
 
     def __init__(self, agent: AgentSpec, limits: Limits, seed: int) -> None:
-        scratch = tempfile.TemporaryDirectory(prefix="multigrid-rl-agent-", ignore_cleanup_errors=True)
-        # A process that its referee lost, to kill -9 say, ends by itself at last: it cannot compute for ever.
+        scratch = Scratch()
+        # The agent ends with its referee, killed or not. Processes that it has put beside itself do not, but they end
+        # by themselves at last: they cannot compute for ever.
         seconds = 4 * int(limits.start_s + limits.total_s + 1)
-        bounds = [limits.memory_mb * 2**20, _FILE_BYTES, seconds]
+        bounds = [limits.memory_mb * 2**20, _FILE_BYTES, seconds, os.getpid()]
         launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, bounds)]
-        self._process = subprocess.Popen(
-            [*launcher, *agent.command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            cwd=agent.folder,
-            env=_environment(scratch.name, seed),
-            start_new_session=True,
-        )
+        with contextlib.ExitStack() as stack:
+            stack.callback(scratch.close)
+            self._process = subprocess.Popen(
+                [*launcher, *agent.command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                cwd=agent.folder,
+                env=_environment(str(scratch.path), seed),
+                start_new_session=True,
+            )
+            stack.pop_all()
         self.pid = self._process.pid
         self._stdin, self._stdout, self._stderr = _pipes(self._process)
         self._selector = selectors.DefaultSelector()
@@ -213,9 +217,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _end(
-    process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: tempfile.TemporaryDirectory[str]
-) -> None:
+def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: Scratch) -> None:
     """Kill the process group, wait for the process, close pipes, remove its folder."""
     with contextlib.suppress(ProcessLookupError):  # all of it left already
         os.killpg(process.pid, signal.SIGKILL)
@@ -223,4 +225,4 @@ def _end(
     selector.close()
     for pipe in _pipes(process):
         pipe.close()
-    scratch.cleanup()
+    scratch.close()

@@ -93,10 +93,13 @@ class BatchPPO(TrackedPPO):
         played = {part: sum(e.seconds[part] for e in collected) / len(collected) for part in collected[0].seconds}
         spent = {"sample": sample_s, "learn": learn_s, "sync": sync_s, **played}
         self.latest = {**{f"timing/{part}_s": seconds for part, seconds in spent.items()}, **learned}
+        self.lost_returns = []
         for module, batch in batches.items():
             active = batch.active
             known = bool(active.any())
             targets, values = batch.targets[active], batch.values[active]
+            if not np.isfinite(targets).all() and np.isfinite(values).all():
+                self.lost_returns.append(module)
             self.latest[f"explained_variance/{module}"] = explained_variance(targets, values) if known else float("nan")
             self.latest[f"entropy/{module}"] = float(batch.entropy[active].mean()) if known else float("nan")
 

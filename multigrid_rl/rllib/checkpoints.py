@@ -62,7 +62,7 @@ def check(folder: Path) -> Checkpoint:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files: dict[str, list[Any]] = manifest["files"]
         facts = Checkpoint(folder, manifest["env_steps"], manifest["gate_margin"], manifest["metrics_bytes"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{folder / MANIFEST}: {' '.join(str(error).split())}; no whole checkpoint") from error
     for name, known in files.items():
         try:
@@ -169,7 +169,7 @@ def _rank(path: Path) -> tuple[int, float] | None:
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         stage, margin = manifest["stage"], manifest["gate_margin"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return None if margin is None else (stage, margin)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from multigrid_rl.rllib.machine import Finding
 PATIENCE_S = 90.0
 #: Seconds until a host that does not answer counts as unreachable.
 CONNECT_S = 5.0
+_TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _ADDRESS = re.compile(r"auto|(ray://)?(?P<host>\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
 
 
@@ -42,6 +44,7 @@ def examine(folder: Path, address: str | None = None, patience_s: float = PATIEN
     yield machine.check_threads()
     yield machine.check_torch()
     yield machine.check_gpu()
+    yield machine.check_home()
     yield machine.check_kernels()
     yield machine.check_shm()
     yield machine.check_disk(folder)
@@ -63,7 +66,9 @@ def checked_address(address: str) -> str:
 
 def check_ray(patience_s: float = PATIENCE_S) -> Finding:
     """Whether Ray starts on this machine and runs a task within ``patience_s`` seconds."""
-    told = _apart(["local"], patience_s)
+    # As runs do where Ray could not keep a token of its own.
+    kept = any(name in os.environ for name in _TOKENS) or machine.check_home().level == "ok"
+    told = _apart(["local"], patience_s, {} if kept else {_TOKENS[0]: secrets.token_hex(32)})
     if "error" in told:
         change = "look into the newest session_*/logs of Ray's temporary folder; RAY_TMPDIR names another one"
         return Finding("ray", "problem", f"no local session: {told['error']}", change)
@@ -79,8 +84,8 @@ def check_token(address: str, environment: Mapping[str, str] | None = None, home
         home: the user's folder, by default.
     """
     environment = os.environ if environment is None else environment
-    mode, file = environment.get("RAY_AUTH_MODE"), (home or Path.home()) / ".ray" / "auth_token"
-    found = any(environment.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")) or file.is_file()
+    mode, file = environment.get("RAY_AUTH_MODE"), (home or machine.home()) / ".ray" / "auth_token"
+    found = any(environment.get(name) for name in _TOKENS) or os.access(file, os.R_OK)
     if mode == "token" and not found:
         change = f"put the head's {file.name} into {file.parent}; ray get-auth-token --generate makes one"
         return Finding("token", "problem", "RAY_AUTH_MODE=token, and there is no token", change)
@@ -118,7 +123,7 @@ def _unreachable(address: str) -> str:
     return ""
 
 
-def _apart(arguments: list[str], patience_s: float) -> dict[str, Any]:
+def _apart(arguments: list[str], patience_s: float, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What this module says in a process of its own: one that hangs or dies takes nobody along."""
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, *arguments],
@@ -126,6 +131,7 @@ def _apart(arguments: list[str], patience_s: float) -> dict[str, Any]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, **(environment or {})},
     )
     try:
         output, errors = process.communicate(timeout=patience_s)

@@ -6,7 +6,16 @@ from ray.exceptions import RayError, RayTaskError
 
 from multigrid_rl.types import RunError
 
-__all__ = ["LearnerError", "RayError", "RunError", "RunnerError", "StorageError", "WeightsError", "reason_of"]
+__all__ = [
+    "DivergedError",
+    "LearnerError",
+    "RayError",
+    "RunError",
+    "RunnerError",
+    "StorageError",
+    "WeightsError",
+    "reason_of",
+]
 
 
 class RunnerError(RunError):
@@ -19,6 +28,10 @@ class WeightsError(RunError):
 
 class LearnerError(RunError):
     """A learner process failed or was lost."""
+
+
+class DivergedError(RunError):
+    """Weights are not finite any more, or nothing was learned for many iterations in a row."""
 
 
 class StorageError(RunError):

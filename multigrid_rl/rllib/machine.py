@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from multigrid_rl import jit
 from multigrid_rl.config import available_cpus, data_root
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
@@ -176,29 +177,55 @@ def check_torch(speeds: tuple[float, float] | None = None, cpus: int | None = No
     return Finding("torch", "ok", told)
 
 
+def home() -> Path:
+    """The user's folder, whether or not it is there."""
+    return Path(os.path.expanduser("~"))  # noqa: PTH111  Path.home() fails for a user without one
+
+
+def check_home(folder: Path | None = None) -> Finding:
+    """Whether the home can be written: in services and containers it often cannot. ``folder`` stands for it."""
+    folder = folder or home()
+    try:
+        _write_into(folder)
+    except OSError as error:
+        told = f"nothing can be written in {folder}: {error.strerror}"
+        return Finding("home", "warning", told, "set HOME to a folder that can be written: Ray keeps its token there")
+    return Finding("home", "ok", f"{folder} can be written")
+
+
 def check_kernels(folder: Path | None = None) -> Finding:
     """Whether compiled kernels can be kept: without a folder for them every start takes half a minute.
 
     Args:
-        folder: where numba puts them; by default what it chose for this package.
+        folder: where they are put; by default what was found for this package.
     """
-    change = "set NUMBA_CACHE_DIR to a folder that can be written"
+    change = "set NUMBA_CACHE_DIR to a folder that can be written, on a disk with room"
     try:
         folder = kernel_folder() if folder is None else folder
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder):
-            pass
-    except (OSError, RuntimeError) as error:  # numba's own word for "no folder" is a RuntimeError
+        _write_into(folder)
+    except (OSError, RuntimeError) as error:
         return Finding("kernels", "problem", f"compiled kernels cannot be kept: {error}", change)
+    if Path(tempfile.gettempdir(), jit.TEMPORARY) in folder.parents:
+        told = f"kept in {folder}, as neither the installation nor the home can be written"
+        return Finding("kernels", "warning", told, f"{change}: this one is emptied")
     return Finding("kernels", "ok", f"kept in {folder}")
 
 
 def kernel_folder() -> Path:
-    """Folder of the compiled kernels of the game. Raises ``RuntimeError`` if numba finds none that can be written."""
-    from multigrid_rl.world import kernels  # noqa: PLC0415  # importing it is what fails
+    """Folder of the compiled kernels of the game. Raises ``RuntimeError`` if there is none that can be written."""
+    from multigrid_rl.world import kernels  # noqa: PLC0415
 
-    cached: Any = next(value for value in vars(kernels).values() if hasattr(value, "_cache"))
+    cached: Any = kernels.step_games
+    if cached._cache.cache_path is None:
+        raise RuntimeError("neither the installation, nor the home, nor the temporary folder can be written")
     return Path(cached._cache.cache_path)
+
+
+def _write_into(folder: Path) -> None:
+    """Raises ``OSError`` where nothing can be written, on a full disk, too, which still makes empty files."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(_MIB))
 
 
 def check_shm(folder: Path = Path("/dev/shm"), enough: int = SHM_BYTES) -> Finding:

@@ -209,7 +209,7 @@ def provenance_of(run: Path) -> dict[str, Any]:
     try:
         provenance: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         hashes_of(provenance)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}; allowed is the file that the run wrote") from error
     return provenance
 
@@ -257,6 +257,6 @@ def _free(folder: Path, stem: str, name: str, ending: str) -> Path:
 def _steps_of(verdict: Path) -> int | str:
     try:
         steps: int = json.loads(verdict.read_text(encoding="utf-8"))["env_steps"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "damaged"
     return steps

@@ -36,6 +36,7 @@ class TrackedPPO(PPO):
         gradient_steps: minibatch steps so far, per module.
         latest: what the last iteration measured, by metric name.
         finished: episodes that finished in the last iteration.
+        lost_returns: modules whose returns in the last iteration were not finite though their values were.
         stages: the games of the run, one after the other.
         stage: which of them it is in.
         stage_from: environment steps when it was entered.
@@ -51,6 +52,7 @@ class TrackedPPO(PPO):
         self.gradient_steps = 0
         self.latest: dict[str, float] = {}
         self.finished: EpisodeTable | None = None
+        self.lost_returns: list[str] = []
         self.stages: list[Stage] = config.env_config["stages"]
         self.stage = 0
         self.stage_from = 0

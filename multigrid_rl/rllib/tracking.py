@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,7 @@ class MetricsTracker:
         row |= _gate_columns(self.keeper)
         self.clock.lap("metrics")
         row |= self._timing(algorithm)
-        return {name: None if np.isnan(value) else value for name, value in row.items()}
+        return {name: value if math.isfinite(value) else None for name, value in row.items()}
 
     def _timing(self, algorithm: TrackedPPO) -> dict[str, float]:
         now, steps = time.perf_counter(), algorithm.env_steps

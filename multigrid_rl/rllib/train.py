@@ -24,6 +24,7 @@ from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.players.factories import env_factory, env_signature
 from multigrid_rl.rllib.build import algorithm_config, update_config
 from multigrid_rl.rllib.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
+from multigrid_rl.rllib.divergence import Divergence, diverged, not_finite
 from multigrid_rl.rllib.errors import StorageError, reason_of
 from multigrid_rl.rllib.record import RunFolder
 from multigrid_rl.rllib.tracked import TrackedPPO
@@ -51,15 +52,17 @@ def train(
         start: a checkpoint of one's own to go on from: weights, optimisers, counters, random streams, games and gates.
 
     Raises:
+        ConfigError: weights of ``start`` are not finite.
         PlayerError: an opponent's file changed since it was announced.
-        RunError: env runners, a learner or the folder failed; what was reported and the last checkpoint stay.
+        RunError: env runners, a learner or the folder failed, or the run diverged; what was reported and the last
+            checkpoint stay.
     """
     torch.set_num_threads(Sizes(config, {}).learner_threads)
     logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it greets every run with advice for its own defaults
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # whoever is lost, the crew says so
     warm_up(config)
     with ray_session(config), algorithm_of(config, folder.hashes) as algorithm:
-        row, ended = folder.last_row(), None
+        row, ended, divergence = folder.last_row(), None, Divergence(folder.path)
         if start is not None:
             restore(algorithm, start)
             if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing
@@ -72,6 +75,7 @@ def train(
             algorithm.clock.begin()
             folder.record(row)
             observe(row, algorithm.keeper)
+            divergence.check(row, algorithm)
             algorithm.clock.lap("metrics")
             ended = _ended(config, algorithm, interrupted)
             if ended is None and algorithm.stage_over():
@@ -120,8 +124,16 @@ def _ended(config: RunConfig, algorithm: TrackedPPO, interrupted: Callable[[], b
 
 
 def restore(algorithm: TrackedPPO, start: Path) -> None:
-    """Go on from a checkpoint; says so where the games could not be taken up where they stood."""
-    if not algorithm.restore_run(start / "rllib", read_state(start)):
+    """Go on from a checkpoint; says so where the games could not be taken up where they stood.
+
+    Raises:
+        ConfigError: its weights are not finite.
+    """
+    whole = algorithm.restore_run(start / "rllib", read_state(start))
+    lost = not_finite(algorithm.learner_weights())
+    if lost is not None:
+        raise ConfigError(f"{start}: {lost} is not finite; allowed is a checkpoint whose weights are finite")
+    if not whole:
         LOG.warning("other env runners than before: weights and gates go on, games start afresh")
 
 
@@ -203,8 +215,13 @@ def checkpoint(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> N
     """Write RLlib's state, the run's own and every module as a player, whole or not at all; remove what is too old.
 
     Raises:
+        DivergedError: there are weights that are not finite; nothing was written.
         StorageError: it could not be written; the checkpoints before are untouched.
     """
+    weights_of = algorithm.learner_weights()
+    lost = not_finite(weights_of)
+    if lost is not None:
+        raise diverged(algorithm.env_steps, f"{lost} is not finite", folder.path)
     root = folder.path / "checkpoints"
     unfinished = root / UNFINISHED
     try:
@@ -213,13 +230,13 @@ def checkpoint(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> N
         with algorithm.learning():
             algorithm.save_to_path(str((unfinished / "rllib").resolve()))
         write_state(unfinished, algorithm.run_state())
-        for module, weights in algorithm.learner_weights().items():
+        for module, weights in weights_of.items():
             _export(unfinished / "players" / module, module, weights, algorithm, config, folder)
         margin = algorithm.keeper.margin()
         facts = {
             "env_steps": algorithm.env_steps,
             "stage": algorithm.stage,
-            "gate_margin": None if math.isnan(margin) else margin,
+            "gate_margin": margin if math.isfinite(margin) else None,
             "metrics_bytes": folder.sync_metrics(),
         }
         seal(unfinished, facts)

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from multigrid_rl.config import GROUPS, data_root
-from multigrid_rl.recipes import recipe_overrides
+from multigrid_rl.recipes import TRUST, recipe_overrides
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.importance import Importance, importance_of
 from multigrid_rl.search.plans import Outcome, Winner, winner_of
@@ -169,10 +169,11 @@ def recipe_of(overrides: list[str]) -> dict[str, Any]:
     defaults: list[dict[str, str]] = []
     tree: dict[str, Any] = {}
     given = dict(override.split("=", 1) for override in overrides)
+    given.pop(TRUST, None)  # the search composed it already
     base = given.pop("experiment", "none")
     if base not in ("none", "null"):
         path = Path(base) if base.endswith(".yaml") else data_root() / "configs" / "experiment" / f"{base}.yaml"
-        given = {**dict(override.split("=", 1) for override in recipe_overrides(path)), **given}
+        given = {**dict(override.split("=", 1) for override in recipe_overrides(path, trusted=True)), **given}
     for key, value in given.items():
         if key in GROUPS:
             defaults.append({f"override /{key}": value})

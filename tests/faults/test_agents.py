@@ -152,7 +152,8 @@ def test_thinking_time_adds_up(tmp_path, groups):
     code = "def act(m): time.sleep(0.1); say(json.dumps({'actions': [6] * len(m['games'])}))"
     reason = fault(tmp_path, groups, code, Limits(start_s=3.0, step_s=0.3, total_s=0.5))
     assert reason.endswith(": more than 0.5 s for all answers")
-    assert reason.startswith(("step 3", "step 4"))
+    # The last answer may come late to a referee that a busy machine kept waiting: it counts, the next does not.
+    assert reason.startswith(("step 3", "step 4", "step 5"))
 
 
 def test_a_fault_in_the_middle_keeps_what_was_played_until_then(tmp_path, groups):

@@ -21,7 +21,8 @@ TABLES = ("results.json", "standings.csv", "pairs.csv", "sides.csv", "games.csv"
 
 
 def cup(folder, output, *options):
-    return call("cup", folder, "--games", "40", "-o", output, *options)
+    seed = [] if "--seed" in options else ["--seed", "30000"]
+    return call("cup", folder, "--games", "40", "-o", output, *seed, *options)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,9 @@ def test_a_killed_cup_goes_on_and_ends_with_the_same_tables(unbroken, entries, t
     output = tmp_path / "killed"
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "cup", str(entries), "--games", "40", "-o", str(output)]
     process = subprocess.Popen(
-        [*command, "--with", "random", "--with", "hunter"], stdout=subprocess.DEVNULL, start_new_session=True
+        [*command, "--seed", "30000", "--with", "random", "--with", "hunter"],
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 120
     while len(list((output / "pairings").glob("*.json"))) < 3 and time.monotonic() < deadline:

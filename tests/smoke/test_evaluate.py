@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 
 import numpy as np
 import pytest
 
-from commands import call
+from commands import call, complaint
+from multigrid_rl.cli import evaluating
 from multigrid_rl.config import compose
 from multigrid_rl.judge.evaluation import evaluate
 from multigrid_rl.judge.lineups import judged_player
@@ -166,3 +168,24 @@ def trained(session, tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "run"
     tiny_run(path, "scenario=1v1", "seed=3")
     return path
+
+
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_played(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluating, "evaluate", lambda *_, **__: pytest.fail("it played"))
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / "evaluation"
+    assert complaint(run("idle", "-o", folder)).startswith(f"multigrid-rl: --output {folder}: ")
+
+
+def test_a_full_disk_after_the_games_is_one_line_and_leaves_no_folder(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pyarrow.csv.write_csv", full)
+    result = run("idle", "--opponent", "idle", "--episodes", 2, "--mode", "argmax", "-o", tmp_path / "evaluation")
+    assert (result.exit_code, result.stderr) == (
+        3,
+        f"multigrid-rl: {tmp_path / 'evaluation'}: No space left on device\n",
+    )
+    assert "argmax" in result.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file, save_file
 
-from commands import call
+from bundles import bundle, vouch
+from commands import call, complaint
+from multigrid_rl.cli import grading
 from multigrid_rl.config import data_root, load_scenario
 from multigrid_rl.judge.entropy import Metered
 from multigrid_rl.judge.grading import read_rubric
 from multigrid_rl.players.bundle import load_team
+from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN
 from multigrid_rl.players.games import play_games
 
@@ -95,12 +101,83 @@ def test_a_bundle_that_cannot_be_played_gets_no_points_and_the_reason(tmp_path):
     assert "bytes" in line["problem"]
 
 
+def test_weights_too_large_for_probabilities_get_no_points_and_valid_json(tmp_path):
+    large = bundle(tmp_path / "large", ("blue_0",))
+    weights = load_file(large / MODEL_FILE)
+    save_file({name: torch.sign(w) * 3e38 for name, w in weights.items()}, large / MODEL_FILE)
+    vouch(large)
+    output = tmp_path / "grade.json"
+    result, _ = grade(tmp_path, RUBRIC, large, "-o", output)
+    assert result.exit_code == 1
+    for text in (output.read_text(), result.output.splitlines()[-1]):
+        line = json.loads(text, parse_constant=pytest.fail)  # NaN and Infinity are no JSON
+        assert (line["passed"], line["points"]) == (False, 0.0)
+        assert line["problem"].startswith("large: its network's values are too large")
+
+
+SHORT = RUBRIC | {"exams": [RUBRIC["exams"][0] | {"opponent": "idle", "episodes": 100}]}
+
+
+def test_what_is_told_of_the_rubric_does_not_depend_on_its_seed(tmp_path):
+    hashes = [grade(tmp_path, SHORT | change)[1]["rubric_sha256"] for change in ({}, {"seed": 5}, {"pass_points": 6})]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_a_rubric_that_is_no_yaml_is_not_quoted(tmp_path):
+    path = tmp_path / "rubric.yaml"
+    path.write_text("scenario: 1v1\nseed: 31337: 1\n")
+    line = complaint(call("grade", BUNDLE, "--rubric", path))
+    assert "line 2" in line
+    assert "31337" not in line
+
+
+@pytest.mark.parametrize("where", ["there", "file/grade.json", "f" * 300, "/proc/nowhere/grade.json"])
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_played(tmp_path, where, monkeypatch):
+    monkeypatch.setattr(grading, "grade", lambda *_: pytest.fail("it played"))
+    for name in ("there", "file"):
+        (tmp_path / name).write_text("")
+    before = sorted(tmp_path.iterdir())
+    result, _ = grade(tmp_path, RUBRIC, BUNDLE, "-o", tmp_path / where)
+    assert complaint(result).startswith(f"multigrid-rl: --output {tmp_path / where}: ")
+    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "rubric.yaml"])
+
+
+def test_a_full_disk_after_the_games_is_no_verdict_and_tells_the_grade(tmp_path, monkeypatch):
+    def full(path, *_, **__):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    graded = {"passed": True, "points": 9.0, "of": 9.0, "pass_points": 5.0, "problem": None, "exams": []}
+    monkeypatch.setattr(grading, "grade", lambda *_: graded)
+    (tmp_path / "rubric.yaml").write_text(yaml.safe_dump(RUBRIC))
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(type(tmp_path), "write_text", full)
+        output = tmp_path / "out" / "grade.json"
+        result = call("grade", BUNDLE, "--rubric", tmp_path / "rubric.yaml", "-o", output)
+    assert (result.exit_code, result.stderr) == (3, f"multigrid-rl: {output}: No space left on device\n")
+    assert json.loads(result.stdout.splitlines()[-1]) == graded
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_fault_of_the_program_is_no_verdict(tmp_path, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr(grading, "grade", fails)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result, _ = grade(tmp_path, RUBRIC, BUNDLE, "-o", tmp_path / "out" / "grade.json")
+    assert result.exit_code == 70
+    assert "no locator available" in result.stderr
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"pass_points": 99}, "pass_points=99: allowed is above 0 to 9"),
         ({"scenario": "1v7"}, "1v7"),
         ({"colour": "red"}, "colour"),
+        ({"seed": 2**63}, "seed: allowed is less than 9223372036854775808"),
         ({"exams": [RUBRIC["exams"][0] | {"opponent": "nobody"}]}, "opponent=nobody"),
         ({"exams": [RUBRIC["exams"][0] | {"checks": [{"metric": "luck", "at_least": 1, "points": 9}]}]}, "metric=luck"),
         (

@@ -141,6 +141,15 @@ def test_inspect_shows_nothing_that_a_stranger_could_use(folder):
     assert all(line.isprintable() and len(line) < 400 for line in result.output.splitlines())
 
 
+def test_inspect_tells_the_first_of_very_many_opponents(folder):
+    row = {"scenario": "1v1", "opponent": "x" * 99, "episodes": 9, "win": 1, "draw": 0, "loss": 0}
+    edit(folder, strength=[{**row, "length_mean": 1, "seed": 1}] * 2000)
+    result = call("inspect", folder)
+    assert result.exit_code == 0, result.output
+    assert len(result.output) < 8000
+    assert "and 1,970 rows more" in result.output
+
+
 def test_inspect_starts_an_agent_and_tells_its_pace(tmp_path):
     result = call("inspect", agent_of(tmp_path / "mine").folder)
     lines = [" ".join(line.split()) for line in result.output.splitlines()]

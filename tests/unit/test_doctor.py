@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from numba.core.caching import NullCache
 
+from multigrid_rl import jit
 from multigrid_rl.config import ConfigError, data_root
 from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.players.catalogue import CATALOGUE_FILE
 from multigrid_rl.rllib import doctor, machine
+from multigrid_rl.world import kernels
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -121,7 +124,31 @@ def test_torch_is_measured_and_its_threads_are_put_back():
     assert torch.get_num_threads() == before
 
 
-def test_kernels_are_kept_where_numba_keeps_them():
+def test_a_home_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
+    assert is_sound(machine.check_home(tmp_path))
+    monkeypatch.setenv("HOME", "/proc/nowhere")
+    finding = machine.check_home()
+    assert finding.level == "warning"
+    assert finding.found == "nothing can be written in /proc/nowhere: No such file or directory"
+    assert "set HOME" in finding.change
+    assert doctor.check_token("auto").level == "ok"
+
+
+def test_ray_is_tried_with_a_token_where_it_could_not_keep_one(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        doctor, "_apart", lambda _, patience_s, environment: given.append(environment) or {"version": 1}
+    )
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for folder in (tmp_path, "/proc/nowhere"):
+        monkeypatch.setenv("HOME", str(folder))
+        doctor.check_ray()
+    assert given[0] == {}
+    assert len(given[1]["RAY_AUTH_TOKEN"]) == 64
+
+
+def test_kernels_are_kept_where_there_is_room():
     assert is_sound(machine.check_kernels())
     assert machine.kernel_folder().is_dir()
 
@@ -132,6 +159,25 @@ def test_a_folder_that_cannot_hold_kernels_is_a_problem(tmp_path):
     assert finding.level == "problem"
     assert "NUMBA_CACHE_DIR" in finding.change
     assert machine.check_kernels(tmp_path / "new").level == "ok"
+
+
+def test_a_full_disk_under_the_kernels_is_a_problem(tmp_path, monkeypatch):
+    # Empty files can still be made on it.
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        monkeypatch.setattr(machine.tempfile, "TemporaryFile", lambda dir: full)
+        finding = machine.check_kernels(tmp_path)
+    assert finding.level == "problem"
+    assert "No space left on device" in finding.found
+
+
+def test_kernels_in_the_temporary_folder_are_a_warning_and_kernels_nowhere_a_problem(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine.tempfile, "tempdir", str(tmp_path))
+    finding = machine.check_kernels(tmp_path / jit.TEMPORARY / "world")
+    assert finding.level == "warning"
+    assert "NUMBA_CACHE_DIR" in finding.change
+    monkeypatch.setattr(kernels.step_games, "_cache", NullCache())
+    assert machine.check_kernels().level == "problem"
+    assert "temporary folder" in machine.check_kernels().found
 
 
 def test_a_containers_shared_memory_is_too_small(tmp_path):

@@ -1,16 +1,22 @@
-"""Machine code that an earlier process left on disk must not outlive the sources it came from."""
+"""Machine code that an earlier process left on disk: it must not outlive its sources, nor end a program if damaged."""
 
 from __future__ import annotations
 
+import errno
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import numba
 import pytest
+from numba.core.caching import CompileResultCacheImpl, NullCache, UserProvidedCacheLocator
 
 import multigrid_rl
+from multigrid_rl import jit
 
 #: Reads the first world's red key and what picking it up pays; the second line counts kernels loaded from disk.
 PROGRAM = """
@@ -62,3 +68,113 @@ def test_kernels_are_kept_between_processes_and_dropped_when_a_constant_they_imp
     constants.write_text(text.replace(old, "FIXED_KEY: Final = (cell_index(6, 5), cell_index(8, 3))"))
     saw, hits = run(copy)
     assert (saw, hits) == ("6 5 1", 0)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A module with one small kernel, whose machine code is kept beside it."""
+    path = tmp_path / "doubling.py"
+    path.write_text("from multigrid_rl.jit import kernel\n\n\n@kernel\ndef twice(x):\n    return 2 * x\n")
+    return path
+
+
+def started(source: Path):
+    """The kernel as a process that just started has it."""
+    spec = importlib.util.spec_from_file_location("doubling", source)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.twice
+
+
+def works(twice) -> int:
+    """The kernel computes; returns how often its machine code came from disk."""
+    assert twice(21) == 42
+    return sum(twice.stats.cache_hits.values())
+
+
+def kept(source: Path) -> Path:
+    (file,) = source.parent.rglob("*.nbc")
+    return file
+
+
+DAMAGE = {
+    "empty": lambda data: b"",
+    "zeros after a power cut": lambda data: bytes(len(data)),
+    "cut off": lambda data: data[: len(data) // 2],
+    "zeros at the end": lambda data: data[: len(data) // 2] + bytes(len(data) - len(data) // 2),
+    "garbage": lambda data: b"\x80\x04not what it was",
+    "one bit": lambda data: data[:-100] + bytes([data[-100] ^ 1]) + data[-99:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_file_is_compiled_anew_and_replaced(source, damage):
+    assert works(started(source)) == 0
+    assert works(started(source)) == 1
+    whole = kept(source).read_bytes()
+    kept(source).write_bytes(damage(whole))
+    assert works(started(source)) == 0
+    assert works(started(source)) == 1
+
+
+def test_a_file_that_cannot_be_read_or_written_costs_the_time_to_compile_and_no_more(source, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(jit._KernelFile, "_open_for_write", full)
+    assert works(started(source)) == 0
+    monkeypatch.undo()
+    works(started(source))
+    file = kept(source)
+    file.unlink()
+    file.mkdir()
+    assert works(started(source)) == 0
+
+
+def test_machine_code_of_other_sources_is_replaced(source, monkeypatch):
+    works(started(source))
+    monkeypatch.setattr(jit, "_sources_digest", lambda: "of an older version")
+    assert works(started(source)) == 0
+    assert works(started(source)) == 1
+    assert kept(source)
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """Neither the installation nor the home can be written; returns the temporary folder."""
+    monkeypatch.setattr(CompileResultCacheImpl, "_locator_classes", [UserProvidedCacheLocator])
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "")
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_without_an_installation_or_home_to_write_to_kernels_are_kept_in_the_temporary_folder(source, nowhere):
+    assert works(started(source)) == 0
+    (own,) = nowhere.iterdir()
+    assert own in kept(source).parents
+    assert own.stat().st_mode & 0o777 == 0o700
+    assert works(started(source)) == 1
+    assert os.environ["NUMBA_CACHE_DIR"] == str(own)  # for what else keeps kernels, and for env runners
+
+
+@pytest.mark.parametrize("how", ["others may write", "a link", "a file", "no temporary folder"])
+def test_machine_code_is_never_read_where_others_may_have_put_it(source, nowhere, how):
+    own = jit.temporary_folder()
+    own.rmdir()
+    if how == "others may write":
+        own.mkdir()
+        own.chmod(0o777)
+    elif how == "a link":
+        (nowhere / "elsewhere").mkdir(mode=0o700)
+        own.symlink_to(nowhere / "elsewhere")
+    elif how == "a file":
+        own.write_text("")
+    else:
+        nowhere.rmdir()
+    twice = started(source)
+    assert isinstance(twice._cache, NullCache)
+    assert works(twice) == 0
+    assert list(source.parent.rglob("*.nbc")) == []

@@ -250,6 +250,9 @@ def test_one_gradient_that_is_not_finite_makes_all_zero(bad):
     flat, parameters = flat_of([1.0], [bad])
     flat.clip(0.5)
     assert [p.grad.item() for p in parameters] == [0.0, 0.0]
+    assert flat.dropped == 1
+    flat.clip(0.5)
+    assert flat.dropped == 1
 
 
 def test_a_step_of_the_flat_row_moves_the_parameters_of_the_network():
@@ -330,4 +333,16 @@ def test_schedules_go_on_for_a_network_that_was_in_no_batch_so_far(falling, modu
 def test_statistics_are_told_of_the_networks_of_the_batch_only(falling):
     _, told = falling
     assert set(told) == {"red_0", SECONDS}
-    assert {"policy_loss", "vf_loss", "entropy", "grad_norm", "lr", "entropy_coef"} == set(told["red_0"])
+    statistics = {"policy_loss", "vf_loss", "entropy", "grad_norm", "lr", "entropy_coef", "dropped_updates"}
+    assert statistics == set(told["red_0"])
+
+
+def test_gradients_that_were_dropped_are_counted_for_each_update_alone(falling):
+    learner, _ = falling
+    for targets, dropped in ((np.float32("nan"), 2.0), (np.float32(1), 0.0)):
+        batch = {name: column.numpy() for name, column in random_batch(1, 8).items()}
+        batch[Columns.OBS] = np.zeros((8, len(learner.module["red_0"].observation_space.nvec)), np.int64)
+        batch[Postprocessing.VALUE_TARGETS][:] = targets
+        some = MultiAgentBatch({"red_0": SampleBatch(batch)}, env_steps=8)
+        told = learner.update(some, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: 500}, num_epochs=2, minibatch_size=8)
+        assert told["red_0"]["dropped_updates"] == dropped

@@ -26,7 +26,7 @@ def recipe(tmp_path):
 
 
 def test_a_file_says_groups_and_keys(recipe):
-    assert recipe_overrides(recipe) == [
+    assert recipe_overrides(recipe, trusted=False) == [
         "scenario=single-obstacle",
         "model=gru",
         "train.lr=1e-05",
@@ -56,6 +56,71 @@ def test_a_file_that_is_no_recipe_is_told(recipe, tmp_path):
         assert "allowed is a recipe" in error_of(f"experiment={recipe}")
     recipe.write_text("train: {lrr: 3}\n")
     assert "train.lrr=3: unknown key 'lrr' (did you mean lr?)" in error_of(f"experiment={recipe}")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('scenario: {description: "${oc.env:SECRET}"}\n', "'scenario.description=${oc.env:SECRET}'"),
+        ('scenario: {description: "\\x24{oc.env:SECRET}"}\n', "${oc.env:SECRET}"),
+        ('curriculum: [{scenario: coop, steps: "${oc.env:SECRET}"}]\n', "${oc.env:SECRET}"),
+        ("train: {bonus: {all: {key_pickup: '${oc.env:SECRET}'}}}\n", "${oc.env:SECRET}"),
+        ("train: {shaping: 'stolen:code'}\n", "'train.shaping=stolen:code'"),
+        ("train.shaping: stolen:code\n", "'train.shaping=stolen:code'"),
+        ("'train.shaping=stolen:code #': 3\n", "'train.shaping=stolen:code #=3'"),
+        ("++train.shaping: stolen:code\n", "'++train.shaping=stolen:code'"),
+        ("run_dir: /tmp\n", "'run_dir=/tmp'"),
+        ("checkpoints: /tmp\n", "'checkpoints=/tmp'"),
+        ("cluster: {address: 'stranger:6379'}\n", "'cluster.address=stranger:6379'"),
+        ("address: stranger:6379\n", "'address=stranger:6379'"),
+        ("defaults:\n- override /cluster: ray\n", "'cluster=ray'"),
+    ],
+)
+def test_what_only_a_trusted_file_may_say(recipe, monkeypatch, text, told):
+    monkeypatch.setenv("SECRET", "told")
+    recipe.write_text(text)
+    said = error_of(f"experiment={recipe}")
+    assert told in said
+    assert "trust_recipe=true" in said
+    # Whoever types it himself, or has read the file, may say all that.
+    assert recipe_overrides(recipe, trusted=True)
+
+
+def test_a_trusted_file_is_taken_as_it_is(recipe, monkeypatch):
+    monkeypatch.setenv("PLACE", "somewhere")
+    recipe.write_text('run_dir: mine\ntrain: {shaping: "some:code"}\nscenario: {description: "${oc.env:PLACE}"}\n')
+    config = compose([f"experiment={recipe}", "trust_recipe=true"])
+    told = (config.run_dir, config.train.shaping, config.scenario.description)
+    assert told == ("mine", "some:code", "somewhere")
+    assert "trust_recipe=true" in error_of(f"experiment={recipe}", "trust_recipe=false")
+    assert error_of(f"experiment={recipe}", "trust_recipe=yes") == "trust_recipe=yes: allowed is true or false"
+    recipe.write_text("trust_recipe: true\nrun_dir: mine\n")
+    assert "trust_recipe=true if" in error_of(f"experiment={recipe}")
+    assert compose(["scenario=coop", "trust_recipe=true"]) == compose(["scenario=coop"])
+
+
+def test_a_winner_may_say_that_it_had_no_shaping(recipe):
+    recipe.write_text("train: {shaping: null}\ncheckpoints: null\n")
+    assert compose([f"experiment={recipe}"]).train.shaping is None
+
+
+def test_values_that_are_none_and_files_without_end_are_told_at_once(recipe):
+    doubled = "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]\n" for k in range(1, 40))
+    many = "".join(f"a{k}: 1\n" for k in range(2000))
+    for text, told in (
+        ("a0: &a0 [1]\n" + doubled, "anchors and aliases are not allowed"),
+        ("train: &t {lr: 3}\n", "anchors and aliases are not allowed"),
+        (many, "more than 1000 values"),
+        ("# " + "x" * 300_000, "more than 262144 bytes"),
+        ("seed: 2001-01-01\n", "not JSON serializable"),
+        ("seed: " + "9" * 30 + "\n", "beyond 64 bits"),
+        ("seed: " + "9" * 5000 + "\n", "not valid yaml"),
+        ("a: " + "[" * 5000 + "\n", "recursion"),
+    ):
+        recipe.write_text(text)
+        assert told in error_of(f"experiment={recipe}")
+    recipe.write_bytes(b"a: \xff\n")
+    assert "utf-8" in error_of(f"experiment={recipe}")
 
 
 def test_shipped_recipes_are_found():

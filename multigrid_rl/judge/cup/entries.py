@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from multigrid_rl.players.agents import AGENT_FILE, read_agent
+from multigrid_rl.players.agents import AGENT_FILE, fresh_copy, read_agent
 from multigrid_rl.players.bundle import bundle_sha256, load_team
 from multigrid_rl.players.cards import CARD_FILE, PlayerError, read_card
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue
 from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.players.text import printable, shown
 from multigrid_rl.types import GameSpec, Policy
 
 Kind = Literal["scripted", "frozen", "external", "broken"]
@@ -23,6 +26,8 @@ Kind = Literal["scripted", "frozen", "external", "broken"]
 #: Files that somebody may have taken for an entry; others beside the entries (lists, notes) are nobody's.
 HANDED_IN = (".zip", ".tar", ".gz", ".tgz", ".safetensors", ".pt", ".pth", ".pkl", ".json", ".py")
 _TEAMS = ("red", "blue")
+#: What reading a stranger's folder may raise. ``PlayerError`` and errors of encodings are a ``ValueError``.
+UNREADABLE = (ValueError, OSError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Entry:
     """One entry of a cup.
 
     Attributes:
-        name: of its folder, or of the player.
+        name: of its folder as :func:`filed_name` has it, or of the player.
         kind: what it is; ``broken`` forfeits every game.
         about: one line on what it is.
         sha256: of its files; ``None`` for scripted players.
@@ -50,21 +55,28 @@ class Entry:
         """Its players for ``team``, as a match takes them; an external agent's process ends with the block.
 
         Raises:
-            PlayerError: it cannot be loaded.
+            PlayerError: it cannot be loaded, or is not what it was when the cup began.
             PlayerFaultError: an external agent does not start.
+            ScratchError: there is no room for an agent's files.
         """
         if self.kind == "scripted" or self.folder is None:
             yield {seat: BUILT_IN[self.name](game.spec) for seat in game.spec.seats if game.spec.team_of(seat) == team}
         elif self.kind == "external":
-            agent = replace(read_agent(self.folder), name=self.name)
-            # Not the games' own seed: whoever knows that one knows where the keys will lie.
-            seed = int(hashlib.sha256(f"{game.seed} {team}".encode()).hexdigest()[:8], 16)
-            with ExternalPlayer(agent, game.spec, team, game.scenario, seed, game.limits) as player:
+            with (
+                fresh_copy(self.folder, self.name) as agent,
+                ExternalPlayer(agent, game.spec, team, game.scenario, game.agents_seed(team), game.limits) as player,
+            ):
+                self._check(agent.sha256)
                 player.start(game.games)
                 seats = [seat for seat in game.spec.seats if game.spec.team_of(seat) == team]
                 yield {team if len(seats) > 1 else seats[0]: player}
         else:
+            self._check(bundle_sha256(self.folder))
             yield load_team(self.folder, game.spec, team)
+
+    def _check(self, sha256: str) -> None:
+        if sha256 != self.sha256:
+            raise PlayerError(f"{self.name}: its files have changed since the cup began")
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,9 @@ class Table:
         games: for each pair and side.
         seed: of the games; the same at every table, so that everybody meets the same layouts.
         limits: of external agents.
+        agents_key: decides what agents are given as their seeds. Drawn, never made of ``seed``: whoever knows the
+            games' seed knows where the keys will lie and what the opponents will do, and a hash of a number that one
+            can guess is that number.
     """
 
     scenario: str
@@ -84,6 +99,11 @@ class Table:
     games: int
     seed: int
     limits: Limits
+    agents_key: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def agents_seed(self, team: str) -> int:
+        """What an agent that plays ``team`` is given for whatever it draws."""
+        return int(hashlib.sha256(f"{self.agents_key} {team}".encode()).hexdigest()[:8], 16)
 
 
 def find_entries(folder: Path, names: list[str], catalogue: Catalogue, table: Table) -> list[Entry]:
@@ -97,14 +117,14 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, table: Ta
     """
     if not folder.is_dir():
         raise PlayerError(f"{folder}: no such folder; allowed is a folder with one folder for each entry")
-    listed = Catalogue(folder).entries if (folder / CATALOGUE_FILE).is_file() else {}
-    entries = []
-    for path in sorted(folder.iterdir()):
-        home = listed.get(path.name, {}).get("scenario", table.scenario)
-        if path.name.startswith((".", "_")) or home != table.scenario:
-            continue
-        if path.is_dir() or path.suffix in HANDED_IN or path.is_symlink():
-            entries.append(_entry(path, table))
+    try:
+        listed = Catalogue(folder).entries if (folder / CATALOGUE_FILE).is_file() else {}
+        paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
+        handed_in = [path for path in paths if path.is_dir() or path.suffix in HANDED_IN or path.is_symlink()]
+    except OSError as error:
+        raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
+    homes = {path: listed.get(path.name, {}).get("scenario", table.scenario) for path in handed_in}
+    entries = [_entry(path, table) for path in handed_in if homes[path] == table.scenario]
     entries += [_by_name(name, catalogue, table) for name in names]
     twice = sorted({e.name for e in entries if sum(other.name == e.name for other in entries) > 1})
     if twice:
@@ -126,22 +146,50 @@ def _by_name(name: str, catalogue: Catalogue, table: Table) -> Entry:
 
 
 def _entry(path: Path, table: Table) -> Entry:
-    name = path.name
+    name = filed_name(path.name)
+    note = "" if name == path.name else f" (folder {shown(path.name)})"
     try:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,63}", name):
-            raise PlayerError("its name: allowed are 1 to 64 letters, digits, blanks and . _ -")
+        if path.is_symlink():
+            raise PlayerError("is a link; allowed is a folder with a bundle or an external agent")
         if not path.is_dir():
             raise PlayerError("is a file; allowed is a folder with a bundle or an external agent")
         if (path / AGENT_FILE).exists():
-            agent = read_agent(path)
-            return Entry(name, "external", " ".join(agent.command), agent.sha256, folder=path)
+            return external(path, name, note)
         for team in _TEAMS:
             load_team(path, table.spec, team)
-        return Entry(name, "frozen", _about(path), bundle_sha256(path), folder=path)
-    except PlayerError as error:
+        return Entry(name, "frozen", f"{_about(path)}{note}", bundle_sha256(path), folder=path)
+    except UNREADABLE as error:
+        return Entry(name, "broken", f"cannot play{note}", problem=reason_of(error, path, name), folder=path)
+
+
+def external(folder: Path, name: str, note: str = "") -> Entry:
+    """The agent in ``folder`` as an entry. Raises what reading a stranger's folder may raise."""
+    agent = read_agent(folder)
+    return Entry(name, "external", f"{' '.join(agent.command)}{note}", agent.sha256, folder=folder)
+
+
+def filed_name(name: str) -> str:
+    """What an entry in a folder called ``name`` is called, in lines, tables and names of files: the same, mostly.
+
+    Other alphabets, ends of lines, escape codes, formulas of a spreadsheet, bytes that are no text and names of 250
+    letters all become something plain that no other folder has.
+    """
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,63}", name):
+        return name
+    plain = re.sub(r"[^A-Za-z0-9._ -]", "_", name)[:40].lstrip("-. ")
+    return f"{plain}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:6]}".lstrip("-")
+
+
+def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
+    """What is wrong with an entry, in one line."""
+    said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+    said = printable(said or type(error).__name__)
+    if folder is not None:
         # Absolute paths are this machine's business and do not belong on the entry's page.
-        said = " ".join(str(error).replace(f"{path}/", "").replace(str(path), name).split())
-        return Entry(name, "broken", "cannot play", problem=said, folder=path)
+        place = printable(str(folder))
+        said = said.replace(f"{place}/", "").replace(place, name)
+    # The reason stands behind a path that may be long.
+    return said if len(said) <= 400 else f"{said[:100]} ... {said[-300:]}"
 
 
 def _about(path: Path) -> str:

@@ -11,14 +11,17 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from multigrid_rl.judge.cup.entries import Entry, Table
+from multigrid_rl.judge.cup.entries import UNREADABLE, Entry, Table, reason_of
 from multigrid_rl.judge.replays import GameRecord, record
 from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.descendants import none_left
 from multigrid_rl.players.games import Played, PlayerFaultError, play_games
 from multigrid_rl.types import GameSpec, Policy
 
 #: One letter a game: who won it, nobody (``D``), or who forfeited it (small: ``r`` means that red did).
 LETTERS = {1: "B", 0: "R", -1: "D"}
+#: Folder of a cup with a file for each pairing.
+PAIRINGS = "pairings"
 #: Both entries are broken: the game counts for nobody.
 NOT_PLAYED = "-"
 
@@ -56,17 +59,25 @@ class Pairing(BaseModel):
 
 
 def play_pairing(red: Entry, blue: Entry, table: Table) -> Pairing:
-    """Play all games of a pairing. Who is broken, or gives up, forfeits what is not finished; it never raises."""
+    """Play all games of a pairing. Who is broken, or gives up, forfeits what is not finished.
+
+    Raises:
+        ScratchError: this machine has no room for an agent's files, for which nobody shall forfeit.
+    """
     broken = {entry.name: str(entry.problem) for entry in (red, blue) if entry.kind == "broken"}
     if broken:
         return forfeited(red, blue, table, broken)
     with ExitStack() as stack:
+        if "external" in (red.kind, blue.kind):
+            stack.enter_context(none_left())
         players: dict[str, Policy] = {}
         for entry, team in ((red, "red"), (blue, "blue")):
             try:
                 players |= stack.enter_context(entry.seated(table, team))
-            except (PlayerError, PlayerFaultError) as error:
+            except PlayerFaultError as error:
                 return forfeited(red, blue, table, {entry.name: str(error)})
+            except UNREADABLE as error:
+                return forfeited(red, blue, table, {entry.name: reason_of(error, entry.folder, entry.name)})
         played = play_games(table.spec, players, table.games, seed=table.seed)
     return _pairing(red, blue, table, played)
 
@@ -130,7 +141,7 @@ def pairing_file(folder: Path, red: Entry, blue: Entry) -> Path:
     """Where a pairing's result belongs."""
     # Names may hold blanks, dots and dashes: the hash keeps two pairings from sharing a file.
     both = json.dumps([red.name, blue.name])
-    return folder / "pairings" / f"{red.name}--{blue.name}--{hashlib.sha256(both.encode()).hexdigest()[:8]}.json"
+    return folder / PAIRINGS / f"{red.name}--{blue.name}--{hashlib.sha256(both.encode()).hexdigest()[:8]}.json"
 
 
 def save_pairing(path: Path, pairing: Pairing) -> None:
@@ -151,11 +162,15 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file beside its place and move it there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.part")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)  # a full disk: nothing half of it stays
+        raise
 
 
 def team_spec(spec: GameSpec) -> None:

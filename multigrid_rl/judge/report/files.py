@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -100,8 +101,11 @@ def _write(target: Path, text: str) -> Path:
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text, encoding="utf-8")
+        # A folder's name may hold bytes that are no text: the page shows a question mark.
+        unfinished.write_text(text, encoding="utf-8", errors="replace")
         unfinished.replace(target)
     except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink()
         raise CurveError(f"{target}: {error.strerror}; allowed is a file that can be written") from error
     return target

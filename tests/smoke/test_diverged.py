@@ -1,0 +1,78 @@
+"""Training that diverges: said, ended, and nothing that cannot be used is kept as whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from multigrid_rl.cli.training import resume_training
+from multigrid_rl.config import ConfigError
+from multigrid_rl.players.cards import read_card, read_network
+from multigrid_rl.rllib import train as loop
+from multigrid_rl.rllib.divergence import PATIENCE
+from multigrid_rl.rllib.errors import DivergedError
+from multigrid_rl.rllib.flat import FlatWeights
+from tiny_runs import rows_of, tiny_run
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
+
+
+def test_weights_that_grow_beyond_all_numbers_end_the_run_without_a_checkpoint(session, tmp_path, capsys):
+    with pytest.raises(DivergedError, match=r"^step [0-9,]+: weight net\.\S+ of red_0 is not finite: the run diverged"):
+        tiny_run(tmp_path / "run", "train.lr=1e38", "train.lr_final=1e38", "train.checkpoint_every=1")
+    assert "is not finite" in (tmp_path / "run" / "run.log").read_text()
+    (warning,) = [line for line in capsys.readouterr().err.splitlines() if "is not finite" in line]
+    assert warning.startswith("multigrid-rl: step ")
+    for player in (tmp_path / "run").glob("checkpoints/step_*/players/red_0"):
+        read_network(player, read_card(player))  # refuses what is not finite
+    assert not (tmp_path / "run" / "verdict.json").exists()
+
+
+def test_a_reward_that_is_no_number_ends_the_run_after_some_iterations(session, tmp_path, monkeypatch, capsys):
+    (tmp_path / "turning.py").write_text(
+        "calls = 0  # one of them when kernels are warmed up\n"
+        "def reward(events, reward):\n"
+        "    global calls\n"
+        "    calls += 1\n"
+        "    return reward * float('nan') if calls > 1 + 6 * 16 else reward\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = tmp_path / "run"
+    last = (6 + PATIENCE) * 512
+    with pytest.raises(DivergedError) as caught:
+        tiny_run(run, "train.shaping=turning:reward", "train.until=1e6", "train.checkpoint_every=1024")
+    assert str(caught.value).startswith(f"step {last:,}: the training reward of red_0")
+    assert f"is not finite in {PATIENCE} iterations in a row" in str(caught.value)
+    # Weights are finite all the time, and so is every checkpoint.
+    assert str(caught.value).endswith("the last checkpoint with finite weights is step_000007168")
+    assert "go on: train --resume" in caught.value.hint
+    said = [line for line in capsys.readouterr().err.splitlines() if "not finite" in line]
+    assert said == ["multigrid-rl: step 3,584: the training reward of red_0 (train.shaping, train.bonus) is not finite"]
+    rows = rows_of(run)
+    assert [row["learner/red_0/dropped_updates"] for row in rows] == [0.0] * 6 + [4.0] * PATIENCE
+    assert [row["learner/red_0/grad_norm"] is None for row in rows] == [False] * 6 + [True] * PATIENCE
+
+
+def test_weights_that_the_last_step_broke_are_in_no_checkpoint_and_nobody_goes_on_with_such(
+    session, tmp_path, monkeypatch
+):
+    clip, calls = FlatWeights.clip, []
+
+    def break_at_the_end(self, largest):
+        calls.append(None)
+        if len(calls) == 4 * 4:  # the last gradient step of the fourth iteration, at which a checkpoint is due
+            self.weights.data[5] = float("nan")
+        return clip(self, largest)
+
+    monkeypatch.setattr(FlatWeights, "clip", break_at_the_end)
+    run = tmp_path / "run"
+    with pytest.raises(DivergedError, match=r"step 2,048: weight net\.\S+ of red_0 is not finite.* is step_000001024$"):
+        tiny_run(run, "train.checkpoint_every=1024")
+    assert [path.name for path in (run / "checkpoints").glob("step_*")] == ["step_000001024"]
+    # One that an earlier version wrote.
+    calls.clear()
+    monkeypatch.setattr(loop, "not_finite", lambda weights: None)
+    other = tmp_path / "other"
+    tiny_run(other, "train.until=2048")
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match=r"step_000002048: weight net\.\S+ of red_0 is not finite; allowed is"):
+        resume_training(other, ["train.until=4096"])

@@ -1,0 +1,172 @@
+"""Run folders that somebody damaged or made up: one line from every verb that reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+
+import pytest
+
+from commands import call, complaint
+from report_runs import write_run
+
+BOMB = "a: &a [1, 1]\n" + "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]\n" for k in range(1, 30)).replace("*a0", "*a")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Two runs that nobody has touched; reading them costs no game."""
+    root = tmp_path_factory.mktemp("whole")
+    return [write_run(root / name) for name in ("one", "two")]
+
+
+def damaged(whole, tmp_path, file, change):
+    """A copy of the first run with another content of ``file``."""
+    run = tmp_path / "damaged"
+    run.mkdir()
+    for part in whole[0].iterdir():
+        (run / part.name).write_bytes(part.read_bytes())
+    content = (run / file).read_bytes()
+    (run / file).write_bytes(change(content))
+    return run
+
+
+def rows(**changes):
+    def change(content):
+        lines = [json.loads(line) for line in content.splitlines()]
+        lines[30] |= changes
+        return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+    return change
+
+
+def keys(*place, to):
+    """Another value at a place of a JSON file."""
+
+    def change(content):
+        whole = node = json.loads(content)
+        for key in place[:-1]:
+            node = node[key]
+        node[place[-1]] = to
+        return json.dumps(whole).encode()
+
+    return change
+
+
+def instead(text):
+    return lambda content: text if isinstance(text, bytes) else text.encode()
+
+
+def behind(text):
+    return lambda content: content + text
+
+
+DEEP = "[" * 100_000
+CASES = [
+    ("metrics.jsonl", behind(b'\xff\xfe{"env_steps": 1}\n'), "metrics.jsonl: 'utf-8' codec"),
+    ("metrics.jsonl", rows(episodes=10**400), "metrics.jsonl: line 31: episodes=a int: allowed is a number below"),
+    ("metrics.jsonl", rows(env_steps=10**400), "line 31: env_steps=a int"),
+    ("metrics.jsonl", rows(**{"timing/sample_s": "0.1"}), "line 31: timing/sample_s=a value of 3 letters"),
+    ("metrics.jsonl", rows(**{"timing/sample_s": [1]}), "line 31: timing/sample_s=a list"),
+    ("metrics.jsonl", behind(DEEP.encode() + b"\n{}\n"), "metrics.jsonl: line 61: "),
+    ("metrics.jsonl", behind(b"9" * 5000 + b"\n"), "metrics.jsonl: line 61: "),
+    ("config.yaml", instead(b"a: \xff\n"), "config.yaml: not valid yaml: 'utf-8'"),
+    ("config.yaml", instead(BOMB), "config.yaml: not valid yaml: anchors and aliases"),
+    ("config.yaml", instead(DEEP), "config.yaml: not valid yaml: maximum recursion"),
+    ("config.yaml", instead("- 1\n"), "config.yaml: no object"),
+    ("config.yaml", instead("scenario: {name: 1v1}\n"), "config.yaml: no seed"),
+    ("config.yaml", instead("scenario: {name: [1v1]}\nseed: 1\n"), "config.yaml: scenario.name: "),
+    ("config.yaml", instead("scenario: {name: 1v1}\nseed: 1\ntrain: 3\n"), "config.yaml: train: "),
+    ("verdict.json", instead(b"\xff"), "verdict.json: 'utf-8'"),
+    ("verdict.json", instead(DEEP), "verdict.json: maximum recursion"),
+    ("verdict.json", instead("[]"), "verdict.json: no object"),
+    ("verdict.json", keys("gates", to="all"), "verdict.json: gates: "),
+    ("verdict.json", keys("gates", to={"a": 1}), "verdict.json: gates: "),
+    ("verdict.json", keys("gates", 0, to=3), "verdict.json: no gates.0"),
+    ("verdict.json", keys("gates", 0, "metric", to=[1]), "verdict.json: gates.0.metric: "),
+    ("verdict.json", keys("gates", 0, "window", to="100000"), "verdict.json: gates.0.window: "),
+    ("verdict.json", keys("gates", 0, "bound", to=10**400), "verdict.json: gates.0.bound: "),
+    ("verdict.json", keys("gates", 0, "first_held", to=7), "verdict.json: no gates.0.first_held"),
+    ("verdict.json", keys("gates", 0, "first_held", to={"env_steps": 3}), "no gates.0.first_held.policy_updates"),
+    ("verdict.json", keys("env_steps", to=10**400), "verdict.json: env_steps: "),
+    ("verdict.json", keys("env_steps_to_held", to="soon"), "verdict.json: env_steps_to_held: "),
+    ("verdict.json", keys("ended", to=3), "verdict.json: ended: "),
+    ("provenance.json", instead(b"\xff"), "provenance.json: 'utf-8'"),
+    ("provenance.json", instead(DEEP), "provenance.json: maximum recursion"),
+    ("provenance.json", keys("versions", to=[1, 2]), "provenance.json: versions: "),
+    ("provenance.json", keys("opponents", to=3), "provenance.json: opponents: "),
+    ("provenance.json", keys("opponents", to=["adept"]), "provenance.json: no opponents.0"),
+    ("provenance.json", keys("commit", to={}), "provenance.json: commit: "),
+    ("provenance.json", keys("command", to=None), "provenance.json: command: "),
+]
+
+
+@pytest.mark.parametrize(("file", "change", "told"), CASES, ids=[f"{k}-{c[0]}" for k, c in enumerate(CASES)])
+def test_one_line_from_every_verb(whole, tmp_path, file, change, told):
+    run = damaged(whole, tmp_path, file, change)
+    out = tmp_path / "out"
+    began = time.monotonic()
+    for words in (
+        ("report", run, "--episodes", 0, "-o", out),
+        ("overlay", run, "--reference", "1v1", "-o", out),
+        ("compare", run, whole[1], "-o", out),
+    ):
+        assert told in complaint(call(*words)), words
+    assert time.monotonic() - began < 20
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "provenance.json"])
+@pytest.mark.parametrize(
+    "content", [b"\xff", DEEP.encode(), BOMB.encode(), b"- 3\n"], ids=["bytes", "deep", "bomb", "list"]
+)
+def test_evaluate_says_one_line_of_it(whole, tmp_path, file, content):
+    run = damaged(whole, tmp_path, file, instead(content))
+    players = run / "checkpoints" / "step_000000001" / "players" / "red_0"
+    players.mkdir(parents=True)
+    (run / "checkpoints" / "latest").write_text("step_000000001\n")
+    said = complaint(call("evaluate", run, "--episodes", 2, "-o", tmp_path / "out"))
+    assert file in said or "red_0" in said
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"step\x1b[2J\nmore", b"", b"a" * 5000])
+def test_a_name_of_the_latest_checkpoint_that_is_none(whole, tmp_path, name):
+    run = damaged(whole, tmp_path, "config.yaml", lambda content: content)
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "latest").write_bytes(name)
+    said = complaint(call("evaluate", run, "--episodes", 2, "-o", tmp_path / "out"))
+    assert "\x1b" not in said
+    assert len(said) < 700
+    # The page of such a run tells why there are no games, and the rest.
+    assert call("report", run, "-o", tmp_path / "page.html").exit_code == 0
+
+
+def test_what_is_not_finite_in_a_row_is_left_out_of_the_curves(whole, tmp_path):
+    nothing = {"timing/sample_s": float("nan"), "entropy/red_0": float("inf"), "policy_updates": float("nan")}
+    run = damaged(whole, tmp_path, "metrics.jsonl", rows(**nothing))
+    page = tmp_path / "page.html"
+    assert call("report", run, "--episodes", 0, "-o", page).exit_code == 0
+    assert re.search(r"\b(nan|inf)\b", page.read_text()) is None
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(whole, tmp_path, monkeypatch):
+    place = tmp_path / "there"
+    place.mkdir()
+
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.replace", full)
+    said = complaint(call("report", whole[0], "--episodes", 0, "-o", place / "page.html"))
+    assert "No space left on device" in said
+    assert list(place.iterdir()) == []
+
+
+def test_a_folder_whose_name_is_no_text_has_a_page(whole, tmp_path):
+    run = damaged(whole, tmp_path, "config.yaml", lambda content: content)
+    strange = os.fsdecode(bytes(run.parent) + b"/M\xfcller")
+    run.rename(strange)
+    assert call("report", strange, "--episodes", 0, "-o", tmp_path / "page.html").exit_code == 0
+    assert "M?ller" in (tmp_path / "page.html").read_text()

@@ -1,0 +1,97 @@
+"""A run that diverged: one warning, an end that names what was lost, and never for a run that is well."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from multigrid_rl.rllib.checkpoints import UNFINISHED, commit, seal
+from multigrid_rl.rllib.divergence import PATIENCE, Divergence, not_finite
+from multigrid_rl.rllib.errors import DivergedError
+
+FINITE = {"red_0": {"net.policy.0.weight": np.ones((2, 2)), "net.policy.0.bias": np.ones(2)}}
+BROKEN = {"red_0": {"net.policy.0.weight": np.ones((2, 2)), "net.policy.0.bias": np.array([1.0, np.inf])}}
+
+
+def row(steps: int, module: str = "red_0", **changes):
+    learner = {"policy_loss": 0.1, "vf_loss": 0.2, "grad_norm": 0.3, "dropped_updates": 0.0, "lr": 1e-3} | changes
+    entropy = learner.pop("entropy", 1.5)
+    told = {f"learner/{module}/{name}": value for name, value in learner.items()}
+    return {"env_steps": steps, f"entropy/{module}": entropy, **told}
+
+
+def algorithm(weights=FINITE, lost_returns=()):
+    return SimpleNamespace(learner_weights=lambda: weights, lost_returns=list(lost_returns))
+
+
+def checkpoint(run, steps):
+    unfinished = run / "checkpoints" / UNFINISHED
+    unfinished.mkdir(parents=True)
+    seal(unfinished, {"env_steps": steps, "stage": 0, "gate_margin": None, "metrics_bytes": 0})
+    commit(unfinished, run / "checkpoints" / f"step_{steps:09d}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"entropy": None}, "entropy/red_0"),
+        ({"policy_loss": None}, "learner/red_0/policy_loss"),
+        ({"vf_loss": float("inf")}, "learner/red_0/vf_loss"),
+        ({"grad_norm": None}, "learner/red_0/grad_norm"),
+        ({"dropped_updates": 1.0}, "learner/red_0/grad_norm"),  # in an earlier minibatch than the last
+    ],
+)
+def test_the_first_such_iteration_is_told_once(tmp_path, caplog, changes, named):
+    watch = Divergence(tmp_path)
+    for k in range(4):
+        watch.check(row(1024 + k, **changes), algorithm())
+    assert [(r.levelno, r.message) for r in caplog.records] == [
+        (logging.WARNING, f"step 1,024: {named} is not finite"),
+    ]
+
+
+def test_a_reward_that_is_not_finite_is_named_as_the_cause(tmp_path, caplog):
+    Divergence(tmp_path).check(row(512, grad_norm=None), algorithm(lost_returns=["red_0"]))
+    assert "step 512: the training reward of red_0 (train.shaping, train.bonus) is not finite" in caplog.text
+
+
+def test_so_many_in_a_row_end_the_run_and_one_that_is_well_begins_the_count_again(tmp_path):
+    checkpoint(tmp_path, 2048)
+    watch = Divergence(tmp_path)
+    for turn in range(3):
+        for k in range(PATIENCE - 1):
+            watch.check(row(1 + turn * 100 + k, grad_norm=None), algorithm())
+        watch.check(row(50 + turn * 100), algorithm(BROKEN))  # nobody asks for the weights of a run that is well
+    for k in range(PATIENCE - 1):
+        watch.check(row(1000 + k, grad_norm=None), algorithm())
+    with pytest.raises(DivergedError) as caught:
+        watch.check(row(4096, grad_norm=None), algorithm())
+    assert str(caught.value) == (
+        "step 4,096: learner/red_0/grad_norm is not finite in 10 iterations in a row: the run diverged; "
+        "the last checkpoint with finite weights is step_000002048"
+    )
+
+
+def test_weights_that_are_not_finite_end_it_at_once(tmp_path, caplog):
+    with pytest.raises(DivergedError) as caught:
+        Divergence(tmp_path).check(row(512, vf_loss=None), algorithm(BROKEN))
+    said = "step 512: weight net.policy.0.bias of red_0 is not finite"
+    assert str(caught.value) == f"{said}: the run diverged; no checkpoint was written before"
+    assert caplog.messages == [said]
+
+
+def test_what_a_run_that_is_well_may_say(tmp_path, caplog):
+    watch = Divergence(tmp_path)
+    absent = row(1, "red_1", lr=None, policy_loss=None, vf_loss=None, grad_norm=None, entropy=None)
+    # Targets that do not vary have no explained variance; a network whose seats were out of every game tells nothing.
+    for rows in (row(1) | {"explained_variance/red_0": None}, row(1) | {"entropy/red_1": None}, row(1) | absent):
+        watch.check(rows, algorithm(BROKEN))
+    assert caplog.messages == []
+
+
+def test_the_first_tensor_is_named():
+    assert not_finite(FINITE) is None
+    assert not_finite({**FINITE, "blue_0": BROKEN["red_0"]}) == "weight net.policy.0.bias of blue_0"

@@ -1,0 +1,119 @@
+"""How a verb ends that did not do its work: a line, and a status that is nobody's verdict."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from multigrid_rl.cli.app import TRACEBACK, Verbs, fail
+
+
+def ended(raised: BaseException | None, **env: str):
+    """Calls a verb that raises this."""
+    app = Verbs()
+
+    @app.command()
+    def verb(word: str = "none") -> None:
+        """Say a word."""
+        typer.echo(word)
+        if raised is not None:
+            raise raised
+
+    return CliRunner().invoke(app, ["--word", "said"], env=env)
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [KeyError("seat"), EOFError("Ran out of input"), RecursionError(), ValueError("two\nlines \x1b[2J"), MemoryError()],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_fault_of_the_program_is_one_line_status_70_and_a_file_with_its_place(raised, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = ended(raised)
+    assert (result.exit_code, result.stdout) == (70, "said\n")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"multigrid-rl: unexpected {type(raised).__name__}: ")
+    assert "\x1b" not in line
+    (file,) = tmp_path.iterdir()
+    assert str(file) in line
+    assert "in verb" in file.read_text()
+
+
+def test_where_no_file_can_be_written_a_variable_shows_the_place(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    assert f"{TRACEBACK}=1" in ended(KeyError("seat")).stderr
+    result = ended(KeyError("seat"), **{TRACEBACK: "1"})
+    assert "in verb" in result.stderr
+    assert result.exit_code == 70
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (PermissionError(errno.EACCES, "Permission denied", "runs/x"), "runs/x: Permission denied"),
+        (TimeoutError("no answer"), "no answer"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_line_and_status_3(raised, said):
+    result = ended(raised)
+    assert (result.exit_code, result.stderr) == (3, f"multigrid-rl: {said}\n")
+
+
+def test_statuses_that_a_verb_chose_are_its_own():
+    assert ended(None).exit_code == 0
+    assert ended(typer.Exit(1)).exit_code == 1
+    assert ended(fail("no")).exit_code == 2
+    assert ended(KeyboardInterrupt()).exit_code == 130
+
+
+def printing(text: str, monkeypatch, stream) -> None:
+    """Calls a verb that prints, on that standard output."""
+    app = Verbs()
+
+    @app.command()
+    def verb() -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    monkeypatch.setattr(sys, "stdout", stream)
+    app([], standalone_mode=False)
+
+
+def test_letters_that_the_terminal_lacks_are_written_as_their_numbers(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    printing("Müller", monkeypatch, stream)
+    assert stream.buffer.getvalue() == b"M\\xfcller"
+
+
+def test_a_closed_standard_output_is_no_reason_to_end(monkeypatch):
+    printing("unheard", monkeypatch, None)
+    sys.stdout.close()
+
+
+@pytest.mark.parametrize(("target", "said"), [("full", "multigrid-rl: No space left on device\n"), ("pipe", "")])
+def test_a_full_disk_or_a_reader_that_left_is_status_3_without_complaints_at_the_end(target, said):
+    if target == "full":
+        out = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, out = os.pipe()
+        os.close(reader)
+    command = [sys.executable, "-m", "multigrid_rl.cli.main", "players"]
+    done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    os.close(out)
+    assert (done.returncode, done.stderr) == (3, said)
+
+
+def test_every_status_stands_in_the_docs():
+    text = (Path(__file__).parents[2] / "docs" / "judging.md").read_text()
+    table = text[text.index("## Exit status") :]
+    assert re.findall(r"^\| (\d+) ", table, re.MULTILINE) == ["0", "1", "2", "3", "70", "130"]
