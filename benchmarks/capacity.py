@@ -24,7 +24,8 @@ from multigrid_rl.cli.training import run_training
 from multigrid_rl.config import compose
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
-from multigrid_rl.rllib.train import ray_session, warm_up
+from multigrid_rl.rllib.session import ray_session
+from multigrid_rl.rllib.train import warm_up
 
 OBJECT_STORE_BYTES = 128 * 2**20
 RUN = ("scenario=1v1", "train.stop_when_held=false")

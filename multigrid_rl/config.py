@@ -6,6 +6,7 @@ import difflib
 import re
 from datetime import datetime
 from functools import lru_cache
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -355,8 +356,10 @@ def _validated(schema: type[Schema], values: dict[str, Any], prefix: str = "") -
 
 
 def default_run_dir(config: RunConfig, now: datetime) -> Path:
-    """``runs/<scenario>/<time>-seed<seed>`` below the working directory."""
-    return Path("runs") / config.scenario.name / f"{now:%Y%m%d-%H%M%S}-seed{config.seed}"
+    """``runs/<scenario>/<time>-seed<seed>`` below the working directory, with a number where there is one already."""
+    name = f"{now:%Y%m%d-%H%M%S}-seed{config.seed}"
+    names = chain([name], (f"{name}-{k}" for k in count(2)))
+    return next(path for path in map((Path("runs") / config.scenario.name).joinpath, names) if not path.exists())
 
 
 def to_yaml(config: RunConfig) -> str:

@@ -1,10 +1,14 @@
-"""The live table of a run; plain lines where there is no terminal."""
+"""The live table of a run; plain lines where there is no terminal; and what is printed on may go away."""
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 import time
+from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,6 +20,60 @@ from multigrid_rl.metrics import STAGES
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
+
+
+class Output(io.TextIOBase):
+    """Standard output that never ends a run: it may be closed, a pipe without a reader, or know few letters.
+
+    Attributes:
+        lost: whoever read is gone: a terminal that was closed, ``| head``. Nothing is written any more.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self._stream = stream
+        self.lost = False
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Of the stream: boxes are drawn with what it can show."""
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        """Whether there is a terminal."""
+        return self._stream is not None and self._stream.isatty()
+
+    def write(self, text: str) -> int:
+        """Write what can be written, other letters as their numbers."""
+        if self._stream is not None and not self.lost:
+            known = text.encode(self.encoding, "backslashreplace").decode(self.encoding)
+            try:
+                self._stream.write(known)
+            except OSError:
+                self._lose(self._stream)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand on what was written."""
+        if self._stream is not None and not self.lost:
+            try:
+                self._stream.flush()
+            except OSError:
+                self._lose(self._stream)
+
+    def _lose(self, stream: TextIO) -> None:
+        self.lost = True
+        # What the stream still holds goes nowhere: at its end Python would fail to write it once more.
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
+def console(width: int | None = None) -> Console:
+    """A console on standard output that outlives it."""
+    output = Output(sys.stdout)
+    return Console(file=cast("TextIO", output), soft_wrap=not output.isatty(), highlight=False, width=width)
 
 
 class Progress:

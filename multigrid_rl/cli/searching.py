@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -10,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from multigrid_rl.cli.app import app, fail, one_line_errors
+from multigrid_rl.cli.live import console
 from multigrid_rl.config import ConfigError, RunConfig, compose
 from multigrid_rl.types import RunError
 
@@ -177,25 +176,27 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[Found, bool]:
 
 def _searched(folder: SearchFolder, address: str | None) -> tuple[Found, bool]:
     from multigrid_rl.cli.training import interruption  # noqa: PLC0415
+    from multigrid_rl.rllib.session import ray_session  # noqa: PLC0415
     from multigrid_rl.search.plots import write_plots  # noqa: PLC0415
     from multigrid_rl.search.report import REPORT, as_markdown  # noqa: PLC0415
     from multigrid_rl.search.running import search as run  # noqa: PLC0415
 
-    console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
-    wide = console if sys.stdout.isatty() else Console(width=WIDTH)
+    screen = console()
     with ExitStack() as stack:
+        # Ray before the signals: it takes one of them.
         told = stack.enter_context(on_cluster(folder, address)) if address else []
+        stack.enter_context(ray_session())
         for line in [*preflight(folder, address), *told]:
-            console.print(line, markup=False)
-        interrupted = stack.enter_context(interruption(console))
-        found = run(folder, lambda outcome: console.print(outcome_line(folder, outcome), markup=False), interrupted)
+            screen.print(line, markup=False)
+        interrupted = stack.enter_context(interruption(screen))
+        found = run(folder, lambda outcome: screen.print(outcome_line(folder, outcome), markup=False), interrupted)
         stopped = interrupted() and not found.complete
     pictures = write_plots(folder, found)
     folder.write_text(REPORT, as_markdown(folder, found, [path.name for path in pictures]))
     if found.winner is not None:
-        wide.print(table(folder, found))
+        screen.print(table(folder, found), width=None if screen.is_terminal else WIDTH)
     for line in closing(folder, found, pictures):
-        console.print(line, markup=False)
+        screen.print(line, markup=False)
     return found, stopped
 
 
@@ -207,8 +208,8 @@ def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
         ConfigError: it does not answer, or a node cannot take part.
     """
     from multigrid_rl.rllib.cluster import Writers, look_over  # noqa: PLC0415
+    from multigrid_rl.rllib.session import ray_session  # noqa: PLC0415
     from multigrid_rl.rllib.stages import stages_of  # noqa: PLC0415
-    from multigrid_rl.rllib.train import ray_session  # noqa: PLC0415
 
     config = folder.asked.space.config
     cluster = config.cluster.model_copy(update={"address": address})

@@ -6,8 +6,8 @@ import json
 import logging
 import os
 import signal
-import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -17,13 +17,19 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from multigrid_rl.cli.live import Progress
+from multigrid_rl.cli.live import Output, Progress, console
 from multigrid_rl.config import ConfigError, RunConfig, compose, default_run_dir, resumed
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.types import RunError
 
 if TYPE_CHECKING:
     from multigrid_rl.rllib.checkpoints import Checkpoint
+    from multigrid_rl.rllib.record import RunFolder
+
+#: What asks a run to end: Ctrl-C; ``kill``, ``timeout`` and ``docker stop``; a terminal that closes.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Seconds after which a second Ctrl-C is one: ``timeout`` sends its signal twice at once.
+TWICE_S = 0.5
 
 SCHEMES = {
     "dtde": "dtde: each agent on its own",
@@ -41,7 +47,14 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
     """
     config = compose(overrides)
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
-    if path.exists():
+    try:
+        str(path).encode()
+        there = path.exists()
+    except UnicodeEncodeError as error:  # Ray takes no such letters
+        raise ConfigError(f"run_dir={str(path)!r}: not UTF-8; allowed is a folder whose name is") from error
+    except OSError as error:  # too long
+        raise ConfigError(f"run_dir={path}: {error.strerror}; allowed is a folder that can be made") from error
+    if there:
         raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet")
     above = next(folder for folder in path.absolute().parents if os.access(folder, os.F_OK))
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -81,12 +94,12 @@ def _ended_held(run: Path) -> bool:
 
 
 def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, Any]:
-    console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
-    console.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
+    screen = console()
+    screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     # The players are loaded and checked before Ray starts: a damaged file costs a second, not a minute.
     from multigrid_rl.rllib.stages import seated_in, stages_of  # noqa: PLC0415
 
-    console.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
+    screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
     try:
         stages = stages_of(config, announced(path) if start else None)
         seated = seated_in(stages)
@@ -96,26 +109,27 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
         raise ConfigError(str(error)) from error
     from multigrid_rl.rllib.cluster import fitted  # noqa: PLC0415
     from multigrid_rl.rllib.errors import RayError, StorageError, reason_of  # noqa: PLC0415
-    from multigrid_rl.rllib.record import RunFolder  # noqa: PLC0415
-    from multigrid_rl.rllib.train import ray_session, train  # noqa: PLC0415
+    from multigrid_rl.rllib.session import ray_session  # noqa: PLC0415
+    from multigrid_rl.rllib.train import train  # noqa: PLC0415
 
     with ExitStack() as stack:
         stack.enter_context(warnings_on_screen())
-        stack.enter_context(hints(path))
         try:
+            # Before there is a folder, which would block its own name, and before the signals, one of which Ray takes.
+            stack.enter_context(ray_session(config))
             if config.cluster.address is not None:
-                stack.enter_context(ray_session(config))
                 config, lines = fitted(config, path, stages)
                 for line in lines:
-                    console.print(line, markup=False)
+                    screen.print(line, markup=False)
+            interrupted = stack.enter_context(interruption(screen))
+            folder = stack.enter_context(run_folder(config, path, seated, start))
+            path = folder.path
+            stack.enter_context(hints(path))
             for line in preflight(config, seated, Sizes(config, {}).learner_threads, path):
-                console.print(line, markup=False)
-            folder = RunFolder(path, config, seated) if start is None else RunFolder.reopened(path, config, start)
-            stack.callback(folder.close)
+                screen.print(line, markup=False)
             if start is not None:
-                console.print(f"resumed:  from {start.path.name} of {path}", markup=False)
-            interrupted = stack.enter_context(interruption(console))
-            progress = stack.enter_context(Progress(console, config.train.until))
+                screen.print(f"resumed:  from {start.path.name} of {path}", markup=False)
+            progress = stack.enter_context(Progress(screen, config.train.until))
             verdict = train(config, folder, progress.show, interrupted, start.path if start else None)
         except RayError as error:  # before OSError: a timeout of Ray's is one, too
             raise RunError(f"Ray: {reason_of(error)}") from error
@@ -123,8 +137,34 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
             raise StorageError(f"{error.filename or path}: {error.strerror or error}") from error
     for line in closing(verdict, path):
-        console.print(line)
+        screen.print(line)
     return verdict
+
+
+@contextmanager
+def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Checkpoint | None) -> Iterator[RunFolder]:
+    """The folder of a run, closed at the end; a new one that nothing was reported to is removed after an error.
+
+    Raises:
+        ConfigError: another process has made it meanwhile, or writes to it.
+    """
+    from multigrid_rl.rllib.record import RunFolder  # noqa: PLC0415
+
+    try:
+        folder = RunFolder.reopened(path, config, start) if start else RunFolder(path, config, seated)
+    except FileExistsError as error:
+        if config.run_dir:
+            raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet") from error
+        # Another run began in the same second, with the same seed.
+        folder = RunFolder(default_run_dir(config, datetime.now()), config, seated)
+    try:
+        yield folder
+    except BaseException:
+        folder.close()
+        if start is None and not folder.begun:
+            folder.discard()
+        raise
+    folder.close()
 
 
 def announced(run: Path) -> dict[str, str]:
@@ -227,20 +267,25 @@ def closing(verdict: dict[str, Any], path: Path) -> list[str]:
 
 
 @contextmanager
-def interruption(console: Console) -> Iterator[Any]:
-    """Ctrl-C asks the run to end after this iteration, with a checkpoint; a second one ends it at once."""
-    asked = False
+def interruption(screen: Console) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C, SIGTERM or a console that is gone ask the run to end after this iteration, with a checkpoint.
+
+    A second Ctrl-C ends it at once.
+    """
+    asked: list[float] = []
 
     def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        nonlocal asked
-        if asked:
+        asked.append(time.monotonic())
+        if len(asked) == 1:
+            screen.print("interrupted: writing a checkpoint (once more Ctrl-C leaves at once)")
+        elif number == signal.SIGINT and asked[-1] - asked[0] > TWICE_S:
             raise KeyboardInterrupt
-        asked = True
-        console.print("interrupted: writing a checkpoint (once more Ctrl-C leaves at once)")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    # nohup has hang-ups ignored, and means it.
+    heard = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, ask) for number in heard}
     try:
-        yield lambda: asked
+        yield lambda: bool(asked) or (isinstance(screen.file, Output) and screen.file.lost)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

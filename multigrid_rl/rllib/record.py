@@ -170,6 +170,15 @@ class RunFolder:
         os.fsync(self._metrics.fileno())
         return self._metrics.tell()
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was reported."""
+        return (self.path / "metrics.jsonl").stat().st_size > 0
+
+    def discard(self) -> None:
+        """Remove the folder of a run that never began: its name is free again."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def verdict(self, verdict: dict[str, Any]) -> None:
         """Write ``verdict.json``."""
         self._write_json("verdict.json", verdict)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ray
 import torch
-from ray.exceptions import RayError
 
-from multigrid_rl.config import ConfigError, RunConfig, available_cpus
+from multigrid_rl.config import ConfigError, RunConfig
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.rollout import Collector, estimate
 from multigrid_rl.learn.update import Update
@@ -25,8 +22,9 @@ from multigrid_rl.players.factories import env_factory, env_signature
 from multigrid_rl.rllib.build import algorithm_config, update_config
 from multigrid_rl.rllib.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
 from multigrid_rl.rllib.divergence import Divergence, diverged, not_finite
-from multigrid_rl.rllib.errors import StorageError, reason_of
+from multigrid_rl.rllib.errors import StorageError
 from multigrid_rl.rllib.record import RunFolder
+from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.sizes import Sizes
 
@@ -144,61 +142,14 @@ def warm_up(config: RunConfig) -> None:
     architecture = config.model.model_dump()
     networks = {module: network_of(factory.specs.agent_of(module), architecture) for module in factory.specs.modules}
     collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=2, bound=config.model.bound)
+    rollouts = collector.collect()
     batches = {
-        agent.module: estimate(collector.collect()[agent.name], config.train.gamma, config.train.lam)
+        agent.module: estimate(rollouts[agent.name], config.train.gamma, config.train.lam)
         for agent in factory.specs.agents
     }
     spaces = {module: factory.specs.agent_of(module).action_space for module in networks}
     once = replace(update_config(config, Sizes(config, {})), epochs=1, minibatch_size=None)
     Update(networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
-
-
-@contextmanager
-def ray_session(config: RunConfig | None = None) -> Iterator[None]:
-    """A Ray session for as long as it is needed: of this machine, or on the cluster that ``config`` names.
-
-    One that is already there is used and left alone.
-
-    Raises:
-        ConfigError: the cluster that was asked for does not answer.
-    """
-    if ray.is_initialized():
-        yield
-        return
-    address = config.cluster.address if config else None
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-    if address is None:
-        # "local": a cluster that somebody else started on this machine is none of ours.
-        processes = config.cluster.runners + config.cluster.num_learners if config else 0
-        settings |= {"address": "local", "num_cpus": max(available_cpus(), processes), "include_dashboard": False}
-    else:
-        settings |= {"address": address}
-    try:
-        with _without_task_events():
-            ray.init(**settings)
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        if address is None:
-            raise
-        raise ConfigError(
-            f"cluster.address={address}: {reason_of(error)}; allowed is a Ray cluster that runs: ray start --head"
-        ) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-@contextmanager
-def _without_task_events() -> Iterator[None]:
-    """Keep a session that starts meanwhile from noting every call: its server would grow by 13 MiB a minute."""
-    name = "RAY_task_events_report_interval_ms"
-    before = os.environ.get(name)
-    os.environ[name] = before or "0"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from ray.tune.trainable.function_trainable import FunctionTrainable
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.rllib.errors import reason_of
-from multigrid_rl.rllib.train import ray_session
+from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.search.asha import METRIC, TIME
 from multigrid_rl.search.objective import Score
 from multigrid_rl.search.plans import Outcome, Plan, Spec

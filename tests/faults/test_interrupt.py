@@ -1,9 +1,11 @@
-"""Ctrl-C: a loadable checkpoint, a closing line, and no Ray process left behind."""
+"""Ctrl-C, SIGTERM, a closed terminal or pipe: a loadable checkpoint, a closing line, and no Ray process left behind."""
 
 from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -11,9 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-from trainings import marked
+from trainings import SMALL, Training, marked, rows_of
 
 from multigrid_rl.players.cards import read_card, read_network
+from tiny_runs import without_time
 
 
 def ray_processes(marker: str) -> list[str]:
@@ -22,8 +25,10 @@ def ray_processes(marker: str) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
-@pytest.mark.parametrize("runners", [pytest.param(0, marks=pytest.mark.long), 1])
-def test_ctrl_c_leaves_a_checkpoint_a_closing_line_and_no_process(tmp_path, runners):
+@pytest.mark.parametrize(
+    ("runners", "number"), [pytest.param(0, signal.SIGINT, marks=pytest.mark.long), (1, signal.SIGTERM)]
+)
+def test_ctrl_c_and_timeout_leave_a_checkpoint_a_closing_line_and_no_process(tmp_path, runners, number):
     run, marker = tmp_path / "run", f"INTERRUPT_TEST={tmp_path.name}-{runners}-{os.getpid()}"
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", f"run_dir={run}", "train.num_envs=64"]
     command += ["train.num_steps=16", "train.minibatch_size=512", f"cluster.num_env_runners={runners}"]
@@ -41,7 +46,7 @@ def test_ctrl_c_leaves_a_checkpoint_a_closing_line_and_no_process(tmp_path, runn
         assert time.monotonic() < deadline, "no iteration finished in time"
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    os.killpg(process.pid, number)  # as a terminal does, and timeout: to the whole group
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130, output
     assert "interrupted: writing a checkpoint" in output
@@ -55,3 +60,73 @@ def test_ctrl_c_leaves_a_checkpoint_a_closing_line_and_no_process(tmp_path, runn
     while ray_processes(marker) and time.monotonic() < patience:
         time.sleep(0.2)
     assert ray_processes(marker) == []
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts training processes and leaves none behind."""
+    started = []
+
+    def _start(*arguments):
+        started.append(Training(tmp_path, *arguments))
+        return started[-1]
+
+    yield _start
+    for one in started:
+        one.clean()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_of_a_group_ends_a_run_that_goes_on_number_for_number(start, tmp_path, number):
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    training = start(*SMALL, f"run_dir={run}", "--until", "1e9")
+    training.until(lambda: len(rows_of(run)) > 3, "the first rows")
+    for _ in range(2):  # as timeout does: to its child, and to the group that the child is in
+        os.killpg(training.process.pid, number)
+    output = training.end()
+    assert training.process.returncode == 130, output
+    assert "Traceback" not in output
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert verdict["ended"] == "interrupted"
+    assert training.gone()
+    until = str(verdict["env_steps"] + 2048)
+    for command in (["--resume", str(run)], [*SMALL, f"run_dir={whole}"]):
+        again = start(*command, "--until", until)
+        assert "NOT HELD" in again.end()
+        assert again.process.returncode == 0
+    assert without_time(rows_of(run)) == without_time(rows_of(whole))
+    ends = [json.loads((path / "verdict.json").read_text()) for path in (run, whole)]
+    assert ends[0]["weights"] == ends[1]["weights"]
+    assert ends[0]["gates"] == ends[1]["gates"]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
+def test_a_terminal_that_closes_leaves_a_checkpoint(tmp_path):
+    run = tmp_path / "run"
+    number, terminal = pty.fork()
+    if number == 0:
+        command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", *SMALL, f"run_dir={run}", "--until", "1e9"]
+        os.execv(sys.executable, command)
+    deadline = time.monotonic() + 240
+    while len(rows_of(run)) < 4:
+        assert time.monotonic() < deadline, "no iteration finished in time"
+        if select.select([terminal], [], [], 0.1)[0]:
+            os.read(terminal, 10_000)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) == 130
+    assert json.loads((run / "verdict.json").read_text())["ended"] == "interrupted"
+
+
+@pytest.mark.long
+def test_a_pipe_without_a_reader_leaves_a_checkpoint_and_nothing_on_stderr(tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", *SMALL, f"run_dir={run}", "--until", "1e9"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()  # train ... | head -1
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 130
+    assert json.loads((run / "verdict.json").read_text())["ended"] == "interrupted"

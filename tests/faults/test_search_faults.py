@@ -14,7 +14,7 @@ import pytest
 
 BASE = [
     *("scenario=1v1", "train.num_envs=32", "train.num_steps=16", "train.minibatch_size=256", "train.epochs=2"),
-    *("search=three-stage", "search.report_every=1024", "search.broad.trials=3", "search.broad.until=20000"),
+    *("search=three-stage", "search.report_every=1024", "search.broad.trials=5", "search.broad.until=20000"),
     *("search.refine.trials=1", "search.refine.until=6000", "search.refine.best=1", "search.confirm.until=6000"),
     *("search.confirm.candidates=1", "search.confirm.attempts=1", "search.confirm.seeds=1"),
 ]
@@ -78,13 +78,14 @@ def test_killed_then_interrupted_then_carried_out_to_its_end(tmp_path):
     assert all_gone(folder.name, 60, but="DashboardAgent"), left_behind(folder.name)
     known = (folder / "outcomes.jsonl").read_bytes()
     assert 1 <= len(outcomes(folder)) < 3
-    resumed = started(folder, len(outcomes(folder)) + 1, "--resume", str(folder))
-    os.killpg(resumed.pid, signal.SIGINT)  # as a terminal does: to the whole group
-    output, _ = resumed.communicate(timeout=120)
-    assert resumed.returncode == 130, output
-    assert f"interrupted: go on with multigrid-rl search --resume {folder}" in output
-    assert "Traceback" not in output
-    assert all_gone(folder.name, 30), left_behind(folder.name)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        resumed = started(folder, len(outcomes(folder)) + 1, "--resume", str(folder))
+        os.killpg(resumed.pid, number)  # as a terminal does, and timeout: to the whole group
+        output, _ = resumed.communicate(timeout=120)
+        assert resumed.returncode == 130, output
+        assert f"interrupted: go on with multigrid-rl search --resume {folder}" in output
+        assert "Traceback" not in output
+        assert all_gone(folder.name, 30), left_behind(folder.name)
     data = json.loads((folder / "results.json").read_text())
     assert data["complete"] is False
     assert [row["id"] for row in data["trials"]] == [row["spec"]["id"] for row in outcomes(folder)]
@@ -93,7 +94,7 @@ def test_killed_then_interrupted_then_carried_out_to_its_end(tmp_path):
     assert last.returncode == 0, last.stdout + last.stderr
     assert (folder / "outcomes.jsonl").read_bytes().startswith(known)
     names = [row["spec"]["id"] for row in outcomes(folder)]
-    assert len(names) == len(set(names)) == 5
+    assert len(names) == len(set(names)) == 7
     # What was under way when the search was interrupted went on, and no report is missing or there twice.
     for name in names:
         rows = (folder / "trials" / name / "metrics.jsonl").read_text().splitlines()

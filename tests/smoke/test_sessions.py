@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import ray
+from ray._private import worker
 
 from commands import call
-from multigrid_rl.rllib.train import ray_session
+from multigrid_rl.rllib.session import ray_session
 from tiny_runs import TINY, rows_of
 
 pytestmark = [
@@ -17,13 +24,42 @@ pytestmark = [
 ]
 
 
-def test_a_session_that_is_there_is_used_and_left_alone():
-    with ray_session():
-        assert ray.is_initialized()
+def living(session):
+    """Processes of a session that are not dead yet."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            _, _, rest = (process / "stat").read_text().rpartition(") ")
+            if rest.split()[3] == str(session) and rest[0] != "Z":
+                found.append((process / "cmdline").read_bytes())
+    return found
+
+
+def test_a_session_is_used_and_left_alone_and_out_of_the_way_of_signals_and_leaves_no_files():
+    before = signal.signal(signal.SIGTERM, ours := lambda number, frame: None)
+    try:
         with ray_session():
-            pass
-        assert ray.is_initialized()
-    assert not ray.is_initialized()
+            with ray_session():
+                pass
+            assert ray.is_initialized()
+            assert signal.getsignal(signal.SIGTERM) is ours
+            os.kill(os.getpid(), signal.SIGTERM)  # the handler that the kernel knows, too
+            node = worker._global_node
+            scratch = Path(node.get_session_dir_path())
+            assert scratch.is_dir()
+            if sys.platform == "linux":
+                pids = [row.process.pid for rows in node.all_processes.values() for row in rows]
+                assert os.getsid(0) not in [os.getsid(pid) for pid in pids]
+                raylet = node.all_processes["raylet"][0].process.pid
+                os.kill(raylet, signal.SIGTERM)  # as a service manager does that ends all of a service
+        deadline = time.monotonic() + 15
+        while sys.platform == "linux" and living(raylet):
+            assert time.monotonic() < deadline, living(raylet)
+            time.sleep(0.05)
+        assert not ray.is_initialized()
+        assert not scratch.exists()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_the_command_trains_writes_its_folder_and_leaves_no_ray_behind(tmp_path):

@@ -171,6 +171,17 @@ def test_the_default_run_folder_tells_scenario_time_and_seed():
     assert path == Path("runs/coop/20310203-040506-seed7")
 
 
+def test_two_runs_of_one_second_and_one_seed_get_different_default_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config, now = compose(["scenario=coop", "seed=7"]), datetime(2031, 2, 3, 4, 5, 6)
+    names = []
+    for _ in range(3):
+        path = default_run_dir(config, now)
+        path.mkdir(parents=True)
+        names.append(path.name)
+    assert names == ["20310203-040506-seed7", "20310203-040506-seed7-2", "20310203-040506-seed7-3"]
+
+
 def test_the_default_scenario_is_the_duel_that_red_learns():
     scenario = compose([]).scenario
     assert (scenario.name, scenario.seats["red_0"], scenario.learning) == ("1v1", LEARN, {"red_0": "red"})

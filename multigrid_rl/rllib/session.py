@@ -1,0 +1,193 @@
+"""Ray for as long as it is needed: started, kept out of the way of signals, and cleared away."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private import services, worker
+from ray._private.ray_constants import PROCESS_TYPE_RAYLET
+
+from multigrid_rl.config import ConfigError, RunConfig, available_cpus
+from multigrid_rl.rllib.errors import RunError, reason_of
+
+LOG = logging.getLogger(__name__)
+
+
+@contextmanager
+def ray_session(config: RunConfig | None = None) -> Iterator[None]:
+    """A Ray session for as long as it is needed: of this machine, or on the cluster that ``config`` names.
+
+    One that is already there is used and left alone. What one of this machine leaves in the folder for temporary files
+    is removed, unless it ended with an error: Ray's logs may tell more of it.
+
+    Raises:
+        ConfigError: the cluster that was asked for does not answer.
+        RunError: Ray does not start on this machine.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    address = config.cluster.address if config else None
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if address is None:
+        # "local": a cluster that somebody else started on this machine is none of ours.
+        processes = config.cluster.runners + config.cluster.num_learners if config else 0
+        settings |= {"address": "local", "num_cpus": max(available_cpus(), processes), "include_dashboard": False}
+    else:
+        settings |= {"address": address}
+    scratch = _start(settings, address)
+    with ExitStack() as stack:
+        if address is None:
+            raylet = worker._global_node.all_processes[PROCESS_TYPE_RAYLET][0].process.pid
+            stack.callback(_end_children, raylet)
+            stack.callback(ray.shutdown)
+            stack.enter_context(_watched(raylet))
+        else:
+            stack.callback(ray.shutdown)
+        yield
+    if address is None:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _start(settings: dict[str, Any], address: str | None) -> Path:
+    """Start Ray, or connect to it; returns the session's folder for temporary files."""
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(_without_task_events())
+            stack.enter_context(_handler_kept())
+            stack.enter_context(_processes_apart())
+            if address is None:
+                _see_to_a_token()
+            return Path(ray.init(**settings).address_info["session_dir"])
+    except Exception as error:  # Ray raises bare ones, too
+        if address is None:
+            raise RunError(
+                f"Ray: it does not start on this machine: {reason_of(error)} (TMPDIR={tempfile.gettempdir()}, "
+                f"HOME={os.environ.get('HOME')})"
+            ) from error
+        raise ConfigError(
+            f"cluster.address={address}: {reason_of(error)}; allowed is a Ray cluster that runs: ray start --head"
+        ) from error
+
+
+@contextmanager
+def _without_task_events() -> Iterator[None]:
+    """Keep a session that starts meanwhile from noting every call: its server would grow by 13 MiB a minute."""
+    name = "RAY_task_events_report_interval_ms"
+    before = os.environ.get(name)
+    os.environ[name] = before or "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+
+
+@contextmanager
+def _handler_kept() -> Iterator[None]:
+    """Ray puts a handler in SIGTERM's place that aborts the process; put back what was there before."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _processes_apart() -> Iterator[None]:
+    """Let Ray's processes start in sessions of their own, and its raylet be deaf to SIGTERM.
+
+    A terminal that closes and ``timeout`` signal a whole group of processes, and a service manager all of a service's.
+    The driver is to end its run first, and needs the raylet and its env runners for it. Where the kernel does not end
+    children with their parent, Ray ends its own by their group.
+    """
+    popen = services.ConsolePopen
+
+    def start(command: list[str], **settings: Any) -> Any:
+        prepare = settings.pop("preexec_fn")
+
+        def prepared() -> None:
+            prepare()
+            if Path(command[0]).name == PROCESS_TYPE_RAYLET:
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+        return popen(command, preexec_fn=prepared, start_new_session=True, **settings)
+
+    if sys.platform == "linux":
+        services.ConsolePopen = start
+    try:
+        yield
+    finally:
+        services.ConsolePopen = popen
+
+
+def _end_children(raylet: int) -> None:
+    """End what a raylet that was killed has left: its agents take a minute and more to see it."""
+    for process in Path("/proc").glob("[0-9]*") if sys.platform == "linux" else ():
+        pid = int(process.name)
+        with suppress(OSError):  # gone, or somebody else's
+            if os.getsid(pid) == raylet:  # the session that it was started in
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def _watched(raylet: int) -> Iterator[None]:
+    """End this process with one line and status 3 when its raylet is lost.
+
+    Ray would end it with status 1 and its own log as soon as it notices, which nothing here can catch.
+    """
+    try:
+        ended = os.pidfd_open(raylet)
+    except (AttributeError, OSError):  # no Linux, or a container that forbids it: as Ray does it, then
+        yield
+        return
+    over, stop = os.pipe()
+    watcher = threading.Thread(target=_watch, args=(ended, over), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        os.write(stop, b".")
+        watcher.join()
+        for handle in (over, stop, ended):
+            os.close(handle)
+
+
+def _watch(raylet: int, over: int) -> None:
+    poll = select.poll()  # takes handles of any number, as select does not
+    for handle in (raylet, over):
+        poll.register(handle, select.POLLIN)
+    if over not in dict(poll.poll()):
+        LOG.error("Ray: its raylet on this machine was lost; reports and whole checkpoints stay; go on with --resume")
+        os._exit(3)
+
+
+def _see_to_a_token() -> None:
+    """Give Ray a token by the environment where it cannot keep one below HOME, its only other place for one."""
+    if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
+        return
+    try:
+        folder = Path.home() / ".ray"
+        if (folder / "auth_token").exists():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = os.access(folder, os.W_OK | os.X_OK)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home at all
+        kept = False
+    if not kept:
+        # It stays for this process: Ray reads it once, and its later sessions compare with that.
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

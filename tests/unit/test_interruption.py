@@ -1,0 +1,120 @@
+"""What asks a run to end, what it is printed on, and its folder."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from datetime import datetime
+
+import pytest
+from rich.console import Console
+
+from commands import call, complaint
+from multigrid_rl.cli import training
+from multigrid_rl.cli.live import Output
+from multigrid_rl.cli.training import TWICE_S, interruption, run_folder
+from multigrid_rl.config import ConfigError, compose
+from tiny_runs import TINY
+
+
+@pytest.fixture
+def screen():
+    """A console that prints nothing."""
+    return Console(file=io.StringIO())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_asks_a_run_to_end_and_timeout_may_send_it_twice(screen, number):
+    before = signal.getsignal(number)
+    with interruption(screen) as interrupted:
+        assert not interrupted()
+        os.kill(os.getpid(), number)
+        assert interrupted()
+        os.kill(os.getpid(), number)
+        assert interrupted()
+    assert signal.getsignal(number) == before
+    assert screen.file.getvalue().count("interrupted: writing a checkpoint") == 1
+
+
+def test_only_a_second_ctrl_c_leaves_at_once(screen, monkeypatch):
+    clock = iter([0.0, 10.0, 10.0 + TWICE_S])
+    monkeypatch.setattr(training.time, "monotonic", lambda: next(clock))
+    with interruption(screen) as interrupted:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_run_under_nohup_does_not_hear_of_hang_ups(screen):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruption(screen) as interrupted:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interrupted()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_pipe_without_a_reader_asks_a_run_to_end_and_raises_nothing():
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream:
+        output = Output(stream)
+        screen = Console(file=output)
+        with interruption(screen) as interrupted:
+            screen.print("one")
+            assert os.read(reader, 9) == b"one\n"
+            assert not interrupted()
+            os.close(reader)
+            screen.print("two")
+            assert interrupted()
+            screen.print("three")
+            output.flush()
+    assert stream.closed  # as at the end of Python, without an error
+
+
+def test_letters_that_a_terminal_lacks_and_no_output_at_all_are_no_errors():
+    raw = io.BytesIO()
+    screen = Console(file=Output(io.TextIOWrapper(raw, encoding="ascii")), color_system=None)
+    screen.print("runs/Müller")
+    assert raw.getvalue() == b"runs/M\\xfcller\n"
+    nowhere = Output(None)  # train >&-
+    with interruption(Console(file=nowhere)) as interrupted:
+        assert nowhere.write("word") == 4
+        nowhere.flush()
+        assert not interrupted()
+
+
+def test_a_folder_name_that_no_disk_takes_is_one_line(tmp_path):
+    assert "File name too long; allowed is" in complaint(call("train", f"run_dir={tmp_path / ('a' * 256)}"))
+    assert "not UTF-8; allowed is" in complaint(call("train", f"run_dir={tmp_path}/M\udcfcller"))
+
+
+def test_a_run_that_reported_nothing_leaves_no_folder_and_one_that_did_keeps_it(tmp_path):
+    config = compose([*TINY, f"run_dir={tmp_path / 'run'}"])
+    with pytest.raises(KeyError), run_folder(config, tmp_path / "run", {}, None):
+        raise KeyError
+    assert not (tmp_path / "run").exists()
+    with run_folder(config, tmp_path / "run", {}, None) as folder:
+        folder.record({"env_steps": 1})
+    other = run_folder(config, tmp_path / "other", {}, None)
+    other.__enter__().record({"env_steps": 1})
+    assert not other.__exit__(KeyError, KeyError(), None)  # it is raised again
+    assert (tmp_path / "other" / "metrics.jsonl").read_text()
+    assert (tmp_path / "run" / "metrics.jsonl").read_text()
+    with pytest.raises(ConfigError, match="exists already"), run_folder(config, tmp_path / "run", {}, None):
+        pass
+    assert (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_default_folder_that_another_run_made_meanwhile_is_left_to_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = compose(TINY)
+    path = training.default_run_dir(config, datetime.now())
+    path.mkdir(parents=True)
+    with run_folder(config, path, {}, None) as folder:
+        assert folder.path != path
+        assert folder.path.parent == path.parent
+    assert list(path.iterdir()) == []

@@ -1,0 +1,119 @@
+"""What happens around Ray's start and end, without Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import ray
+from ray._private import services
+
+from commands import call
+from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.rllib import session
+from multigrid_rl.rllib.errors import RunError
+from multigrid_rl.rllib.session import ray_session
+
+#: Ray's own words when its node does not come up; it raises a bare Exception.
+SAID = "The current node timed out during startup."
+
+
+def refuse(**settings):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as Ray does: its own handler
+    raise Exception(SAID)
+
+
+def test_what_ray_refuses_is_told_as_rays_and_our_handler_is_back(monkeypatch):
+    monkeypatch.setattr(ray, "init", refuse)
+    before, popen = signal.getsignal(signal.SIGTERM), services.ConsolePopen
+    with pytest.raises(RunError, match=f"^Ray: it does not start on this machine: {SAID}.*TMPDIR=/"), ray_session():
+        pass
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert services.ConsolePopen is popen
+    with pytest.raises(ConfigError, match=r"cluster\.address=nowhere:1: The current node"):
+        ray_session(compose(["address=nowhere:1"])).__enter__()
+
+
+def test_a_start_that_ray_refuses_leaves_no_run_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(ray, "init", refuse)
+    result = call("train", f"run_dir={tmp_path / 'run'}")
+    assert result.exit_code == 3, result.output
+    assert result.stderr.startswith(f"multigrid-rl: Ray: it does not start on this machine: {SAID}")
+    assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def raylet():
+    """A process in a session of its own that does nothing."""
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def node_of(raylet):
+    return SimpleNamespace(all_processes={"raylet": [SimpleNamespace(process=raylet)]})
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_scratch_files_go_with_their_session_and_logs_of_a_failed_one_stay(monkeypatch, tmp_path, raylet, fails):
+    ours, another = tmp_path / "session_1", tmp_path / "session_2"
+    for folder in (ours, another):
+        (folder / "logs").mkdir(parents=True)
+    monkeypatch.setattr(ray, "init", lambda **_: SimpleNamespace(address_info={"session_dir": str(ours)}))
+    monkeypatch.setattr(session.worker, "_global_node", node_of(raylet))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with pytest.raises(RunError) if fails else nullcontext(), ray_session():
+        if fails:
+            raise RunError("lost")
+    assert ours.exists() == fails
+    assert another.exists()
+    assert raylet.wait(60) == -signal.SIGKILL  # and with it all that it has started
+
+
+def test_a_folder_of_a_cluster_is_not_ours(monkeypatch, tmp_path):
+    monkeypatch.setattr(ray, "init", lambda **_: SimpleNamespace(address_info={"session_dir": str(tmp_path)}))
+    with ray_session(compose(["address=somewhere:1"])):
+        pass
+    assert tmp_path.exists()
+
+
+@pytest.fixture
+def no_token(monkeypatch):
+    """No token in the environment, and none after the test."""
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_a_home_that_cannot_be_written_is_no_hindrance(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    session._see_to_a_token()
+    assert "RAY_AUTH_TOKEN" not in os.environ  # Ray keeps one itself
+    monkeypatch.setenv("HOME", "/dev/null/nowhere")
+    session._see_to_a_token()
+    token = os.environ["RAY_AUTH_TOKEN"]
+    assert len(token) == 64
+    session._see_to_a_token()
+    assert os.environ["RAY_AUTH_TOKEN"] == token
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the kernel tells of a lost raylet")
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_lost_raylet_ends_the_process_with_a_line_and_status_3(monkeypatch, caplog, raylet, lost):
+    statuses, told = [], threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda status: (statuses.append(status), told.set()))
+    with session._watched(raylet.pid):
+        if lost:
+            raylet.kill()
+            assert told.wait(60)
+    assert statuses == ([3] if lost else [])
+    assert ("Ray: its raylet on this machine was lost" in caplog.text) == lost
