@@ -47,7 +47,7 @@ def algorithm_config(config: RunConfig, hashes: dict[str, str] | None = None) ->
         spec = stock_module_specs(spec, specs)
         sampling = stock_sampling(config, sizes, env_config, specs)
     else:
-        sampling = _batched_sampling(config, env_config, specs, spec).training(
+        sampling = _batched_sampling(config, env_config, specs, spec).learners(
             learner_config_dict={"update": update_config(config, sizes)}
         )
     return (

@@ -30,14 +30,15 @@ LOG = logging.getLogger(__name__)
 def ray_session(config: RunConfig | None = None) -> Iterator[None]:
     """A Ray session for as long as it is needed: of this machine, or on the cluster that ``config`` names.
 
-    One that is already there is used and left alone. What one of this machine leaves in the folder for temporary files
+    A run in which the driver alone plays and learns needs none, and gets none: starting one takes longer than all else
+    that a run does before its first step. One that is already there is used and left alone. What one of this machine leaves in the folder for temporary files
     is removed, unless it ended with an error: Ray's logs may tell more of it.
 
     Raises:
         ConfigError: the cluster that was asked for does not answer.
         RunError: Ray does not start on this machine.
     """
-    if ray.is_initialized():
+    if ray.is_initialized() or (config is not None and not _needs_ray(config)):
         yield
         return
     address = config.cluster.address if config else None
@@ -60,6 +61,32 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
         yield
     if address is None:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _needs_ray(config: RunConfig) -> bool:
+    cluster = config.cluster
+    alone = cluster.address is None and not cluster.num_env_runners and not cluster.num_learners
+    return not alone or config.train.runner == "stock"
+
+
+@contextmanager
+def without_object_store() -> Iterator[None]:
+    """Let RLlib build its classes where there is no Ray session: what it puts into the object store stays as it is.
+
+    It puts its configuration there for env runners in other processes, of which there are none then.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    put, ray.put = ray.put, _as_it_is
+    try:
+        yield
+    finally:
+        ray.put = put
+
+
+def _as_it_is(value: Any, **_: Any) -> Any:
+    return value
 
 
 def _start(settings: dict[str, Any], address: str | None) -> Path:

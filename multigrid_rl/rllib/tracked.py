@@ -16,6 +16,7 @@ from multigrid_rl.clock import Clock
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.rllib.errors import LearnerError, reason_of
+from multigrid_rl.rllib.session import without_object_store
 from multigrid_rl.rllib.stages import Stage
 from multigrid_rl.rllib.tracking import MetricsTracker
 from multigrid_rl.types import EpisodeTable
@@ -58,7 +59,8 @@ class TrackedPPO(PPO):
         self.stage_from = 0
         self.env_runners = 1
         self.env_runner_losses = 0
-        super().setup(config)
+        with without_object_store():
+            super().setup(config)
         self.tracker = MetricsTracker(self.stages[0].gates)
 
     def iterate(self) -> dict[str, float | None]:
