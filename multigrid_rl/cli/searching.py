@@ -125,13 +125,13 @@ def preflight(folder: SearchFolder, address: str | None) -> list[str]:
     request, known = folder.request, len(folder.outcomes())
     space = request.space
     at_a_time = request.settings.max_concurrent or ("as many as the cluster has CPUs" if address else available_cpus())
-    lines = [
+    return [
         f"multigrid-rl search {request.name} on {space.config.scenario.name}: {' '.join(space.base)}",
         f"space:    {space.name}: {', '.join(variable.name for variable in space.variables)}",
         f"trials:   {at_a_time} at a time, one core each; seed {request.seed}",
         f"folder:   {folder.path}",
+        *([f"resumes:  {known} trials have ended already"] if known else []),
     ]
-    return [*lines, *([f"resumes:  {known} trials have ended already"] if known else [])]
 
 
 def outcome_line(folder: SearchFolder, outcome: Outcome) -> str:
@@ -139,21 +139,16 @@ def outcome_line(folder: SearchFolder, outcome: Outcome) -> str:
     spec, score = outcome.spec, outcome.score
     if score is None:
         return f"{spec.id:<14} FAILED after {outcome.seconds:.0f} s: {outcome.reason}"
-    if score.env_steps_to_held is not None:
-        said = f"HELD at {score.env_steps_to_held:>9,} steps"
-    else:
-        said = f"not held, margin {score.margin:>9.3f}"
+    said = f"HELD at {score.env_steps_to_held:>9,} steps" if score.held else f"not held, margin {score.margin:>9.3f}"
     stopped = " (stopped)" if outcome.status == "stopped" else ""
     played = f"{outcome.env_steps:>9,} steps, {outcome.seconds:>4.0f} s{stopped}"
     return f"{spec.id:<14} {said} | {played} | {_values(folder, outcome)}"
 
 
 def _values(folder: SearchFolder, outcome: Outcome) -> str:
-    from multigrid_rl.search.results import in_short  # noqa: PLC0415
-
     space = folder.request.space
-    values = space.values(outcome.spec.point)
-    return ", ".join(f"{variable.name} {in_short(values[variable.key])}" for variable in space.variables)
+    texts = zip(space.variables, space.in_short(outcome.spec.point), strict=True)
+    return ", ".join(f"{variable.name} {text}" for variable, text in texts)
 
 
 def table(folder: SearchFolder, result: SearchResult) -> Table:
@@ -183,10 +178,8 @@ def closing(folder: SearchFolder, result: SearchResult, pictures: list[str]) -> 
         lines.append(f"interrupted: go on with multigrid-rl search --resume {folder.path}")
     lines.append(f"searched: {len(result.outcomes)} trials in {result.seconds:,.0f} s")
     if result.winner is not None:
-        lines += [
-            f"winner:   {', '.join(result.winner.trials)}. {verdict_of(folder, result.winner)}",
-            f"train it: {winning_command(folder, result.winner)}",
-        ]
+        lines.append(f"winner:   {', '.join(result.winner.trials)}. {verdict_of(folder, result.winner)}")
+        lines.append(f"train it: {winning_command(folder, result.winner)}")
     shares = [f"{key.rpartition('.')[2]} {share:.0%}" for key, share in result.importance.shares.items()]
     lines.append(f"matters:  {', '.join(shares[:6]) + '; ' if shares else ''}{result.importance.note}")
     files = [REPORT, RESULTS, TRIALS, *([WINNER] if result.winner else []), *pictures]

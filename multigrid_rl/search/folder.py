@@ -34,19 +34,12 @@ def run_path(search: Path | str, trial: str) -> Path:
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What a search was asked for.
+    """What a search was asked for."""
 
-    Attributes:
-        name: of the ready-made search.
-        seed: of all its draws.
-        settings: its values.
-        space: what varies, around which overrides.
-    """
-
-    name: str
-    seed: int
+    name: str  # of the ready-made search
+    seed: int  # of all its draws
     settings: Settings
-    space: Space
+    space: Space  # what varies, around which overrides
 
     @classmethod
     def parse(cls, given: list[str]) -> SearchRequest:
@@ -71,6 +64,18 @@ class SearchRequest:
         if not gates:
             raise ConfigError(f"scenario: expected one with gates to search for, got {config.scenario.name}")
         return cls(name, seed, settings, space)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it as plain data, for ``search.yaml`` and ``results.json``."""
+        space, settings = self.space, self.settings.model_dump(mode="json")
+        whole = {"search": self.name, "settings": settings, "space": space.name, "variables": space.content}
+        return {**whole, "base": list(space.base), "seed": self.seed}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> SearchRequest:
+        """Rebuild it from what :meth:`as_data` made. Raises ``ConfigError``."""
+        space = Space.build(data["space"], data["variables"], data["base"])
+        return cls(data["search"], data["seed"], parse_settings(data["settings"]), space)
 
 
 def sort_overrides(given: list[str]) -> tuple[str, dict[str, str], int, list[str]]:
@@ -104,18 +109,11 @@ def sort_overrides(given: list[str]) -> tuple[str, dict[str, str], int, list[str
 
 
 class SearchFolder:
-    """Reads and writes one search's folder; made by :meth:`create` and :meth:`reopen`.
-
-    Attributes:
-        path: the folder.
-        request: what the search was asked for.
-        provenance: command, commit, versions, machine.
-    """
+    """Reads and writes one search's folder; made by :meth:`create` and :meth:`reopen`."""
 
     def __init__(self, path: Path, request: SearchRequest, provenance: dict[str, Any]) -> None:
-        self.path = path
-        self.request = request
-        self.provenance = provenance
+        self.path, self.request = path, request
+        self.provenance = provenance  # command, commit, versions, machine
 
     @classmethod
     def create(cls, path: Path, request: SearchRequest) -> SearchFolder:
@@ -130,16 +128,8 @@ class SearchFolder:
             raise ConfigError(f"{path}: exists already, expected a folder that does not, or --resume") from error
         except OSError as error:
             raise ConfigError(f"{path}: expected a folder that can be made, got {error.strerror}") from error
-        space = request.space
-        written = {
-            "name": request.name,
-            "seed": request.seed,
-            "base": list(space.base),
-            "settings": request.settings.model_dump(mode="json"),
-            "space": {"name": space.name, "variables": space.content},
-        }
-        (path / _REQUEST).write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
         folder = cls(path, request, circumstances())
+        folder.write_text(_REQUEST, yaml.safe_dump(request.as_data(), sort_keys=False))
         folder.write_text("provenance.json", json.dumps(folder.provenance, indent=1) + "\n")
         return folder
 
@@ -153,15 +143,13 @@ class SearchFolder:
         if not (path / _REQUEST).is_file():
             raise ConfigError(f"--resume {path}: expected the folder of a search, got one without {_REQUEST}")
         content = read_yaml(path / _REQUEST)
-        if set(content) != {"name", "seed", "base", "settings", "space"}:
+        if set(content) != {"search", "settings", "space", "variables", "base", "seed"}:
             raise ConfigError(f"{path / _REQUEST}: expected the file that search wrote, got keys {', '.join(content)}")
-        space = Space.build(content["space"]["name"], content["space"]["variables"], content["base"])
-        request = SearchRequest(content["name"], content["seed"], parse_settings(content["settings"]), space)
         try:
             provenance = json.loads((path / "provenance.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path / 'provenance.json'}: damaged, expected the file that search wrote") from error
-        return cls(path, request, provenance)
+        return cls(path, SearchRequest.from_data(content), provenance)
 
     @contextmanager
     def held(self) -> Iterator[None]:

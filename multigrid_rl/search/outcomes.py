@@ -9,21 +9,19 @@ from typing import Any, Literal
 
 #: Coordinates of a configuration in [0, 1), by key of the variable.
 Point = dict[str, float]
+#: A trial ends by itself, because it lags behind, or by an error.
+Status = Literal["finished", "stopped", "failed"]
 #: More environment steps than any trial plays: what the number of a score is scaled by.
 _MOST_STEPS = 2.0**34
 
 
 @dataclass(frozen=True)
 class Score:
-    """How good a trial was: gates held first, then fewer steps until they were, then how far inside the bounds.
+    """How good a trial was: gates held first, then fewer steps until they were, then how far inside the bounds."""
 
-    Attributes:
-        env_steps_to_held: environment steps until all gates had been held; ``None``: never.
-        margin: the smallest of the gates' distances to their bounds, in units of the bound; positive where all are met,
-            minus infinity where nothing was reported.
-    """
-
-    env_steps_to_held: int | None
+    env_steps_to_held: int | None  # until all gates had been held; None: never
+    #: The smallest of the gates' distances to their bounds, in units of the bound; positive where all are met, minus
+    #: infinity where nothing was reported.
     margin: float
 
     @property
@@ -63,46 +61,27 @@ def _margin(gate: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """A trial to be run.
+    """A trial to be run."""
 
-    Attributes:
-        id: its name, and that of its folder.
-        stage: the part of the plan that it belongs to.
-        point: coordinates of its configuration.
-        seed: of its run.
-        until: environment steps at which its run ends at the latest.
-        origin: the trial whose configuration it confirms or refines, or whose policy it continues.
-        warm_start: whether it starts from the last checkpoint of ``origin``.
-    """
-
-    id: str
-    stage: str
+    id: str  # its name, and that of its folder
+    stage: str  # the part of the plan that it belongs to
     point: Point
     seed: int
-    until: int
-    origin: str | None = None
-    warm_start: bool = False
+    until: int  # environment steps at which its run ends at the latest
+    origin: str | None = None  # the trial whose configuration it confirms or refines, or whose policy it continues
+    warm_start: bool = False  # whether it starts from the last checkpoint of its origin
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a trial.
-
-    Attributes:
-        spec: the trial.
-        status: ``finished`` by itself, ``stopped`` because it lagged behind, or ``failed``.
-        score: how good it was; ``None`` if it failed.
-        env_steps: environment steps played.
-        seconds: from its start to its end.
-        reason: why it failed, in one line.
-    """
+    """What came of a trial."""
 
     spec: TrialSpec
-    status: Literal["finished", "stopped", "failed"]
-    score: Score | None
-    env_steps: int = 0
+    status: Status
+    score: Score | None  # None if it failed
+    env_steps: int = 0  # that were played
     seconds: float = 0.0
-    reason: str | None = None
+    reason: str | None = None  # why it failed, in one line
 
     @property
     def held(self) -> bool:
@@ -133,19 +112,12 @@ def ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 @dataclass(frozen=True)
 class Winner:
-    """What a search recommends.
-
-    Attributes:
-        point: coordinates of the configuration.
-        trials: ids of the trials that it was judged by, best first.
-        score: the worst of them.
-        confirmed: whether it held its gates in all trials that the plan asks of a winner.
-    """
+    """What a search recommends."""
 
     point: Point
-    trials: tuple[str, ...]
-    score: Score
-    confirmed: bool
+    trials: tuple[str, ...]  # that it was judged by, best first
+    score: Score  # the worst of them
+    confirmed: bool  # whether it held its gates in all trials that the plan asks of a winner
 
 
 def winner_of(outcomes: Sequence[Outcome], seeds: int) -> Winner | None:

@@ -249,14 +249,9 @@ Plan = RoundsPlan | OptunaPlan
 def plan_of(
     settings: Settings, space: Space, seed: int, known: Sequence[Outcome] = (), begun: Sequence[TrialSpec] = ()
 ) -> Plan:
-    """Make the plan of a kind of search.
+    """Make the plan of a kind of search: to go on after ``known`` outcomes, with trials that had ``begun``.
 
-    Args:
-        settings: of the search; their type is the kind.
-        space: what varies.
-        seed: of all draws.
-        known: outcomes of an interrupted search. Plans in rounds draw the same trials again and need no telling.
-        begun: trials of it that were started and have not ended.
+    Plans in rounds draw the same trials again and need neither.
 
     Raises:
         ConfigError: the space holds what this kind cannot vary.

@@ -11,9 +11,10 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
+from omegaconf import OmegaConf
 
 from multigrid_rl.config import GROUPS, data_root
 from multigrid_rl.recipes import recipe_overrides
@@ -21,43 +22,29 @@ from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
 from multigrid_rl.search.plans import as_parameters, distributions
 from multigrid_rl.search.settings import ThreeStageSettings
-from multigrid_rl.search.space import Space, Value, in_words
+from multigrid_rl.search.space import Space, in_words
 
 WINNER, RESULTS, TRIALS, REPORT = "winner.yaml", "results.json", "trials.csv", "report.md"
 #: Fewer trials than this say nothing about the importance of a dozen variables.
 FEWEST = 20
 
 
-@dataclass(frozen=True)
-class Importance:
-    """Shares of each variable that add up to 1, by key; or why they are not known.
+class Importance(NamedTuple):
+    """Shares of each variable that add up to 1; or why they are not known."""
 
-    Attributes:
-        shares: by key, largest first; empty if they are not known.
-        note: from which trials, or why not.
-    """
-
-    shares: dict[str, float]
-    note: str
+    shares: dict[str, float]  # by key, largest first; empty if they are not known
+    note: str  # from which trials, or why not
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search knows when it ends or is interrupted.
+    """What a search knows when it ends or is interrupted."""
 
-    Attributes:
-        outcomes: of all trials that have ended.
-        winner: the best configuration so far; ``None`` if every trial failed.
-        importance: of each variable, or why it is not known.
-        complete: whether the plan was carried out to its end.
-        seconds: that searching took, all sessions together.
-    """
-
-    outcomes: list[Outcome]
-    winner: Winner | None
+    outcomes: list[Outcome]  # of all trials that have ended
+    winner: Winner | None  # the best configuration so far; None if every trial failed
     importance: Importance
-    complete: bool
-    seconds: float
+    complete: bool  # whether the plan was carried out to its end
+    seconds: float  # that searching took, all sessions together
 
     @property
     def failed(self) -> list[Outcome]:
@@ -116,12 +103,7 @@ def as_data(folder: SearchFolder, result: SearchResult) -> dict[str, Any]:
     request, winner = folder.request, result.winner
     return {
         "format": 1,
-        "search": request.name,
-        "settings": request.settings.model_dump(mode="json"),
-        "space": request.space.name,
-        "variables": request.space.content,
-        "base": list(request.space.base),
-        "seed": request.seed,
+        **request.as_data(),
         **folder.provenance,
         "complete": result.complete,
         "seconds": round(result.seconds, 1),
@@ -197,34 +179,19 @@ def recipe_of(overrides: list[str]) -> dict[str, Any]:
     Raises:
         ConfigError: the recipe that they name cannot be read.
     """
-    defaults: list[dict[str, str]] = []
-    tree: dict[str, Any] = {}
     given = dict(override.split("=", 1) for override in overrides)
     base = given.pop("experiment", "none")
     if base not in ("none", "null"):
         path = Path(base) if base.endswith(".yaml") else data_root() / "configs" / "experiment" / f"{base}.yaml"
         given = {**dict(override.split("=", 1) for override in recipe_overrides(path)), **given}
+    lines = []
     for key, value in given.items():
-        if key in GROUPS:
-            defaults.append({f"override /{key}": value})
-            continue
-        *places, last = key.split(".")
-        node = tree
-        for place in places:
-            node = node.setdefault(place, {})
-        if places[:2] == ["scenario", "seats"] and ":" in value:  # a mixture of players
-            node[last] = {name: _read(weight) for name, _, weight in (p.rpartition(":") for p in value.split(","))}
-        else:
-            node[last] = _read(value)
-    return {"defaults": defaults, **tree}
-
-
-def _read(text: str) -> Any:
-    value = yaml.safe_load(text)
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+        if key.startswith("scenario.seats.") and ":" in value:  # a mixture of players
+            value = f"{{{value.replace(':', ': ')}}}"  # noqa: PLW2901
+        if key not in GROUPS:
+            lines.append(f"{key}={value}")
+    tree: Any = OmegaConf.to_container(OmegaConf.from_dotlist(lines))
+    return {"defaults": [{f"override /{key}": given[key]} for key in given if key in GROUPS], **tree}
 
 
 def verdict_of(folder: SearchFolder, winner: Winner) -> str:
@@ -242,11 +209,6 @@ def verdict_of(folder: SearchFolder, winner: Winner) -> str:
     else:
         how = "in one run, not confirmed over seeds"
     return f"Held all gates {how}; {steps:,} environment steps at most."
-
-
-def in_short(value: Value) -> str:
-    """Write a value rounded for reading; trials.csv has it in full."""
-    return f"{value:.4g}" if isinstance(value, float) else in_words(value)
 
 
 def cells(outcome: Outcome) -> list[str]:
@@ -289,15 +251,17 @@ def as_markdown(folder: SearchFolder, result: SearchResult, pictures: list[str])
         shares = [[f"`{key}`", f"{share:.1%}"] for key, share in result.importance.shares.items()]
         lines += ["", *_table(["variable", "share"], shares, words=1)]
     lines += [line for name in pictures for line in ("", f"![{name}]({name})")]
-    lines += ["", "## All trials", ""]
     lines += [
-        "Best first; margins are the smallest of a trial's gates over its last window, in units of the gate's bound."
+        "",
+        "## All trials",
+        "",
+        "Best first; margins are the smallest of a trial's gates over its last window, in ",
     ]
+    lines[-1] += "units of the gate's bound."
     rows = []
     for outcome in [*ranked(result.outcomes), *result.failed]:
-        values = space.values(outcome.spec.point)
         status = outcome.status if outcome.reason is None else f"failed: {outcome.reason}"
-        rows.append([outcome.spec.id, status, *cells(outcome), *(in_short(values[v.key]) for v in space.variables)])
+        rows.append([outcome.spec.id, status, *cells(outcome), *space.in_short(outcome.spec.point)])
     lines += ["", *_table(["trial", "status", *columns, *(v.name for v in space.variables)], rows, words=2)]
     return "\n".join(lines) + "\n"
 

@@ -107,13 +107,18 @@ def load_settings(name: str, changes: dict[str, str]) -> Settings:
     if name not in search_names():
         raise ConfigError(f"search: expected {', '.join(search_names())}, got {name}")
     values = read_yaml(data_root() / "configs" / "search" / f"{name}.yaml")
-    parts = {"": values, **{part: row for part, row in values.items() if isinstance(row, dict)}}
-    known = [f"{part}.{key}".lstrip(".") for part, row in parts.items() for key in row if key not in (*parts, "kind")]
+    places = {key: (values, key) for key, value in values.items() if not isinstance(value, dict) and key != "kind"}
+    for part in (part for part in values if isinstance(values[part], dict)):
+        places |= {f"{part}.{key}": (values[part], key) for key in values[part]}
     for key, text in changes.items():
-        if key not in known:
-            raise ConfigError(f"search.{key}: unknown key, expected {', '.join(f'search.{each}' for each in known)}")
-        part, _, last = key.rpartition(".")
-        parts[part][last] = _number_or_word(text)
+        if key not in places:
+            raise ConfigError(f"search.{key}: unknown key, expected search.{', search.'.join(places)}")
+        node, last = places[key]
+        try:
+            number = float(text)  # 2e5 is a whole number to people
+            node[last] = int(number) if number.is_integer() else number
+        except ValueError:
+            node[last] = text
     return parse_settings(values)
 
 
@@ -132,11 +137,3 @@ def parse_settings(values: dict[str, Any]) -> Settings:
         got = f", got {first['input']}" if not isinstance(first["input"], dict) else ""
         said = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
         raise ConfigError(f"{key}: {said}{got}") from error
-
-
-def _number_or_word(text: str) -> float | int | str:
-    try:
-        number = float(text)  # 2e5 is a whole number to people
-    except ValueError:
-        return text
-    return int(number) if number.is_integer() else number

@@ -35,23 +35,14 @@ Value = float | int | str | bool | list[Any] | dict[str, Any] | None
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable of a space.
+    """One variable of a space."""
 
-    Attributes:
-        key: override of ``train`` that it sets, for example ``train.lr``.
-        draw: a name of :data:`DRAWS`.
-        bounds: smallest and largest number that is drawn, before the transform; of no meaning for a choice.
-        choices: what a choice chooses from; empty for a number.
-        transform: a name of :data:`TRANSFORMS`, or ``None``.
-        also: further keys that get the same value.
-    """
-
-    key: str
-    draw: str
-    bounds: tuple[float, float] = (0.0, 1.0)
-    choices: tuple[Value, ...] = ()
-    transform: str | None = None
-    also: tuple[str, ...] = ()
+    key: str  # override of train that it sets, for example train.lr
+    draw: str  # of DRAWS
+    bounds: tuple[float, float] = (0.0, 1.0)  # of what is drawn, before the transform; of no meaning for a choice
+    choices: tuple[Value, ...] = ()  # empty for a number
+    transform: str | None = None  # of TRANSFORMS
+    also: tuple[str, ...] = ()  # further keys that get the same value
 
     @property
     def name(self) -> str:
@@ -137,21 +128,13 @@ def _bounds(key: str, draw: str, transform: str | None, content: Any) -> tuple[f
 
 @dataclass(frozen=True)
 class Space:
-    """A space of configurations around fixed overrides; made by :meth:`build`.
-
-    Attributes:
-        name: what it is called.
-        content: its variables as the yaml has them.
-        variables: what varies.
-        base: overrides that all its configurations share.
-        config: what ``base`` alone composes to.
-    """
+    """A space of configurations around fixed overrides; made by :meth:`build`."""
 
     name: str
-    content: dict[str, Any]
-    variables: tuple[Variable, ...]
-    base: tuple[str, ...]
-    config: RunConfig
+    content: dict[str, Any]  # as the yaml has it
+    variables: tuple[Variable, ...]  # what varies
+    base: tuple[str, ...]  # overrides that all its configurations share
+    config: RunConfig  # what they alone compose to
 
     @classmethod
     def build(cls, name: str, content: dict[str, Any], base: list[str]) -> Space:
@@ -183,11 +166,7 @@ class Space:
     def near(self, centre: Point, width: float, rng: np.random.Generator) -> Point:
         """Draw a configuration of the space shrunken around ``centre``.
 
-        Args:
-            centre: coordinates of a good configuration.
-            width: half of the shrunken range of each number, in coordinates; the probability that a choice is drawn
-                anew.
-            rng: draws.
+        ``width`` is half of the range of each number, in coordinates, and the probability that a choice is drawn anew.
         """
         drawn = {}
         for variable in self.variables:
@@ -210,6 +189,12 @@ class Space:
     def overrides(self, point: Point) -> list[str]:
         """Return the overrides of ``train`` at ``point``."""
         return [*self.base, *(f"{key}={in_words(value)}" for key, value in self.values(point).items())]
+
+    def in_short(self, point: Point) -> list[str]:
+        """Return the variables' values at ``point``, rounded for reading; trials.csv has them in full."""
+        values = self.values(point)
+        row = [values[variable.key] for variable in self.variables]
+        return [f"{value:.4g}" if isinstance(value, float) else in_words(value) for value in row]
 
     def check(self) -> None:
         """Compose configurations that hold every choice and both ends of every number.

@@ -32,21 +32,13 @@ PATIENCE_S = 30.0
 
 @dataclass(frozen=True)
 class TrialConfig:
-    """What a trial's process needs to know.
-
-    Attributes:
-        spec: the trial.
-        overrides: of ``train``, without those that :attr:`command` adds.
-        report_every: environment steps between two reports.
-        search: folder of the search.
-        working: directory that relative names in overrides are meant from.
-    """
+    """What a trial's process needs to know."""
 
     spec: TrialSpec
-    overrides: tuple[str, ...]
-    report_every: int
-    search: str
-    working: str
+    overrides: tuple[str, ...]  # of train, without those that the command adds
+    report_every: int  # environment steps
+    search: str  # folder of the search
+    working: str  # directory that relative names in overrides are meant from
 
     @property
     def command(self) -> list[str]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ray
 from ray import cloudpickle, tune
@@ -25,7 +25,7 @@ from multigrid_rl.rllib.errors import reason_of
 from multigrid_rl.rllib.stages import stages_of
 from multigrid_rl.rllib.train import ray_session
 from multigrid_rl.search.folder import STOP, SearchFolder
-from multigrid_rl.search.outcomes import Outcome, Score, TrialSpec
+from multigrid_rl.search.outcomes import Outcome, Score, Status, TrialSpec
 from multigrid_rl.search.plans import plan_of
 from multigrid_rl.search.results import RESULTS, SearchResult, result_of, write_result
 from multigrid_rl.search.settings import AshaSettings
@@ -44,9 +44,10 @@ _QUIET = {
 }
 
 
-def search(
-    folder: SearchFolder, on_outcome: Callable[[Outcome], None], interrupted: Callable[[], bool]
-) -> SearchResult:
+OnOutcome = Callable[[Outcome], None]
+
+
+def search(folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> SearchResult:
     """Carry out a search, or go on with one, and write its result; after an interruption, the result so far.
 
     Args:
@@ -74,7 +75,7 @@ def search(
 
 @contextmanager
 def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
-    """Connect to a cluster all of whose nodes can run trials of a search; lines to print.
+    """Connect to a cluster all of whose nodes can run trials of a search; yields lines to print.
 
     Raises:
         ConfigError: it does not answer, or a node cannot take part.
@@ -86,17 +87,9 @@ def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
 
 
 class SearchRun:
-    """A search under way: what the objects that Tune calls share.
+    """A search under way: what the objects that Tune calls share."""
 
-    Attributes:
-        plan: proposes trials.
-        running: trials that have not ended, and when they began.
-        broken: why the folder could not be written, if it could not.
-    """
-
-    def __init__(
-        self, folder: SearchFolder, on_outcome: Callable[[Outcome], None], interrupted: Callable[[], bool]
-    ) -> None:
+    def __init__(self, folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> None:
         self.folder = folder
         self._on_outcome, self._interrupted = on_outcome, interrupted
         known, begun = folder.outcomes(), folder.begun()
@@ -105,8 +98,8 @@ class SearchRun:
         request = folder.request
         left = [spec for spec in begun if spec.id not in self._known]
         self.plan = plan_of(request.settings, request.space, request.seed, known, left)
-        self.running: dict[str, tuple[TrialSpec, float]] = {}
-        self.broken: OSError | None = None
+        self.running: dict[str, tuple[TrialSpec, float]] = {}  # trials that have not ended, and when they began
+        self.broken: OSError | None = None  # why the folder could not be written
         self._ends_at: float | None = None
 
     @property
@@ -161,17 +154,10 @@ class SearchRun:
             self.plan.complete(known)
         return None
 
-    def complete(
-        self,
-        trial: str,
-        status: Literal["finished", "stopped", "failed"],
-        score: Score | None = None,
-        env_steps: int = 0,
-        reason: str | None = None,
-    ) -> None:
-        """Record what came of a trial, and hand it on."""
+    def complete(self, trial: str, status: Status, score: Score | None = None, **rest: Any) -> None:
+        """Record what came of a trial, and hand it on; ``rest`` are further values of the outcome."""
         spec, began = self.running.pop(trial)
-        outcome = Outcome(spec, status, score, env_steps, time.monotonic() - began, reason)
+        outcome = Outcome(spec, status, score, seconds=time.monotonic() - began, **rest)
         try:
             self.folder.record(outcome)
             self._on_outcome(outcome)
@@ -226,11 +212,11 @@ class _TuneCallback(_Unpicklable, tune.Callback):
             self._run.complete(name, "failed", reason=why_failed(trial))
         else:
             score = Score(report["env_steps_to_held"], report["margin"])
-            self._run.complete(name, "finished" if ENDED in report else "stopped", score, report[TIME])
+            self._run.complete(name, "finished" if ENDED in report else "stopped", score, env_steps=report[TIME])
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
         env_steps = (trial.last_result or {}).get(TIME, 0)
-        self._run.complete(trial.config[_KEY].spec.id, "failed", None, env_steps, why_failed(trial))
+        self._run.complete(trial.config[_KEY].spec.id, "failed", env_steps=env_steps, reason=why_failed(trial))
 
 
 def why_failed(trial: Any) -> str:

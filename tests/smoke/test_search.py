@@ -207,7 +207,7 @@ def here(monkeypatch) -> None:
         while (started := run.start_next()) is not None:
             report = trial.run_trial(started)
             score = Score(report["env_steps_to_held"], report["margin"])
-            run.complete(started.spec.id, "finished", score, report["env_steps"])
+            run.complete(started.spec.id, "finished", score, env_steps=report["env_steps"])
 
     monkeypatch.setattr(sys, "argv", sys.argv)  # trials put their own command there
     monkeypatch.setattr(trial.tune, "report", lambda report: None)

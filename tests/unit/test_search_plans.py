@@ -125,7 +125,7 @@ def test_does_not_repeat_trials_that_have_ended(space, started):
     rerun = []
     while (trial := run.start_next()) is not None:
         rerun.append(trial.spec)
-        run.complete(trial.spec.id, "finished", score(trial.spec), 100)
+        run.complete(trial.spec.id, "finished", score(trial.spec))
     assert rerun == [spec for spec in whole if spec.id not in {o.spec.id for o in known}]
     assert run.plan.finished
     assert {o.spec.id for o in run.folder.outcomes()} == {spec.id for spec in whole}
