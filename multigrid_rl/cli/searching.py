@@ -81,10 +81,6 @@ def opened(overrides: list[str], path: Path | None, resume: Path | None) -> Sear
 def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult, bool]:
     """Search, print, write; returns what was found, and whether it was interrupted.
 
-    Args:
-        folder: of the search.
-        address: of a Ray cluster; ``None``: this machine.
-
     Raises:
         ConfigError: the folder is in use, or damaged, or the cluster cannot search in it.
         RunError: the folder cannot be written, or Ray failed; what has ended is recorded.

@@ -71,12 +71,6 @@ class SearchRequest:
         whole = {"search": self.name, "settings": settings, "space": space.name, "variables": space.content}
         return {**whole, "base": list(space.base), "seed": self.seed}
 
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> SearchRequest:
-        """Rebuild it from what :meth:`as_data` made. Raises ``ConfigError``."""
-        space = Space.build(data["space"], data["variables"], data["base"])
-        return cls(data["search"], data["seed"], parse_settings(data["settings"]), space)
-
 
 def sort_overrides(given: list[str]) -> tuple[str, dict[str, str], int, list[str]]:
     """Split overrides into the search's name, changes of its values, its seed, and what all trials share.
@@ -149,7 +143,9 @@ class SearchFolder:
             provenance = json.loads((path / "provenance.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path / 'provenance.json'}: damaged, expected the file that search wrote") from error
-        return cls(path, SearchRequest.from_data(content), provenance)
+        space = Space.build(content["space"], content["variables"], content["base"])
+        settings = parse_settings(content["settings"])
+        return cls(path, SearchRequest(content["search"], content["seed"], settings, space), provenance)
 
     @contextmanager
     def held(self) -> Iterator[None]:

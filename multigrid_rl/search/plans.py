@@ -172,7 +172,7 @@ def as_parameters(space: Space, point: Point) -> dict[str, float]:
 class OptunaPlan:
     """Proposes what Optuna's TPE would try next, from what has ended so far; for ``asha``.
 
-    Outcomes of an interrupted search are told to Optuna before it proposes, and what was under way goes on before
+    Optuna gets the outcomes of an interrupted search before it proposes, and what was under way goes on before
     anything new is tried. With several trials at a time TPE's proposals depend, too, on which of them ended first.
     """
 

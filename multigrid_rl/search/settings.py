@@ -1,4 +1,4 @@
-"""What a search may be told: one schema for each kind, values in ``configs/search/``."""
+"""The settings of a search: one schema for each kind, values in ``configs/search/``."""
 
 from __future__ import annotations
 

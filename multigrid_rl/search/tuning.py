@@ -42,8 +42,6 @@ _QUIET = {
     "TUNE_FUNCTION_THREAD_TIMEOUT_S": str(PATIENCE_S),
     "RAY_AIR_NEW_OUTPUT": "0",
 }
-
-
 OnOutcome = Callable[[Outcome], None]
 
 
@@ -92,11 +90,10 @@ class SearchRun:
     def __init__(self, folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> None:
         self.folder = folder
         self._on_outcome, self._interrupted = on_outcome, interrupted
-        known, begun = folder.outcomes(), folder.begun()
-        self._known = {outcome.spec.id: outcome for outcome in known}
-        self._begun = {spec.id: spec for spec in begun}
-        request = folder.request
-        left = [spec for spec in begun if spec.id not in self._known]
+        self._known = {outcome.spec.id: outcome for outcome in folder.outcomes()}
+        self._begun = {spec.id: spec for spec in folder.begun()}
+        left = [spec for name, spec in self._begun.items() if name not in self._known]
+        request, known = folder.request, list(self._known.values())
         self.plan = plan_of(request.settings, request.space, request.seed, known, left)
         self.running: dict[str, tuple[TrialSpec, float]] = {}  # trials that have not ended, and when they began
         self.broken: OSError | None = None  # why the folder could not be written
@@ -110,7 +107,7 @@ class SearchRun:
     def over(self) -> bool:
         """Return whether to end now: the search is to end, and its trials wrote their checkpoints or had time to.
 
-        Trials are told by a file. Tune would give them ten seconds from a moment of its own choosing.
+        Trials look for a file. Tune would give them ten seconds from a moment of its own choosing.
         """
         if not self.ending:
             return False
