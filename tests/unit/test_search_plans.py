@@ -237,6 +237,13 @@ def test_optuna_goes_on_with_begun_trials_first(space):
     assert [spec.id for spec in rest[2:]] == [f"a{k:03d}" for k in range(4, 14)]
 
 
+def test_optuna_takes_points_of_earlier_sessions_as_they_were(space):
+    plan = OptunaPlan(space, asha(), seed=2)
+    for k in range(5):
+        point = space.sample(np.random.default_rng(k))
+        assert space.values(plan._ask(f"a{k:03d}", point)) == space.values(point)
+
+
 # --- pbt
 
 
