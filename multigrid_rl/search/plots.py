@@ -12,10 +12,9 @@ from matplotlib.lines import Line2D
 
 from multigrid_rl.judge.figures import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION, save_figure
 from multigrid_rl.search.folder import SearchFolder
-from multigrid_rl.search.importance import Importance
-from multigrid_rl.search.plans import Outcome, ranked
-from multigrid_rl.search.results import Found
-from multigrid_rl.search.transforms import LAST, Value, Variable
+from multigrid_rl.search.outcomes import Outcome, ranked
+from multigrid_rl.search.results import Importance, SearchResult
+from multigrid_rl.search.space import LAST, Value, Variable
 
 COORDINATES, IMPORTANCE = "parallel.png", "importance.png"
 _GREY = "#9a9a9a"
@@ -23,15 +22,15 @@ _GREY = "#9a9a9a"
 _TICKS = 5
 
 
-def write_plots(folder: SearchFolder, found: Found) -> list[Path]:
+def write_plots(folder: SearchFolder, result: SearchResult) -> list[Path]:
     """Draw what there is to draw; returns the files."""
-    variables = folder.asked.space.variables
+    variables = folder.request.space.variables
     figures = {}
-    if ranked(found.outcomes):
-        title = f"{folder.asked.name} on {folder.asked.space.config.scenario.name}"
-        figures[COORDINATES] = parallel_coordinates(variables, found, title)
-    if found.importance.shares:
-        figures[IMPORTANCE] = importance_bars(variables, found.importance)
+    if ranked(result.outcomes):
+        title = f"{folder.request.name} on {folder.request.space.config.scenario.name}"
+        figures[COORDINATES] = parallel_coordinates(variables, result, title)
+    if result.importance.shares:
+        figures[IMPORTANCE] = importance_bars(variables, result.importance)
     written = []
     for name, figure in figures.items():
         save_figure(figure, folder.path / name)
@@ -39,12 +38,12 @@ def write_plots(folder: SearchFolder, found: Found) -> list[Path]:
     return written
 
 
-def parallel_coordinates(variables: tuple[Variable, ...], found: Found, title: str) -> Figure:
+def parallel_coordinates(variables: tuple[Variable, ...], result: SearchResult, title: str) -> Figure:
     """One axis a variable on the scale it was drawn on, one line a trial; who held the gates stands out."""
     figure = Figure(figsize=(max(1.15 * len(variables) + 1.5, 7.0), 6.2), dpi=DPI, layout="constrained")
     axes = figure.subplots()
-    order = ranked(found.outcomes)
-    best = set(found.winner.trials) if found.winner else set()
+    order = ranked(result.outcomes)
+    best = set(result.winner.trials) if result.winner else set()
     # The best on top, and the winner above all.
     worst_first = order[::-1]
     for outcome in sorted(worst_first, key=lambda outcome: outcome.spec.id in best):
