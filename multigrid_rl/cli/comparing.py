@@ -65,7 +65,7 @@ def compare_runs(request: Request) -> None:
     said = list(notes(ours, theirs))
     rows = compare_sets(ours, theirs, request.reps, np.random.default_rng(request.seed))
     # Imported here: matplotlib takes a second, which a mistake above need not cost.
-    from multigrid_rl.judge.seeds_plot import save_comparison  # noqa: PLC0415
+    from multigrid_rl.show.comparison import save_comparison  # noqa: PLC0415
 
     save_comparison(ours, theirs, request.output, np.random.default_rng(request.seed), force=request.force)
     if request.json_file is not None:

@@ -18,9 +18,9 @@ from multigrid_rl.judge.cup.entries import Entry, Table, find_entries
 from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.judge.cup.standings import results
 from multigrid_rl.judge.cup.writing import versions, write_results
-from multigrid_rl.judge.report.files import write_cup_report
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.show.report import write_cup_report
 
 
 class Request(NamedTuple):

@@ -57,7 +57,7 @@ def overlay(folder: Path, given: str | None, output: Path, *, force: bool) -> No
     reference = load_reference(find_reference(run, given))
     rows = compare(run, reference)
     # Imported here: matplotlib takes a second, which a mistake above need not cost.
-    from multigrid_rl.judge.overlay import save_overlay  # noqa: PLC0415
+    from multigrid_rl.show.overlay import save_overlay  # noqa: PLC0415
 
     save_overlay(run, reference, output, force=force)
     console = _console()

@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from multigrid_rl.judge.figures import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION, save_figure
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.importance import Importance
 from multigrid_rl.search.plans import Outcome, ranked
 from multigrid_rl.search.results import Found
 from multigrid_rl.search.transforms import LAST, Value, Variable
+from multigrid_rl.show.figures import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION, save_figure
 
 COORDINATES, IMPORTANCE = "parallel.png", "importance.png"
 _GREY = "#9a9a9a"

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from multigrid_rl.judge.replays import replay
-from multigrid_rl.judge.report.moves import Pack
-from multigrid_rl.judge.report.page import asset_text
+from multigrid_rl.show.page import asset_text
+from multigrid_rl.show.replay import Pack
 from multigrid_rl.types import GameSpec, Rules
 from report_runs import EVILS, TEAMS, games_of
 

@@ -16,8 +16,8 @@ from multigrid_rl.cli.comparing import sentence, split
 from multigrid_rl.cli.words import spread
 from multigrid_rl.judge.runs import CurveError, Series, read_run
 from multigrid_rl.judge.seeds import Interval
-from multigrid_rl.judge.seeds_plot import curve, draw_comparison, panels
 from multigrid_rl.judge.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
+from multigrid_rl.show.comparison import curve, draw_comparison, panels
 
 LENGTH, ENTROPY = "episode_len_mean", "entropy/red_0"
 

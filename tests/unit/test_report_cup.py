@@ -8,9 +8,10 @@ import re
 import pytest
 
 from multigrid_rl.judge.cup.results import CupResults, PairResult
-from multigrid_rl.judge.report.cup_games import shown_games, sides_of
-from multigrid_rl.judge.report.cup_page import cup_page, cup_title, side_sentence, standings_title
-from multigrid_rl.judge.report.cup_tables import (
+from multigrid_rl.judge.runs import CurveError
+from multigrid_rl.show.cup_games import shown_games, sides_of
+from multigrid_rl.show.cup_page import cup_page, cup_title, side_sentence, standings_title
+from multigrid_rl.show.cup_tables import (
     Cell,
     Scale,
     circle_sentence,
@@ -22,8 +23,7 @@ from multigrid_rl.judge.report.cup_tables import (
     swapped,
     turned,
 )
-from multigrid_rl.judge.report.files import is_cup, read_results, write_cup_report
-from multigrid_rl.judge.runs import CurveError
+from multigrid_rl.show.report import is_cup, read_results, write_cup_report
 from report_runs import EVILS, small_cup
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.report import wording
-from multigrid_rl.judge.report.html import Raw, join, tag
-from multigrid_rl.judge.report.page import SCRIPTS, STYLES, Heading, asset_text, json_block, page
-from multigrid_rl.judge.report.plots import POINTS, Chart, Line, limits, plot, thin, ticks
 from multigrid_rl.judge.runs import Series
+from multigrid_rl.show import words as wording
+from multigrid_rl.show.charts import POINTS, Chart, Line, limits, plot, thin, ticks
+from multigrid_rl.show.html import Raw, join, tag
+from multigrid_rl.show.page import SCRIPTS, STYLES, Heading, asset_text, json_block, page
 from report_runs import EVIL, EVILS
 
 HEAD = Heading("kind", "title", "lead", (("a", "A"),))

@@ -11,11 +11,11 @@ import pytest
 
 from multigrid_rl.config import data_root
 from multigrid_rl.judge.curves import build_reference, save_reference
-from multigrid_rl.judge.report.files import write_run_report
-from multigrid_rl.judge.report.run_data import read_report
-from multigrid_rl.judge.report.run_page import run_page
-from multigrid_rl.judge.report.run_text import verdict_title
 from multigrid_rl.judge.runs import CurveError, read_run
+from multigrid_rl.show.report import write_run_report
+from multigrid_rl.show.run_data import read_report
+from multigrid_rl.show.run_page import run_page
+from multigrid_rl.show.run_text import verdict_title
 from report_runs import EVIL, Story, write_run
 
 

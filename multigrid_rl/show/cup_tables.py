@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from multigrid_rl.judge.cup.results import CupResults, PairResult, SideResult, Standing
-from multigrid_rl.judge.report.html import Raw, join, table, tag, td, th
-from multigrid_rl.judge.report.wording import listed, percent, rounded, short, signed
 from multigrid_rl.metrics import wilson_interval
+from multigrid_rl.show.html import Raw, join, table, tag, td, th
+from multigrid_rl.show.words import listed, percent, rounded, short, signed
 
 #: More pairs than this are folded away.
 FEW_PAIRS = 12

@@ -1,4 +1,4 @@
-/* Games as report/moves.py packed them, turned back into frames. No document needed. */
+/* Games as show/replay.py packed them, turned back into frames. No document needed. */
 
 const CELLS = 128;
 const HEIGHT = 8;

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.judge.captions import Caption
-from multigrid_rl.judge.human import Session
-from multigrid_rl.judge.pictures import Notes, Picture, Strip, panel
+from multigrid_rl.show.captions import Caption
+from multigrid_rl.show.pictures import Notes, Picture, Strip, panel
+from multigrid_rl.show.play import Session
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import (
     DONE,

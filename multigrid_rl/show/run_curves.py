@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.report.html import Raw, join, section, tag
-from multigrid_rl.judge.report.plots import Chart, Line, Under, plot
-from multigrid_rl.judge.report.run_data import RunReport
-from multigrid_rl.judge.report.run_text import behaviour_title, gate_told
-from multigrid_rl.judge.report.wording import BEHAVIOURS, listed, metric_title, percent, short
 from multigrid_rl.judge.runs import Series
 from multigrid_rl.metrics import BEHAVIOUR, METRICS, matches
+from multigrid_rl.show.charts import Chart, Line, Under, plot
+from multigrid_rl.show.html import Raw, join, section, tag
+from multigrid_rl.show.run_data import RunReport
+from multigrid_rl.show.run_text import behaviour_title, gate_told
+from multigrid_rl.show.words import BEHAVIOURS, listed, metric_title, percent, short
 
 _UNITS = {"ratio": "ratio, 1 is perfect", "share": "share of the games", "reward": "reward per game"}
 #: What the learner says of itself: name below ``learner/<module>/`` or a metric of its own, and its title.

@@ -11,10 +11,10 @@ import numpy as np
 
 from multigrid_rl.gates import Gate
 from multigrid_rl.judge.curves import Band
-from multigrid_rl.judge.report.html import Raw, join, tag
-from multigrid_rl.judge.report.page import json_block
-from multigrid_rl.judge.report.wording import thousands
 from multigrid_rl.judge.runs import Array, Series
+from multigrid_rl.show.html import Raw, join, tag
+from multigrid_rl.show.page import json_block
+from multigrid_rl.show.words import thousands
 
 #: Height of a plot's area in pixels, and width of the stretched drawing in units.
 HEIGHT, WIDTH = 190, 1000

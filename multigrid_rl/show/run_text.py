@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from multigrid_rl.judge.report.run_data import RunReport
-from multigrid_rl.judge.report.wording import count, duration, listed, percent, short
+from multigrid_rl.show.run_data import RunReport
+from multigrid_rl.show.words import count, duration, listed, percent, short
 
 
 def verdict_title(report: RunReport) -> str:

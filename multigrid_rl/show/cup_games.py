@@ -8,7 +8,7 @@ from typing import Any
 
 from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.judge.replays import GameRecord
-from multigrid_rl.judge.report.moves import Pack
+from multigrid_rl.show.replay import Pack
 
 #: Bytes that packed games may take: with the tables of a dozen entries the page stays below 3 MB.
 GAMES_BYTES = 2_000_000

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from multigrid_rl.judge.report.html import Child, Raw, join, section, table, tag, td, th
-from multigrid_rl.judge.report.moves import Pack
-from multigrid_rl.judge.report.page import Heading, page, replay_box
-from multigrid_rl.judge.report.run_curves import behaviour_section, curves_section, learner_section
-from multigrid_rl.judge.report.run_data import OwnGames, RunReport
-from multigrid_rl.judge.report.run_text import gate_title, time_title, verdict_lead, verdict_title
-from multigrid_rl.judge.report.wording import bound, duration, metric_title, percent, plural, short
 from multigrid_rl.judge.runs import one_line
+from multigrid_rl.show.html import Child, Raw, join, section, table, tag, td, th
+from multigrid_rl.show.page import Heading, page, replay_box
+from multigrid_rl.show.replay import Pack
+from multigrid_rl.show.run_curves import behaviour_section, curves_section, learner_section
+from multigrid_rl.show.run_data import OwnGames, RunReport
+from multigrid_rl.show.run_text import gate_title, time_title, verdict_lead, verdict_title
+from multigrid_rl.show.words import bound, duration, metric_title, percent, plural, short
 
 _MODES = {"stochastic": "actions drawn, as in training", "argmax": "always the likeliest action"}
 #: Parts of an iteration: name in ``timing/``, words, and its own parts.

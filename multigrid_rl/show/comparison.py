@@ -15,10 +15,10 @@ from matplotlib.ticker import FuncFormatter
 
 from multigrid_rl.gates import Gate
 from multigrid_rl.judge.curves import refuse_to_overwrite
-from multigrid_rl.judge.figures import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION, save_figure, thousands
 from multigrid_rl.judge.runs import Array, Run
 from multigrid_rl.judge.seeds import iqm
 from multigrid_rl.judge.sets import HELD, RunSet, directions
+from multigrid_rl.show.figures import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION, save_figure, thousands
 
 POINTS = 151
 BAND_REPS = 1000

@@ -13,10 +13,10 @@ from PIL import Image
 from pydantic import ValidationError
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.judge.captions import Commentator
-from multigrid_rl.judge.pictures import NARROWEST, Notes, Picture, Strip
 from multigrid_rl.judge.replays import GameRecord, frames, taken_actions
 from multigrid_rl.players.text import shown
+from multigrid_rl.show.captions import Commentator
+from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
 from multigrid_rl.world.constants import WIDTH
 from multigrid_rl.world.rendering import render_frame
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from multigrid_rl.judge.cup.results import CupResults, EntryResult, SideResult
-from multigrid_rl.judge.report.cup_games import Shown, shown_games
-from multigrid_rl.judge.report.cup_tables import (
+from multigrid_rl.show.cup_games import Shown, shown_games
+from multigrid_rl.show.cup_tables import (
     Cell,
     circle_sentence,
     colour_scale,
@@ -16,9 +16,9 @@ from multigrid_rl.judge.report.cup_tables import (
     standings_table,
     turned,
 )
-from multigrid_rl.judge.report.html import Raw, join, section, table, tag, td, th
-from multigrid_rl.judge.report.page import Heading, page, replay_box
-from multigrid_rl.judge.report.wording import count, listed, percent, plural
+from multigrid_rl.show.html import Raw, join, section, table, tag, td, th
+from multigrid_rl.show.page import Heading, page, replay_box
+from multigrid_rl.show.words import count, listed, percent, plural
 
 _KINDS = {"scripted": "scripted player", "frozen": "trained player", "external": "program", "broken": "cannot play"}
 

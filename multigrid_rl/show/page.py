@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from multigrid_rl import __version__
-from multigrid_rl.judge.report.html import Child, Raw, join, tag
+from multigrid_rl.show.html import Child, Raw, join, tag
 
 #: Written into every page: a file that says so may be written anew.
 GENERATOR = "multigrid-rl report"
@@ -86,7 +86,7 @@ def json_block(key: str | None, data: Any, class_: str | None = None) -> Raw:
 @lru_cache(maxsize=4)
 def asset_text(names: tuple[str, ...]) -> str:
     """The project's own style sheets or scripts, joined."""
-    folder = files("multigrid_rl.judge.report") / "assets"
+    folder = files("multigrid_rl.show") / "assets"
     text = "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
     return f'"use strict";(() => {{\n{text}}})();' if names[0].endswith(".js") else text
 

@@ -9,11 +9,11 @@ from pydantic import ValidationError
 from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.judge.curves import refuse_to_overwrite
 from multigrid_rl.judge.replays import ReplayError
-from multigrid_rl.judge.report.cup_page import cup_page
-from multigrid_rl.judge.report.page import GENERATOR
-from multigrid_rl.judge.report.run_data import GAMES, read_report
-from multigrid_rl.judge.report.run_page import run_page
 from multigrid_rl.judge.runs import CurveError, one_line
+from multigrid_rl.show.cup_page import cup_page
+from multigrid_rl.show.page import GENERATOR
+from multigrid_rl.show.run_data import GAMES, read_report
+from multigrid_rl.show.run_page import run_page
 
 #: A report's name inside its own folder.
 REPORT_FILE = "report.html"

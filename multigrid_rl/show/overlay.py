@@ -12,9 +12,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from multigrid_rl.judge.curves import Reference, refuse_to_overwrite
-from multigrid_rl.judge.figures import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION, save_figure, thousands
 from multigrid_rl.judge.runs import Array, CurveError, Run
 from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.show.figures import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION, save_figure, thousands
 
 
 def save_overlay(run: Run, reference: Reference, path: Path, *, force: bool = False) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from multigrid_rl.judge.captions import AgentLine, Caption
+from multigrid_rl.show.captions import AgentLine, Caption
 
 Picture = NDArray[np.uint8]  # (height, width, 3) red, green, blue
 

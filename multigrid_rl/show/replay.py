@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.judge.captions import Commentator
 from multigrid_rl.judge.replays import GameRecord, Replay, frames, replay
+from multigrid_rl.show.captions import Commentator
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import (
     AGENT,
