@@ -1,45 +1,38 @@
-"""Curves as inline SVG whose letters keep their size at any width: only what lies in the plot's area is stretched."""
+"""Curves of a page as inline SVG, and the axes of every figure: limits, ticks, units.
+
+Letters keep their size at any width: positions across the page are per cent, and only what lies in the plot's area is
+stretched (``templates/parts.html``).
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.curves import Band
+from multigrid_rl.judge.curves import Reference
 from multigrid_rl.judge.runs import Array, Series
-from multigrid_rl.show.html import Raw, join, tag
-from multigrid_rl.show.page import json_block
+from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.show.words import thousands
 
 #: Height of a plot's area in pixels, and width of the stretched drawing in units.
 HEIGHT, WIDTH = 190, 1000
 #: Points of a line: more than a screen shows, few enough for a small page.
 POINTS = 400
-_Y_AXIS, _X_AXIS = 52, 24  # pixels
 _PAD = 0.08
 _EDGE = 0.012  # beyond an end that many lines lie on, so that they are not cut in half
+_UNITS = {"ratio": "ratio, 1 is perfect", "share": "share of the games", "reward": "reward per game"}
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One line; the first of a chart is solid, the next ones dashed and dotted."""
 
     label: str
     series: Series
-
-
-@dataclass(frozen=True)
-class Under:
-    """What lies under a run's line: the recipe's seeds on one grid of environment steps."""
-
-    grid: list[int]
-    band: Band
-    running: int  # points of the grid up to which every seed was still running
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ class Chart:
         x_max: environment steps at the right edge.
         gate: drawn as a line at its bound.
         held: environment steps (from, to) over which the gate was held first.
-        under: reference curves.
+        under: reference curves and the metric of theirs that lies below the lines.
         share: the axis goes from 0 to 1 and is labelled in per cent.
     """
 
@@ -65,191 +58,147 @@ class Chart:
     x_max: int
     gate: Gate | None = None
     held: tuple[int, int] | None = None
-    under: Under | None = None
+    under: tuple[Reference, str] | None = None
     share: bool = False
 
 
-def plot(chart: Chart) -> Raw:
-    """A figure with caption, axes, curves and the data that its readout shows."""
-    low, high = (-_EDGE, 1.0 + _EDGE) if chart.share else limits(chart)
-    x_ticks, y_ticks = ticks(0, chart.x_max, 5), ticks(low, high, 5)
-    if chart.share:
-        y_ticks = [0.0, 0.25, 0.5, 0.75, 1.0]
-    caption = tag("figcaption", tag("h3", chart.title), tag("p", chart.told))
-    legend = _legend(chart.lines) if len(chart.lines) > 1 else None
-    frame = tag(
-        "div",
-        tag("p", chart.unit, class_="unit"),
-        _y_axis(y_ticks, low, high, share=chart.share),
-        tag("div", _area(chart, (x_ticks, y_ticks), low, high), class_="area"),
-        _x_axis(x_ticks, chart.x_max),
-        class_="frame",
-    )
-    readout = tag("p", class_="readout", aria_hidden="true")
-    return tag("figure", caption, legend, frame, readout, json_block(None, _data(chart), "plot-data"), class_="plot")
+# --- axes
 
 
-def limits(chart: Chart) -> tuple[float, float]:
-    """The y axis: all but the wildest values, always the gate's bound and where each line ends."""
-    values = np.concatenate([line.series.values for line in chart.lines])
-    if chart.under is not None:
-        values = np.concatenate([values, chart.under.band.p10, chart.under.band.p90])
-    always = [float(line.series.values[-1]) for line in chart.lines]
-    always += [chart.gate.bound] if chart.gate else []
+def limits(values: Array, always: Array) -> tuple[float, float]:
+    """Return limits that show ``always`` and all but the wildest ``values``: one outlier would flatten the rest."""
     most = np.percentile(values, (2, 98))
-    reach = 0.5 * (most[1] - most[0])  # one early outlier would flatten the rest
+    reach = 0.5 * (most[1] - most[0])
     low = values.min() if values.min() >= most[0] - reach else most[0]
     high = values.max() if values.max() <= most[1] + reach else most[1]
-    low, high = min(float(low), *always), max(float(high), *always)
+    low, high = float(min(low, *always)), float(max(high, *always))
     margin = _PAD * (high - low) or 0.5
     # What is never negative has no axis below nought.
     return (-_EDGE * high if 0 <= low < margin else low - margin), high + margin
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers between ``low`` and ``high``, at most ``most`` of them, at 1, 2 or 5 times a power of ten."""
+    """Return round numbers between ``low`` and ``high``, at most ``most``, at 1, 2 or 5 times a power of ten."""
     if high <= low:
         return [low]
-    raw = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(raw))
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
     step = next(power * factor for factor in (1, 2, 5, 10, 20) if (high - low) / (power * factor) < most)
-    first = math.ceil(low / step - 1e-9)
-    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def unit_of(metric: str) -> str:
+    """Return what stands at a metric's axis: its unit, in full words where the glossary is terse."""
+    pattern = next((pattern for pattern in METRICS if matches(metric, pattern)), None)
+    unit = METRICS[pattern][1] if pattern else ""
+    return "steps per game" if metric == "episode_len_mean" else _UNITS.get(unit, unit)
 
 
 def thin(series: Series, points: int = POINTS) -> Series:
-    """At most ``points`` of a line: of each stretch the lowest and the highest, so that no spike is lost."""
+    """Return at most ``points`` of a line: of each stretch the lowest and the highest, so that no spike is lost."""
     length = len(series.values)
     if length <= points:
         return series
-    edges = np.linspace(0, length, points // 2, dtype=int)
     kept = {0, length - 1}
-    for start, end in pairwise(edges.tolist()):
+    for start, end in pairwise(np.linspace(0, length, points // 2, dtype=int).tolist()):
         part = series.values[start:end]
         kept |= {int(start + part.argmin()), int(start + part.argmax())}
     rows = np.array(sorted(kept))
     return Series(series.env_steps[rows], series.values[rows])
 
 
-def _area(chart: Chart, grid: tuple[list[float], list[float]], low: float, high: float) -> Raw:
-    """Everything inside the axes. Percent for what must not be stretched, a nested drawing for what must."""
+# --- drawing
+
+
+def drawn(chart: Chart) -> dict[str, Any]:
+    """Return what the template ``plot`` writes down: places of ticks, gate and shade, points of lines, the readout."""
+    low, high = _y_limits(chart)
 
     def y(value: float) -> float:
         return _number((high - value) / (high - low) * HEIGHT)
 
-    across = [tag("line", x1=0, x2="100%", y1=y(t), y2=y(t), class_="grid") for t in grid[1]]
-    shaded = None
-    if chart.held is not None:
-        left, right = (100 * steps / chart.x_max for steps in chart.held)
-        shaded = tag(
-            "rect", x=f"{_number(left)}%", width=f"{_number(right - left)}%", y=0, height=HEIGHT, class_="held"
-        )
-    drawn = [*_under(chart, low, high)] if chart.under else []
-    for number, line in enumerate(chart.lines):
-        drawn.append(_path(thin(line.series), chart.x_max, (low, high), f"line line-{number}"))
-    stretched = tag(
-        "svg", drawn, viewbox=f"0 0 {WIDTH} {HEIGHT}", preserveaspectratio="none", width="100%", height=HEIGHT,
-    )  # fmt: skip
-    gate = _gate(chart.gate, y(chart.gate.bound)) if chart.gate else None
-    inside = join(across, shaded, stretched, gate)
-    return tag("svg", inside, width="100%", height=HEIGHT, aria_hidden="true")
+    y_ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if chart.share else ticks(low, high, 5)
+    lines = [("polyline", f"line line-{k}", thin(line.series)) for k, line in enumerate(chart.lines)]
+    gate = None
+    if chart.gate is not None:
+        # The label stands where the line should not end: above a bound from above, below one from below.
+        at, sign = y(chart.gate.bound), "\u2264" if chart.gate.comparison == "<=" else "\u2265"
+        below = (chart.gate.comparison == ">=" and at + 18 < HEIGHT) or at < 16
+        gate = {"y": at, "label_y": _number(at + (14 if below else -6)), "label": f"gate {sign} {chart.gate.bound:g}"}
+    held = [100 * steps / chart.x_max for steps in chart.held] if chart.held else None
+    return {
+        "y_ticks": [(y(t), f"{t:.0%}" if chart.share else f"{t:.6g}".replace("-", "\u2212")) for t in y_ticks],
+        "x_ticks": [_x_tick(t, chart.x_max) for t in ticks(0, chart.x_max, 5)],
+        "gate": gate,
+        "held": [_number(held[0]), _number(held[1] - held[0])] if held else None,
+        "shapes": [
+            (kind, name, _points(series, chart.x_max, low, high)) for kind, name, series in [*_under(chart), *lines]
+        ],
+        "data": _data(chart),
+    }
 
 
-def _gate(gate: Gate, y: float) -> Raw:
-    # The label stands where the line should not end: above a bound from above, below one from below.
-    below = gate.comparison == ">="
-    place = y + 14 if (below and y + 18 < HEIGHT) or y < 16 else y - 6
-    sign = "\u2264" if gate.comparison == "<=" else "\u2265"
-    return join(
-        tag("line", x1=0, x2="100%", y1=y, y2=y, class_="gate"),
-        tag("text", f"gate {sign} {gate.bound:g}", x="99%", y=_number(place), class_="gate-label"),
-    )
+def _y_limits(chart: Chart) -> tuple[float, float]:
+    """Return limits that show the gate's bound and where each line ends."""
+    if chart.share:
+        return -_EDGE, 1 + _EDGE
+    values = [line.series.values for line in chart.lines]
+    always = [series[-1] for series in values] + ([chart.gate.bound] if chart.gate else [])
+    if chart.under is not None:
+        band = chart.under[0].metrics[chart.under[1]]
+        values += [np.array(band.p10), np.array(band.p90)]
+    return limits(np.concatenate(values), np.array(always))
 
 
-def _under(chart: Chart, low: float, high: float) -> list[Raw]:
-    under = chart.under
-    if under is None:
+def _x_tick(steps: float, x_max: int) -> tuple[float, str, str]:
+    place = _number(100 * steps / x_max)
+    return place, "start" if place < 4 else "end" if place > 94 else "middle", thousands(steps)
+
+
+def _under(chart: Chart) -> list[tuple[str, str, Series]]:
+    """Return the reference's band, its median while every seed was still running, and the median after that."""
+    if chart.under is None:
         return []
-    steps = np.array(under.grid, np.float64)
-    there = steps <= chart.x_max
-    steps = steps[there]
-    if len(steps) < 2:
+    reference, band = chart.under[0], chart.under[0].metrics[chart.under[1]]
+    steps = np.array(reference.env_steps, np.float64)
+    there = int((steps <= chart.x_max).sum())
+    if there < 2:
         return []
-    columns = [np.array(values)[there] for values in (under.band.p10, under.band.p90, under.band.median)]
-    outline = Series(np.concatenate([steps, steps[::-1]]), np.concatenate([columns[0], columns[1][::-1]]))
-    running = min(under.running, len(steps))
-    parts = [_path(outline, chart.x_max, (low, high), "band", closed=True)]
-    for part, name in ((slice(0, running), "median"), (slice(max(running - 1, 0), None), "median ended")):
-        if len(steps[part]) > 1:
-            parts.append(_path(Series(steps[part], columns[2][part]), chart.x_max, (low, high), name))
-    return parts
+    steps, low, high, middle = (np.array(c)[:there] for c in (steps, band.p10, band.p90, band.median))
+    whole = min(sum(count == len(reference.runs) for count in reference.running), there)
+    outline = Series(np.concatenate([steps, steps[::-1]]), np.concatenate([low, high[::-1]]))
+    parts = ((slice(0, whole), "median"), (slice(max(whole - 1, 0), None), "median ended"))
+    medians = [("polyline", name, Series(steps[p], middle[p])) for p, name in parts if len(steps[p]) > 1]
+    return [("polygon", "band", outline), *medians]
 
 
-def _path(series: Series, x_max: int, limits: tuple[float, float], class_: str, *, closed: bool = False) -> Raw:
-    low, high = limits
+def _points(series: Series, x_max: int, low: float, high: float) -> str:
     xs = series.env_steps / x_max * WIDTH
     # A wild value is cut off by the area's edge; far beyond it would only cost digits.
     ys = np.clip((high - series.values) / (high - low), -2, 3) * HEIGHT
     points = " ".join(f"{_number(x)},{_number(y)}" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
-    if len(xs) == 1:
-        points = f"{points} {points}"  # a line without length is drawn as a dot
-    shape = "polygon" if closed else "polyline"
-    return tag(shape, points=points, class_=class_, vector_effect="non-scaling-stroke")
-
-
-def _y_axis(values: list[float], low: float, high: float, *, share: bool) -> Raw:
-    labels = [
-        tag(
-            "text", f"{value:.0%}" if share else _tick(value), x=_Y_AXIS - 8,
-            y=_number((high - value) / (high - low) * HEIGHT + 4), class_="tick end",
-        )
-        for value in values
-    ]  # fmt: skip
-    return tag("svg", labels, width=_Y_AXIS, height=HEIGHT, class_="y-axis", aria_hidden="true")
-
-
-def _x_axis(values: list[float], x_max: int) -> Raw:
-    labels = []
-    for value in values:
-        place = 100 * value / x_max
-        side = "start" if place < 4 else "end" if place > 94 else "middle"
-        labels.append(tag("text", thousands(value), x=f"{_number(place)}%", y=16, class_=f"tick {side}"))
-    return tag("svg", labels, width="100%", height=_X_AXIS, class_="x-axis", aria_hidden="true")
-
-
-def _tick(value: float) -> str:
-    return f"{value:.6g}".replace("-", "\u2212")
-
-
-def _legend(lines: tuple[Line, ...]) -> Raw:
-    rows = [
-        tag("li", tag("svg", tag("line", x1=0, x2=26, y1=6, y2=6, class_=f"line line-{number}"),
-                      width=26, height=12, aria_hidden="true"), line.label)
-        for number, line in enumerate(lines)
-    ]  # fmt: skip
-    return tag("ul", rows, class_="legend")
+    return f"{points} {points}" if len(xs) == 1 else points  # a line without length is drawn as a dot
 
 
 def _data(chart: Chart) -> dict[str, Any]:
-    """What the readout tells at each point of the first line."""
+    """Return what the readout tells at each point of the first line."""
     at = thin(chart.lines[0].series).env_steps
-    rows = [(line.label, line.series.env_steps, line.series.values) for line in chart.lines]
+    rows = [(line.label, *line.series) for line in chart.lines]
     if chart.under is not None:
         # The grid begins where all seeds have reported, and its last value is held forward behind its end.
-        rows.append(("median of the recipe", np.array(chart.under.grid), np.array(chart.under.band.median)))
+        reference, metric = chart.under
+        rows.append(("median of the recipe", np.array(reference.env_steps), np.array(reference.metrics[metric].median)))
+    told = {name: np.interp(at, steps, values, left=math.nan) for name, steps, values in rows}
     return {
         "label": chart.title,
-        "unit": chart.unit,
         "share": chart.share,
         "max": chart.x_max,
         "x": at.astype(int).tolist(),
-        "rows": [[name, _figures(np.interp(at, xs, ys, left=math.nan))] for name, xs, ys in rows],
+        "rows": [
+            [name, [None if math.isnan(v) else float(f"{v:.5g}") for v in values.tolist()]]
+            for name, values in told.items()
+        ],
         "gate": [chart.gate.comparison, chart.gate.bound] if chart.gate else None,
     }
-
-
-def _figures(values: Array) -> list[float | None]:
-    return [None if math.isnan(value) else float(f"{value:.5g}") for value in values.tolist()]
 
 
 def _number(value: float) -> float:

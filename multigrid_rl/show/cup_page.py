@@ -1,55 +1,71 @@
-"""A cup as one page."""
+"""A cup as one page: payoffs, titles that say the conclusion, and which of its games are shown."""
 
 from __future__ import annotations
 
-from multigrid_rl.judge.cup.results import CupResults, EntryResult, SideResult
-from multigrid_rl.show.cup_games import Shown, shown_games
-from multigrid_rl.show.cup_tables import (
-    Cell,
-    circle_sentence,
-    colour_scale,
-    matrix,
-    order,
-    pair_cells,
-    pairs_table,
-    side_cells,
-    standings_table,
-    turned,
-)
-from multigrid_rl.show.html import Raw, join, section, table, tag, td, th
-from multigrid_rl.show.page import Heading, page, replay_box
-from multigrid_rl.show.words import count, listed, percent, plural
+import json
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from multigrid_rl.judge.cup.results import CupResults, EntryResult, PairResult, SideResult, Standing
+from multigrid_rl.judge.replays import GameRecord
+from multigrid_rl.metrics import wilson_interval
+from multigrid_rl.show.page import render
+from multigrid_rl.show.replay import Pack
+from multigrid_rl.show.words import listed, percent, plural, spelled
+
+#: Bytes that packed games may take: with the tables of a dozen entries the page stays below 3 MB.
+GAMES_BYTES = 2_000_000
 _KINDS = {"scripted": "scripted player", "frozen": "trained player", "external": "program", "broken": "cannot play"}
+_CONTENTS = {
+    "standings": "Standings", "rules": "Rules", "payoff": "Who beats whom", "pairs": "Pairs", "games": "Games",
+    "entries": "Entries",
+}  # fmt: skip
 
 
 def cup_page(found: CupResults) -> str:
-    """The whole page. Pure: the same results give the same page.
+    """Return the whole page. Pure: the same results give the same page.
 
     Raises:
         ReplayError: a record of a game that does not make a whole game.
     """
-    shown = shown_games(found)
-    parts = [
-        ("standings", "Standings", _standings(found)),
-        ("rules", "Rules", _rules(found)),
-        ("payoff", "Who beats whom", _payoff(found)),
-        ("pairs", "Pairs", section("pairs", _pairs_title(found), pairs_table(found), _circles(found))),
-        ("games", "Games", _games(shown)),
-        ("entries", "Entries", _entries(found, shown)),
-    ]
-    heading = Heading(
-        f"Cup \u00b7 {found.scenario} \u00b7 seed {found.seed}",
-        cup_title(found),
-        _lead(found),
-        tuple((key, name) for key, name, _ in parts),
+    shown, names, red = shown_games(found), order(found), side_cells(found.sides)
+    by_name = {entry.name: entry for entry in found.entries}
+    troubled = sum(bool(entry.problem or entry.faults) for entry in found.entries)
+    return render(
+        "cup.html",
+        kind=f"Cup \u00b7 {found.scenario} \u00b7 seed {found.seed}",
+        title=cup_title(found),
+        lead=_lead(found),
+        contents=list(_CONTENTS.items()),
+        tiles=_tiles(found),
+        cup=found,
+        standings_title=standings_title(found),
+        standings_lead=_standings_lead(found),
+        rating_scale=rating_scale(found.standings),
+        made_with=", ".join(f"{name} {version}" for name, version in found.versions.items()),
+        payoff_title=side_sentence(list(red.values())),
+        names=names,
+        both=pair_cells(found.pairs),
+        red=red,
+        blue=turned(red),
+        pairs_title=_pairs_title(found),
+        pairs=ranked_pairs(found),
+        share_scale=Scale(0, 1),
+        circles=[circle_sentence(circle) for circle in found.cycles],
+        games_lead=_games_lead(shown),
+        shown=shown,
+        entries_title=f"{plural(len(found.entries), 'entry', 'entries')}, {spelled(troubled)} with faults",
+        entries=[(by_name[name], _place(found, by_name[name])) for name in names],
+        met={name: _met(name, names, found.sides) for name in names},
+        data=shown.pack.data() if shown.pack.games else None,
     )
-    data = shown.pack.data() if shown.pack.games else None
-    return page(heading, _tiles(found), *(content for _, _, content in parts), data=data)
+
+
+# --- words
 
 
 def cup_title(found: CupResults) -> str:
-    """Who won, and whether that is beyond doubt."""
+    """Return who won, and whether that is beyond doubt."""
     rows = found.standings
     if not rows:
         return "Nobody was ranked"
@@ -75,62 +91,34 @@ def _lead(found: CupResults) -> str:
     )
 
 
-def _tiles(found: CupResults) -> Raw:
-    games = sum(side.games for side in found.sides)
-    forfeited = sum(side.forfeited for side in found.sides)
-    rows = [
+def _tiles(found: CupResults) -> list[tuple[str, str]]:
+    return [
         ("Entries", f"{len(found.entries)}"),
-        ("Games", f"{games:,}"),
+        ("Games", f"{sum(side.games for side in found.sides):,}"),
         ("Games per pair and side", f"{found.games_per_side:,}"),
-        ("Forfeited games", f"{forfeited:,}"),
+        ("Forfeited games", f"{sum(side.forfeited for side in found.sides):,}"),
     ]
-    return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in rows], class_="tiles")
-
-
-def _standings(found: CupResults) -> Raw:
-    ranks = [row.rank for row in found.standings]
-    shared = sum(ranks.count(rank) > 1 for rank in ranks)
-    lead = "Rating is Bradley-Terry's on Elo's scale, 1000 on average; points are 1 for a win and \u00bd for a draw."
-    if shared:
-        lead += f" {count(shared).capitalize()} entries share a rank with another."
-    return section("standings", standings_title(found), standings_table(found), lead=lead)
 
 
 def standings_title(found: CupResults) -> str:
-    """How many may be the best: those whose intervals reach that of the first."""
+    """Return how many may be the best: those whose intervals reach that of the first."""
     rows = found.standings
     close = [row.name for row in rows if row.high >= rows[0].low]
-    return f"{count(len(close)).capitalize()} may be the best" if len(close) > 1 else "The first place is beyond doubt"
-
-
-def _rules(found: CupResults) -> Raw:
-    rules = tag("ul", [tag("li", rule) for rule in found.rules], class_="rules")
-    made_with = ", ".join(f"{name} {version}" for name, version in found.versions.items())
-    note = tag("p", f"Played with {made_with}.", class_="note") if made_with else None
-    return section("rules", "How it was played and ranked", rules, note)
-
-
-def _payoff(found: CupResults) -> Raw:
-    names = order(found)
-    red = side_cells(found.sides)
-    both = matrix(
-        names, pair_cells(found.pairs), "Both sides together: points per game of the row in per cent", ("", "")
+    return (
+        f"{spelled(len(close)).capitalize()} may be the best" if len(close) > 1 else "The first place is beyond doubt"
     )
-    as_red = matrix(names, red, "Row plays red, column blue", (" as red", " as blue"))
-    as_blue = matrix(names, turned(red), "Row plays blue, column red", (" as blue", " as red"))
-    lead = "Points per game, in per cent, of the entry on the left against the one above, whom the number names."
-    sides = tag(
-        "div",
-        tag("div", tag("h3", "On the left as red"), as_red),
-        tag("div", tag("h3", "On the left as blue"), as_blue),
-        class_="matrices" if len(names) <= 6 else "matrices wide",
-    )
-    title = side_sentence(list(red.values()))
-    return section("payoff", title, colour_scale(), tag("h3", "Both sides"), both, sides, lead=lead)
+
+
+def _standings_lead(found: CupResults) -> str:
+    ranks = [row.rank for row in found.standings]
+    shared = sum(ranks.count(rank) > 1 for rank in ranks)
+    more = f" {spelled(shared).capitalize()} entries share a rank with another." if shared else ""
+    points = "points are 1 for a win and \u00bd for a draw."
+    return f"Rating is Bradley-Terry's on Elo's scale, 1000 on average; {points}{more}"
 
 
 def side_sentence(cells: list[Cell]) -> str:
-    """Which side has it easier, over all games."""
+    """Return which side has it easier, over all games."""
     games = sum(cell.games for cell in cells)
     if not games:
         return "No game was played"
@@ -147,112 +135,174 @@ def _pairs_title(found: CupResults) -> str:
     return f"{clear} of {plural(played, 'pair')} {'is' if clear == 1 else 'are'} decided beyond doubt"
 
 
-def _circles(found: CupResults) -> Raw:
-    if not found.cycles:
-        return tag("p", "No circles: nobody beats somebody who beats somebody who beats them.", class_="note")
-    title = "A circle" if len(found.cycles) == 1 else f"{count(len(found.cycles)).capitalize()} circles"
-    lines = tag("ul", [tag("li", circle_sentence(circle)) for circle in found.cycles], class_="rules")
-    note = tag("p", "Each of these is beyond doubt, so no ranking can be right about all of them.", class_="note")
-    return join(tag("h3", title), lines, note)
+def circle_sentence(circle: list[str]) -> str:
+    """Return a circle in words: ``a beats b, b beats c and c beats a.``."""
+    steps = [f"{one} beats {two}" for one, two in zip(circle, [*circle[1:], circle[0]], strict=True)]
+    return f"{listed(steps)}."
 
 
-def _games(shown: Shown) -> Raw:
-    number = len(shown.pack.games)
-    if not number:
-        return section("games", "No games to show", tag("p", "No finished game was kept.", class_="note"))
-    lead = f"For each pairing and each way it ended, one game that was kept. {plural(number, 'game')} in all"
-    if shown.left_out:
-        lead += f"; {shown.left_out:,} more would have made this page too large"
-    return section("games", "Games to look at", replay_box(), lead=f"{lead}.")
+def _place(found: CupResults, entry: EntryResult) -> str:
+    rank = next((f"rank {row.rank}" for row in found.standings if row.name == entry.name), "not ranked")
+    return f"{rank}, {_KINDS[entry.kind]}"
 
 
-# --- entries
+# --- payoffs
 
 
-def _entries(found: CupResults, shown: Shown) -> Raw:
-    by_name = {entry.name: entry for entry in found.entries}
-    red = side_cells(found.sides)
-    parts = [_entry(found, by_name[name], red, shown) for name in order(found) if name in by_name]
-    troubled = sum(bool(entry.problem or entry.faults) for entry in found.entries)
-    title = f"{plural(len(parts), 'entry', 'entries')}, {count(troubled)} with faults"
-    return section("entries", title, tag("div", parts))
+class Scale(NamedTuple):
+    """Numbers that an interval plot goes from and to."""
+
+    low: float
+    high: float
+
+    def place(self, value: float) -> float:
+        """Return where a number lies, in per cent of the width; numbers beyond lie at the end."""
+        return min(max(round(100 * (value - self.low) / (self.high - self.low), 2), 0), 100)
 
 
-def _entry(found: CupResults, entry: EntryResult, red: dict[tuple[str, str], Cell], shown: Shown) -> Raw:
-    standing = next((row for row in found.standings if row.name == entry.name), None)
-    place = f"rank {standing.rank}" if standing else "not ranked"
-    about = join(f"{place}, {_KINDS[entry.kind]}: {entry.about}", _sha(entry.sha256))
-    return tag(
-        "article",
-        tag("h3", entry.name),
-        tag("p", about, class_="about"),
-        _faults(entry),
-        _results(found, entry.name, red, shown),
-        class_="entry",
-    )
+def rating_scale(rows: list[Standing]) -> Scale:
+    """Return the scale of those who really played: who forfeits everything lies far below."""
+    playing = [row for row in rows if row.forfeited * 2 < max(row.games, 1)] or rows
+    low, high = min((row.low for row in playing), default=0.0), max((row.high for row in playing), default=0.0)
+    margin = 0.04 * (high - low) or 1.0
+    return Scale(low - margin, high + margin)
 
 
-def _sha(sha256: str | None) -> Raw | None:
-    return join(", sha256 ", tag("code", sha256[:12])) if sha256 else None
+def order(found: CupResults) -> list[str]:
+    """Return the entries as they are ranked; those without a rank stand last."""
+    ranked = [row.name for row in found.standings]
+    return ranked + [entry.name for entry in found.entries if entry.name not in ranked]
 
 
-def _faults(entry: EntryResult) -> Raw | None:
-    if entry.problem is not None:
-        return tag("div", tag("b", "Forfeits every game: "), entry.problem, class_="problem")
-    if not entry.faults:
-        return None
-    games = sum(fault.games for fault in entry.faults)
-    items = [
-        tag("li", f"{plural(fault.games, 'game')}, {fault.red} (red) \u2013 {fault.blue} (blue): {fault.reason}")
-        for fault in entry.faults
-    ]
-    return tag("div", tag("b", f"Forfeited {plural(games, 'game')}:"), tag("ul", items), class_="problem")
+class Cell(NamedTuple):
+    """What one entry got from another."""
+
+    win: int
+    draw: int
+    loss: int
+
+    @property
+    def games(self) -> int:
+        """Games of the cell."""
+        return self.win + self.draw + self.loss
+
+    @property
+    def share(self) -> float:
+        """Points per game."""
+        return (self.win + self.draw / 2) / self.games
+
+    @property
+    def classes(self) -> str:
+        """Its colour, and whether the 95 % interval of the share leaves one half out."""
+        low, high = wilson_interval(self.win + self.draw / 2, self.games)
+        return f"s{round(10 * self.share)}{' sure' if low > 0.5 or high < 0.5 else ''}"
 
 
-def _results(found: CupResults, name: str, red: dict[tuple[str, str], Cell], shown: Shown) -> Raw:
-    head = (
-        th("Against"), th("As red", number=True), th("As blue", number=True), th("Points per game", number=True),
-        th("Games to look at"),
-    )  # fmt: skip
-    length = {(side.red, side.blue): side for side in found.sides}
-    others = [other for other in order(found) if (name, other) in red or (other, name) in red]
-    rows = [_result_row(name, other, (red, turned(red)), shown, length) for other in others]
-    made = table(head, rows, caption=f"Results of {name}")
-    return tag("details", tag("summary", f"Results against {plural(len(others), 'opponent')}"), made)
+Cells = dict[tuple[str, str], Cell]  # (row, column) -> what the row got
 
 
-def _result_row(
-    name: str,
-    other: str,
-    cells: tuple[dict[tuple[str, str], Cell], dict[tuple[str, str], Cell]],
-    shown: Shown,
-    sides: dict[tuple[str, str], SideResult],
-) -> Raw:
-    as_red, as_blue = (part.get((name, other), Cell(0, 0, 0)) for part in cells)
-    whole = Cell(*(one + two for one, two in zip(as_red, as_blue, strict=True)))
-    links = [
-        _watch(shown, red, blue, words)
-        for red, blue, words in ((name, other, "as red"), (other, name, "as blue"))
-    ]  # fmt: skip
-    return tag(
-        "tr",
-        th(other, scope="row"),
-        td(_counts(as_red, sides.get((name, other))), number=True),
-        td(_counts(as_blue, sides.get((other, name))), number=True),
-        td(percent(whole.share) if whole.games else "\u2013", number=True),
-        td(join(*links)),
-    )
+def side_cells(sides: list[SideResult]) -> Cells:
+    """Return what the row got as red from the column as blue."""
+    return {(row.red, row.blue): Cell(row.red_win, row.draw, row.blue_win) for row in sides}
 
 
-def _counts(cell: Cell, side: SideResult | None) -> Raw:
-    lost = f"{side.forfeited} forfeited" if side is not None and side.forfeited else ""
-    told = join(f"{cell.win} / {cell.draw} / {cell.loss}", tag("span", lost, class_="range") if lost else None)
-    return told if cell.games else join("\u2013")
+def turned(cells: Cells) -> Cells:
+    """Return the same seen from the other side."""
+    return {(blue, red): Cell(cell.loss, cell.draw, cell.win) for (red, blue), cell in cells.items()}
 
 
-def _watch(shown: Shown, red: str, blue: str, words: str) -> Raw | None:
-    number = shown.number.get((red, blue))
-    if number is None:
-        return None
-    label = f"Watch {red} (red) against {blue} (blue)"
-    return join(tag("a", words, href="#games", data_game=number, aria_label=label, class_="watch"), " ")
+def pair_cells(pairs: list[PairResult]) -> Cells:
+    """Return what the row got from both sides together."""
+    cells = {(row.one, row.two): Cell(row.win, row.draw, row.loss) for row in pairs}
+    return cells | turned(cells)
+
+
+def ranked_pairs(found: CupResults) -> list[PairResult]:
+    """Return every pair, seen from the one who is ranked higher, the best first."""
+    place = {name: number for number, name in enumerate(order(found))}
+    seen = [row if place[row.one] < place[row.two] else swapped(row) for row in found.pairs]
+    return sorted(seen, key=lambda row: (place[row.one], place[row.two]))
+
+
+def swapped(row: PairResult) -> PairResult:
+    """Return the same pair seen from the other one."""
+    return row.model_copy(update={
+        "one": row.two, "two": row.one, "win": row.loss, "loss": row.win, "share": 1 - row.share,
+        "low": 1 - row.high, "high": 1 - row.low, "margin": -row.margin,
+    })  # fmt: skip
+
+
+def _met(name: str, names: list[str], sides: list[SideResult]) -> list[dict[str, Any]]:
+    """Return what an entry got from each other one: as red and as blue, each with games that were forfeited."""
+    red, forfeited = side_cells(sides), {(side.red, side.blue): side.forfeited for side in sides}
+    blue, rows = turned(red), []
+    for other in names:
+        if (name, other) not in red and (other, name) not in red:
+            continue
+        cells = [part.get((name, other), Cell(0, 0, 0)) for part in (red, blue)]
+        whole = Cell(*map(sum, zip(*cells, strict=True)))
+        rows.append({
+            "name": other,
+            "red": (cells[0], forfeited.get((name, other), 0)),
+            "blue": (cells[1], forfeited.get((other, name), 0)),
+            "share": whole.share if whole.games else None,
+        })  # fmt: skip
+    return rows
+
+
+# --- games
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Games of a page.
+
+    Attributes:
+        pack: what its script reads.
+        number: (red entry, blue entry) -> number of the pairing's first game on the page.
+        left_out: games that did not fit.
+    """
+
+    pack: Pack
+    number: dict[tuple[str, str], int] = field(default_factory=dict)
+    left_out: int = 0
+
+
+def sides_of(game: GameRecord) -> tuple[str, str]:
+    """Return the entries on the red and on the blue side."""
+    names = {colour: game.players[seat] for colour in ("blue", "red") for seat in game.players if colour in seat}
+    return names.get("red", ""), names.get("blue", "")
+
+
+def shown_games(found: CupResults, budget: int = GAMES_BYTES) -> Shown:
+    """Pack the games, those of the best first. Raises ``ReplayError`` for a record that makes no whole game.
+
+    Where ``budget`` bytes are not enough, every pairing gets a first game before any gets its second.
+    """
+    place = {row.name: number for number, row in enumerate(found.standings)}
+    turns: dict[tuple[str, str], int] = {}
+    ranked: list[tuple[tuple[int, ...], int]] = []  # place on the page, number of the game
+    for number, game in enumerate(found.games):
+        sides = sides_of(game)
+        turns[sides] = turns.get(sides, -1) + 1
+        places = [place.get(name, len(place)) for name in sides]
+        ranked.append(((*sorted(places), places[0], turns[sides]), number))
+    pack, packed, left = Pack(), {}, budget
+    for at, number in sorted(sorted(ranked), key=lambda row: row[0][-1]):
+        game = found.games[number]
+        row = pack.pack(game, f"{game.label} ({game.steps} steps)")
+        size = len(json.dumps(row, separators=(",", ":")))
+        if size <= left:
+            packed[at, number] = row
+            left -= size
+    numbers: dict[tuple[str, str], int] = {}
+    for (_, number), row in sorted(packed.items(), key=lambda item: item[0]):
+        numbers.setdefault(sides_of(found.games[number]), len(pack.games))
+        pack.games.append(row)
+    return Shown(pack, numbers, len(found.games) - len(packed))
+
+
+def _games_lead(shown: Shown) -> str:
+    more = f"; {shown.left_out:,} more would have made this page too large" if shown.left_out else ""
+    games = plural(len(shown.pack.games), "game")
+    return f"For each pairing and each way it ended, one game that was kept. {games} in all{more}."

@@ -28,7 +28,7 @@ BEHAVIOURS = {
 }
 
 
-def count(number: int) -> str:
+def spelled(number: int) -> str:
     """``four``, or ``31``."""
     return _WORDS[number] if 0 <= number < len(_WORDS) else f"{number:,}"
 

@@ -71,6 +71,8 @@ def visit(browser):
         page.on("dialog", lambda dialog: told.append(dialog.message))
         page.on("request", lambda asked: told.append(asked.url) if not asked.url.startswith("file:") else None)
         page.goto(path.as_uri())
+        if options.get("java_script_enabled", True):
+            page.wait_for_selector("#replay .scene", state="attached")  # games are decompressed after the page is there
         return page
 
     yield opened

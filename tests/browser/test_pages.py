@@ -15,6 +15,7 @@ from multigrid_rl.judge.replays import replay
 from multigrid_rl.show.page import asset_text
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.types import GameSpec, Rules
+from multigrid_rl.world.views import view_tables
 from report_runs import EVILS, TEAMS, games_of
 
 
@@ -42,20 +43,20 @@ SPECS = [GameSpec(max_steps=60, rules=Rules.classic()), TEAMS, GameSpec(blue=0, 
 
 @pytest.mark.parametrize("spec", SPECS, ids=["classic", "teams", "alone"])
 def test_the_script_decodes_what_was_played(browser, spec):
-    pack, games = Pack(), games_of(spec, 2)
-    pack.games = [pack.pack(game) for game in games]
+    games = games_of(spec, 2)
     page = browser.new_page()
     found = page.evaluate(
         f"""(data) => {{ {asset_text(("decode.js",)).removeprefix('"use strict";(() => {').removesuffix("})();")}
-        return data.games.map((packed) => {{
-            const game = decodeGame(packed, data);
+        return Promise.all(data.games.map(async (packed) => {{
+            const game = await decodeGame(packed, data);
             return game.frames.map((frame, t) => ({{
                 cells: [...frame.cells], position: [...frame.position], heading: [...frame.heading],
                 hand: [...frame.hand], out: [...frame.out], total: game.rewards[t],
-                tokens: game.spec.seats.map((_, a) => tokensOf(game, t, a)),
+                tokens: frame.tokens.map((row) => [...row]),
+                seen: game.spec.seats.map((_, a) => [...seenCells(game, t, a)].sort((x, y) => x - y)),
             }}));
-        }}); }}""",
-        json.loads(json.dumps(pack.data())),
+        }})); }}""",
+        json.loads(json.dumps(Pack.of(games).data())),
     )
     page.close()
     for game, frames in zip(games, found, strict=True):
@@ -63,6 +64,10 @@ def test_the_script_decodes_what_was_played(browser, spec):
         for field in ("cells", "position", "heading", "hand", "out", "tokens"):
             told = np.array([frame[field] for frame in frames])
             np.testing.assert_array_equal(told, np.asarray(getattr(truth, field), np.int64), err_msg=field)
+        cells = view_tables(spec.view_size).cells[truth.position.astype(int) * 4 + truth.heading]
+        seen = truth.tokens[:, :, : spec.view_size**2] > 0
+        for t, frame in enumerate(frames):
+            assert frame["seen"] == [np.unique(c[s]).tolist() for c, s in zip(cells[t], seen[t], strict=True)]
         total = np.concatenate([np.zeros((1, spec.num_agents)), truth.reward.cumsum(axis=0)])
         np.testing.assert_allclose([frame["total"] for frame in frames], total, atol=1e-9)
 

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from typing import Any
 
 import pytest
 
 from multigrid_rl.judge.cup.results import CupResults, PairResult
 from multigrid_rl.judge.runs import CurveError
-from multigrid_rl.show.cup_games import shown_games, sides_of
-from multigrid_rl.show.cup_page import cup_page, cup_title, side_sentence, standings_title
-from multigrid_rl.show.cup_tables import (
+from multigrid_rl.show.cup_page import (
     Cell,
     Scale,
     circle_sentence,
-    interval,
-    matrix,
+    cup_page,
+    cup_title,
     order,
     pair_cells,
+    shown_games,
     side_cells,
+    side_sentence,
+    sides_of,
+    standings_title,
     swapped,
     turned,
 )
+from multigrid_rl.show.page import templates
 from multigrid_rl.show.report import is_cup, read_results, write_cup_report
 from report_runs import EVILS, small_cup
 
@@ -37,6 +42,11 @@ def hostile(tmp_path_factory) -> CupResults:
     return small_cup(
         tmp_path_factory.mktemp("hostile"), games=4, broken=tuple(evil.replace("/", "|") for evil in EVILS)
     )
+
+
+def parts() -> Any:
+    """The macros that pages are made of."""
+    return templates().get_template("parts.html").module
 
 
 def rated(cup: CupResults, *rows: tuple[int, float, float, float]) -> CupResults:
@@ -66,7 +76,7 @@ def test_a_page_has_every_part(cup):
     for key in ("standings", "rules", "payoff", "pairs", "games", "entries"):
         assert f'<section id="{key}"' in text
         assert f'href="#{key}"' in text
-    assert all(rule in text for rule in cup.rules)
+    assert all(rule in html.unescape(text) for rule in cup.rules)
     assert "No circles" in text
     assert text == cup_page(cup)
 
@@ -79,20 +89,22 @@ def test_the_matrix_is_what_the_row_got_from_the_column(cup):
     both = pair_cells(cup.pairs)
     for (row, column), cell in both.items():
         assert both[column, row] == Cell(cell.loss, cell.draw, cell.win)
-        parts = zip(red[row, column], turned(red)[row, column], strict=True)
-        assert cell == Cell(*(one + two for one, two in parts))
-    made = matrix(names, both, "c", ("", ""))
+        sides = zip(red[row, column], turned(red)[row, column], strict=True)
+        assert cell == Cell(*(one + two for one, two in sides))
+    made = parts().matrix(names, both, "c", ("", ""))
     assert len(re.findall(r'<td class="s\d+( sure)?" title="', made)) == len(names) * (len(names) - 1)
 
 
 def test_a_cell_is_coloured_by_its_share_and_bold_where_sure():
-    made = matrix(["a", "b"], {("a", "b"): Cell(90, 0, 10), ("b", "a"): Cell(2, 1, 2)}, "c", (" as red", " as blue"))
+    made = parts().matrix(
+        ["a", "b"], {("a", "b"): Cell(90, 0, 10), ("b", "a"): Cell(2, 1, 2)}, "c", (" as red", " as blue")
+    )
     assert '<td class="s9 sure" title="a as red against b as blue: 90 won, 0 drawn, 10 lost">90</td>' in made
     assert '<td class="s5" title="b as red against a as blue: 2 won, 1 drawn, 2 lost">50</td>' in made
 
 
 def test_games_that_nobody_played_are_a_dash():
-    assert "\u2013" in matrix(["a", "b"], {("a", "b"): Cell(0, 0, 0)}, "c", ("", ""))
+    assert "&ndash;" in parts().matrix(["a", "b"], {("a", "b"): Cell(0, 0, 0)}, "c", ("", ""))
 
 
 def test_a_pair_turned_round_is_the_same_pair():
@@ -120,8 +132,8 @@ def test_sides_are_compared_over_all_games():
 
 
 def test_whoever_lies_below_the_scale_is_marked():
-    assert "far below" in interval(-300, -310, -290, Scale(900, 1100))
-    assert "far below" not in interval(1000, 990, 1010, Scale(900, 1100))
+    assert "far below" in parts().interval(-300, -310, -290, Scale(900, 1100))
+    assert "far below" not in parts().interval(1000, 990, 1010, Scale(900, 1100))
 
 
 # --- strangers
@@ -149,7 +161,7 @@ def test_every_game_is_there_and_the_best_come_first(cup):
     shown = shown_games(cup)
     assert len(shown.pack.games) == len(cup.games)
     assert shown.left_out == 0
-    players = shown.pack.players.rows
+    players = shown.pack.data()["players"]
     first = {players[k] for k in shown.pack.games[0]["players"]}
     assert first == {row.name for row in cup.standings[:2]}
     for (red, blue), number in shown.number.items():

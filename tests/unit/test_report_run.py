@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -14,8 +15,7 @@ from multigrid_rl.judge.curves import build_reference, save_reference
 from multigrid_rl.judge.runs import CurveError, read_run
 from multigrid_rl.show.report import write_run_report
 from multigrid_rl.show.run_data import read_report
-from multigrid_rl.show.run_page import run_page
-from multigrid_rl.show.run_text import verdict_title
+from multigrid_rl.show.run_page import run_page, verdict_title
 from report_runs import EVIL, Story, write_run
 
 
@@ -33,7 +33,7 @@ def test_a_run_that_held(tmp_path):
     text = told(tmp_path / "run", Story())
     assert heading(text) == "Held all four gates after 184,320 steps"
     assert "All four gates are held at the end" in text
-    assert text.count("\u2713 held") == 4
+    assert text.count("&check; held") == 4
     assert 'id="games"' not in text
     assert len(text) < 400_000
 
@@ -43,13 +43,13 @@ def test_a_run_that_spent_its_budget_says_what_was_missed(tmp_path):
     assert heading(text) == "None of four gates held within 122,880 steps"
     assert "None of four gates held, none met at the end" in text
     assert "episode_len_mean ended 40 short" in text
-    assert text.count("\u2717 not met") == 4
+    assert text.count("&cross; not met") == 4
 
 
 def test_met_but_not_for_long_enough(tmp_path):
     text = told(tmp_path / "run", Story(reports=30, good_from=25, ended="until"))
     assert "met at its end, but not for 100,000 steps" in text
-    assert "\u2713 met" in text
+    assert "&check; met" in text
 
 
 def test_an_interrupted_run(tmp_path):
@@ -112,13 +112,13 @@ def test_reference_curves_lie_below(tmp_path):
     text = told(tmp_path / "run", Story(), reference=tmp_path / "curves.json")
     assert "Below it lies the recipe 1v1 over 3 seeds" in text
     assert 'class="band"' in text
-    assert "the recipe's median seed" in text
+    assert "the recipe's median seed" in html.unescape(text)
 
 
 def test_the_projects_own_curves_fit(tmp_path):
     reference = data_root() / "configs" / "experiment" / "curves" / "1v1.json"
     text = told(tmp_path / "run", Story(), reference=reference)
-    assert "the middle 80% of the recipe's seeds" in text
+    assert "the middle 80% of the recipe's seeds" in html.unescape(text)
 
 
 def test_what_the_user_wrote_is_text(tmp_path):

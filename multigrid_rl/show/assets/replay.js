@@ -90,7 +90,7 @@ function makeReplay(root, data) {
 
   function choose(number) {
     stop();
-    state.game = decodeGame(data.games[number], data);
+    state.game = data.games[number];
     state.t = 0;
     const { game } = state;
     parts.game.value = String(number);
@@ -134,10 +134,9 @@ function makeReplay(root, data) {
 
   /** Fill the list of games, those of one entry where somebody is chosen. */
   function offer() {
-    const wanted = parts.entry.value;
-    const player = wanted === "" ? -1 : Number(wanted);
-    const chosen = data.games.map((game, number) => ({ game, number }))
-      .filter(({ game }) => player < 0 || game.players.includes(player));
+    const player = parts.entry.value;
+        const chosen = data.games.map((game, number) => ({ game, number }))
+      .filter(({ game }) => player === "" || game.players.includes(player));
     show(parts.game, ...chosen.map(({ game, number }) => html("option", { value: number }, game.title)));
     choose(chosen[0].number);
   }
@@ -148,7 +147,7 @@ function makeReplay(root, data) {
 
   const present = [...new Set(data.games.flatMap((game) => game.players))];
   show(parts.entry, html("option", { value: "" }, "Everybody"),
-    ...present.map((k) => html("option", { value: k }, data.players[k])));
+    ...present.map((name) => html("option", { value: name }, name)));
   const choice = html("div", { class: "choice" },
     data.games.length > FEW ? field("Of", parts.entry) : null, field("Game", parts.game));
   const bar = html("div", { class: "bar" },
