@@ -254,9 +254,23 @@ def save_reference(reference: Reference, path: Path, *, force: bool = False) -> 
         for metric, band in content.pop("metrics").items()
     )
     head = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in content.items())
+    write_file(path, f'{{\n{head} "metrics": {{\n{metrics}\n }}\n}}\n'.encode())
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file as a whole, in a folder that is made if need be; what was there stays until the new one is complete.
+
+    Raises:
+        CurveError: it cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'{{\n{head} "metrics": {{\n{metrics}\n }}\n}}\n', encoding="utf-8")
+        try:
+            unfinished.write_bytes(content)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise CurveError(f"{path}: {error.strerror}; allowed is a file that can be written") from error
 

@@ -9,6 +9,7 @@ there, worse than every other. Everything random comes from the generator that i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ Strata = list[Array]  # values (n_s,) of each scenario, n_s >= 1
 #: Share that the IQM cuts off at each end, rounded down as scipy.stats.trim_mean does: of 4 runs 1, of 3 none.
 TRIM = 0.25
 _LOW, _HIGH = 0.025, 0.975
+#: Bootstrap samples behind the band of a curve.
+BAND_REPS = 1000
 
 
 class Interval(NamedTuple):
@@ -111,3 +114,14 @@ def permutation_p(ours: Strata, theirs: Strata, reps: int, rng: np.random.Genera
         dealt += ((sides @ pairs) * (1 - sides)).sum(axis=1) / (len(a) * len(b))
     extreme = np.abs(dealt / len(ours) - 0.5) >= found - 1e-9
     return float((1 + extreme.sum()) / (1 + reps))
+
+
+def bootstrap_band(
+    values: Array, rng: np.random.Generator, statistic: Callable[[Array], Array]
+) -> tuple[Array, Array, Array]:
+    """A statistic over runs of curves ``values`` (n, points), and its 95 % interval; whole runs are drawn anew."""
+    drawn = rng.integers(len(values), size=(BAND_REPS, len(values)))
+    # Point by point: all samples of a long curve at once would take hundreds of megabytes.
+    samples = np.stack([statistic(column[drawn]) for column in values.T])  # (points, reps)
+    low, high = np.quantile(samples, (_LOW, _HIGH), axis=1)
+    return statistic(values.T), low, high

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError, ScenarioConfig
+from multigrid_rl.judge.curves import write_file
 from multigrid_rl.judge.lineups import judged_run
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.bundle import load_team
@@ -271,10 +272,4 @@ def save_games(records: list[GameRecord], path: Path) -> None:
     Raises:
         ConfigError: it cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps([game.model_dump() for game in records]) + "\n", encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; allowed is a file that can be written") from error
+    write_file(path, (json.dumps([game.model_dump() for game in records]) + "\n").encode())

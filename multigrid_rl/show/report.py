@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from multigrid_rl.judge.cup.results import CupResults
-from multigrid_rl.judge.curves import refuse_to_overwrite
+from multigrid_rl.judge.curves import refuse_to_overwrite, write_file
 from multigrid_rl.judge.replays import ReplayError
 from multigrid_rl.judge.runs import CurveError, one_line
 from multigrid_rl.show.cup_page import cup_page
@@ -46,7 +46,8 @@ def write_run_report(
         CurveError: not a run, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
-    return _write(target, run_page(read_report(folder, games=games, reference=reference)))
+    write_file(target, run_page(read_report(folder, games=games, reference=reference)).encode())
+    return target
 
 
 def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = False) -> Path:
@@ -58,9 +59,10 @@ def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = 
     target = _target(folder, output, force=force)
     path = folder / RESULTS_FILE
     try:
-        return _write(target, cup_page(read_results(path)))
+        write_file(target, cup_page(read_results(path)).encode())
     except ReplayError as error:
         raise CurveError(f"{path}: games: {error}") from error
+    return target
 
 
 def read_results(path: Path) -> CupResults:
@@ -94,14 +96,3 @@ def _is_report(path: Path) -> bool:
             return f'content="{GENERATOR}"'.encode() in file.read(2000)
     except OSError:
         return False
-
-
-def _write(target: Path, text: str) -> Path:
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(target)
-    except OSError as error:
-        raise CurveError(f"{target}: {error.strerror}; allowed is a file that can be written") from error
-    return target
