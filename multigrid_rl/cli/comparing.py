@@ -67,7 +67,7 @@ def compare_runs(request: Request) -> None:
     # Imported here: matplotlib takes a second, which a mistake above need not cost.
     from multigrid_rl.show.figures import draw_comparison, save_figure  # noqa: PLC0415
 
-    save_figure(draw_comparison(ours, theirs, np.random.default_rng(request.seed)), request.output, force=request.force)
+    save_figure(draw_comparison(ours, theirs, np.random.default_rng(request.seed)), request.output)
     if request.json_file is not None:
         write_json(report(ours, theirs, rows, said, request), request.json_file)
     console = _console()

@@ -95,6 +95,11 @@ class Reference(_Part):
         """Seeds of the runs behind it."""
         return [run.seed for run in self.runs]
 
+    @property
+    def whole(self) -> int:
+        """Points of the grid, from its start, at which every seed was still running."""
+        return sum(running == len(self.runs) for running in self.running)
+
     def gate_of(self, metric: str) -> Gate | None:
         """The gate on a metric, if there is one."""
         return next((gate for gate in self.gates if gate.metric == metric), None)
@@ -160,22 +165,27 @@ def _check_alike(runs: list[Run]) -> None:
         raise CurveError(f"{len(runs)} run(s): allowed is at least 2 runs with different seeds")
     first = runs[0]
     for run in runs:
-        ended = run.verdict["ended"] if run.verdict else "nothing: it has no verdict.json"
-        if ended not in ("held", "until"):
-            raise CurveError(f"{run.path}: ended by {ended}; allowed is a run that ended by itself")
+        check_ended(run)
         twins = [other for other in runs if other.config["seed"] == run.config["seed"]]
         if len(twins) > 1:
             raise CurveError(f"{twins[1].path}: seed={run.config['seed']} as in {twins[0].path}; allowed is each once")
-        for key, ours, theirs in differences(_decisive(first), _decisive(run)):
+        for key, ours, theirs in differences(decisive(first), decisive(run)):
             raise CurveError(f"{run.path}: {key}={theirs}, in {first.path} {ours}; allowed are runs of one recipe")
 
 
-def _decisive(run: Run) -> dict[str, Any]:
-    commit = run.provenance.get("commit")
+def check_ended(run: Run) -> None:
+    """Refuse a run that did not end by itself. Raises :class:`CurveError`."""
+    ended = run.verdict["ended"] if run.verdict else "nothing: it has no verdict.json"
+    if ended not in ("held", "until"):
+        raise CurveError(f"{run.path}: ended by {ended}; allowed is a run that ended by itself")
+
+
+def decisive(run: Run) -> dict[str, Any]:
+    """Return what runs of one recipe have in common: configuration, commit and versions, without the seed."""
     config = {key: value for key, value in run.config.items() if key not in ("seed", *_PRIVATE)}
     # Writing one run's results changes the checkout of the next: "+changes" alone makes no difference.
-    clean = commit.removesuffix("+changes") if commit else commit
-    return {**config, "commit": clean, "versions": run.provenance.get("versions", {})}
+    commit = (run.provenance.get("commit") or "unknown").removesuffix("+changes")[:12]
+    return {**config, "commit": commit, "versions": run.provenance.get("versions", {})}
 
 
 def _seed_run(run: Run) -> SeedRun:

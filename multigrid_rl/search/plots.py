@@ -42,7 +42,7 @@ def write_plots(folder: SearchFolder, found: Found) -> list[Path]:
         figures[IMPORTANCE] = importance_bars(variables, found.importance)
     written = []
     for name, figure in figures.items():
-        save_figure(figure, folder.path / name, force=True)  # drawn anew after every search in the folder
+        save_figure(figure, folder.path / name)
         written.append(folder.path / name)
     return written
 

@@ -164,7 +164,7 @@ def _under(chart: Chart) -> list[tuple[str, str, Series]]:
     if there < 2:
         return []
     steps, low, high, middle = (np.array(c)[:there] for c in (steps, band.p10, band.p90, band.median))
-    whole = min(sum(count == len(reference.runs) for count in reference.running), there)
+    whole = min(reference.whole, there)
     outline = Series(np.concatenate([steps, steps[::-1]]), np.concatenate([low, high[::-1]]))
     parts = ((slice(0, whole), "median"), (slice(max(whole - 1, 0), None), "median ended"))
     medians = [("polyline", name, Series(steps[p], middle[p])) for p, name in parts if len(steps[p]) > 1]

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.curves import Reference, refuse_to_overwrite, write_file
+from multigrid_rl.judge.curves import Reference, write_file
 from multigrid_rl.judge.runs import Array, CurveError, Run
 from multigrid_rl.judge.seeds import bootstrap_band, iqm
 from multigrid_rl.judge.sets import HELD, RunSet, directions
@@ -93,13 +93,12 @@ def add_legend(figure: Figure, columns: int, title: str = "") -> None:
     )  # fmt: skip
 
 
-def save_figure(figure: Figure, path: Path, *, force: bool = False) -> None:
-    """Write ``figure`` into a PNG file, in a folder that is made if need be.
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write ``figure`` into a PNG file, in a folder that is made if need be; what was there is replaced.
 
     Raises:
-        CurveError: the file exists already, unless ``force``; it cannot be written.
+        CurveError: it cannot be written.
     """
-    refuse_to_overwrite(path, force=force)
     image = BytesIO()
     FigureCanvasAgg(figure)
     figure.savefig(image, format="png")
@@ -132,16 +131,16 @@ def draw_overlay(run: Run, reference: Reference) -> Figure:
 def running_words(reference: Reference) -> str:
     """Return how long the seeds ran, since behind a seed's end its curve is only its last value."""
     grid, seeds = reference.env_steps, len(reference.runs)
-    whole = [steps for steps, running in zip(grid, reference.running, strict=True) if running == seeds]
-    if reference.running[-1] == seeds:
+    if reference.whole == len(grid):
         return f"all {seeds} seeds ran for {grid[-1]:,} environment steps"
-    return f"all {seeds} seeds ran up to {max(whole, default=0):,} environment steps, the last up to {grid[-1]:,}"
+    whole = grid[reference.whole - 1] if reference.whole else 0
+    return f"all {seeds} seeds ran up to {whole:,} environment steps, the last up to {grid[-1]:,}"
 
 
 def _overlay_panel(axes: Axes, run: Run, reference: Reference, metric: str) -> None:
     band, series, gate = reference.metrics[metric], run.series[metric], reference.gate_of(metric)
     grid, median = np.array(reference.env_steps, np.float64), np.array(band.median)
-    last = sum(running == len(reference.runs) for running in reference.running)  # runs never come back
+    last = reference.whole
     held = slice(max(last - 1, 0), None)
     axes.plot(
         *series, color=VERMILLION, linewidth=1.6, marker="o", markevery=[-1], markersize=7, zorder=3,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -237,7 +237,7 @@ class Session:
         text = {seat: "".join(map(str, taken[:, a].tolist())) for a, seat in enumerate(self.spec.seats)}
         return GameRecord(
             label=label,
-            spec=asdict(self.spec),
+            spec=self.spec,
             seed=self.seed,
             game=self.game,
             players=self.company.names,

@@ -64,7 +64,7 @@ class Pack:
         Raises:
             ReplayError: the record's actions do not make a whole game.
         """
-        spec, played = game.game_spec, replay(game)
+        spec, played = game.spec, replay(game)
         told, result = _commentary(game)
         return {
             "title": title or f"{game.label}: {result}",

@@ -46,7 +46,7 @@ def write_run_report(
         CurveError: not a run, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
-    write_file(target, run_page(read_report(folder, games=games, reference=reference)).encode())
+    write_file(target, _bytes(run_page(read_report(folder, games=games, reference=reference))))
     return target
 
 
@@ -59,7 +59,7 @@ def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = 
     target = _target(folder, output, force=force)
     path = folder / RESULTS_FILE
     try:
-        write_file(target, cup_page(read_results(path)).encode())
+        write_file(target, _bytes(cup_page(read_results(path))))
     except ReplayError as error:
         raise CurveError(f"{path}: games: {error}") from error
     return target
@@ -96,3 +96,8 @@ def _is_report(path: Path) -> bool:
             return f'content="{GENERATOR}"'.encode() in file.read(2000)
     except OSError:
         return False
+
+
+def _bytes(text: str) -> bytes:
+    # A folder's name may hold bytes that are no text: the page shows a question mark.
+    return text.encode(errors="replace")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.replays import GameRecord, frames, taken_actions
@@ -31,6 +31,7 @@ LAST_SECONDS = 2.0
 #: Pillow holds a whole GIF in memory, one byte a pixel.
 _MOST_GIF_BYTES = 600_000_000
 _EXACT_COLOURS = 192  # of a GIF's 256
+_GAMES = TypeAdapter(list[GameRecord])
 _MOST_TOLD = 12  # games listed in a refusal
 
 
@@ -73,15 +74,11 @@ def read_games(path: Path) -> list[GameRecord]:
     rows = content.get("games") if isinstance(content, dict) else content
     if not isinstance(rows, list) or not rows:
         raise VideoError(f"{path}: no games in it; {allowed}")
-    return [_record(path, number, row) for number, row in enumerate(rows)]
-
-
-def _record(path: Path, number: int, row: Any) -> GameRecord:
     try:
-        return GameRecord.model_validate(row)
+        return _GAMES.validate_python(rows)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, (number, *first["loc"])))
+        where = ".".join(map(str, first["loc"]))
         said = first["msg"].removeprefix("Value error, ")
         raise VideoError(f"{path}: game {where}: {' '.join(said.split())}") from error
 

@@ -36,25 +36,10 @@ Command = Literal["restart", "help", "view", "quit"]
 
 #: What each key does, by the name that pygame gives it.
 KEYS: dict[str, int | Command] = {
-    "left": LEFT,
-    "a": LEFT,
-    "right": RIGHT,
-    "d": RIGHT,
-    "up": FORWARD,
-    "w": FORWARD,
-    "space": TOGGLE,
-    "p": PICKUP,
-    "o": DROP,
-    "backspace": DROP,
-    "return": DONE,
-    "enter": DONE,
-    "n": DONE,
-    "r": "restart",
-    "h": "help",
-    "v": "view",
-    "escape": "quit",
-}
-
+    "left": LEFT, "a": LEFT, "right": RIGHT, "d": RIGHT, "up": FORWARD, "w": FORWARD, "space": TOGGLE, "p": PICKUP,
+    "o": DROP, "backspace": DROP, "return": DONE, "enter": DONE, "n": DONE,
+    "r": "restart", "h": "help", "v": "view", "escape": "quit",
+}  # fmt: skip
 HELP = [
     "Keys",
     "Left, A\tturn left",
