@@ -134,11 +134,11 @@ def play_games_by_hand(table: Table, *, tile: int, delay: float | None, whole_bo
     spec = config.scenario.spec
     one_thread()
     # Imported here: torch takes a second, which a mistake above need not cost.
-    from multigrid_rl.show.play import Session, find_company, find_seat, save_games  # noqa: PLC0415
+    from multigrid_rl.show.play import Session, find_other_players, find_seat, save_games  # noqa: PLC0415
     from multigrid_rl.show.window import Options, Window  # noqa: PLC0415
 
     seat = find_seat(spec, table.side, table.seat)
-    company = find_company(config.scenario, Catalogue(config.checkpoint_root()), seat, table.opponent, table.mate)
+    company = find_other_players(config.scenario, Catalogue(config.checkpoint_root()), seat, table.opponent, table.mate)
     session = Session(spec, company, seed=table.seed)
     keep = table.record
 

@@ -101,11 +101,11 @@ class Reference(_Part):
         return sum(running == len(self.runs) for running in self.running)
 
     def gate_of(self, metric: str) -> Gate | None:
-        """The gate on a metric, if there is one."""
+        """Return the gate on a metric, if there is one."""
         return next((gate for gate in self.gates if gate.metric == metric), None)
 
     def median_to_held(self, what: str) -> float | None:
-        """Median environment steps until ``what`` was held, counting "never" as later than all; ``None``: never."""
+        """Return median environment steps until ``what`` was held, "never" as later than all; ``None``: never."""
         steps = [math.inf if (its := run.steps_to_held.get(what)) is None else its for run in self.runs]
         middle = statistics.median(steps)
         return None if math.isinf(middle) else middle
@@ -130,7 +130,7 @@ class Comparison(NamedTuple):
 
 
 def build_reference(runs: list[Run], name: str) -> Reference:
-    """Reference curves out of finished runs that differ in nothing but the seed.
+    """Build reference curves out of finished runs that differ in nothing but the seed.
 
     Raises:
         CurveError: fewer than two runs, an unfinished one, the same seed twice, or runs that differ in more.
@@ -239,7 +239,7 @@ def _short(values: Array) -> list[float]:
 
 
 def _share_inside(series: Series, grid: Array, low: Array, high: Array) -> tuple[int, float]:
-    """Reports from the grid's start on, and the share of them between ``low`` and ``high`` (NaN without reports)."""
+    """Return how many reports lie behind the grid's start and which share of them lies between two curves (or NaN)."""
     counted = series.env_steps >= grid[0]
     steps, values = series.env_steps[counted], series.values[counted]
     within = (values >= np.interp(steps, grid, low)) & (values <= np.interp(steps, grid, high))

@@ -67,19 +67,19 @@ class Replay(NamedTuple):
 
 
 def record(spec: GameSpec, played: Played, row: int, *, seed: int, players: dict[str, str], label: str) -> GameRecord:
-    """The record of one played game."""
+    """Record one played game."""
     steps = int(played.table.length[row])
     text = {seat: "".join(map(str, played.actions[row, :steps, a].tolist())) for a, seat in enumerate(spec.seats)}
     return GameRecord(label=label, spec=spec, seed=seed, game=played.first_game + row, players=players, actions=text)
 
 
 def taken_actions(game: GameRecord) -> NDArray[np.int8]:
-    """Actions (T, A) of a record."""
+    """Return the actions (T, A) of a record."""
     return np.asarray(np.array([[int(digit) for digit in text] for text in game.actions.values()], np.int8).T)
 
 
 def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
-    """The world at the start (no step yet) and after each step. The arrays change from one to the next.
+    """Yield the world at the start (no step yet) and after each step. The arrays change from one to the next.
 
     Raises:
         ReplayError: the game ends before or after its last recorded action.

@@ -87,7 +87,7 @@ class SetComparison:
 
 
 def find_runs(given: list[str]) -> list[Path]:
-    """Run folders: each of ``given`` is one, holds some (at any depth), or is a pattern for such folders.
+    """Find run folders: each of ``given`` is one, holds some (at any depth), or is a pattern for such folders.
 
     Raises:
         CurveError: nothing there.
@@ -139,12 +139,12 @@ def check_sets(ours: RunSet, theirs: RunSet) -> None:
 
 
 def scenario_of(run: Run) -> str:
-    """Name of a run's scenario."""
+    """Return the name of a run's scenario."""
     return str(run.config["scenario"]["name"])
 
 
 def seeds_of(runs: list[Run]) -> list[int]:
-    """Seeds, sorted."""
+    """Return the seeds, sorted."""
     return sorted(run.config["seed"] for run in runs)
 
 
@@ -152,7 +152,7 @@ def seeds_of(runs: list[Run]) -> list[int]:
 
 
 def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
-    """What a reader must know beside the numbers, one line each."""
+    """Yield what a reader must know beside the numbers, one line each."""
     for runs in (ours, theirs):
         yield from _within(runs)
     for scenario, group in ours.by_scenario.items():
@@ -202,12 +202,12 @@ def _brief(value: Any) -> str:
 
 
 def final_value(series: Series, window: int) -> float:
-    """Mean over the reports of a run's last ``window`` environment steps, as a gate looks back."""
+    """Return the mean over the reports of a run's last ``window`` environment steps, as a gate looks back."""
     return float(series.values[series.env_steps > series.env_steps[-1] - window].mean())
 
 
 def directions(runs: tuple[Run, ...]) -> dict[str, Literal["<=", ">="]]:
-    """Metrics that all runs report, with the direction of their gate: those of the gates, then shares of wins."""
+    """Return metrics that all runs report, with the direction of their gate: the gates' own, then shares of wins."""
     gates = [{gate.metric: gate.comparison for gate in run.gates} for run in runs]
     found = {m: way for m, way in gates[0].items() if all(g.get(m) == way for g in gates)}
     found |= dict.fromkeys(set.intersection(*map(_wins, runs)), ">=")

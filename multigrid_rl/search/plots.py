@@ -48,7 +48,7 @@ def write_plots(folder: SearchFolder, found: Found) -> list[Path]:
 
 
 def parallel_coordinates(variables: tuple[Variable, ...], found: Found, title: str) -> Figure:
-    """One axis a variable on the scale it was drawn on, one line a trial; who held the gates stands out."""
+    """Draw one axis a variable on the scale it was drawn on, one line a trial; who held the gates stands out."""
     order = ranked(found.outcomes)
     worst_first = order[::-1]
     held = sum(bool(o.score and o.score.held) for o in order)
@@ -96,7 +96,7 @@ def _level(variable: Variable, coordinate: float) -> float:
 
 
 def ticks(variable: Variable) -> list[tuple[float, Value]]:
-    """Coordinates and values that an axis is labelled with."""
+    """Return the coordinates and values that an axis is labelled with."""
     levels = variable.levels
     if levels is not None and levels <= 2 * _TICKS:
         places = [(level + 0.5) / levels for level in range(levels)]
@@ -114,7 +114,7 @@ def _shown(value: Value) -> str:
 
 
 def importance_bars(variables: tuple[Variable, ...], importance: Importance) -> Figure:
-    """One bar a variable, largest on top."""
+    """Draw one bar a variable, largest on top."""
     names = {variable.key: variable.name for variable in variables}
     rows = list(importance.shares.items())[::-1]
     figure = titled_figure((8.0, 0.42 * len(rows) + 1.6), "")

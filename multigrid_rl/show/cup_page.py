@@ -16,10 +16,6 @@ from multigrid_rl.show.words import listed, percent, plural, spelled
 #: Bytes that packed games may take: with the tables of a dozen entries the page stays below 3 MB.
 GAMES_BYTES = 2_000_000
 _KINDS = {"scripted": "scripted player", "frozen": "trained player", "external": "program", "broken": "cannot play"}
-_CONTENTS = {
-    "standings": "Standings", "rules": "Rules", "payoff": "Who beats whom", "pairs": "Pairs", "games": "Games",
-    "entries": "Entries",
-}  # fmt: skip
 
 
 def cup_page(found: CupResults) -> str:
@@ -36,8 +32,6 @@ def cup_page(found: CupResults) -> str:
         kind=f"Cup \u00b7 {found.scenario} \u00b7 seed {found.seed}",
         title=cup_title(found),
         lead=_lead(found),
-        contents=list(_CONTENTS.items()),
-        tiles=_tiles(found),
         cup=found,
         standings_title=standings_title(found),
         standings_lead=_standings_lead(found),
@@ -89,15 +83,6 @@ def _lead(found: CupResults) -> str:
         f"Ratings {one.rating:.0f} ({one.low:.0f} to {one.high:.0f}) and {two.rating:.0f} ({two.low:.0f} to "
         f"{two.high:.0f}): the 95% intervals {words}."
     )
-
-
-def _tiles(found: CupResults) -> list[tuple[str, str]]:
-    return [
-        ("Entries", f"{len(found.entries)}"),
-        ("Games", f"{sum(side.games for side in found.sides):,}"),
-        ("Games per pair and side", f"{found.games_per_side:,}"),
-        ("Forfeited games", f"{sum(side.forfeited for side in found.sides):,}"),
-    ]
 
 
 def standings_title(found: CupResults) -> str:

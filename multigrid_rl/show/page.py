@@ -31,6 +31,7 @@ def templates() -> Environment:
     made = Environment(
         loader=PackageLoader("multigrid_rl.show"),
         autoescape=True,
+        extensions=["jinja2.ext.do"],
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -45,8 +46,8 @@ def render(template: str, **content: Any) -> str:
 
     Args:
         template: one that extends ``page.html``.
-        content: what it names: ``kind`` ("Training run"), ``title`` (the conclusion), ``lead``, ``tiles``, ``contents``
-            (id and name of each section that is there), ``data`` (what the replay reads, or ``None``), and its own.
+        content: what it names: ``kind`` ("Training run"), ``title`` (the conclusion), ``lead``, ``data`` (what the
+            replay reads, or ``None``), and its own.
     """
     style, script = asset_text(STYLES), asset_text(SCRIPTS)
     # With hashes nothing else runs, whatever somebody manages to write into a page: no attribute, no second script.

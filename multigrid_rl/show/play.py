@@ -34,7 +34,7 @@ PERSON = "you"
 
 
 @dataclass(frozen=True)
-class Company:
+class OtherPlayers:
     """Everybody but the person.
 
     Attributes:
@@ -49,7 +49,7 @@ class Company:
 
 
 def find_seat(spec: GameSpec, side_wanted: str | None, seat: str | None) -> str:
-    """The person's seat: as asked for, else the first of the side, else the first red one.
+    """Find the person's seat: as asked for, else the first of the side, else the first red one.
 
     Raises:
         ConfigError: this game has no such seat or side, or the two contradict each other.
@@ -67,9 +67,9 @@ def find_seat(spec: GameSpec, side_wanted: str | None, seat: str | None) -> str:
     return mine[0]
 
 
-def find_company(
+def find_other_players(
     scenario: ScenarioConfig, catalogue: Catalogue, seat: str, opponent: str | None, mate: str | None
-) -> Company:
+) -> OtherPlayers:
     """Fill every seat but the person's.
 
     Args:
@@ -98,7 +98,7 @@ def find_company(
     for s in mates:
         players[s] = _mate(catalogue, mate, chosen, spec, s)
         names[s] = _called(mate or chosen, players[s])
-    return Company(seat, players, {s: names[s] for s in spec.seats})
+    return OtherPlayers(seat, players, {s: names[s] for s in spec.seats})
 
 
 def _usual_player(scenario: ScenarioConfig) -> str:
@@ -158,7 +158,7 @@ class Score(NamedTuple):
     unfinished: int = 0
 
     def __str__(self) -> str:
-        """For example ``3 games: 2 won, 0 drawn, 1 lost; 1 left unfinished``."""
+        """Return for example ``3 games: 2 won, 0 drawn, 1 lost; 1 left unfinished``."""
         games = self.won + self.drawn + self.lost
         told = f"{games} game{'' if games == 1 else 's'}: {self.won} won, {self.drawn} drawn, {self.lost} lost"
         return f"{told}; {self.unfinished} left unfinished" if self.unfinished else told
@@ -174,7 +174,7 @@ class Session:
         first_game: number of the first game.
     """
 
-    def __init__(self, spec: GameSpec, company: Company, *, seed: int, first_game: int = 0) -> None:
+    def __init__(self, spec: GameSpec, company: OtherPlayers, *, seed: int, first_game: int = 0) -> None:
         self.spec = spec
         self.company = company
         self.seed = seed
@@ -256,7 +256,7 @@ class Session:
         self.over = True
 
     def seen(self) -> NDArray[np.bool_]:
-        """Board cells (16, 8) that the person sees now: all once they are out or the game is over."""
+        """Return the board cells (16, 8) that the person sees now: all once they are out or the game is over."""
         if self.over or self.out:
             return np.ones((WIDTH, HEIGHT), np.bool_)
         world, a = self.world, self.agent

@@ -21,7 +21,7 @@ RESULTS_FILE = "results.json"
 
 
 def is_cup(folder: Path) -> bool:
-    """Whether ``folder`` holds a cup's results."""
+    """Return whether ``folder`` holds a cup's results."""
     return (folder / RESULTS_FILE).is_file()
 
 
@@ -78,7 +78,7 @@ def read_results(path: Path) -> CupResults:
 
 
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
-    """Where the page goes. Found out before anything is played, so that nothing is lost at the end."""
+    """Return where the page goes. Found out before anything is played, so that nothing is lost at the end."""
     target = output if output is not None else folder / REPORT_FILE
     # The page in its own folder says nothing that the folder does not: a newer one takes its place. But only if the
     # file is one of ours.

@@ -38,10 +38,6 @@ _LEARNER = {
     "learner/{}/lr": "Step size of Adam",
     "learner/{}/entropy_coef": "Weight of the entropy bonus",
 }
-_CONTENTS = {
-    "gates": "Gates", "curves": "Curves", "games": "Games", "behaviour": "Behaviour", "time": "Time",
-    "learner": "Learner", "origin": "What it was",
-}  # fmt: skip
 
 
 def run_page(report: RunReport) -> str:
@@ -49,19 +45,14 @@ def run_page(report: RunReport) -> str:
     run, own, seats = report.run, report.own, _own_seats(report)
     curves = [_gate_chart(report, gate) for gate in report.gates if gate["metric"] in run.series]
     behaviour, never = _behaviour(report, seats) if seats else ([], [])
-    learner, stages = _learner(report), _stages(report.totals)
-    missing = one_line(ValueError(report.own_missing))
-    there = {
-        "gates": report.gates, "curves": curves, "games": own or missing, "behaviour": behaviour, "time": stages,
-        "learner": learner, "origin": True,
-    }  # fmt: skip
     return render(
         "run.html",
         kind=f"Training run \u00b7 {run.config['scenario']['name']} \u00b7 seed {run.config['seed']}",
         title=verdict_title(report),
         lead=verdict_lead(report),
-        contents=[(key, name) for key, name in _CONTENTS.items() if there[key]],
-        tiles=_tiles(report),
+        run=run,
+        last={"policy_updates": 0, "episodes": 0, **report.last},
+        seconds=float(report.last.get("seconds") or 0.0),
         gates=report.gates,
         gates_title=gates_title(report.gates, told=run.verdict is not None),
         gates_lead=" ".join({gate["hold"]: _hold_words(gate) for gate in report.gates}.values()),
@@ -75,13 +66,13 @@ def run_page(report: RunReport) -> str:
         and f"Games of seed {own.seed}, which training never saw, with the exported policy on "
         f"{', '.join(own.own)}. Intervals hold with 95% confidence.",
         own_heads=own and _own_heads(own.own),
-        own_missing=missing,
+        own_missing=one_line(ValueError(report.own_missing)),
         behaviour=behaviour,
         behaviour_title=behaviour_title(report, seats),
         never=never,
-        stages=stages,
+        stages=_stages(report.totals),
         stages_title=_stages_title(report.totals),
-        learner=learner,
+        learner=_learner(report),
         origin=_origin(report),
         opponents=[_opponent(row) for row in run.provenance.get("opponents") or []],
         data=Pack.of(own.games).data() if own else None,
@@ -140,18 +131,6 @@ def _missed(gates: list[dict[str, Any]]) -> str:
         near = f"met at its end, but not for {gate['window']:,} steps" if gate["met"] else f"{short(beyond)} short"
         rows.append(f"{gate['metric']} ended {near}")
     return "; ".join(rows) + "." if rows else "a gate had no value at its end."
-
-
-def _tiles(report: RunReport) -> list[tuple[str, str]]:
-    last, steps = report.last, report.run.env_steps
-    seconds = float(last.get("seconds") or 0.0)
-    return [
-        ("Steps", f"{steps:,}"),
-        ("Updates", f"{int(last.get('policy_updates') or 0):,}"),
-        ("Games", f"{int(last.get('episodes') or 0):,}"),
-        ("Time", duration(seconds)),
-        ("Steps a second", f"{steps / seconds:,.0f}" if seconds else "none"),
-    ]
 
 
 def gates_title(gates: list[dict[str, Any]], *, told: bool) -> str:

@@ -52,7 +52,7 @@ class Written(NamedTuple):
 
 
 def find_games(path: Path) -> Path | None:
-    """The file of games that ``path`` is, or that lies in it; ``None`` if there is none."""
+    """Find the file of games that ``path`` is, or that lies in it; ``None`` if there is none."""
     if path.is_file():
         return path
     return next((path / name for name in GAME_FILES if (path / name).is_file()), None)
@@ -84,7 +84,7 @@ def read_games(path: Path) -> list[GameRecord]:
 
 
 def choose(games: list[GameRecord], which: str | None, source: object) -> GameRecord:
-    """One of ``games``: by its label, by its place in the list from 0, or by how its label begins.
+    """Choose one of ``games``: by its label, by its place in the list from 0, or by how its label begins.
 
     ``best`` is the first game whose label begins so. Without a choice it is that one, else the first.
 
@@ -108,7 +108,7 @@ def choose(games: list[GameRecord], which: str | None, source: object) -> GameRe
 
 
 def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
-    """The start and every step of a game, captioned: uint8 (H, 16 * tile, 3), H even.
+    """Yield the start and every step of a game, captioned: uint8 (H, 16 * tile, 3), H even.
 
     Raises:
         VideoError: the record is of no game, or ends before or after its last action.
@@ -218,7 +218,7 @@ class Palette:
         self._nearest = distance.argmin(axis=1).astype(np.uint8)
 
     def image(self, picture: Picture) -> Any:
-        """The picture (H, W, 3), one of those it was made from, in the palette's colours."""
+        """Return the picture (H, W, 3), one of those it was made from, in the palette's colours."""
         image = Image.fromarray(self._nearest[np.searchsorted(self._colours, _packed(picture))])
         image.putpalette(self._entries)  # of a grey picture it makes one in colours
         return image

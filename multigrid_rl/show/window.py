@@ -94,7 +94,7 @@ class Canvas:
         self.size = (WIDTH * tile, HEIGHT * tile + self._strip.height)
 
     def draw(self, session: Session, *, whole_board: bool, help_shown: bool) -> Picture:
-        """The picture (height, width, 3) of the game as it stands."""
+        """Return the picture (height, width, 3) of the game as it stands."""
         board = render_frame(session.world, 0, self._tile)
         caption = session.caption
         if not whole_board:
@@ -115,7 +115,7 @@ class Canvas:
 
 
 def _hidden(caption: Caption, session: Session) -> Caption:
-    """The caption without what agents did whom the person does not see."""
+    """Return the caption without what agents did whom the person does not see."""
     cells, seen = session.world.state.position[0], session.seen()
     lines = [
         line if line.out or seen[divmod(int(cell), HEIGHT)] else line._replace(words="out of your sight", total=None)

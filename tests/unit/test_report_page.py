@@ -22,17 +22,22 @@ from multigrid_rl.show.cup_page import Cell
 from multigrid_rl.show.page import SCRIPTS, STYLES, asset_text, render, templates
 from report_runs import EVIL, EVILS
 
+EMPTY = """{% extends "page.html" %}{% from "parts.html" import facts, section %}
+{% block sections %}
+{% call section(contents, kind, kind, title) %}{{ facts([(lead, lead)], lead) }}{% endcall %}
+{% endblock %}"""
+
 
 def written(**more) -> str:
     """A page with nothing in it but its heading; ``more`` is content."""
-    base = {"kind": "kind", "title": "title", "lead": "lead", "contents": [("a", "A")], "tiles": [("b", "B")]}
+    base = {"kind": "kind", "title": "title", "lead": "lead"}
     return render("empty.html", **{**base, "data": {"a": 1}, **more})
 
 
 @pytest.fixture(autouse=True)
 def empty(monkeypatch):
     """A template with no sections."""
-    own = DictLoader({"empty.html": '{% extends "page.html" %}{% block sections %}{% endblock %}'})
+    own = DictLoader({"empty.html": EMPTY})
     monkeypatch.setattr(templates(), "loader", ChoiceLoader([templates().loader, own]))
 
 
@@ -46,10 +51,10 @@ def parts() -> Any:
 
 @pytest.mark.parametrize("evil", EVILS)
 def test_escapes_text_and_attributes(evil):
-    text = written(kind=evil, title=evil, lead=evil, contents=[(evil, evil)], tiles=[(evil, evil)], data={"name": evil})
+    text = written(kind=evil, title=evil, lead=evil, data={"name": evil})
     outside = re.sub(r"<(script|style)[ >].*?</\1>", "", text, flags=re.DOTALL)
     assert evil not in outside
-    assert outside.count(html.escape(evil).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")) == 9
+    assert outside.count(html.escape(evil).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")) == 14
     assert not re.search(r"<(script|img|b|svg)\b", outside)
     cell = parts().matrix([evil, "b"], {(evil, "b"): Cell(1, 0, 0)}, evil, (evil, evil))
     assert evil not in cell
@@ -66,8 +71,8 @@ def test_templates_use_nothing_that_the_policy_switches_off():
 
 
 def test_a_name_that_is_missing_is_an_error():
-    with pytest.raises(UndefinedError, match="'policy' is undefined"):
-        templates().get_template("page.html").render(kind="kind")
+    with pytest.raises(UndefinedError, match="'lead' is undefined"):
+        render("empty.html", kind="kind", title="title")
 
 
 # --- the page
