@@ -48,7 +48,7 @@ def test_the_script_decodes_what_was_played(browser, spec):
     found = page.evaluate(
         f"""(data) => {{ {asset_text(("decode.js",)).removeprefix('"use strict";(() => {').removesuffix("})();")}
         return Promise.all(data.games.map(async (packed) => {{
-            const game = await decodeGame(packed, data);
+            const game = decodeGame(packed, await inflated(packed.frames), data);
             return game.frames.map((frame, t) => ({{
                 cells: [...frame.cells], position: [...frame.position], heading: [...frame.heading],
                 hand: [...frame.hand], out: [...frame.out], total: game.rewards[t],

@@ -17,25 +17,23 @@ async function inflated(text) {
 }
 
 /**
- * One game with every frame.
+ * One game with every frame, made of its decompressed `bytes`.
  *
  * frames[t] has cells (128), position, heading, hand, out (A each) and tokens (A rows of V * V cell codes as [i][j],
  * heading, mission). words[t - 1][a] is what agent a did in step t, rewards[t][a] its return up to frame t, paid[t][a]
  * of the step alone.
  */
-async function decodeGame(game, data) {
+function decodeGame(game, bytes, data) {
   const spec = data.specs[game.spec];
   const agents = spec.seats.length;
   const tokens = spec.view * spec.view + 2;
   const length = CELLS + agents * (4 + tokens);
-  const bytes = await inflated(game.frames);
   const frames = Array.from({ length: game.steps + 1 }, (_, t) => {
     const row = bytes.subarray(t * length, (t + 1) * length);
     const part = (k) => row.subarray(CELLS + k * agents, CELLS + (k + 1) * agents);
-    const seen = (a) => row.subarray(CELLS + 4 * agents + a * tokens).subarray(0, tokens);
     return {
       cells: row.subarray(0, CELLS), position: part(0), heading: part(1), hand: part(2), out: part(3),
-      tokens: spec.seats.map((_, a) => seen(a)),
+      tokens: spec.seats.map((_, a) => row.subarray(length - (agents - a) * tokens).subarray(0, tokens)),
     };
   });
   const words = [];

@@ -132,7 +132,7 @@ async function start() {
     return;
   }
   const data = JSON.parse(block.textContent);
-  data.games = await Promise.all(data.games.map((game) => decodeGame(game, data)));
+  data.bytes = await Promise.all(data.games.map((game) => inflated(game.frames)));
   const replay = makeReplay(root, data);
   document.querySelectorAll("[data-game]").forEach((link) => link.addEventListener("click", (event) => {
     event.preventDefault();

@@ -90,7 +90,7 @@ function makeReplay(root, data) {
 
   function choose(number) {
     stop();
-    state.game = data.games[number];
+    state.game = decodeGame(data.games[number], data.bytes[number], data);
     state.t = 0;
     const { game } = state;
     parts.game.value = String(number);
@@ -134,9 +134,9 @@ function makeReplay(root, data) {
 
   /** Fill the list of games, those of one entry where somebody is chosen. */
   function offer() {
-    const player = parts.entry.value;
+    const player = parts.entry.value === "" ? -1 : Number(parts.entry.value);
         const chosen = data.games.map((game, number) => ({ game, number }))
-      .filter(({ game }) => player === "" || game.players.includes(player));
+      .filter(({ game }) => player < 0 || game.players.includes(player));
     show(parts.game, ...chosen.map(({ game, number }) => html("option", { value: number }, game.title)));
     choose(chosen[0].number);
   }
@@ -147,7 +147,7 @@ function makeReplay(root, data) {
 
   const present = [...new Set(data.games.flatMap((game) => game.players))];
   show(parts.entry, html("option", { value: "" }, "Everybody"),
-    ...present.map((name) => html("option", { value: name }, name)));
+    ...present.map((k) => html("option", { value: k }, data.players[k])));
   const choice = html("div", { class: "choice" },
     data.games.length > FEW ? field("Of", parts.entry) : null, field("Game", parts.game));
   const bar = html("div", { class: "bar" },
