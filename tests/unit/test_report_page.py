@@ -61,7 +61,7 @@ def test_escapes_text_and_attributes(evil):
     assert re.fullmatch(r"(<[^<>]*>|[^<>])*", cell)
 
 
-def test_templates_use_nothing_that_the_policy_switches_off():
+def test_templates_have_no_inline_style_script_or_unescaped_output():
     names = templates().list_templates(extensions=["html"])
     assert {"page.html", "parts.html", "run.html", "cup.html"} <= set(names)
     for name in names:
@@ -70,7 +70,7 @@ def test_templates_use_nothing_that_the_policy_switches_off():
         assert not re.search(r"\|\s*safe\b|autoescape|Markup", source), name
 
 
-def test_a_name_that_is_missing_is_an_error():
+def test_missing_template_variable_raises():
     with pytest.raises(UndefinedError, match="'lead' is undefined"):
         render("empty.html", kind="kind", title="title")
 
@@ -79,7 +79,7 @@ def test_a_name_that_is_missing_is_an_error():
 
 
 @pytest.mark.parametrize("evil", EVILS)
-def test_data_cannot_end_its_block(evil):
+def test_json_cannot_close_its_script_element(evil):
     text = written(data={"name": evil, "more": ["<!--", evil]})
     block = re.search(r'<script type="application/json" id="replay-data">(.*?)</script>', text, re.DOTALL)
     assert block is not None
@@ -87,7 +87,7 @@ def test_data_cannot_end_its_block(evil):
     assert json.loads(block[1]) == {"name": evil, "more": ["<!--", evil]}
 
 
-def test_the_policy_lets_only_this_pages_own_style_and_script_run():
+def test_policy_admits_own_style_and_script_by_hash():
     text = written()
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None
@@ -101,13 +101,13 @@ def test_the_policy_lets_only_this_pages_own_style_and_script_run():
         assert f"{kind}-src 'sha256-{digest}'" in told
 
 
-def test_a_page_asks_nothing_of_the_network_and_uses_nothing_that_is_switched_off():
+def test_page_has_no_network_references():
     text = written()
     for word in ("http://", "https://", "//cdn", "@import", "url(h", " style=", "eval(", "innerHTML", "fetch("):
         assert word not in text.replace("http://www.w3.org/2000/svg", ""), word
 
 
-def test_assets_are_small_and_made_of_plain_characters():
+def test_assets_are_small_and_ascii():
     for name in (*SCRIPTS, *STYLES):
         text = asset_text((name,))
         assert len(text.splitlines()) <= 400, name
@@ -116,7 +116,7 @@ def test_assets_are_small_and_made_of_plain_characters():
     assert {*SCRIPTS, *STYLES} == {file.name for file in (files("multigrid_rl.show") / "assets").iterdir()}
 
 
-def test_the_same_content_gives_the_same_page():
+def test_page_is_deterministic():
     assert written() == written()
 
 
@@ -127,11 +127,11 @@ def test_the_same_content_gives_the_same_page():
     ("share", "digits", "told"),
     [(0, 0, "0%"), (1, 1, "100.0%"), (0.004, 0, "<1%"), (0.996, 0, ">99%"), (0.25, 0, "25%"), (0.94, 1, "94.0%")],
 )
-def test_a_share_is_never_written_as_none_or_all_if_it_is_not(share, digits, told):
+def test_percent_never_rounds_to_none_or_all(share, digits, told):
     assert words.percent(share, digits) == told
 
 
-def test_numbers_in_words():
+def test_number_formats():
     assert [words.spelled(k) for k in (0, 4, 13)] == ["no", "four", "13"]
     assert [words.plural(k, "game") for k in (1, 1200)] == ["1 game", "1,200 games"]
     assert [words.short(v) for v in (17.92, 0.2048, 1280.4, -0.0, -0.5)] == [
@@ -157,7 +157,7 @@ def chart(values, **more) -> Chart:
     return Chart("t", "told", "unit", (Line("run", series(values)),), x_max=100 * len(values), **more)
 
 
-def test_a_thinned_line_is_short_and_keeps_its_ends_and_spikes():
+def test_thin_keeps_ends_and_spikes():
     values = np.sin(np.arange(5000) / 50)
     values[1234] = 40.0
     rows = thin(series(values))
@@ -169,26 +169,26 @@ def test_a_thinned_line_is_short_and_keeps_its_ends_and_spikes():
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 471_040), (-0.4, 1.1), (0, 1e-4), (5, 5), (17.9, 83.2)])
-def test_ticks_are_few_round_and_inside(low, high):
+def test_ticks_are_inside_limits(low, high):
     found = ticks(low, high, 5)
     assert 1 <= len(found) <= 6
     assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
 
 
-def test_an_axis_shows_the_gate_and_the_end_but_not_one_wild_start():
+def test_limits_ignore_outlier_but_show_gate():
     low, high = limits(np.array([-500.0, *np.linspace(0, 1, 200)]), np.array([1.0, 1.3]))
     assert -1 < low < 0
     assert high > 1.3
 
 
-def test_an_axis_of_what_is_never_negative_begins_at_nought():
+def test_limits_of_nonnegative_values_start_at_zero():
     low, _ = limits(np.array([0.0, 0.5, 2.0]), np.array([2.0]))
     assert -0.1 < low < 0
     low, high = limits(np.array([3.0, 3.0]), np.array([3.0]))
     assert low < 3 < high
 
 
-def test_a_plot_holds_its_numbers_and_escapes_its_title():
+def test_plot_embeds_its_data_and_escapes_title():
     made = parts().plot(
         Chart(EVIL, EVIL, EVIL, (Line(EVIL, series([1.0, 2.0])), Line("b", series([2.0, 3.0]))), x_max=200)
     )
@@ -199,7 +199,7 @@ def test_a_plot_holds_its_numbers_and_escapes_its_title():
     assert (told["x"], told["rows"]) == ([100, 200], [[EVIL, [1.0, 2.0]], ["b", [2.0, 3.0]]])
 
 
-def test_a_single_report_is_a_dot_and_no_error():
+def test_plot_of_single_point():
     made = parts().plot(chart([0.5], gate=Gate("m", "<=", 0.5), held=(0, 100)))
     assert "<polyline" in made
     assert "nan" not in made

@@ -56,7 +56,7 @@ def unpacked(game: dict, data: dict) -> Replay:
 
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("skilled", [False, True])
-def test_what_is_packed_is_the_whole_replay(name, skilled):
+def test_packed_frames_equal_replay(name, skilled):
     games = played(SPECS[name], skilled=skilled)
     data = json.loads(json.dumps(Pack.of(games).data(), allow_nan=False))
     for game, packed in zip(games, data["games"], strict=True):
@@ -66,7 +66,7 @@ def test_what_is_packed_is_the_whole_replay(name, skilled):
         assert told.winner == truth.winner
 
 
-def test_words_names_and_moments_tell_the_game():
+def test_packs_words_names_and_moments():
     pack = Pack()
     game = played(SPECS["1v1"], skilled=True)[0]
     packed = pack.pack(game)
@@ -82,7 +82,7 @@ def test_words_names_and_moments_tell_the_game():
     assert data["specs"][0]["teams"] == [BLUE, RED]
 
 
-def test_games_of_one_kind_share_their_specification_and_words():
+def test_games_share_specification_and_words():
     pack = Pack()
     packed = [pack.pack(game) for game in played(SPECS["1v1"])]
     assert {game["spec"] for game in packed} == {0}
@@ -91,7 +91,7 @@ def test_games_of_one_kind_share_their_specification_and_words():
     assert list(pack.words.values()) == list(range(len(pack.words)))
 
 
-def test_a_step_costs_a_few_bytes():
+def test_packed_size_per_step():
     # A dozen entries meet 132 times; a page keeps some hundred games below a megabyte.
     pack = Pack()
     for game in played(SPECS["1v1"], games=8):
