@@ -65,9 +65,9 @@ def compare_runs(request: Request) -> None:
     said = list(notes(ours, theirs))
     rows = compare_sets(ours, theirs, request.reps, np.random.default_rng(request.seed))
     # Imported here: matplotlib takes a second, which a mistake above need not cost.
-    from multigrid_rl.judge.seeds_plot import save_comparison  # noqa: PLC0415
+    from multigrid_rl.show.figures import draw_comparison, save_figure  # noqa: PLC0415
 
-    save_comparison(ours, theirs, request.output, np.random.default_rng(request.seed), force=request.force)
+    save_figure(draw_comparison(ours, theirs, np.random.default_rng(request.seed)), request.output)
     if request.json_file is not None:
         write_json(report(ours, theirs, rows, said, request), request.json_file)
     console = _console()

@@ -23,10 +23,10 @@ from multigrid_rl.judge.cup.manifest import alone_in, read_manifest
 from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.judge.cup.standings import results
 from multigrid_rl.judge.cup.writing import versions, write_results
-from multigrid_rl.judge.report.files import write_cup_report
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.players.scratch import ScratchError, remove_leftovers
+from multigrid_rl.show.report import write_cup_report
 from multigrid_rl.types import GameSpec, RunError
 
 

@@ -57,9 +57,9 @@ def overlay(folder: Path, given: str | None, output: Path, *, force: bool) -> No
     reference = load_reference(find_reference(run, given))
     rows = compare(run, reference)
     # Imported here: matplotlib takes a second, which a mistake above need not cost.
-    from multigrid_rl.judge.overlay import save_overlay  # noqa: PLC0415
+    from multigrid_rl.show.figures import draw_overlay, save_figure  # noqa: PLC0415
 
-    save_overlay(run, reference, output, force=force)
+    save_figure(draw_overlay(run, reference), output)
     console = _console()
     seeds = ", ".join(map(str, reference.seeds))
     console.print(f"{folder} against {reference.name}: {reference.command}, seeds {seeds}")

@@ -26,7 +26,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
-    from multigrid_rl.judge.report.files import is_cup, write_cup_report, write_run_report  # noqa: PLC0415
+    from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report  # noqa: PLC0415
 
     with one_line_errors():
         if not is_cup(folder) and not (folder / "metrics.jsonl").is_file():

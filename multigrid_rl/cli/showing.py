@@ -11,10 +11,10 @@ from multigrid_rl.cli.app import one_thread
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.judge.curves import refuse_to_overwrite
 from multigrid_rl.judge.replays import GameRecord
-from multigrid_rl.judge.video import VideoError, check_video, choose, find_games, read_games, write_video
 from multigrid_rl.players.cards import CARD_FILE, read_card
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.schema import data_root
+from multigrid_rl.show.video import VideoError, check_video, choose, find_games, read_games, write_video
 
 Side = Literal["red", "blue"]
 
@@ -134,11 +134,11 @@ def play_games_by_hand(table: Table, *, tile: int, delay: float | None, whole_bo
     spec = config.scenario.spec
     one_thread()
     # Imported here: torch takes a second, which a mistake above need not cost.
-    from multigrid_rl.judge.human import Session, find_company, find_seat, save_games  # noqa: PLC0415
-    from multigrid_rl.judge.window import Options, Window  # noqa: PLC0415
+    from multigrid_rl.show.play import Session, find_other_players, find_seat, save_games  # noqa: PLC0415
+    from multigrid_rl.show.window import Options, Window  # noqa: PLC0415
 
     seat = find_seat(spec, table.side, table.seat)
-    company = find_company(config.scenario, Catalogue(config.checkpoint_root()), seat, table.opponent, table.mate)
+    company = find_other_players(config.scenario, Catalogue(config.checkpoint_root()), seat, table.opponent, table.mate)
     session = Session(spec, company, seed=table.seed)
     keep = table.record
 

@@ -95,12 +95,17 @@ class Reference(_Part):
         """Seeds of the runs behind it."""
         return [run.seed for run in self.runs]
 
+    @property
+    def whole(self) -> int:
+        """Points of the grid, from its start, at which every seed was still running."""
+        return sum(running == len(self.runs) for running in self.running)
+
     def gate_of(self, metric: str) -> Gate | None:
-        """The gate on a metric, if there is one."""
+        """Return the gate on a metric, if there is one."""
         return next((gate for gate in self.gates if gate.metric == metric), None)
 
     def median_to_held(self, what: str) -> float | None:
-        """Median environment steps until ``what`` was held, counting "never" as later than all; ``None``: never."""
+        """Return median environment steps until ``what`` was held, "never" as later than all; ``None``: never."""
         steps = [math.inf if (its := run.steps_to_held.get(what)) is None else its for run in self.runs]
         middle = statistics.median(steps)
         return None if math.isinf(middle) else middle
@@ -125,7 +130,7 @@ class Comparison(NamedTuple):
 
 
 def build_reference(runs: list[Run], name: str) -> Reference:
-    """Reference curves out of finished runs that differ in nothing but the seed.
+    """Build reference curves out of finished runs that differ in nothing but the seed.
 
     Raises:
         CurveError: fewer than two runs, an unfinished one, the same seed twice, or runs that differ in more.
@@ -160,22 +165,27 @@ def _check_alike(runs: list[Run]) -> None:
         raise CurveError(f"{len(runs)} run(s): allowed is at least 2 runs with different seeds")
     first = runs[0]
     for run in runs:
-        ended = run.verdict["ended"] if run.verdict else "nothing: it has no verdict.json"
-        if ended not in ("held", "until"):
-            raise CurveError(f"{run.path}: ended by {ended}; allowed is a run that ended by itself")
+        check_ended(run)
         twins = [other for other in runs if other.config["seed"] == run.config["seed"]]
         if len(twins) > 1:
             raise CurveError(f"{twins[1].path}: seed={run.config['seed']} as in {twins[0].path}; allowed is each once")
-        for key, ours, theirs in differences(_decisive(first), _decisive(run)):
+        for key, ours, theirs in differences(decisive(first), decisive(run)):
             raise CurveError(f"{run.path}: {key}={theirs}, in {first.path} {ours}; allowed are runs of one recipe")
 
 
-def _decisive(run: Run) -> dict[str, Any]:
-    commit = run.provenance.get("commit")
+def check_ended(run: Run) -> None:
+    """Refuse a run that did not end by itself. Raises :class:`CurveError`."""
+    ended = run.verdict["ended"] if run.verdict else "nothing: it has no verdict.json"
+    if ended not in ("held", "until"):
+        raise CurveError(f"{run.path}: ended by {ended}; allowed is a run that ended by itself")
+
+
+def decisive(run: Run) -> dict[str, Any]:
+    """Return what runs of one recipe have in common: configuration, commit and versions, without the seed."""
     config = {key: value for key, value in run.config.items() if key not in ("seed", *_PRIVATE)}
     # Writing one run's results changes the checkout of the next: "+changes" alone makes no difference.
-    clean = commit.removesuffix("+changes") if commit else commit
-    return {**config, "commit": clean, "versions": run.provenance.get("versions", {})}
+    commit = (run.provenance.get("commit") or "unknown").removesuffix("+changes")[:12]
+    return {**config, "commit": commit, "versions": run.provenance.get("versions", {})}
 
 
 def _seed_run(run: Run) -> SeedRun:
@@ -233,7 +243,7 @@ def _short(values: Array) -> list[float]:
 
 
 def _share_inside(series: Series, grid: Array, low: Array, high: Array) -> tuple[int, float]:
-    """Reports from the grid's start on, and the share of them between ``low`` and ``high`` (NaN without reports)."""
+    """Return how many reports lie behind the grid's start and which share of them lies between two curves (or NaN)."""
     counted = series.env_steps >= grid[0]
     steps, values = series.env_steps[counted], series.values[counted]
     within = (values >= np.interp(steps, grid, low)) & (values <= np.interp(steps, grid, high))
@@ -258,9 +268,23 @@ def save_reference(reference: Reference, path: Path, *, force: bool = False) -> 
         for metric, band in content.pop("metrics").items()
     )
     head = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in content.items())
+    write_file(path, f'{{\n{head} "metrics": {{\n{metrics}\n }}\n}}\n'.encode())
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file as a whole, in a folder that is made if need be; what was there stays until the new one is complete.
+
+    Raises:
+        CurveError: it cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'{{\n{head} "metrics": {{\n{metrics}\n }}\n}}\n', encoding="utf-8")
+        try:
+            unfinished.write_bytes(content)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise CurveError(f"{path}: {error.strerror}; allowed is a file that can be written") from error
 

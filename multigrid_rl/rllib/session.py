@@ -31,8 +31,8 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
     """A Ray session for as long as it is needed: of this machine, or on the cluster that ``config`` names.
 
     A run in which the driver alone plays and learns needs none, and gets none: starting one takes longer than all else
-    that a run does before its first step. One that is already there is used and left alone. What one of this machine leaves in the folder for temporary files
-    is removed, unless it ended with an error: Ray's logs may tell more of it.
+    that a run does before its first step. One that is already there is used and left alone. What one of this machine
+    leaves in the folder for temporary files is removed, unless it ended with an error: Ray's logs may tell more of it.
 
     Raises:
         ConfigError: the cluster that was asked for does not answer.

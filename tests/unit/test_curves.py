@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 
 from commands import call, complaint
-from multigrid_rl.judge.curves import build_reference, compare, load_reference, save_reference
+from multigrid_rl.judge.curves import build_reference, compare, load_reference, save_reference, write_file
 from multigrid_rl.judge.runs import ALL_GATES, CurveError, read_run
 
 GATES = [("episode_len_mean", "<=", 20.0), ("return_mean/red_0", ">=", 1.3)]
@@ -228,6 +228,20 @@ def test_reports_before_the_reference_begins_do_not_count(runs, tmp_path):
     shorter = write_run(tmp_path, "shorter", seed=9, lengths=[99], every=50)
     with pytest.raises(CurveError, match="its last report is at 50 environment steps; the reference 1v1 begins at 100"):
         compare(read_run(shorter), reference_of(runs))
+
+
+def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path, monkeypatch):
+    path = tmp_path / "made" / "page.html"
+    write_file(path, b"old")
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(CurveError, match="No space left on device; allowed is a file that can be written"):
+        write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(path.parent.iterdir()) == [path]
 
 
 # --- the verbs

@@ -121,7 +121,7 @@ def _totals(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:
-    """Gates and when all were held: from the verdict, or from the reports of a run that has none yet."""
+    """Return the gates and when all were held: from the verdict, or from the reports of a run that has none yet."""
     told = run.verdict
     if told is None:
         told = _provisional(run, rows)
@@ -135,7 +135,7 @@ def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]],
 
 
 def _provisional(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The verdict as training would give it at the last report."""
+    """Return the verdict as training would give it at the last report."""
     try:
         config = RunConfig.model_validate(run.config)
         gates = gates_of(config, env_factory(config).specs)

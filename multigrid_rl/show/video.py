@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.judge.captions import Commentator
-from multigrid_rl.judge.pictures import NARROWEST, Notes, Picture, Strip
 from multigrid_rl.judge.replays import GameRecord, frames, taken_actions
 from multigrid_rl.players.text import shown
+from multigrid_rl.show.captions import Commentator
+from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
 from multigrid_rl.world.constants import WIDTH
 from multigrid_rl.world.rendering import render_frame
 
@@ -31,6 +31,7 @@ LAST_SECONDS = 2.0
 #: Pillow holds a whole GIF in memory, one byte a pixel.
 _MOST_GIF_BYTES = 600_000_000
 _EXACT_COLOURS = 192  # of a GIF's 256
+_GAMES = TypeAdapter(list[GameRecord])
 _MOST_TOLD = 12  # games listed in a refusal
 
 
@@ -51,7 +52,7 @@ class Written(NamedTuple):
 
 
 def find_games(path: Path) -> Path | None:
-    """The file of games that ``path`` is, or that lies in it; ``None`` if there is none."""
+    """Find the file of games that ``path`` is, or that lies in it; ``None`` if there is none."""
     if path.is_file():
         return path
     return next((path / name for name in GAME_FILES if (path / name).is_file()), None)
@@ -73,21 +74,17 @@ def read_games(path: Path) -> list[GameRecord]:
     rows = content.get("games") if isinstance(content, dict) else content
     if not isinstance(rows, list) or not rows:
         raise VideoError(f"{path}: no games in it; {allowed}")
-    return [_record(path, number, row) for number, row in enumerate(rows)]
-
-
-def _record(path: Path, number: int, row: Any) -> GameRecord:
     try:
-        return GameRecord.model_validate(row)
+        return _GAMES.validate_python(rows)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, (number, *first["loc"])))
+        where = ".".join(map(str, first["loc"]))
         said = first["msg"].removeprefix("Value error, ")
         raise VideoError(f"{path}: game {where}: {' '.join(said.split())}") from error
 
 
 def choose(games: list[GameRecord], which: str | None, source: object) -> GameRecord:
-    """One of ``games``: by its label, by its place in the list from 0, or by how its label begins.
+    """Choose one of ``games``: by its label, by its place in the list from 0, or by how its label begins.
 
     ``best`` is the first game whose label begins so. Without a choice it is that one, else the first.
 
@@ -111,7 +108,7 @@ def choose(games: list[GameRecord], which: str | None, source: object) -> GameRe
 
 
 def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
-    """The start and every step of a game, captioned: uint8 (H, 16 * tile, 3), H even.
+    """Yield the start and every step of a game, captioned: uint8 (H, 16 * tile, 3), H even.
 
     Raises:
         VideoError: the record is of no game, or ends before or after its last action.
@@ -221,7 +218,7 @@ class Palette:
         self._nearest = distance.argmin(axis=1).astype(np.uint8)
 
     def image(self, picture: Picture) -> Any:
-        """The picture (H, W, 3), one of those it was made from, in the palette's colours."""
+        """Return the picture (H, W, 3), one of those it was made from, in the palette's colours."""
         image = Image.fromarray(self._nearest[np.searchsorted(self._colours, _packed(picture))])
         image.putpalette(self._entries)  # of a grey picture it makes one in colours
         return image

@@ -28,18 +28,18 @@ BEHAVIOURS = {
 }
 
 
-def count(number: int) -> str:
-    """``four``, or ``31``."""
+def spelled(number: int) -> str:
+    """Return ``four``, or ``31``."""
     return _WORDS[number] if 0 <= number < len(_WORDS) else f"{number:,}"
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:
-    """``1 game`` or ``1,200 games``."""
+    """Return ``1 game`` or ``1,200 games``."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """``95%``; a share that is neither none nor all is never written as if it were."""
+    """Return ``95%``; a share that is neither none nor all is never written as if it were."""
     if 0 < share < 1:
         edge = 0.5 * 10 ** -(digits + 2)
         if share < edge:
@@ -50,7 +50,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def short(value: float) -> str:
-    """Three figures that matter: ``17.9``, ``0.205``, ``1,280``; no minus before a zero."""
+    """Return three figures that matter: ``17.9``, ``0.205``, ``1,280``; no minus before a zero."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     text = f"{value:.3g}"
@@ -58,18 +58,18 @@ def short(value: float) -> str:
 
 
 def rounded(value: float) -> str:
-    """A whole number, with a real minus."""
+    """Return a whole number, with a real minus."""
     return f"{value:,.0f}".replace("-", "\u2212")
 
 
 def signed(value: float) -> str:
-    """``+0.21`` or, with a real minus, ``−0.21``."""
+    """Return ``+0.21`` or, with a real minus, ``−0.21``."""
     text = f"{value:+.2f}".replace("-", "\u2212")
     return text.replace("\u2212", "").replace("+", "") if float(f"{value:.2f}") == 0 else text
 
 
 def duration(seconds: float) -> str:
-    """``6.4 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    """Return ``6.4 s``, ``3 min 20 s`` or ``2 h 5 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     if seconds < 3600:
@@ -78,18 +78,18 @@ def duration(seconds: float) -> str:
 
 
 def thousands(steps: float) -> str:
-    """``450k`` or ``1.2M``."""
+    """Return ``450k`` or ``1.2M``."""
     return f"{steps / 1e6:g}M" if abs(steps) >= 1e6 else f"{steps / 1e3:g}k" if abs(steps) >= 1e3 else f"{steps:g}"
 
 
 def listed(names: Iterable[str], last: str = "and") -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+    """Return ``a``, ``a and b``, ``a, b and c``."""
     items = list(names)
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
 
 
 def metric_title(metric: str) -> str:
-    """``Entropy of red_0`` for ``entropy/red_0``; names that nobody gave words keep their own."""
+    """Return ``Entropy of red_0`` for ``entropy/red_0``; names that nobody gave words keep their own."""
     first, _, rest = metric.partition("/")
     if first not in _TITLES:
         return metric
@@ -97,5 +97,5 @@ def metric_title(metric: str) -> str:
 
 
 def bound(comparison: str, value: float) -> str:
-    """``at most 20``."""
+    """Return ``at most 20``."""
     return f"{'at most' if comparison == '<=' else 'at least'} {value:g}"

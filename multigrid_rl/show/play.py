@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError, ScenarioConfig
-from multigrid_rl.judge.captions import Caption, Commentator
+from multigrid_rl.judge.curves import write_file
 from multigrid_rl.judge.lineups import judged_run
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.bundle import load_team
@@ -20,6 +20,7 @@ from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factory import seat_players
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.strength import side
+from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.constants import ACTIONS, CELLS, DONE, HEIGHT, WIDTH
 from multigrid_rl.world.engine import World
@@ -33,7 +34,7 @@ PERSON = "you"
 
 
 @dataclass(frozen=True)
-class Company:
+class OtherPlayers:
     """Everybody but the person.
 
     Attributes:
@@ -48,7 +49,7 @@ class Company:
 
 
 def find_seat(spec: GameSpec, side_wanted: str | None, seat: str | None) -> str:
-    """The person's seat: as asked for, else the first of the side, else the first red one.
+    """Find the person's seat: as asked for, else the first of the side, else the first red one.
 
     Raises:
         ConfigError: this game has no such seat or side, or the two contradict each other.
@@ -66,9 +67,9 @@ def find_seat(spec: GameSpec, side_wanted: str | None, seat: str | None) -> str:
     return mine[0]
 
 
-def find_company(
+def find_other_players(
     scenario: ScenarioConfig, catalogue: Catalogue, seat: str, opponent: str | None, mate: str | None
-) -> Company:
+) -> OtherPlayers:
     """Fill every seat but the person's.
 
     Args:
@@ -97,7 +98,7 @@ def find_company(
     for s in mates:
         players[s] = _mate(catalogue, mate, chosen, spec, s)
         names[s] = _called(mate or chosen, players[s])
-    return Company(seat, players, {s: names[s] for s in spec.seats})
+    return OtherPlayers(seat, players, {s: names[s] for s in spec.seats})
 
 
 def _usual_player(scenario: ScenarioConfig) -> str:
@@ -157,7 +158,7 @@ class Score(NamedTuple):
     unfinished: int = 0
 
     def __str__(self) -> str:
-        """For example ``3 games: 2 won, 0 drawn, 1 lost; 1 left unfinished``."""
+        """Return for example ``3 games: 2 won, 0 drawn, 1 lost; 1 left unfinished``."""
         games = self.won + self.drawn + self.lost
         told = f"{games} game{'' if games == 1 else 's'}: {self.won} won, {self.drawn} drawn, {self.lost} lost"
         return f"{told}; {self.unfinished} left unfinished" if self.unfinished else told
@@ -173,7 +174,7 @@ class Session:
         first_game: number of the first game.
     """
 
-    def __init__(self, spec: GameSpec, company: Company, *, seed: int, first_game: int = 0) -> None:
+    def __init__(self, spec: GameSpec, company: OtherPlayers, *, seed: int, first_game: int = 0) -> None:
         self.spec = spec
         self.company = company
         self.seed = seed
@@ -236,7 +237,7 @@ class Session:
         text = {seat: "".join(map(str, taken[:, a].tolist())) for a, seat in enumerate(self.spec.seats)}
         return GameRecord(
             label=label,
-            spec=asdict(self.spec),
+            spec=self.spec,
             seed=self.seed,
             game=self.game,
             players=self.company.names,
@@ -255,7 +256,7 @@ class Session:
         self.over = True
 
     def seen(self) -> NDArray[np.bool_]:
-        """Board cells (16, 8) that the person sees now: all once they are out or the game is over."""
+        """Return the board cells (16, 8) that the person sees now: all once they are out or the game is over."""
         if self.over or self.out:
             return np.ones((WIDTH, HEIGHT), np.bool_)
         world, a = self.world, self.agent
@@ -271,10 +272,4 @@ def save_games(records: list[GameRecord], path: Path) -> None:
     Raises:
         ConfigError: it cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps([game.model_dump() for game in records]) + "\n", encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; allowed is a file that can be written") from error
+    write_file(path, (json.dumps([game.model_dump() for game in records]) + "\n").encode())

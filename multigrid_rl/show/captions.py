@@ -73,11 +73,11 @@ class Commentator:
         self._hand = self._world.state.hand[self._game].copy()
 
     def start(self) -> Caption:
-        """The caption of the start."""
+        """Return the caption of the start."""
         return self._caption([""] * self._world.spec.num_agents, "")
 
     def tell(self, what: Step | Outputs, actions: NDArray[np.int8]) -> Caption:
-        """The caption after a step in which the agents took ``actions`` (A,)."""
+        """Return the caption after a step in which the agents took ``actions`` (A,)."""
         game, spec = self._game, self._world.spec
         self._steps += 1
         self._totals += what.reward[game]
@@ -149,7 +149,7 @@ def _thing(code: int) -> str:
 
 
 def result_words(spec: GameSpec, winner: int, steps: int, events: NDArray[np.float32]) -> str:
-    """How a game ended.
+    """Return how a game ended.
 
     Args:
         spec: the game.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from multigrid_rl.judge.cup.results import CupResults
-from multigrid_rl.judge.curves import refuse_to_overwrite
+from multigrid_rl.judge.curves import refuse_to_overwrite, write_file
 from multigrid_rl.judge.replays import ReplayError
-from multigrid_rl.judge.report.cup_page import cup_page
-from multigrid_rl.judge.report.page import GENERATOR
-from multigrid_rl.judge.report.run_data import GAMES, read_report
-from multigrid_rl.judge.report.run_page import run_page
 from multigrid_rl.judge.runs import CurveError, one_line
+from multigrid_rl.show.cup_page import cup_page
+from multigrid_rl.show.page import GENERATOR
+from multigrid_rl.show.run_data import GAMES, read_report
+from multigrid_rl.show.run_page import run_page
 
 #: A report's name inside its own folder.
 REPORT_FILE = "report.html"
@@ -22,7 +21,7 @@ RESULTS_FILE = "results.json"
 
 
 def is_cup(folder: Path) -> bool:
-    """Whether ``folder`` holds a cup's results."""
+    """Return whether ``folder`` holds a cup's results."""
     return (folder / RESULTS_FILE).is_file()
 
 
@@ -47,7 +46,8 @@ def write_run_report(
         CurveError: not a run, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
-    return _write(target, run_page(read_report(folder, games=games, reference=reference)))
+    write_file(target, _bytes(run_page(read_report(folder, games=games, reference=reference))))
+    return target
 
 
 def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = False) -> Path:
@@ -59,9 +59,10 @@ def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = 
     target = _target(folder, output, force=force)
     path = folder / RESULTS_FILE
     try:
-        return _write(target, cup_page(read_results(path)))
+        write_file(target, _bytes(cup_page(read_results(path))))
     except ReplayError as error:
         raise CurveError(f"{path}: games: {error}") from error
+    return target
 
 
 def read_results(path: Path) -> CupResults:
@@ -77,7 +78,7 @@ def read_results(path: Path) -> CupResults:
 
 
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
-    """Where the page goes. Found out before anything is played, so that nothing is lost at the end."""
+    """Return where the page goes. Found out before anything is played, so that nothing is lost at the end."""
     target = output if output is not None else folder / REPORT_FILE
     # The page in its own folder says nothing that the folder does not: a newer one takes its place. But only if the
     # file is one of ours.
@@ -97,15 +98,6 @@ def _is_report(path: Path) -> bool:
         return False
 
 
-def _write(target: Path, text: str) -> Path:
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # A folder's name may hold bytes that are no text: the page shows a question mark.
-        unfinished.write_text(text, encoding="utf-8", errors="replace")
-        unfinished.replace(target)
-    except OSError as error:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise CurveError(f"{target}: {error.strerror}; allowed is a file that can be written") from error
-    return target
+def _bytes(text: str) -> bytes:
+    # A folder's name may hold bytes that are no text: the page shows a question mark.
+    return text.encode(errors="replace")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from multigrid_rl.judge.captions import AgentLine, Caption
+from multigrid_rl.show.captions import AgentLine, Caption
 
 Picture = NDArray[np.uint8]  # (height, width, 3) red, green, blue
 
@@ -51,7 +51,7 @@ class Strip:
         self.height = -(-(self._line * (agents + 2) + 2 * self._pad) // 2) * 2
 
     def below(self, board: Picture, caption: Caption, notes: Notes) -> Picture:
-        """The board (H, W, 3) with its caption below: (H + height, W, 3)."""
+        """Return the board (H, W, 3) with its caption below: (H + height, W, 3)."""
         image = Image.new("RGB", (self._width, self.height), BACKGROUND)
         draw = ImageDraw.Draw(image)
         self._write(draw, 0, [(notes.head, self._bold, WHITE)], (notes.aside, self._font, GREY))
@@ -84,14 +84,14 @@ class Strip:
 
 
 def shortened(name: str, longest: int = 20) -> str:
-    """A player's name of at most ``longest`` letters; of a path, the folder's, of a run's player, the run's."""
+    """Return a player's name of at most ``longest`` letters; of a path, the folder's, of a run's player, the run's."""
     parts = Path(name).parts if "/" in name else (name,)
     name = parts[parts.index("checkpoints") - 1] if "checkpoints" in parts[1:] else parts[-1]
     return name if len(name) <= longest else f"{name[: longest - 1]}…"
 
 
 def fitted(text: str, face: Any, room: float) -> str:
-    """``text``, cut off with an ellipsis where it is wider than ``room`` pixels in a font."""
+    """Return ``text``, cut off with an ellipsis where it is wider than ``room`` pixels in a font."""
     if face.getlength(text) <= room:
         return text
     while text and face.getlength(f"{text}…") > room:
@@ -100,7 +100,7 @@ def fitted(text: str, face: Any, room: float) -> str:
 
 
 def panel(picture: Picture, lines: list[str]) -> Picture:
-    """The picture, darkened, with lines of text in its middle; the first is a title. Tabs make two columns."""
+    """Return the picture, darkened, with lines of text in its middle; the first is a title. Tabs make two columns."""
     height, width = picture.shape[:2]
     image = Image.fromarray((picture * 0.25).astype(np.uint8))
     draw = ImageDraw.Draw(image)
@@ -117,7 +117,7 @@ def panel(picture: Picture, lines: list[str]) -> Picture:
 
 @lru_cache(maxsize=16)
 def font(size: int, *, bold: bool = False) -> Any:
-    """DejaVu Sans, as it comes with matplotlib."""
+    """Return DejaVu Sans, as it comes with matplotlib."""
     # Imported here: matplotlib takes a quarter of a second, and only its font files are wanted.
     import matplotlib  # noqa: PLC0415 - see above
 

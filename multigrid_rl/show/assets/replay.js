@@ -90,7 +90,7 @@ function makeReplay(root, data) {
 
   function choose(number) {
     stop();
-    state.game = decodeGame(data.games[number], data);
+    state.game = decodeGame(data.games[number], data.bytes[number], data);
     state.t = 0;
     const { game } = state;
     parts.game.value = String(number);
@@ -134,9 +134,8 @@ function makeReplay(root, data) {
 
   /** Fill the list of games, those of one entry where somebody is chosen. */
   function offer() {
-    const wanted = parts.entry.value;
-    const player = wanted === "" ? -1 : Number(wanted);
-    const chosen = data.games.map((game, number) => ({ game, number }))
+    const player = parts.entry.value === "" ? -1 : Number(parts.entry.value);
+        const chosen = data.games.map((game, number) => ({ game, number }))
       .filter(({ game }) => player < 0 || game.players.includes(player));
     show(parts.game, ...chosen.map(({ game, number }) => html("option", { value: number }, game.title)));
     choose(chosen[0].number);

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.judge.captions import Caption
-from multigrid_rl.judge.human import Session
-from multigrid_rl.judge.pictures import Notes, Picture, Strip, panel
+from multigrid_rl.show.captions import Caption
+from multigrid_rl.show.pictures import Notes, Picture, Strip, panel
+from multigrid_rl.show.play import Session
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import (
     DONE,
@@ -36,25 +36,10 @@ Command = Literal["restart", "help", "view", "quit"]
 
 #: What each key does, by the name that pygame gives it.
 KEYS: dict[str, int | Command] = {
-    "left": LEFT,
-    "a": LEFT,
-    "right": RIGHT,
-    "d": RIGHT,
-    "up": FORWARD,
-    "w": FORWARD,
-    "space": TOGGLE,
-    "p": PICKUP,
-    "o": DROP,
-    "backspace": DROP,
-    "return": DONE,
-    "enter": DONE,
-    "n": DONE,
-    "r": "restart",
-    "h": "help",
-    "v": "view",
-    "escape": "quit",
-}
-
+    "left": LEFT, "a": LEFT, "right": RIGHT, "d": RIGHT, "up": FORWARD, "w": FORWARD, "space": TOGGLE, "p": PICKUP,
+    "o": DROP, "backspace": DROP, "return": DONE, "enter": DONE, "n": DONE,
+    "r": "restart", "h": "help", "v": "view", "escape": "quit",
+}  # fmt: skip
 HELP = [
     "Keys",
     "Left, A\tturn left",
@@ -109,7 +94,7 @@ class Canvas:
         self.size = (WIDTH * tile, HEIGHT * tile + self._strip.height)
 
     def draw(self, session: Session, *, whole_board: bool, help_shown: bool) -> Picture:
-        """The picture (height, width, 3) of the game as it stands."""
+        """Return the picture (height, width, 3) of the game as it stands."""
         board = render_frame(session.world, 0, self._tile)
         caption = session.caption
         if not whole_board:
@@ -130,7 +115,7 @@ class Canvas:
 
 
 def _hidden(caption: Caption, session: Session) -> Caption:
-    """The caption without what agents did whom the person does not see."""
+    """Return the caption without what agents did whom the person does not see."""
     cells, seen = session.world.state.position[0], session.seen()
     lines = [
         line if line.out or seen[divmod(int(cell), HEIGHT)] else line._replace(words="out of your sight", total=None)
