@@ -5,6 +5,7 @@ Values are in yaml, below ``configs/``; a test holds that both name the same key
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +18,28 @@ LEARN = "learn"
 #: Largest network, in a run and in a frozen player's card.
 MAX_UNITS = 4096
 MAX_LAYERS = 8
+#: Networks by name; others are ``module:Class``.
+NETWORKS = ("mlp", "embedding", "cnn", "gru", "lstm")
 
 
 class ConfigError(ValueError):
     """A mistake in what the user asked for; the message is one line naming key, value and what is allowed."""
+
+
+def import_object(key: str, path: str) -> Any:
+    """Import what ``module:name`` says.
+
+    Raises:
+        ConfigError: no such module, or nothing of that name in it that can be called.
+    """
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{key}={path}: {error}; allowed is module:function") from error
+    if not callable(found):
+        raise ConfigError(f"{key}={path}: {found!r} is no function; allowed is module:function")
+    return found
 
 
 def data_root() -> Path:
@@ -205,7 +224,7 @@ class TrainConfig(_Part):
 class ModelConfig(_Part):
     """The network."""
 
-    name: Literal["mlp", "embedding", "cnn", "gru", "lstm"]
+    name: str
     hidden: tuple[int, ...] = Field(min_length=1, max_length=MAX_LAYERS)
     activation: Literal["tanh", "relu"] = "tanh"
     bound: Literal["clip", "tanh", "clip3"] = "clip"
@@ -215,6 +234,13 @@ class ModelConfig(_Part):
     def recurrent(self) -> bool:
         """Whether the network has memory."""
         return self.name in ("gru", "lstm")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in NETWORKS and ":" not in value:
+            raise ValueError(f"allowed is {', '.join(NETWORKS)}, or module:Class of a network of your own")
+        return value
 
     @field_validator("hidden")
     @classmethod
@@ -305,7 +331,7 @@ class RunConfig(_Part):
             train.minibatch_size,
             f"at most num_envs * num_steps = {train.batch_size}",
         )
-        plain = self.model.name == "mlp" or self.model.activation == "tanh"
+        plain = self.model.name not in NETWORKS[1:] or self.model.activation == "tanh"
         _require(plain, "model.activation", self.model.activation, f"tanh with model={self.model.name}")
         if self.model.recurrent:
             whole = train.minibatch % train.num_steps == 0
@@ -317,7 +343,7 @@ class RunConfig(_Part):
         return self
 
     def _check_scheme(self) -> None:
-        if self.scheme == "ctde" and self.model.name in ("embedding", "cnn"):
+        if self.scheme == "ctde" and self.model.name not in ("mlp", "gru", "lstm"):
             _require(False, "model", self.model.name, "mlp, gru or lstm with scheme=ctde: it has no central critic")
         scenario = self.scenario
         learning = list(scenario.learning.values())

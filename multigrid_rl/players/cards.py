@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from multigrid_rl.models.distributions import BOUNDS, Categorical, Gaussian
-from multigrid_rl.models.registry import ArchitectureError, build, signature_of
+from multigrid_rl.models.registry import NETWORKS_FROM, ArchitectureError, build, custom, may_import, signature_of
 from multigrid_rl.players.text import printable, shown
 from multigrid_rl.types import AgentSpec, GameSpec
 from multigrid_rl.world.constants import ACTIONS, MISSIONS, NUM_CODES
@@ -304,6 +304,16 @@ def _network(card: Card) -> nn.Module:
     seen, distribution = card.observation, card.distribution
     reads = seen.size if seen.categories is None else seen.categories
     assert reads is not None
+    name = card.architecture["name"]
+    if ":" in name:
+        if not may_import(name):
+            raise ArchitectureError(
+                f"architecture.name={name}: a network of somebody's own; allowed is one whose module is listed in "
+                f"{NETWORKS_FROM}, since loading it runs its code"
+            )
+        counts = seen.categories
+        space = spaces.Box(-np.inf, np.inf, (reads,)) if counts is None else spaces.MultiDiscrete(counts)
+        return custom(name, card.architecture, space, distribution.outputs)
     gaussian = isinstance(distribution, Gaussian)
     outputs = distribution.width if gaussian else distribution.outputs
     return build(card.architecture, reads, outputs, log_std=0.0 if gaussian else None)
