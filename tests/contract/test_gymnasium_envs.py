@@ -47,7 +47,10 @@ def _flat(space):
 
 def story(envs, actions):
     """Everything a learner gets to see."""
-    return [envs.observations()[AGENT].copy(), *(pickle.loads(pickle.dumps(envs.step({AGENT: row}))) for row in actions)]
+    return [
+        envs.observations()[AGENT].copy(),
+        *(pickle.loads(pickle.dumps(envs.step({AGENT: row}))) for row in actions),
+    ]
 
 
 def assert_equal(one, two):

@@ -1,4 +1,4 @@
-"""Runs in environments of Gymnasium: train, evaluate, go on number for number, freeze; and what has no meaning there."""
+"""Runs in environments of Gymnasium: train, evaluate, resume number for number, freeze; and what makes no sense there."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def test_a_run_and_its_frozen_player_are_judged_alike_and_the_seed_decides(pole,
 
 
 def test_a_checkpoint_and_other_arguments_can_be_judged(pole, tmp_path):
-    short = judged(tmp_path / "short", pole[0], "env_id=CartPole-v1", "env_args={max_episode_steps: 9}", "--episodes", 9)
+    short = judged(
+        tmp_path / "short", pole[0], "env_id=CartPole-v1", "env_args={max_episode_steps: 9}", "--episodes", 9
+    )
     assert short["modes"]["stochastic"]["length_mean"] <= 9
     early = judged(tmp_path / "early", pole[0], "--checkpoint", "step_000002048", "--episodes", 20)
     late = judged(tmp_path / "late", pole[0], "--episodes", 20)
@@ -174,11 +176,17 @@ LATE = pytest.mark.xfail(strict=True, reason="found when the run's folder is alr
         (["env_id=CartPole-v9"], "scenario.env_id=CartPole-v9: expected the id of a registered environment"),
         (["env_id=CartPole-v1", "env_args={gravity: 3}"], "scenario.env_args={'gravity': 3}: expected arguments of"),
         (["env_id=strangers:Echo-v0", "env_args={seen: image}"], "expected a vector, got images"),
-        pytest.param(["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn", marks=LATE),
+        pytest.param(
+            ["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn", marks=LATE
+        ),
         (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping=math:sqrt"),
         (["env_id=CartPole-v1", "scenario.agents=2"], "agents: expected 1 with package gymnasium, got 2"),
         (["env_id=CartPole-v1", "train.runner=stock"], "train.runner=stock"),
-        pytest.param(["env_id=CartPole-v1", "train.objective=best"], "train.objective=best: expected ppo, policy_gradient or", marks=LATE),
+        pytest.param(
+            ["env_id=CartPole-v1", "train.objective=best"],
+            "train.objective=best: expected ppo, policy_gradient or",
+            marks=LATE,
+        ),
         pytest.param(["train.objective=math:pi"], "train.objective=math:pi: expected", marks=LATE),
     ],
 )

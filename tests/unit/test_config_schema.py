@@ -43,7 +43,9 @@ def test_cluster_yaml_names_exactly_the_keys_of_its_schema(path):
 @pytest.mark.parametrize("path", files("scenario"))
 def test_scenario_yaml_names_exactly_the_keys_of_its_schema(path):
     content = read(path)
-    other = {"package", "env_id", "env_args", "agents"} if content["game"] else set()  # what only environments of another package have
+    other = (
+        {"package", "env_id", "env_args", "agents"} if content["game"] else set()
+    )  # what only environments of another package have
     assert set(content) == set(ScenarioConfig.model_fields) - DERIVED - other
     if content["game"] is not None:
         assert set(content["game"]) == set(GameConfig.model_fields)

@@ -92,7 +92,9 @@ def test_the_policy_gradient_of_a_choice_is_the_advantage_times_the_score():
 
 def test_the_policy_gradient_of_a_gaussian_is_the_advantage_times_the_score():
     outputs = torch.tensor([[0.0, 1.2, -0.5, -0.5]], requires_grad=True)
-    rows = Rows(torch.tensor([[0.1, 1.0]]), torch.ones(1, 1).bool(), torch.zeros(1), torch.tensor([-3.0]), torch.zeros(1))
+    rows = Rows(
+        torch.tensor([[0.1, 1.0]]), torch.ones(1, 1).bool(), torch.zeros(1), torch.tensor([-3.0]), torch.zeros(1)
+    )
     distribution = Gaussian([-1.0, -1.0], [1.0, 1.0], "clip")
     loss, _ = loss_of(outputs, torch.zeros(1), rows, distribution, policy_gradient, PLAIN)
     loss.backward()
@@ -109,7 +111,9 @@ def test_objectives_are_found_by_name_or_by_module_and_function():
 
 @pytest.mark.parametrize("name", ["pg", "", "nowhere:f", "math:nothing", ":", "math:"])
 def test_rejects_an_unknown_objective(name):
-    with pytest.raises(ValueError, match=r"^train\.objective=.*: expected ppo, policy_gradient or module:function, got"):
+    with pytest.raises(
+        ValueError, match=r"^train\.objective=.*: expected ppo, policy_gradient or module:function, got"
+    ):
         objective_of(name)
 
 

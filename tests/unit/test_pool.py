@@ -123,7 +123,9 @@ def test_everybody_computes_its_own_games_only_and_forgets_them_at_their_end():
     opponents(Match(SPEC, {"blue_0": team}, games, seed=1), 9)
     for player in team.players:
         assert [set(row) for row in player.seen] == [{t % LENGTH} for t in range(9)]
-    assert [len(one) + len(two) for one, two in zip(*(player.seen for player in team.players), strict=True)] == [games] * 9
+    assert [len(one) + len(two) for one, two in zip(*(player.seen for player in team.players), strict=True)] == [
+        games
+    ] * 9
 
 
 def test_a_player_that_comes_later_plays_games_that_start_afterwards():

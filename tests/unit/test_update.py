@@ -42,7 +42,9 @@ CONFIG = UpdateConfig(
 
 
 def agent_of(seats: int) -> AgentSpec:
-    return AgentSpec("red", "red", tuple(f"red_{k}" for k in range(seats)), TOKENS, gym.spaces.MultiDiscrete([7] * seats))
+    return AgentSpec(
+        "red", "red", tuple(f"red_{k}" for k in range(seats)), TOKENS, gym.spaces.MultiDiscrete([7] * seats)
+    )
 
 
 def batch_of(seats: int, shape: tuple[int, ...] = (64,), memory: int = 0) -> Batch:
@@ -90,16 +92,12 @@ def rllibs(batch: Batch, entropy_coef: float):
     columns[Columns.ACTION_DIST_INPUTS] = torch.from_numpy(behaviour).flatten(1)
     schedules = {"red": SimpleNamespace(get_current_value=lambda: entropy_coef)}
     metrics = SimpleNamespace(log_dict=lambda *_, **__: None)
-    learner = SimpleNamespace(
-        module={"red": module}, metrics=metrics, entropy_coeff_schedulers_per_module=schedules
-    )
+    learner = SimpleNamespace(module={"red": module}, metrics=metrics, entropy_coeff_schedulers_per_module=schedules)
     config = SimpleNamespace(
         clip_param=0.2, vf_loss_coeff=0.5, vf_clip_param=float("inf"), use_kl_loss=False, use_critic=True
     )
     out = module.forward_train(columns)
-    loss = PPOTorchLearner.compute_loss_for_module(
-        learner, module_id="red", config=config, batch=columns, fwd_out=out
-    )
+    loss = PPOTorchLearner.compute_loss_for_module(learner, module_id="red", config=config, batch=columns, fwd_out=out)
     loss.backward()
     return loss.detach(), torch.cat([p.grad.flatten() for p in module.parameters()])
 
@@ -145,7 +143,9 @@ def test_two_learners_share_the_gradient_of_one(monkeypatch):
     batch.mask[:8] = False  # the first half has fewer rows that count
     whole, _ = gradient_of(module_of(1).net, agent, batch)
     parts, rows = [], []
-    monkeypatch.setattr(FlatWeights, "share", lambda flat, count: (parts.append(flat.gradient.clone()), rows.append(count)))
+    monkeypatch.setattr(
+        FlatWeights, "share", lambda flat, count: (parts.append(flat.gradient.clone()), rows.append(count))
+    )
     for index in (0, 1):
         spaces = {"red": agent.action_space}
         net = {"red": module_of(1).net}
@@ -189,7 +189,9 @@ def test_a_gaussians_step_has_the_gradient_of_torchs_own_density():
     outputs, values = net(torch.from_numpy(batch.obs))
     density = torch.distributions.Normal(outputs[:, :2], outputs[:, 2:].exp())
     logp = density.log_prob(torch.from_numpy(batch.actions)).sum(1)
-    batch = batch._replace(logp=(logp.detach() + 0.3 * torch.randn(64, generator=torch.Generator().manual_seed(1))).numpy())
+    batch = batch._replace(
+        logp=(logp.detach() + 0.3 * torch.randn(64, generator=torch.Generator().manual_seed(1))).numpy()
+    )
     ratio, advantages = torch.exp(logp - torch.from_numpy(batch.logp)), torch.from_numpy(batch.advantages)
     policy = torch.min(advantages * ratio, advantages * ratio.clamp(0.8, 1.2)).mean()
     vf = (values - torch.from_numpy(batch.targets)).pow(2).mean()
