@@ -1,4 +1,4 @@
-"""Runs in environments of Gymnasium: train, evaluate, resume number for number, freeze; and what makes no sense there."""
+"""Runs in environments of Gymnasium: train, evaluate, resume number for number, freeze; what makes no sense there."""
 
 from __future__ import annotations
 
