@@ -143,7 +143,8 @@ class GymnasiumEnvs:
         space = self._action_space
         if isinstance(space, spaces.Discrete):
             return np.asarray(actions[:, 0] + space.start, np.int64)
-        return np.asarray(actions.reshape(self.num_envs, *(space.shape or ())), space.dtype)
+        # A copy: these are kept for `get_state`, and the caller writes over its own.
+        return np.array(actions.reshape(self.num_envs, *(space.shape or ())), space.dtype)
 
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call; there are no event columns, and nobody wins."""
