@@ -182,6 +182,6 @@ def test_inspect_tells_what_a_fresh_bundle_is(runs, tmp_path):
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     for line in ("trained for 1,024 environment steps", "seed 4", "strength not measured", "as red as it learned"):
         assert line in lines
-    assert any(line.startswith("network mlp, hidden [16, 16], activation tanh") for line in lines)
+    assert "network mlp, hidden [16, 16], activation tanh" in lines
     assert [line for line in lines if line.startswith("opponents blue_0 blue-rookie (")]
     assert lines[-1] == "ok: plays 1v1 as red and as blue"
