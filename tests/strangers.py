@@ -78,6 +78,26 @@ class Target(gymnasium.Env[Any, Any]):
         return np.ones(1, np.float32), -float(np.square(action - self.best).sum()), True, False, {}
 
 
+class Recall(gymnasium.Env[Any, Any]):
+    """Shows one of two cues, then nothing, and pays 1 in its last step for the action that the cue named."""
+
+    observation_space = spaces.Box(0, 1, (3,), np.float32)
+    action_space = spaces.Discrete(2)
+    steps = 4
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed, options=options)
+        self.cue, self.played = int(self.np_random.integers(2)), 0
+        return np.array([self.cue == 0, self.cue == 1, 0], np.float32), {}
+
+    def step(self, action):
+        self.played += 1
+        last = self.played == self.steps
+        shown = np.array([0, 0, self.played == self.steps - 1], np.float32)
+        return shown, float(last and int(action) == self.cue), last, False, {}
+
+
 gymnasium.register("Echo-v0", Echo)
 gymnasium.register("EchoCut-v0", Echo, max_episode_steps=4)
+gymnasium.register("Recall-v0", Recall)
 gymnasium.register("Target-v0", Target)
