@@ -37,15 +37,14 @@ def learned(path: Path, *overrides: str) -> dict[str, float]:
 
 def test_cartpole_is_balanced_within_100_000_steps(tmp_path):
     # The course's bound; 500 is the most there is, chance about 22.
-    assert learned(tmp_path, "env_id=CartPole-v1", "train.until=60000")["return_mean/agent_0"] > 475
+    assert learned(tmp_path, "env_id=CartPole-v1")["return_mean/agent_0"] > 475
 
 
 def test_a2c_learns_cartpole(tmp_path):
-    sizes = ("train.num_envs=16", "train.num_steps=16", "train.lr=3e-3", "train.gamma=0.98", "train.entropy_coef=0")
-    last = learned(tmp_path, "env_id=CartPole-v1", "train=a2c", "train.until=100000", *sizes)
-    assert last["return_mean/agent_0"] > 150
+    assert learned(tmp_path, "env_id=CartPole-v1", "train=a2c")["return_mean/agent_0"] > 250
 
 
+@pytest.mark.long
 def test_a_gaussian_learns_to_swing_a_pendulum_up(tmp_path):
     # Chance earns about -1,200.
     assert learned(tmp_path, "experiment=pendulum", "train.until=70000")["return_mean/agent_0"] > -500
@@ -66,8 +65,7 @@ def test_only_a_network_with_memory_recalls_a_cue(tmp_path, monkeypatch, model, 
 
 
 def test_central_critics_learn_together(tmp_path):
-    # Chance earns the team about 0.2; the recipe holds 2.9.
-    last = learned(tmp_path, "scenario=coop", "train.until=150000")
+    last = learned(tmp_path, "scenario=2v2", "scheme=ctde", "train.until=80000")
     assert last["team_return_mean/red"] > 1.0
 
 
