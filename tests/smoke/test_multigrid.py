@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from multigrid_rl.cli.training import run_training
+from multigrid_rl.cli.train import run_training
 from multigrid_rl.config import ConfigError
 from multigrid_rl.metrics import METRICS, matches
 from tiny_runs import tiny_run
