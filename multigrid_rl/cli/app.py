@@ -13,7 +13,7 @@ from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any, TextIO, TypeVar, cast
 
 import typer
 from rich.console import Console
@@ -82,14 +82,20 @@ def _lost(error: OSError) -> typer.Exit:
     try:
         sys.stdout.flush()
     except OSError:
-        # What is still to be written cannot be; without this, Python would try once more in the end and complain.
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
         silent = isinstance(error, BrokenPipeError)  # whoever read has seen enough: `multigrid-rl players | head -3`
     if not silent:
         where = "" if error.filename is None else f"{error.filename}: "
         _tell(f"{where}{error.strerror or error}", error)
     return typer.Exit(LOST)
+
+
+def silence(stream: TextIO) -> None:
+    """Send what a stream still holds, and cannot write, nowhere: at its end Python would try once more and complain."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def _crashed(error: Exception) -> typer.Exit:

@@ -76,7 +76,12 @@ def compare(
 
     save_figure(draw_comparison(ours, theirs, np.random.default_rng(seed)), output)
     if json_file is not None:
-        _write_json(_report(ours, theirs, rows, {"notes": said, "reps": reps, "seed": seed}), json_file)
+        found = _report(ours, theirs, rows, {"notes": said, "reps": reps, "seed": seed})
+        try:
+            json_file.parent.mkdir(parents=True, exist_ok=True)
+            json_file.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise fail(f"{json_file}: {error.strerror}; allowed is a file that can be written") from error
     screen = console(140)
     for side in (ours, theirs):
         for scenario, group in side.by_scenario.items():
@@ -172,11 +177,3 @@ def _report(ours: RunSet, theirs: RunSet, rows: list[SetComparison], how: dict[s
 
 def _plain(its: Interval) -> dict[str, float | None]:
     return {name: None if math.isinf(value) else value for name, value in its._asdict().items()}
-
-
-def _write_json(content: dict[str, Any], path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise fail(f"{path}: {error.strerror}; allowed is a file that can be written") from error

@@ -42,7 +42,7 @@ def evaluate(
     parquet: Annotated[bool, typer.Option("--parquet", help="Write episodes.parquet, too.")] = False,
 ) -> None:
     """Play fresh games and say how it did, with intervals; the last line is JSON."""
-    from multigrid_rl.judge import environments, evaluation
+    from multigrid_rl.judge import environments, evaluation, tables
 
     one_thread()
     given = list(overrides or ())
@@ -57,23 +57,29 @@ def evaluate(
     report, heading = None, [f"{name}: seed {seed}"]
     try:
         with written_beside(folder, "folder") as unfinished:
+            unfinished.mkdir()
+            files, games = [], None
             if target is not None:
                 report = environments.report(target, episodes=episodes, seed=seed, modes=modes)
-                files = _write({"summary.json": json.dumps(report, indent=2)}, unfinished)
             else:
                 found = evaluation.evaluate(judged, episodes=episodes, seed=seed, modes=modes, sides=played_sides)
                 for part in (part for part in found.parts if part.mode == modes[0]):
                     seats = ", ".join(f"{seat} {player}" for seat, player in part.lineup.names().items())
                     heading.append(f"as {part.lineup.team}: {seats}")
                 report = _report(found, modes)
-                files = _write_games(found, report, unfinished, parquet=parquet)
+                files = tables.write_episodes(tables.episode_columns(found), unfinished, parquet=parquet)
+                games = json.dumps([game.model_dump() for game in evaluation.kept_games(found)])
+            for file, text in (("summary.json", json.dumps(report, indent=2)), ("games.json", games)):
+                if text is not None:
+                    files.append(unfinished / file)
+                    files[-1].write_text(text + "\n", encoding="utf-8")
     finally:
         if report is not None:  # even if the disk is full
             screen = console(130 if target is None else None)
             for line in heading:
                 screen.print(line)
             screen.print(_table(report))
-    screen.print(f"wrote {', '.join(str(folder / file) for file in files)}")
+    screen.print(f"wrote {', '.join(str(folder / file.name) for file in files)}")
     typer.echo(json.dumps(_last_line(report, modes)))  # whole, however narrow the terminal is
 
 
@@ -81,7 +87,7 @@ def _find_env_target(
     who: str, overrides: list[str], checkpoint: str | None, options: dict[str, str | None]
 ) -> EnvTarget | None:
     """Return the player or run that is meant if it plays an environment of another package, else ``None``."""
-    from multigrid_rl.config import ConfigError, compose, data_root
+    from multigrid_rl.config import compose, data_root
     from multigrid_rl.judge import environments, lineups
     from multigrid_rl.players.cards import read_card
     from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
@@ -100,8 +106,7 @@ def _find_env_target(
             return None
     for option, value in options.items():
         if value is not None:
-            expected = f"expected nothing for {who}, whose environment has no opponents"
-            raise ConfigError(f"{option}: {expected}, got {value}")
+            raise fail(f"{option}: expected nothing for {who}, whose environment has no opponents, got {value}")
     if home is None or env is None:
         return environments.run_target(folder, compose(overrides) if overrides else None, checkpoint)
     own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}", f"scenario.agents={env.agents}"]
@@ -117,7 +122,7 @@ def find_judged(
     Raises:
         ConfigError, PlayerError: no such player or run, or one that does not fit.
     """
-    from multigrid_rl.config import ConfigError, compose, data_root
+    from multigrid_rl.config import compose, data_root
     from multigrid_rl.judge import lineups
     from multigrid_rl.players.cards import read_card
     from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
@@ -127,7 +132,7 @@ def find_judged(
         judged = lineups.judged_run(Path(who), compose(overrides) if overrides else None, checkpoint)
     else:
         if checkpoint is not None:
-            raise ConfigError(f"--checkpoint {checkpoint}: {who} is no run; allowed is a run folder")
+            raise fail(f"--checkpoint {checkpoint}: {who} is no run; allowed is a run folder")
         if not any(override.startswith(("scenario=", "experiment=")) for override in overrides):
             # A frozen player is judged where it was made, unless told otherwise.
             catalogue = Catalogue(data_root() / "checkpoints")
@@ -164,37 +169,12 @@ def _report(found: Evaluation, modes: tuple[Mode, ...]) -> dict[str, Any]:
     }
 
 
-def _write_games(found: Evaluation, report: dict[str, Any], folder: Path, *, parquet: bool) -> list[str]:
-    from multigrid_rl.judge.evaluation import kept_games
-    from multigrid_rl.judge.tables import episode_columns, write_episodes
-
-    folder.mkdir()
-    tables = write_episodes(episode_columns(found), folder, parquet=parquet)
-    games = json.dumps([game.model_dump() for game in kept_games(found)])
-    return [file.name for file in tables] + _write(
-        {"summary.json": json.dumps(report, indent=2), "games.json": games}, folder
-    )
-
-
-def _write(texts: dict[str, str], folder: Path) -> list[str]:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text + "\n", encoding="utf-8")
-    return list(texts)
-
-
 def _last_line(report: dict[str, Any], modes: tuple[Mode, ...]) -> dict[str, Any]:
     """Return the closing line: of all games if there is one mode, else of the stochastic ones, the others beside."""
-    rows = {
-        mode: {
-            key: round(row[key], 6)
-            for key in ("episodes", "win", "draw", "loss", "return_mean", "length_mean")
-            if key in row
-        }
-        for mode, row in report["modes"].items()
-    }
+    keys = ("episodes", "win", "draw", "loss", "return_mean", "length_mean")
+    rows = {mode: {key: round(row[key], 6) for key in keys if key in row} for mode, row in report["modes"].items()}
     first = rows[modes[0]]
-    line = {"seconds": report["seconds"], **first, "mode": modes[0]}
+    line = {"episodes": first["episodes"], "seconds": report["seconds"], **first, "mode": modes[0]}
     return line | {mode: rows[mode] for mode in modes[1:]}
 
 

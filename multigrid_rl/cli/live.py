@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TextIO, cast
@@ -20,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from multigrid_rl.cli.app import silence
 from multigrid_rl.config import RunConfig
 from multigrid_rl.gates import GateKeeper, GateState
 from multigrid_rl.metrics import STAGES
@@ -62,29 +62,20 @@ class Output(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write what can be written, other letters as their numbers."""
-        if self._stream is not None and not self.lost:
-            known = text.encode(self.encoding, "backslashreplace").decode(self.encoding)
-            try:
-                self._stream.write(known)
-            except OSError:
-                self._lose(self._stream)
+        self._try("write", text.encode(self.encoding, "backslashreplace").decode(self.encoding))
         return len(text)
 
     def flush(self) -> None:
         """Hand on what was written."""
+        self._try("flush")
+
+    def _try(self, what: str, *text: str) -> None:
         if self._stream is not None and not self.lost:
             try:
-                self._stream.flush()
+                getattr(self._stream, what)(*text)
             except OSError:
-                self._lose(self._stream)
-
-    def _lose(self, stream: TextIO) -> None:
-        self.lost = True
-        # What the stream still holds goes nowhere: at its end Python would fail to write it once more.
-        with suppress(OSError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+                self.lost = True
+                silence(self._stream)
 
 
 def live_console() -> Console:

@@ -118,8 +118,13 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
     from multigrid_rl.rllib.stages import seated_in, stages_of
 
     screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
+    hashes = None
+    if start is not None:  # opponents must be those that it has been trained against
+        from multigrid_rl.rllib.record import hashes_of, provenance_of
+
+        hashes = hashes_of(provenance_of(path))
     try:
-        stages = stages_of(config, announced(path) if start else None)
+        stages = stages_of(config, hashes)
         seated = seated_in(stages)
         for stage in stages:
             stage.factory.build(1, 0)
@@ -184,13 +189,6 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
             folder.discard()
         raise
     folder.close()
-
-
-def announced(run: Path) -> dict[str, str]:
-    """Return the sha256 of the opponents that a run has been trained against, by name. Raises ``ConfigError``."""
-    from multigrid_rl.rllib.record import hashes_of, provenance_of
-
-    return hashes_of(provenance_of(run))
 
 
 @contextmanager
