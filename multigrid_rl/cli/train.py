@@ -18,8 +18,10 @@ from multigrid_rl.cli.app import fail
 
 if TYPE_CHECKING:
     from multigrid_rl.config import RunConfig
+    from multigrid_rl.players.catalogue import Seated
     from multigrid_rl.rllib.checkpoints import Checkpoint
     from multigrid_rl.rllib.record import RunFolder
+    from multigrid_rl.rllib.stages import Stage
 
 
 def train(
@@ -106,23 +108,19 @@ def _ended_held(run: Path) -> bool:
         return False  # killed, or its verdict is damaged: the checkpoint decides
 
 
-def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, Any]:
-    from multigrid_rl.cli import live
-    from multigrid_rl.config import ConfigError
-    from multigrid_rl.sizes import Sizes
-    from multigrid_rl.types import RunError
+def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str, tuple[Seated, ...]]]:
+    """Load and check all players before Ray starts: a damaged file costs a second, not a minute.
 
-    screen = live.live_console()
-    screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
-    # The players are loaded and checked before Ray starts: a damaged file costs a second, not a minute.
+    ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.
+    """
+    from multigrid_rl.config import ConfigError
     from multigrid_rl.rllib.stages import seated_in, stages_of
 
-    screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
     hashes = None
-    if start is not None:  # opponents must be those that it has been trained against
+    if before is not None:
         from multigrid_rl.rllib.record import hashes_of, provenance_of
 
-        hashes = hashes_of(provenance_of(path))
+        hashes = hashes_of(provenance_of(before))
     try:
         stages = stages_of(config, hashes)
         seated = seated_in(stages)
@@ -130,6 +128,18 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
             stage.factory.build(1, 0)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    return stages, seated
+
+
+def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, Any]:
+    from multigrid_rl.cli import live
+    from multigrid_rl.sizes import Sizes
+    from multigrid_rl.types import RunError
+
+    screen = live.live_console()
+    screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
+    screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
+    stages, seated = _load(config, path if start else None)
     from multigrid_rl.rllib.cluster import fitted
     from multigrid_rl.rllib.errors import RayError, StorageError, reason_of
     from multigrid_rl.rllib.session import ray_session
