@@ -20,7 +20,7 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
-from multigrid_rl.cli.training import run_training
+from multigrid_rl.cli.train import run_training
 from multigrid_rl.config import compose
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner

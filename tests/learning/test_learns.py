@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from multigrid_rl.cli.training import run_training
+from multigrid_rl.cli.train import run_training
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 

@@ -12,8 +12,7 @@ import yaml
 from PIL import Image
 
 from commands import call, complaint
-from multigrid_rl.cli.comparing import sentence, split
-from multigrid_rl.cli.words import spread
+from multigrid_rl.cli.compare import sentence, spread
 from multigrid_rl.judge.runs import CurveError, Series, read_run
 from multigrid_rl.judge.seeds import Interval, bootstrap_band, iqm
 from multigrid_rl.judge.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
@@ -159,8 +158,6 @@ def test_force_overwrites(sides):
 def test_a_set_without_runs_is_refused(tmp_path):
     with pytest.raises(CurveError, match="no run in it"):
         read_set("A", [str(tmp_path)])
-    with pytest.raises(CurveError, match="0 without"):
-        split([], [])
 
 
 # --- what must be said

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from multigrid_rl.cli.training import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.rllib.stages import seated_in, stages_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from multigrid_rl.rllib.flat import FlatWeights
 
-from multigrid_rl.cli.training import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config import ConfigError
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.rllib import train as loop

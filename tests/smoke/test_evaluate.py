@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
-from multigrid_rl.cli import evaluating
 from multigrid_rl.config import compose
 from multigrid_rl.judge.evaluation import evaluate
 from multigrid_rl.judge.lineups import judged_player
@@ -171,7 +170,7 @@ def trained(session, tmp_path_factory):
 
 
 def test_an_output_that_cannot_be_written_is_told_before_anything_is_played(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluating, "evaluate", lambda *_, **__: pytest.fail("it played"))
+    monkeypatch.setattr("multigrid_rl.judge.evaluation.evaluate", lambda *_, **__: pytest.fail("it played"))
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "evaluation"
     assert complaint(run("idle", "-o", folder)).startswith(f"multigrid-rl: --output {folder}: ")

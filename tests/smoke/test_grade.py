@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from bundles import bundle, vouch
 from commands import call, complaint
-from multigrid_rl.cli import grading
 from multigrid_rl.config import data_root, load_scenario
+from multigrid_rl.judge import grading
 from multigrid_rl.judge.entropy import Metered
 from multigrid_rl.judge.grading import read_rubric
 from multigrid_rl.players.bundle import load_team

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
-from multigrid_rl.cli.training import resume_training, run_training
+from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config import ConfigError
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import MODEL_FILE, read_card

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from commands import call
-from multigrid_rl.cli.training import run_training
+from multigrid_rl.cli.train import run_training
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import PlayerError, check_fits, read_card

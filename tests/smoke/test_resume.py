@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigrid_rl.cli.training import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config import ConfigError, compose, resumed
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.checkpoints import read_state, seal, write_state

@@ -11,7 +11,7 @@ import pytest
 
 from commands import call
 from composing import read
-from multigrid_rl.cli import searching
+from multigrid_rl.cli import search as verb
 from multigrid_rl.config import compose
 from multigrid_rl.judge.runs import read_run
 from multigrid_rl.players.factories import env_factory
@@ -60,7 +60,7 @@ def test_three_stages_in_two_sessions_leave_files_and_run_folders(tmp_path, capf
         tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}", train__lr="{loguniform: [3e-4, 3e-3]}"
     )
     folder = tmp_path / "search"
-    place = searching.opened([*BASE, *THREE, space, "seed=2"], folder, None)
+    place = verb.opened([*BASE, *THREE, space, "seed=2"], folder, None)
     heard: list[Outcome] = []
     half = search(place, heard.append, lambda: bool(heard))
     assert not half.complete

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from multigrid_rl.cli import searching
+from multigrid_rl.cli import search as verb
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.search.folder import SearchFolder, SearchRequest, sort_overrides
@@ -194,7 +194,7 @@ def test_writes_no_recipe_without_a_winner(folder):
     assert result.winner is None
     assert not (folder.path / "winner.yaml").exists()
     assert write_plots(folder, result) == []
-    lines = searching.closing(folder, result, [])
+    lines = verb.closing(folder, result, [])
     assert "failed:   s1-001: no more memory" in lines
     assert any("importance needs 20" in line for line in lines)
 
@@ -219,7 +219,7 @@ def test_labels_axes_in_units_of_the_variable():
 def test_table_shows_the_best_first(folder):
     result = found(folder)
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(searching.table(folder, result))
+    console.print(verb.table(folder, result))
     text = console.export_text()
     assert text.index("s3-s1-002-seed1") < text.index("s3-s1-002-seed3") < text.index("s1-002 ") < text.index("s1-000")
     assert "1,500" in text
@@ -246,11 +246,11 @@ def result_of_failures(folder):
 
 
 def test_tells_outcomes_in_one_line(folder):
-    lines = [searching.outcome_line(folder, row) for row in ROWS]
+    lines = [verb.outcome_line(folder, row) for row in ROWS]
     assert "FAILED after 12 s: no more memory" in lines[1]
     assert "not held, margin    -0.250" in lines[2]
     assert "HELD at       500 steps" in lines[3]
-    assert "(stopped)" in searching.outcome_line(folder, replace(ROWS[2], status="stopped"))
+    assert "(stopped)" in verb.outcome_line(folder, replace(ROWS[2], status="stopped"))
     assert not any("\n" in line for line in lines)
 
 
@@ -306,7 +306,7 @@ def test_sorts_overrides():
 )
 def test_rejects_before_any_trial_what_every_trial_would_fail_by(given, message, tmp_path):
     with pytest.raises((ConfigError, PlayerError)) as caught:
-        searching.opened(given, tmp_path / "search", None)
+        verb.opened(given, tmp_path / "search", None)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "search").exists()

@@ -42,7 +42,7 @@ def test_what_ray_refuses_is_told_as_rays_and_our_handler_is_back(monkeypatch):
 
 def test_a_start_that_ray_refuses_leaves_no_run_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(ray, "init", refuse)
-    result = call("train", f"run_dir={tmp_path / 'run'}")
+    result = call("train", "cluster.num_env_runners=1", f"run_dir={tmp_path / 'run'}")
     assert result.exit_code == 3, result.output
     assert result.stderr.startswith(f"multigrid-rl: Ray: it does not start on this machine: {SAID}")
     assert len(result.stderr.splitlines()) == 1

@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from multigrid_rl.cli.app import app, fail, one_line_errors, one_thread
-from multigrid_rl.cli.leaving import ended_by_signals
+from multigrid_rl.cli.app import ended_by_signals, fail, one_thread
 
 
-@app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     seat: Annotated[str, typer.Option(help="Whose player: a seat, for example red_0, or a whole team, red.")],
@@ -20,15 +18,12 @@ def export(
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")] = None,
 ) -> None:
     """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
-    from multigrid_rl.players.bundle import export as export_player  # noqa: PLC0415
+    from multigrid_rl.players import bundle
 
-    with one_line_errors():
-        cards = export_player(run, seat, output, name=name, checkpoint=checkpoint)
-    for part, card in cards.items():
+    for part, card in bundle.export(run, seat, output, name=name, checkpoint=checkpoint).items():
         typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}")
 
 
-@app.command()
 def inspect(
     folder: Annotated[Path, typer.Argument(help="A bundle, or an agent (docs/agents.md).")],
     scenario: Annotated[
@@ -36,12 +31,12 @@ def inspect(
     ] = None,
 ) -> None:
     """Show what a bundle or an agent is, check everything and play a few games; the last line says ok."""
-    from multigrid_rl.players.inspection import inspect_folder  # noqa: PLC0415
-    from multigrid_rl.players.scratch import ScratchError, remove_leftovers  # noqa: PLC0415
+    from multigrid_rl.players.inspection import inspect_folder
+    from multigrid_rl.players.scratch import ScratchError, remove_leftovers
 
     one_thread()
     remove_leftovers()
-    with one_line_errors(), ended_by_signals():
+    with ended_by_signals():
         try:
             for line in inspect_folder(folder, scenario):
                 typer.echo(line)

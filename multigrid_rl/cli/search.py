@@ -11,9 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from multigrid_rl.cli.app import app, fail, one_line_errors
-from multigrid_rl.cli.live import console
-from multigrid_rl.types import RunError
+from multigrid_rl.cli.app import fail
 
 if TYPE_CHECKING:
     from multigrid_rl.search.folder import SearchFolder
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 ROWS, WIDTH = 15, 160
 
 
-@app.command()
 def search(
     overrides: Annotated[
         list[str] | None,
@@ -44,19 +41,12 @@ def search(
     """Search for values that hold a scenario's gates: three-stage, asha or pbt."""
     if resume is not None and (overrides or folder is not None):
         raise fail(f"--resume {resume}: goes on as it began, expected no overrides and no --folder beside it")
-    with one_line_errors():
-        place = opened(overrides or [], folder, resume)
-        try:
-            result, interrupted = run_search(place, address)
-        except RunError as error:
-            typer.echo(f"multigrid-rl: {error}", err=True)
-            typer.echo(f"multigrid-rl: trials that have ended stay; go on: search --resume {place.path}", err=True)
-            raise typer.Exit(3) from error
+    result, interrupted = run_search(opened(overrides or [], folder, resume), address)
     if interrupted:
         raise typer.Exit(130)
     if result.winner is None:
         first = result.failed[0]
-        typer.echo(f"multigrid-rl: all {len(result.failed)} trials failed; {first.spec.id}: {first.reason}", err=True)
+        fail(f"all {len(result.failed)} trials failed; {first.spec.id}: {first.reason}")
     if result.winner is None or (require_gates and not result.winner.confirmed):
         raise typer.Exit(1)
 
@@ -67,7 +57,7 @@ def opened(overrides: list[str], path: Path | None, resume: Path | None) -> Sear
     Raises:
         ConfigError, PlayerError: a mistake in what was asked for, before anything starts.
     """
-    from multigrid_rl.search.folder import SearchFolder, SearchRequest  # noqa: PLC0415
+    from multigrid_rl.search.folder import SearchFolder, SearchRequest
 
     if resume is not None:
         return SearchFolder.reopen(resume)
@@ -84,14 +74,15 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
         ConfigError: the folder is in use, or damaged, or the cluster cannot search in it.
         RunError: the folder cannot be written, or Ray failed; what has ended is recorded.
     """
-    from multigrid_rl.cli.training import interruption  # noqa: PLC0415
-    from multigrid_rl.rllib.errors import RayError, StorageError, reason_of  # noqa: PLC0415
-    from multigrid_rl.rllib.session import ray_session  # noqa: PLC0415
-    from multigrid_rl.search.plots import write_plots  # noqa: PLC0415
-    from multigrid_rl.search.results import REPORT, as_markdown  # noqa: PLC0415
-    from multigrid_rl.search.tuning import on_cluster, search  # noqa: PLC0415
+    from multigrid_rl.cli.live import interruption, live_console
+    from multigrid_rl.rllib.errors import RayError, reason_of
+    from multigrid_rl.rllib.session import ray_session
+    from multigrid_rl.search.plots import write_plots
+    from multigrid_rl.search.results import REPORT, as_markdown
+    from multigrid_rl.search.tuning import on_cluster, search
+    from multigrid_rl.types import RunError
 
-    screen = console()
+    screen = live_console()
     try:
         with ExitStack() as stack:
             # Ray before the signals: it takes one of them.
@@ -104,10 +95,15 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
             stopped = interrupted() and not result.complete
         pictures = [path.name for path in write_plots(folder, result)]
         folder.write_text(REPORT, as_markdown(folder, result, pictures))
-    except RayError as error:  # before OSError: a timeout of Ray's is one, too
-        raise RunError(f"Ray: {reason_of(error)}") from error
-    except OSError as error:
-        raise StorageError(f"{error.filename or folder.path}: {error.strerror or error}") from error
+    except (RayError, OSError, RunError) as error:
+        said = str(error)
+        if isinstance(error, RayError):  # before OSError: a timeout of Ray's is one, too
+            said = f"Ray: {reason_of(error)}"
+        elif isinstance(error, OSError):
+            said = f"{error.filename or folder.path}: {error.strerror or error}"
+        failure = RunError(said)
+        failure.hint = f"trials that have ended stay; go on: search --resume {folder.path}"
+        raise failure from error
     if result.winner is not None:
         screen.print(table(folder, result), width=None if screen.is_terminal else WIDTH)
     for line in closing(folder, result, pictures):
@@ -117,7 +113,7 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
 
 def preflight(folder: SearchFolder, address: str | None) -> list[str]:
     """Tell what is searched, where, and what there is already."""
-    from multigrid_rl.config import available_cpus  # noqa: PLC0415
+    from multigrid_rl.config import available_cpus
 
     request, known = folder.request, len(folder.outcomes())
     space = request.space
@@ -150,8 +146,8 @@ def _values(folder: SearchFolder, outcome: Outcome) -> str:
 
 def table(folder: SearchFolder, result: SearchResult) -> Table:
     """Lay out the best trials, best first."""
-    from multigrid_rl.search.outcomes import ranked  # noqa: PLC0415
-    from multigrid_rl.search.results import cells  # noqa: PLC0415
+    from multigrid_rl.search.outcomes import ranked
+    from multigrid_rl.search.results import cells
 
     order = ranked(result.outcomes)
     title = f"best {min(ROWS, len(order))} of {len(result.outcomes)} trials"
@@ -168,7 +164,7 @@ def table(folder: SearchFolder, result: SearchResult) -> Table:
 
 def closing(folder: SearchFolder, result: SearchResult, pictures: list[str]) -> list[str]:
     """Tell what was found, and where it stands."""
-    from multigrid_rl.search.results import REPORT, RESULTS, TRIALS, WINNER, verdict_of, winning_command  # noqa: PLC0415
+    from multigrid_rl.search.results import REPORT, RESULTS, TRIALS, WINNER, verdict_of, winning_command
 
     lines = [f"failed:   {outcome.spec.id}: {outcome.reason}" for outcome in result.failed]
     if not result.complete:
