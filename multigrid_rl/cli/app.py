@@ -94,7 +94,7 @@ def _crashed(error: Exception) -> typer.Exit:
 
 
 def _tell(message: str, error: Exception) -> None:
-    from multigrid_rl.players.text import shown  # noqa: PLC0415
+    from multigrid_rl.text import shown  # noqa: PLC0415
 
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)

@@ -37,7 +37,7 @@ def inspect(
 ) -> None:
     """Show what a bundle or an agent is, check everything and play a few games; the last line says ok."""
     from multigrid_rl.players.inspection import inspect_folder  # noqa: PLC0415
-    from multigrid_rl.players.scratch import ScratchError, remove_leftovers  # noqa: PLC0415
+    from multigrid_rl.players.leftovers import ScratchError, remove_leftovers  # noqa: PLC0415
 
     one_thread()
     remove_leftovers()

@@ -13,19 +13,18 @@ from typing import NamedTuple
 
 import typer
 from rich.console import Console
-from rich.table import Table as Grid
+from rich.table import Table
 
 from multigrid_rl.cli.training import warnings_on_screen
 from multigrid_rl.config import ConfigError, data_root, load_scenario, scenario_id
 from multigrid_rl.judge.cup.cup import Progress, play_cup
-from multigrid_rl.judge.cup.entries import Entry, Table, find_entries
-from multigrid_rl.judge.cup.manifest import alone_in, read_manifest
+from multigrid_rl.judge.cup.entries import CupConfig, Entry, find_entries
+from multigrid_rl.judge.cup.folder import alone_in, read_manifest, versions, write_results
 from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.judge.cup.standings import results
-from multigrid_rl.judge.cup.writing import versions, write_results
 from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
 from multigrid_rl.players.sandbox import Limits
-from multigrid_rl.players.scratch import ScratchError, remove_leftovers
 from multigrid_rl.show.report import write_cup_report
 from multigrid_rl.types import GameSpec, RunError
 
@@ -57,12 +56,12 @@ def run_cup(request: Request) -> CupResults:
         )
     scenario = scenario_id(request.scenario)
     folder = request.output or Path("runs") / "cups" / f"{request.folder.resolve().name}-{scenario}"
-    table = _table(request, scenario, spec, folder)
-    entries = find_entries(request.folder, list(request.names), Catalogue(data_root() / "checkpoints"), table)
+    config = _config(request, scenario, spec, folder)
+    entries = find_entries(request.folder, list(request.names), Catalogue(data_root() / "checkpoints"), config)
     remove_leftovers()
     try:
         with alone_in(folder), warnings_on_screen():
-            return _played(entries, table, folder)
+            return _played(entries, config, folder)
     except (ScratchError, OSError) as error:
         where = (error.filename or folder) if isinstance(error, OSError) else ""
         said = f"{where}: {error.strerror}" if isinstance(error, OSError) else str(error)
@@ -71,22 +70,22 @@ def run_cup(request: Request) -> CupResults:
         raise failure from error
 
 
-def _table(request: Request, scenario: str, spec: GameSpec, folder: Path) -> Table:
+def _config(request: Request, scenario: str, spec: GameSpec, folder: Path) -> CupConfig:
     """What is played: as the cup in ``folder`` says, where it has begun and nothing else was asked for."""
     before = read_manifest(folder)
     seed = before.seed if before else secrets.randbits(63)
-    table = Table(scenario, spec, request.games, seed if request.seed is None else request.seed, request.limits)
-    return replace(table, agents_key=before.agents_key) if before else table
+    config = CupConfig(scenario, spec, request.games, seed if request.seed is None else request.seed, request.limits)
+    return replace(config, agents_key=before.agents_key) if before else config
 
 
-def _played(entries: list[Entry], table: Table, folder: Path) -> CupResults:
+def _played(entries: list[Entry], config: CupConfig, folder: Path) -> CupResults:
     console = _console()
     began = time.perf_counter()
-    _announce(console, entries, table, folder)
-    pairings = play_cup(entries, table, folder, lambda progress: _show(console, progress))
-    found = results(entries, pairings, table, versions())
+    _announce(console, entries, config, folder)
+    pairings = play_cup(entries, config, folder, lambda progress: _show(console, progress))
+    found = results(entries, pairings, config, versions())
     files = write_results(found, pairings, folder)
-    page = write_cup_report(folder)
+    page = write_cup_report(folder, found=found)
     for line in closing(found):
         console.print(line)
     console.print(standings_table(found))
@@ -104,11 +103,9 @@ def _console() -> Console:
     return Console(highlight=False, markup=False, soft_wrap=file, width=120 if file else None)
 
 
-def _announce(console: Console, entries: list[Entry], table: Table, folder: Path) -> None:
-    pairings = len(entries) * (len(entries) - 1)
-    console.print(
-        f"cup of {len(entries)} entries in {table.scenario}: {pairings} pairings, {table.games} games each, in {folder}"
-    )
+def _announce(console: Console, entries: list[Entry], config: CupConfig, folder: Path) -> None:
+    pairings = f"{len(entries) * (len(entries) - 1)} pairings, {config.games} games each"
+    console.print(f"cup of {len(entries)} entries in {config.scenario}: {pairings}, in {folder}")
     for entry in entries:
         console.print(f"  {entry.name}: {entry.problem or entry.about}" + (" (forfeits)" if entry.problem else ""))
 
@@ -132,9 +129,9 @@ def closing(found: CupResults) -> list[str]:
     return lines
 
 
-def standings_table(found: CupResults) -> Grid:
+def standings_table(found: CupResults) -> Table:
     """One row for each entry, best first."""
-    grid = Grid("rank", "entry", box=None, pad_edge=False)
+    grid = Table("rank", "entry", box=None, pad_edge=False)
     for title in ("rating (95 %)", "points", "games", "win", "draw", "loss", "forfeited", "margin"):
         grid.add_column(title, justify="right")
     for row in found.standings:

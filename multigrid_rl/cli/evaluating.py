@@ -15,10 +15,20 @@ from rich.table import Table
 from multigrid_rl.cli.outputs import written_beside
 from multigrid_rl.config import ConfigError, compose, data_root
 from multigrid_rl.judge import environments
-from multigrid_rl.judge.environments import EnvTarget, player_target, run_target
-from multigrid_rl.judge.evaluation import MODES, Evaluation, Mode, Part, evaluate, kept_games, seat_returns, summary
-from multigrid_rl.judge.lineups import Judged, Sides, against, judged_player, judged_run, run_config
-from multigrid_rl.judge.tables import episode_columns, write_episodes
+from multigrid_rl.judge.environments import EnvTarget, player_env_target, run_env_target
+from multigrid_rl.judge.evaluation import (
+    MODES,
+    Evaluation,
+    Mode,
+    Part,
+    episode_columns,
+    evaluate,
+    kept_games,
+    seat_returns,
+    summary,
+    write_episodes,
+)
+from multigrid_rl.judge.lineups import EvalTarget, Sides, against, player_target, run_config, run_target
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 
@@ -46,20 +56,20 @@ def run_evaluation(request: Request) -> None:
         OSError: the disk is full; nothing stays of what was written.
     """
     modes: tuple[Mode, ...] = MODES if request.mode == "both" else (request.mode,)
-    target = find_env_target(request)
-    if target is not None:
-        _evaluate_environment(target, request, modes)
+    env_target = find_env_target(request)
+    if env_target is not None:
+        _evaluate_environment(env_target, request, modes)
         return
-    judged, sides = find_judged(request)
-    folder = request.output or _default_folder(judged.name)
-    if request.episodes < len(judged.teams(sides)):
+    target, sides = find_target(request)
+    folder = request.output or _default_folder(target.name)
+    if request.episodes < len(target.teams(sides)):
         raise ConfigError(f"--episodes {request.episodes}: allowed is at least one for each side that is played")
     file = not sys.stdout.isatty()
     console = Console(highlight=False, markup=False, soft_wrap=file, width=130 if file else None)
     report = None
     try:
         with written_beside(folder, "folder") as unfinished:
-            evaluation = evaluate(judged, episodes=request.episodes, seed=request.seed, modes=modes, sides=sides)
+            evaluation = evaluate(target, episodes=request.episodes, seed=request.seed, modes=modes, sides=sides)
             report = evaluation_report(evaluation, modes)
             files = write_evaluation(evaluation, report, unfinished, parquet=request.parquet)
     finally:
@@ -83,7 +93,7 @@ def find_env_target(request: Request) -> EnvTarget | None:
             return None
         _refuse_opponents(request, request.who)
         config = compose(list(request.overrides)) if request.overrides else None
-        return run_target(folder, config, request.checkpoint)
+        return run_env_target(folder, config, request.checkpoint)
     catalogue = Catalogue(data_root() / "checkpoints")
     if request.who in BUILT_IN or not (request.who in catalogue.entries or folder.is_dir()):
         return None
@@ -94,7 +104,7 @@ def find_env_target(request: Request) -> EnvTarget | None:
     _refuse_opponents(request, request.who)
     own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}", f"scenario.agents={env.agents}"]
     own += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
-    return player_target(home, compose(list(request.overrides) or own))
+    return player_env_target(home, compose(list(request.overrides) or own))
 
 
 def _refuse_opponents(request: Request, who: str) -> None:
@@ -124,7 +134,7 @@ def _evaluate_environment(target: EnvTarget, request: Request, modes: tuple[Mode
     typer.echo(json.dumps(line | {mode: rows[mode] for mode in modes[1:]}))
 
 
-def find_judged(request: Request) -> tuple[Judged, Sides]:
+def find_target(request: Request) -> tuple[EvalTarget, Sides]:
     """The player or run that is meant, and the sides it plays.
 
     Raises:
@@ -133,23 +143,23 @@ def find_judged(request: Request) -> tuple[Judged, Sides]:
     folder = Path(request.who)
     if (folder / "config.yaml").is_file():
         config = compose(list(request.overrides)) if request.overrides else None
-        judged = judged_run(folder, config, request.checkpoint)
+        target = run_target(folder, config, request.checkpoint)
         usual: Sides = "own"
     else:
         if request.checkpoint is not None:
             raise ConfigError(f"--checkpoint {request.checkpoint}: {request.who} is no run; allowed is a run folder")
-        judged = _player(request)
-        usual = "both" if judged.spec.blue == judged.spec.red else "own"
+        target = _player(request)
+        usual = "both" if target.spec.blue == target.spec.red else "own"
     if request.opponent is not None:
-        judged = against(judged, request.opponent)
-    return judged, request.sides or usual
+        target = against(target, request.opponent)
+    return target, request.sides or usual
 
 
-def _player(request: Request) -> Judged:
+def _player(request: Request) -> EvalTarget:
     given = list(request.overrides)
     if not any(override.startswith(("scenario=", "experiment=")) for override in given):
         given.insert(0, f"scenario={_home(request.who)}")
-    return judged_player(request.who, compose(given))
+    return player_target(request.who, compose(given))
 
 
 def _home(who: str) -> str:

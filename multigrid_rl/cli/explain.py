@@ -15,10 +15,8 @@ from multigrid_rl.config import ConfigError, RunConfig, compose
 from multigrid_rl.gates import MIN_EPISODES
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.players.catalogue import Seated
-from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.factory import MatchFactory, seat_players
-from multigrid_rl.players.goals import metrics_of
+from multigrid_rl.players.catalogue import LoadedPlayer
+from multigrid_rl.players.factories import MatchFactory, env_factory, metrics_of, seat_players
 from multigrid_rl.schema import GateConfig
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.types import AgentSpec, MultiAgentSpec
@@ -73,7 +71,9 @@ def parameters(config: RunConfig, agent: AgentSpec) -> int:
     return sum(weights.numel() for weights in network_of(agent, config.model.model_dump()).parameters())
 
 
-def sections(config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[Seated, ...]]) -> dict[str, list[Row]]:
+def sections(
+    config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[LoadedPlayer, ...]]
+) -> dict[str, list[Row]]:
     """All rows by the title that they stand under."""
     sizes = sizes_of(config, specs)
     return {
@@ -87,7 +87,7 @@ def sections(config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[S
     }
 
 
-def _players(config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[Seated, ...]]) -> list[Row]:
+def _players(config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[LoadedPlayer, ...]]) -> list[Row]:
     recipe = config.experiment
     source = f"configs/experiment/{recipe}.yaml: values chosen for this scenario; experiment=none leaves it out"
     rows = [

@@ -10,8 +10,7 @@ from rich.table import Table
 from multigrid_rl.config import data_root, load_scenario, scenario_id
 from multigrid_rl.players.cards import PlayerError, Strength, read_card
 from multigrid_rl.players.catalogue import BUILT_IN, WHAT, Catalogue
-from multigrid_rl.players.freeze import rate
-from multigrid_rl.players.strength import STRENGTH_SEED, measure
+from multigrid_rl.players.freeze import measure, rate
 
 
 def list_players(checkpoints: Path | None, episodes: int, scenario: str) -> None:
@@ -42,7 +41,7 @@ def list_players(checkpoints: Path | None, episodes: int, scenario: str) -> None
 def _measured(catalogue: Catalogue, name: str, episodes: int, scenario: str) -> list[Strength]:
     spec = load_scenario(scenario).spec
     try:
-        return [measure(catalogue, name, "random", spec, scenario, episodes=episodes, seed=STRENGTH_SEED)]
+        return [measure(catalogue, name, "random", spec, scenario, episodes)]
     except PlayerError:
         return []  # this player does not play this game
 

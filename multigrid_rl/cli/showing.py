@@ -72,23 +72,23 @@ def _played(source: str, which: str | None, wanted: Wanted) -> GameRecord:
     _check_source(source)
     one_thread()
     # Imported here: torch takes a second, and a file of games is shown without it.
-    from multigrid_rl.cli.evaluating import Request, find_judged  # noqa: PLC0415
+    from multigrid_rl.cli.evaluating import Request, find_target  # noqa: PLC0415
     from multigrid_rl.judge.evaluation import evaluate, kept_games  # noqa: PLC0415
     from multigrid_rl.judge.replays import record  # noqa: PLC0415
-    from multigrid_rl.players.games import play_games  # noqa: PLC0415
+    from multigrid_rl.players.match import play_games  # noqa: PLC0415
 
     request = Request(
         source, wanted.overrides, wanted.episodes, wanted.seed, wanted.opponent, wanted.side or _home_side(source),
         wanted.mode, wanted.checkpoint, None, False,
     )  # fmt: skip
-    judged, sides = find_judged(request)
+    target, sides = find_target(request)
     if which is not None and which.isdecimal():
-        lineup = judged.lineup(judged.teams(sides)[0], greedy=wanted.mode == "argmax")
-        played = play_games(judged.spec, lineup.players(judged.spec), 1, seed=wanted.seed, first_game=int(which))
-        label = f"{judged.name} ({wanted.mode}, {lineup.team})"
-        return record(judged.spec, played, 0, seed=wanted.seed, players=lineup.names(), label=label)
-    evaluation = evaluate(judged, episodes=wanted.episodes, seed=wanted.seed, modes=(wanted.mode,), sides=sides)
-    return choose(kept_games(evaluation), which, f"{wanted.episodes} games of {judged.name}, or a game's number")
+        lineup = target.lineup(target.teams(sides)[0], greedy=wanted.mode == "argmax")
+        played = play_games(target.spec, lineup.players(target.spec), 1, seed=wanted.seed, first_game=int(which))
+        label = f"{target.name} ({wanted.mode}, {lineup.team})"
+        return record(target.spec, played, 0, seed=wanted.seed, players=lineup.names(), label=label)
+    evaluation = evaluate(target, episodes=wanted.episodes, seed=wanted.seed, modes=(wanted.mode,), sides=sides)
+    return choose(kept_games(evaluation), which, f"{wanted.episodes} games of {target.name}, or a game's number")
 
 
 def _check_source(source: str) -> None:

@@ -55,7 +55,7 @@ def _player(source: Source, card: Card, *, greedy: bool) -> FrozenPlayer:
     return FrozenPlayer(card.name, network, card.sha256, **options)
 
 
-def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> EnvTarget:
+def run_env_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> EnvTarget:
     """Return the exported policies of a run in its own environment, or in that of ``config``.
 
     Raises:
@@ -68,7 +68,7 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     return EnvTarget(run.name, factory, sources)
 
 
-def player_target(source: Path, config: RunConfig) -> EnvTarget:
+def player_env_target(source: Path, config: RunConfig) -> EnvTarget:
     """Return a frozen player in the environment of ``config``, which has one agent.
 
     Raises:

@@ -115,7 +115,7 @@ def load_seats(folder: Path, spec: GameSpec, team: str, *, greedy: bool = False)
 
 def _seated(folder: Path, spec: GameSpec, team: str, *, greedy: bool) -> tuple[dict[str, Policy], PlayerError | None]:
     """Players of the team's seats, and why there is none for some of them."""
-    seats = [seat for seat in spec.seats if spec.team_of(seat) == team]
+    seats = spec.seats_of(team)
     if not seats:
         raise PlayerError(f"{folder}: team={team}: allowed is a team of a game with seats {', '.join(spec.seats)}")
     homes = bundle_folders(folder)

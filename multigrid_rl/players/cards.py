@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from multigrid_rl.models.distributions import BOUNDS, Categorical, Gaussian
 from multigrid_rl.models.registry import ArchitectureError, build, signature_of
-from multigrid_rl.players.text import printable, shown
+from multigrid_rl.text import printable, shown
 from multigrid_rl.types import AgentSpec, GameSpec
 from multigrid_rl.world.constants import ACTIONS, MISSIONS, NUM_CODES
 from multigrid_rl.world.symmetry import other_seat
@@ -376,7 +376,7 @@ def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
             f"player {card.name} does not fit seat {seat}: it sits on {', '.join(card.seats)} or the same seats of the "
             "other team"
         )
-    team = [other for other in spec.seats if spec.team_of(other) == spec.team_of(seat)]
+    team = spec.seats_of(spec.team_of(seat))
     if card.members > 1 and len(team) != card.members:
         raise PlayerError(
             f"player {card.name} does not fit seat {seat}: it plays a team of {card.members}, this one has {len(team)}"

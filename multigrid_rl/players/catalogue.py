@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from multigrid_rl.players.basic import IdlePlayer, RandomPlayer
 from multigrid_rl.players.cards import (
     PlayerError,
     PlayerFiles,
@@ -21,7 +20,7 @@ from multigrid_rl.players.cards import (
     read_network,
 )
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.scripted import Hunter, KeyRunner
+from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
 from multigrid_rl.types import GameSpec, Policy
 
 #: Players that need no file. Each is made for one game.
@@ -41,7 +40,7 @@ WHAT = {
 CATALOGUE_FILE = "catalogue.yaml"
 
 
-class Seated(NamedTuple):
+class LoadedPlayer(NamedTuple):
     """A player ready to play, and what to tell the user about it."""
 
     player: Policy
@@ -91,14 +90,14 @@ class Catalogue:
     def _source(self, name: str) -> Source:
         return self._files[name] if name in self._files else self.folder(name)
 
-    def seat(self, name: str, spec: GameSpec, seat: str, *, greedy: bool = False) -> Seated:
+    def seat(self, name: str, spec: GameSpec, seat: str, *, greedy: bool = False) -> LoadedPlayer:
         """Load a player for a seat, checking hash and fit; a ``greedy`` network takes its likeliest action.
 
         Raises:
             PlayerError: unknown, damaged, or made for another seat or game.
         """
         if name in BUILT_IN:
-            return Seated(BUILT_IN[name](spec), name, None, self.strength(name))
+            return LoadedPlayer(BUILT_IN[name](spec), name, None, self.strength(name))
         source = self._source(name)
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
@@ -117,7 +116,7 @@ class Catalogue:
             mirrored=mirrored,
             greedy=greedy,
         )
-        return Seated(player, name, card.sha256, card.strength, members=card.members)
+        return LoadedPlayer(player, name, card.sha256, card.strength, members=card.members)
 
     def strength(self, name: str) -> list[Strength]:
         """Measured results of a player. Raises :class:`PlayerError` for an unknown one."""

@@ -11,13 +11,13 @@ from typing import Any
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.agents import fresh_copy, read_agent
-from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.bundle import bundle_folders, folder_kind, load_seats, read_cards
 from multigrid_rl.players.cards import BoxSignature, Card, ObservationSignature, PlayerError, read_network
-from multigrid_rl.players.descendants import none_left
 from multigrid_rl.players.external import ExternalPlayer, Limits
-from multigrid_rl.players.games import Played, PlayerFaultError, play_games
-from multigrid_rl.players.text import shown
+from multigrid_rl.players.leftovers import none_left
+from multigrid_rl.players.match import Played, PlayerFaultError, play_games
+from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.text import shown
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.constants import BLUE, RED
 

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.replays import GameRecord, frames, taken_actions
-from multigrid_rl.players.text import shown
 from multigrid_rl.show.captions import Commentator
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
+from multigrid_rl.text import shown
 from multigrid_rl.world.constants import WIDTH
 from multigrid_rl.world.rendering import render_frame
 

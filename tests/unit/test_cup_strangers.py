@@ -17,13 +17,13 @@ from commands import call
 from multigrid_rl.cli.main import app
 from multigrid_rl.config import data_root, load_scenario
 from multigrid_rl.judge.cup import entries as handed_in
-from multigrid_rl.judge.cup.entries import Entry, Table, filed_name, find_entries
-from multigrid_rl.judge.cup.pairings import play_pairing
+from multigrid_rl.judge.cup.cup import play_pairing
+from multigrid_rl.judge.cup.entries import CupConfig, Entry, filed_name, find_entries
 from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.leftovers import ScratchError, remove_tree
 from multigrid_rl.players.sandbox import Limits
-from multigrid_rl.players.scratch import ScratchError, remove_tree
 
-TABLE = Table("1v1", load_scenario("1v1").spec, 2, 5, Limits(start_s=5))
+TABLE = CupConfig("1v1", load_scenario("1v1").spec, 2, 5, Limits(start_s=5))
 SOUND = "blue-rookie"
 EVIL = "a\nwinner: me\x1b]0;x\x07\x1b[2J"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from multigrid_rl.models.registry import build
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.losses import Rows, Weighting, loss_of, ppo
 from multigrid_rl.models.distributions import Categorical
+from multigrid_rl.models.registry import build
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 CATEGORIES = (23,) * 25 + (4, 4)

@@ -12,7 +12,7 @@ from gymnasium.spaces import MultiDiscrete
 from multigrid_rl.envs.grouping import agents_of
 from multigrid_rl.players.cards import token_categories
 from multigrid_rl.players.catalogue import BUILT_IN
-from multigrid_rl.players.factory import MatchFactory
+from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.match import Match
 from multigrid_rl.types import AgentSpec, GameSpec
 from multigrid_rl.world.constants import EVENTS
@@ -138,9 +138,7 @@ def test_ctce_joins_views_adds_rewards_and_ends_when_all_members_have_ended():
         np.testing.assert_allclose(step.rewards["red"], wanted.rewards["red_0"] + wanted.rewards["red_1"], rtol=1e-12)
         ended = np.stack([wanted.terminated["red_0"], wanted.terminated["red_1"]], axis=1)
         np.testing.assert_array_equal(step.terminated["red"], ended.all(axis=1))
-        np.testing.assert_array_equal(
-            step.mask["red"], np.stack([wanted.mask["red_0"], wanted.mask["red_1"]], axis=1)
-        )
+        np.testing.assert_array_equal(step.mask["red"], np.stack([wanted.mask["red_0"], wanted.mask["red_1"]], axis=1))
         half += int((ended.any(axis=1) & ~ended.all(axis=1)).sum())
         one_out += int((step.mask["red"].sum(axis=1) == 1).sum())
     assert half > 10  # it happened that one member was out and the team was not

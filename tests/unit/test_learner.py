@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from multigrid_rl.rllib.flat import FlatWeights
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCategorical
@@ -21,7 +22,6 @@ from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.algorithm import _columns
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.env_runner import UnitBatch
-from multigrid_rl.rllib.flat import FlatWeights
 from multigrid_rl.rllib.learner import SECONDS, CategoricalPPOLearner, minibatches
 from multigrid_rl.rllib.modules import ALIVE, MEMORY, STARTS, ActorCriticModule
 from multigrid_rl.types import Unit
