@@ -16,6 +16,7 @@ from agents import agent_of
 from commands import call, complaint
 from multigrid_rl.config import data_root, load_scenario
 from multigrid_rl.judge.cup import cup as cups
+from multigrid_rl.judge.cup import entries as cup_entries
 from multigrid_rl.judge.cup import folder as cup_folder
 from multigrid_rl.judge.cup.cup import play_cup, play_pairing
 from multigrid_rl.judge.cup.entries import CupConfig, Entry, find_entries
@@ -162,6 +163,27 @@ def test_a_bundle_that_changes_in_play_forfeits(tmp_path):
     shutil.copytree(data_root() / "checkpoints" / "blue-master", mine.folder)
     pairing = play_pairing(mine, Entry("random", "scripted", ""), TABLE)
     assert (pairing.outcomes, pairing.reason) == ("rr", "mine: its files have changed since the cup began")
+
+
+def test_a_bundle_is_loaded_once_for_each_side_and_anew_when_a_file_has_changed(tmp_path, monkeypatch):
+    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "mine")
+    loads = []
+    load_team = cup_entries.load_team
+    monkeypatch.setattr(cup_entries, "load_team", lambda *args: loads.append(args[2]) or load_team(*args))
+    played(tmp_path / "in", tmp_path / "cup", "random", "idle", "hunter")
+    assert sorted(loads) == ["blue", "red"]
+    mine = next(entry for entry in entries_in(tmp_path / "in", "random") if entry.name == "mine")
+    (mine.folder / "model.safetensors").touch()
+    loads.clear()
+    assert play_pairing(mine, Entry("random", "scripted", ""), TABLE).at_fault is None
+    assert loads == ["red"]
+    # The same size, the same time of its last change: a hash tells.
+    model = mine.folder / "model.safetensors"
+    data, before = bytearray(model.read_bytes()), model.stat()
+    data[-1] ^= 1
+    model.write_bytes(data)
+    os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert "sha256" in str(play_pairing(mine, Entry("random", "scripted", ""), TABLE).reason)
 
 
 def test_a_copy_keeps_programs_and_links_and_shares_nothing(tmp_path):

@@ -186,7 +186,8 @@ def test_whatever_reading_an_entry_raises_breaks_that_entry_alone(error, tmp_pat
     seen = found(tmp_path)
     assert (seen["one"].kind, seen["two"].kind) == ("broken", "frozen")
     assert str(error.args[-1]) in seen["one"].problem or "Permission" in seen["one"].problem
-    # The same once it plays: its folder is read again at every table.
+    # The same once it plays: a file that has changed is read again.
+    (tmp_path / "one" / "card.json").touch()
     pairing = play_pairing(sound["two"], sound["one"], TABLE)
     assert pairing.outcomes == "bb"
     assert pairing.reason == seen["one"].problem

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from multigrid_rl.players.agents import AGENT_FILE, fresh_copy, read_agent
-from multigrid_rl.players.bundle import bundle_folders, bundle_sha256, load_team
-from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card
+from multigrid_rl.players.bundle import bundle_folders, bundle_sha256, load_team, read_cards
+from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue
 from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.sandbox import Limits
@@ -216,7 +216,6 @@ def _state(folder: Path) -> list[tuple[str, int, int, int, int]]:
 
 
 def _about(path: Path) -> str:
-    folder = path if (path / CARD_FILE).is_file() else next(p for p in sorted(path.iterdir()) if p.is_dir())
-    card = read_card(folder)
+    card = next(iter(read_cards(path).values()))
     steps = card.provenance.get("env_steps", 0)
     return f"{card.architecture['name']} for {', '.join(card.seats)} of {card.scenario}, {steps:,} training steps"
