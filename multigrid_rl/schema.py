@@ -14,6 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from multigrid_rl.types import RULE_SETS, GameSpec
 
 LEARN = "learn"
+#: Networks by name: those with memory, and those that look at a view cell by cell.
+RECURRENT = ("gru", "lstm")
+CELL_WISE = ("embedding", "cnn")
+ARCHITECTURES = ("mlp", *CELL_WISE, *RECURRENT)
 #: Largest network, in a run and in a frozen player's card.
 MAX_UNITS = 4096
 MAX_LAYERS = 8
@@ -214,7 +218,7 @@ class ModelConfig(_Part):
     @property
     def recurrent(self) -> bool:
         """Whether the network has memory."""
-        return self.name in ("gru", "lstm")
+        return self.name in RECURRENT
 
     @field_validator("hidden")
     @classmethod
@@ -317,7 +321,7 @@ class RunConfig(_Part):
         return self
 
     def _check_scheme(self) -> None:
-        if self.scheme == "ctde" and self.model.name in ("embedding", "cnn"):
+        if self.scheme == "ctde" and self.model.name in CELL_WISE:
             _require(False, "model", self.model.name, "mlp, gru or lstm with scheme=ctde: it has no central critic")
         scenario = self.scenario
         learning = list(scenario.learning.values())

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from multigrid_rl.config import ConfigError, data_root, load_scenario
-from multigrid_rl.judge.evaluation import CODE, Mode
+from multigrid_rl.judge.evaluation import Mode, results_of
 from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
 from multigrid_rl.players.bundle import bundle_sha256, load_team
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import play_episodes
+from multigrid_rl.text import first_error, one_line
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, SeatView, UniformSource
 from multigrid_rl.world.constants import EVENTS
 from multigrid_rl.world.symmetry import other_seat
@@ -120,12 +121,9 @@ def read_rubric(path: Path) -> Rubric:
         with path.open("rb") as file:  # of a text, its errors would quote lines: the seed's, too
             return Rubric.model_validate(yaml.safe_load(file))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        said = first["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
-        raise ConfigError(f"{path}: {key + ': ' if key else ''}{said}") from error
+        raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}; allowed is a rubric in yaml") from error
+        raise ConfigError(f"{path}: {one_line(error)}; allowed is a rubric in yaml") from error
 
 
 def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
@@ -254,9 +252,7 @@ def measured(
         return [Measured(mean, mean, mean) for mean in (meter.mean for meter in meters)]
     if metric in _OUTCOMES:
         wanted = {"win/*": 1, "draw/*": 0, "loss/*": -1}[metric]
-        results = np.concatenate(
-            [np.where(t.winner < 0, 0, np.where(t.winner == CODE[team], 1, -1)) for team, t in tables]
-        )
+        results = np.concatenate([results_of(table, team) for team, table in tables])
         count = int((results == wanted).sum())
         return [Measured(count / len(results), *wilson_interval(count, len(results)))]
     if metric == "episode_len_mean":

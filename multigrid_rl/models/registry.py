@@ -11,17 +11,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from multigrid_rl.config import MAX_LAYERS, MAX_UNITS
 from multigrid_rl.models.cells import CellActorCritic
 from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
 from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
+from multigrid_rl.schema import ARCHITECTURES, CELL_WISE, MAX_LAYERS, MAX_UNITS, RECURRENT
 from multigrid_rl.types import AgentSpec
 
-ARCHITECTURES = ("mlp", "embedding", "cnn", "gru", "lstm")
-RECURRENT = ("gru", "lstm")
-CELL_WISE = ("embedding", "cnn")
 #: Weights that only a central critic has: a player does not need them.
 CENTRAL = "central"
 

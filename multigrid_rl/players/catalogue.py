@@ -106,16 +106,7 @@ class Catalogue:
                 f"player {name}: the catalogue lists sha256 {listed[:16]}..., its card {card.sha256[:16]}..."
             )
         mirrored = check_fits(card, spec, seat)
-        network = read_network(source, card)
-        player = FrozenPlayer(
-            card.name,
-            network,
-            card.sha256,
-            distribution=card.distribution,
-            members=card.members,
-            mirrored=mirrored,
-            greedy=greedy,
-        )
+        player = FrozenPlayer.of(card, read_network(source, card), mirrored=mirrored, greedy=greedy)
         return LoadedPlayer(player, name, card.sha256, card.strength, members=card.members)
 
     def strength(self, name: str) -> list[Strength]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw
+from multigrid_rl.players.cards import Card
 from multigrid_rl.types import SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.symmetry import other_side
@@ -46,6 +47,12 @@ class FrozenPlayer:
         self.members = members
         self.mirrored = mirrored
         self.greedy = greedy
+
+    @classmethod
+    def of(cls, card: Card, network: nn.Module, *, mirrored: bool = False, greedy: bool = False) -> FrozenPlayer:
+        """Return the player that a card describes."""
+        options: dict[str, Any] = {"distribution": card.distribution, "members": card.members}
+        return cls(card.name, network, card.sha256, mirrored=mirrored, greedy=greedy, **options)
 
     def initial_state(self, games: int) -> torch.Tensor:
         """Empty memory (N, S) of ``games`` fresh games; S is 0 for a network without memory."""

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from multigrid_rl.models.registry import ARCHITECTURES, ArchitectureError, build, fingerprint
+from multigrid_rl.models.registry import ArchitectureError, build, fingerprint
+from multigrid_rl.schema import ARCHITECTURES
 
 CATEGORIES = [5, 3, 4]
 ACTIONS = 7
