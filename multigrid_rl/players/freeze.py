@@ -70,31 +70,28 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card
     if name in catalogue.names() or (catalogue.root / name).exists():
         raise PlayerError(f"name={name}: {catalogue.root} has a player of that name already; nothing was written")
     found = read_card(source)
-    if found.env is not None:
-        values = found.model_dump(exclude={"bytes", "sha256", "name"})
-        card = write_player(catalogue.root / name, read_network(source, found).state_dict(), {**values, "name": name})
-        catalogue.add(name, {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256})
-        return card
+    values = found.model_dump(exclude={"bytes", "sha256"}) | {"name": name}
+    if found.env is None:
+        values |= _measured(source, found, catalogue, episodes)
+    card = write_player(catalogue.root / name, read_network(source, found).state_dict(), values)
+    catalogue.add(name, {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256})
+    return card
+
+
+def _measured(source: Path, found: Card, catalogue: Catalogue, episodes: int) -> dict[str, list[Strength]]:
+    """Return a new player's strength, and what random does in its place."""
     spec = load_scenario(found.scenario).spec
     seat = found.seats[0] if found.seats else "(none)"
     if seat not in spec.seats:
         raise PlayerError(f"{source}: seats={found.seats}: allowed is {', '.join(spec.seats)}")
     check_fits(found, spec, seat)
-    network = read_network(source, found)
     path = f"{source}/"  # the slash says that this is a folder and no name
     strength = [
         measure(catalogue, path, opponent, spec, found.scenario, episodes)
         for opponent in opponents_for(catalogue, found.scenario)
     ]
     baseline = [measure(catalogue, "random", "random", spec, found.scenario, episodes)]
-    values = found.model_dump(exclude={"bytes", "sha256", "name", "strength", "baseline"})
-    card = write_player(
-        catalogue.root / name,
-        network.state_dict(),
-        {**values, "name": name, "strength": strength, "baseline": baseline},
-    )
-    catalogue.add(name, {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256})
-    return card
+    return {"strength": strength, "baseline": baseline}
 
 
 def opponents_for(catalogue: Catalogue, scenario: str) -> list[str]:

@@ -150,7 +150,7 @@ def _how(players: dict[str, Policy], spec: GameSpec, team: str) -> str:
 
 
 def _whole(players: dict[str, Policy], spec: GameSpec, team: str) -> bool:
-    return team in players or len(players) == len(_seats(spec, team))
+    return team in players or len(players) == len(spec.seats_of(team))
 
 
 def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
@@ -184,7 +184,7 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
 
 def _games(spec: GameSpec, players: dict[str, Policy], team: str, games: int = GAMES) -> Played:
     """A handful of games, random players on all other seats."""
-    filled = _seats(spec, team) if team in players else list(players)
+    filled = spec.seats_of(team) if team in players else list(players)
     others: dict[str, Policy] = {seat: RandomPlayer() for seat in spec.seats if seat not in filled}
     return play_games(spec, {**players, **others}, games, seed=SEED)
 
@@ -194,9 +194,5 @@ def _result(played: Played, team: str) -> str:
     return f"{GAMES} games against random: win {win}, draw {draw}, loss {loss}"
 
 
-def _seats(spec: GameSpec, team: str) -> list[str]:
-    return [seat for seat in spec.seats if spec.team_of(seat) == team]
-
-
 def _teams(spec: GameSpec) -> list[str]:
-    return [team for team in ("red", "blue") if _seats(spec, team)]
+    return [team for team in ("red", "blue") if spec.seats_of(team)]
