@@ -20,6 +20,9 @@ TRUST = "trust_recipe"
 #: What else only a trusted file may say: it names code to import, folders and machines.
 BARRED = ("train.shaping", "run_dir", "checkpoints", "cluster", "address")
 
+#: Values that import code where they are written as ``module:name``.
+IMPORTING = ("model.name", "train.objective", "scenario.env_id", "env_id")
+
 _FILES = (".yaml", ".yml")
 _GROUP = "override /"
 #: Mixtures of players have their own way of being written in an override.
@@ -92,6 +95,7 @@ def _check_harmless(path: Path, overrides: list[str]) -> None:
         key, _, value = override.partition("=")
         key = key.lstrip("+~")
         barred = key.startswith(tuple(f"{name}." for name in BARRED)) or key in BARRED
+        barred |= key in IMPORTING and ":" in value
         if (barred and value != "null") or "${" in override:
             raise ConfigError(
                 f"experiment={path}: {override[:80]!r}: a recipe file must not interpolate, import code, or name "

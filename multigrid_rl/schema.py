@@ -5,6 +5,7 @@ Values are in yaml, below ``configs/``; a test holds that both name the same key
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from multigrid_rl.types import RULE_SETS, GameSpec
 
 LEARN = "learn"
-#: Networks by name: those with memory, and those that look at a view cell by cell.
+#: Networks by name: those with memory, those that look at a view cell by cell, all; others are ``module:Class``.
 RECURRENT = ("gru", "lstm")
 CELL_WISE = ("embedding", "cnn")
-ARCHITECTURES = ("mlp", *CELL_WISE, *RECURRENT)
+NETWORKS = ("mlp", *CELL_WISE, *RECURRENT)
 #: Largest network, in a run and in a frozen player's card.
 MAX_UNITS = 4096
 MAX_LAYERS = 8
@@ -25,6 +26,22 @@ MAX_LAYERS = 8
 
 class ConfigError(ValueError):
     """A mistake in what the user asked for; the message is one line naming key, value and what is allowed."""
+
+
+def import_object(key: str, path: str) -> Any:
+    """Import what ``module:name`` says.
+
+    Raises:
+        ConfigError: no such module, or nothing of that name in it that can be called.
+    """
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{key}={path}: {error}; allowed is module:function") from error
+    if not callable(found):
+        raise ConfigError(f"{key}={path}: {found!r} is no function; allowed is module:function")
+    return found
 
 
 def data_root() -> Path:
@@ -209,7 +226,7 @@ class TrainConfig(_Part):
 class ModelConfig(_Part):
     """The network."""
 
-    name: Literal["mlp", "embedding", "cnn", "gru", "lstm"]
+    name: str
     hidden: tuple[int, ...] = Field(min_length=1, max_length=MAX_LAYERS)
     activation: Literal["tanh", "relu"] = "tanh"
     bound: Literal["clip", "tanh", "clip3"] = "clip"
@@ -219,6 +236,13 @@ class ModelConfig(_Part):
     def recurrent(self) -> bool:
         """Whether the network has memory."""
         return self.name in RECURRENT
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in NETWORKS and ":" not in value:
+            raise ValueError(f"allowed is {', '.join(NETWORKS)}, or module:Class of a network of your own")
+        return value
 
     @field_validator("hidden")
     @classmethod
@@ -309,7 +333,7 @@ class RunConfig(_Part):
             train.minibatch_size,
             f"at most num_envs * num_steps = {train.batch_size}",
         )
-        plain = self.model.name == "mlp" or self.model.activation == "tanh"
+        plain = self.model.name not in NETWORKS[1:] or self.model.activation == "tanh"
         _require(plain, "model.activation", self.model.activation, f"tanh with model={self.model.name}")
         if self.model.recurrent:
             whole = train.minibatch % train.num_steps == 0
@@ -321,7 +345,7 @@ class RunConfig(_Part):
         return self
 
     def _check_scheme(self) -> None:
-        if self.scheme == "ctde" and self.model.name in CELL_WISE:
+        if self.scheme == "ctde" and self.model.name not in ("mlp", *RECURRENT):
             _require(False, "model", self.model.name, "mlp, gru or lstm with scheme=ctde: it has no central critic")
         scenario = self.scenario
         learning = list(scenario.learning.values())

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from multigrid_rl.rllib.checkpoints import Checkpoint
     from multigrid_rl.rllib.record import RunFolder
 
+LOG = logging.getLogger(__name__)
 #: What asks a run to end: Ctrl-C; ``kill``, ``timeout`` and ``docker stop``; a terminal that closes.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Seconds after which a second Ctrl-C is one: ``timeout`` sends its signal twice at once.
@@ -115,18 +116,19 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
     with ExitStack() as stack:
         stack.enter_context(warnings_on_screen())
         try:
-            # Before there is a folder, which would block its own name, and before the signals, one of which Ray takes.
-            stack.enter_context(ray_session(config))
             if config.cluster.address is not None:
+                stack.enter_context(ray_session(config))
                 config, lines = fitted(config, path, stages)
                 for line in lines:
                     screen.print(line, markup=False)
+            for line in preflight(config, seated, Sizes(config, {}).learner_threads, path):
+                screen.print(line, markup=False)
+            # Before there is a folder, which would block its own name, and before the signals, one of which Ray takes.
+            stack.enter_context(ray_session(config))
             interrupted = stack.enter_context(interruption(screen))
             folder = stack.enter_context(run_folder(config, path, seated, start))
             path = folder.path
             stack.enter_context(hints(path))
-            for line in preflight(config, seated, Sizes(config, {}).learner_threads, path):
-                screen.print(line, markup=False)
             if start is not None:
                 screen.print(f"resumed:  from {start.path.name} of {path}", markup=False)
             progress = stack.enter_context(Progress(screen, config.train.until))
@@ -157,6 +159,7 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
             raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet") from error
         # Another run began in the same second, with the same seed.
         folder = RunFolder(default_run_dir(config, datetime.now()), config, seated)
+        LOG.warning("%s: another run has this folder; this one goes to %s", path, folder.path)
     try:
         yield folder
     except BaseException:

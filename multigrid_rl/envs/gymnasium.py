@@ -22,6 +22,8 @@ from multigrid_rl.clock import Clock
 from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec
 
 AGENT, TEAM = "agent_0", "agents"
+#: As many as a player's card may name.
+MAX_CHOICES = 100
 
 
 def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> gymnasium.Env[Any, Any]:
@@ -54,6 +56,9 @@ def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> 
     acts = env.action_space
     if not isinstance(acts, spaces.Discrete | spaces.MultiDiscrete | spaces.Box):
         raise ValueError(f"env_id={env_id}: expected Discrete, MultiDiscrete or Box actions, got {acts}")
+    counts = _flat(acts).nvec if not isinstance(acts, spaces.Box) else np.zeros(1)
+    if counts.max() > MAX_CHOICES:
+        raise ValueError(f"env_id={env_id}: expected at most {MAX_CHOICES} choices of an action, got {counts.max()}")
     if isinstance(acts, spaces.Box) and not (np.isfinite(acts.low).all() and np.isfinite(acts.high).all()):
         raise ValueError(f"env_id={env_id}: expected bounded actions, got {acts}")
     return env
@@ -143,7 +148,8 @@ class GymnasiumEnvs:
         space = self._action_space
         if isinstance(space, spaces.Discrete):
             return np.asarray(actions[:, 0] + space.start, np.int64)
-        return np.asarray(actions.reshape(self.num_envs, *(space.shape or ())), space.dtype)
+        # A copy: these are kept for `get_state`, and the caller writes over its own.
+        return np.array(actions.reshape(self.num_envs, *(space.shape or ())), space.dtype)
 
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call; there are no event columns, and nobody wins."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from multigrid_rl.jit import float_kernel
 from multigrid_rl.models.distributions import Categorical, Distribution
+from multigrid_rl.schema import ConfigError, import_object
 
 Array = NDArray[Any]
 
@@ -68,16 +68,13 @@ def objective_of(name: str) -> Objective:
     """Return an objective by name or ``module:function``.
 
     Raises:
-        ValueError: neither; one line naming the key, the value and what is expected.
+        ConfigError: neither; one line naming the key, the value and what is expected.
     """
     if name in OBJECTIVES:
         return OBJECTIVES[name]
-    module, _, attribute = name.partition(":")
-    try:
-        found: Objective = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        known = ", ".join(OBJECTIVES)
-        raise ValueError(f"train.objective={name}: expected {known} or module:function, got {error}") from error
+    if ":" not in name:
+        raise ConfigError(f"train.objective={name}: allowed is {', '.join(OBJECTIVES)}, or module:function")
+    found: Objective = import_object("train.objective", name)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,9 +17,11 @@ from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
 from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
-from multigrid_rl.schema import ARCHITECTURES, CELL_WISE, MAX_LAYERS, MAX_UNITS, RECURRENT
+from multigrid_rl.schema import CELL_WISE, MAX_LAYERS, MAX_UNITS, NETWORKS, RECURRENT, import_object
 from multigrid_rl.types import AgentSpec
 
+#: Environment variable: modules, separated by commas, whose networks a player's card may name.
+NETWORKS_FROM = "MULTIGRID_RL_NETWORKS"
 #: Weights that only a central critic has: a player does not need them.
 CENTRAL = "central"
 
@@ -54,8 +57,8 @@ def build(
         ArchitectureError: unknown name, or sizes that make no network.
     """
     name = architecture.get("name")
-    if name not in ARCHITECTURES:
-        raise ArchitectureError(f"architecture.name={name}: unknown; allowed is {', '.join(ARCHITECTURES)}")
+    if name not in NETWORKS:
+        raise ArchitectureError(f"architecture.name={name}: unknown; allowed is {', '.join(NETWORKS)}")
     hidden = architecture.get("hidden")
     sizes = hidden if isinstance(hidden, (list, tuple)) else []
     good = all(type(units) is int and 1 <= units <= MAX_UNITS for units in sizes)
@@ -83,6 +86,9 @@ def build(
 def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0) -> nn.Module:
     """Build the network that plays an agent, its critic included. Raises :class:`ArchitectureError`."""
     distribution = distribution_of(agent.action_space)
+    name = str(architecture.get("name"))
+    if ":" in name:
+        return custom(name, architecture, agent.observation_space, distribution.outputs, seed)
     gaussian = isinstance(distribution, Gaussian)
     return build(
         architecture,
@@ -92,6 +98,30 @@ def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0)
         () if agent.critic_space is None else tuple(agent.critic_space.nvec.tolist()),
         log_std=architecture.get("log_std", 0.0) if gaussian else None,
     )
+
+
+def custom(
+    name: str, architecture: Mapping[str, Any], observation_space: spaces.Space[Any], outputs: int, seed: int = 0
+) -> nn.Module:
+    """Build a network of somebody's own, ``module:Class`` (docs/extending.md). It runs code: only where that was asked.
+
+    Raises:
+        ConfigError: it cannot be imported.
+        ArchitectureError: it has no ``state_size`` or no ``logits``.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    network: nn.Module = import_object("model.name", name)(
+        observation_space, outputs, tuple(architecture["hidden"]), generator
+    )
+    lacking = [part for part in ("state_size", "logits") if not hasattr(network, part)]
+    if lacking:
+        raise ArchitectureError(f"model.name={name}: expected a network with {' and '.join(lacking)}, got none")
+    return network
+
+
+def may_import(name: str) -> bool:
+    """Whether a player's card may name this network of somebody's own: its module is listed in ``NETWORKS_FROM``."""
+    return name.partition(":")[0] in os.environ.get(NETWORKS_FROM, "").split(",")
 
 
 def signature_of(space: spaces.Space[Any]) -> tuple[int, ...] | int:

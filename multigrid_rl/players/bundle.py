@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from multigrid_rl.files import unfinished
 from multigrid_rl.players.agents import AGENT_FILE
-from multigrid_rl.players.cards import CARD_FILE, Card, PlayerError, check_fits, read_card, read_network, write_player
+from multigrid_rl.players.cards import CARD_FILE, Card, PlayerError, read_card, read_network, write_player
 from multigrid_rl.players.freeze import run_player, run_players
-from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.types import TEAM_ORDER, GameSpec, Policy
 from multigrid_rl.world.symmetry import other_seat
 
@@ -225,7 +225,7 @@ Look at it, let it play, enter it in a cup (a folder with one folder for each en
     multigrid-rl evaluate {name}/ scenario={scenario}
     multigrid-rl cup FOLDER --scenario {scenario}
 
-In Python, without Ray; players by seat, as `multigrid_rl.players.games.play_games` takes them:
+In Python, without Ray; players by seat, as `multigrid_rl.players.match.play_games` takes them:
 
     from pathlib import Path
     from multigrid_rl.config import load_scenario

@@ -14,12 +14,11 @@ from multigrid_rl.players.cards import (
     PlayerFiles,
     Source,
     Strength,
-    check_fits,
     read_card,
     read_files,
     read_network,
 )
-from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
 from multigrid_rl.types import GameSpec, Policy
 

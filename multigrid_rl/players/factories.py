@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from multigrid_rl.players.cards import PlayerError, token_categories
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
-from multigrid_rl.schema import GateConfig, RunConfig
+from multigrid_rl.schema import GateConfig, RunConfig, import_object
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
@@ -165,7 +163,7 @@ class MatchFactory:
 
     def training_reward(self) -> Shaping | None:
         """What is learned from instead of the canonical reward. Raises ``ValueError`` naming what is wrong."""
-        shaping = load_shaping(self.shaping) if self.shaping else None
+        shaping = import_object("train.shaping", self.shaping) if self.shaping else None
         if not self.bonus:
             return shaping
         bonus = EventBonus(self.spec, self.bonus)
@@ -206,18 +204,6 @@ def _one_of(rows: tuple[LoadedPlayer, ...]) -> Policy:
     if len(rows) == 1:
         return rows[0].player
     return OpponentPool([row.player for row in rows], [row.weight for row in rows])
-
-
-def load_shaping(path: str) -> Shaping:
-    """Import a shaping function from ``module:function``. Raises ``ValueError`` naming what is wrong."""
-    module, _, name = path.partition(":")
-    try:
-        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"train.shaping={path}: {error}; allowed is module:function") from error
-    if not callable(function):
-        raise ValueError(f"train.shaping={path}: {function!r} is no function; allowed is module:function")
-    return function
 
 
 def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:

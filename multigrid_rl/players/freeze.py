@@ -13,7 +13,6 @@ from multigrid_rl.players.cards import (
     Card,
     PlayerError,
     Strength,
-    check_fits,
     read_card,
     read_network,
     write_card,
@@ -21,6 +20,7 @@ from multigrid_rl.players.cards import (
 )
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import seat_players
+from multigrid_rl.players.frozen import check_fits
 from multigrid_rl.players.match import play_episodes
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.text import shown

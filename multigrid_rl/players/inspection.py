@@ -70,7 +70,8 @@ def _line(key: str, value: object) -> str:
 
 def _about(card: Card, weights: int) -> Iterator[str]:
     told: dict[str, Any] = card.provenance
-    kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key != "name")
+    silent = {"name"} if isinstance(card.actions, BoxSignature) else {"name", "bound", "log_std"}
+    kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key not in silent)
     acts = f"for {card.members} seats at once" if card.members > 1 else "for one seat"
     yield _line("name", card.name)
     yield _line("network", shown(f"{card.architecture['name']}, {kind}", 200))

@@ -56,7 +56,7 @@ def train(
             checkpoint stay.
     """
     torch.set_num_threads(Sizes(config, {}).learner_threads)
-    logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it greets every run with advice for its own defaults
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it greets every run with advice for its own defaults
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # whoever is lost, the crew says so
     warm_up(config)
     with ray_session(config), algorithm_of(config, folder.hashes) as algorithm:

@@ -74,8 +74,8 @@ def test_killed_then_interrupted_then_carried_out_to_its_end(tmp_path):
     killed = started(folder, 1, *BASE, "--folder", str(folder))
     killed.kill()
     killed.communicate()
-    # Nobody trains on for a search that is dead. Ray's own agents may take longer to see it.
-    assert all_gone(folder.name, 60, but="DashboardAgent"), left_behind(folder.name)
+    # Nobody trains on for a search that is dead. Ray's own agents wait a minute for what died with it.
+    assert all_gone(folder.name, 90, but="DashboardAgent"), left_behind(folder.name)
     known = (folder / "outcomes.jsonl").read_bytes()
     assert 1 <= len(outcomes(folder)) < 3
     for number in (signal.SIGINT, signal.SIGTERM):

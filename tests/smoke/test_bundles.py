@@ -44,14 +44,14 @@ def export(*args: object):
     return call("export", *args)
 
 
-def rollout(run: Path):
-    """The env runner of the restored run, after it has sampled from fresh games."""
+def played(run: Path):
+    """The collector of the restored run after it has sampled from fresh games, and the seed that it draws from."""
     folder = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
     algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
     try:
         assert algorithm.env_runner.weights_hash() == algorithm.fingerprints()
         algorithm.env_runner.sample()
-        return algorithm.env_runner
+        return algorithm.env_runner.collector, algorithm.config.seed
     finally:
         algorithm.stop()
 
@@ -62,19 +62,19 @@ def test_the_bundle_takes_the_actions_of_the_runs_own_network(runs, name, seat, 
     assert result.exit_code == 0, result.output
     spec = load_scenario(RUNS[name][0].removeprefix("scenario=")).spec
     players = load_team(tmp_path / "mine", spec, "red")
-    runner = rollout(runs[name])
-    assert set(players) == set(runner.units)
-    for k, unit in enumerate(runner.units):
-        buffer, player = runner.buffers[unit], players[unit]
-        numbers = np.arange(runner.games, dtype=np.int64)
-        rng = Streams(runner.config.seed, numbers, LEARNER_PURPOSE + k)  # the numbers that the runner drew
-        state = player.initial_state(runner.games)
-        for t in range(runner.steps):
-            state = player.reset_state(state, buffer.starts[t])
-            actions, state = player.act(SeatView(buffer.obs[t], None, 0), state, rng)
-            np.testing.assert_array_equal(actions.reshape(buffer.actions[t].shape), buffer.actions[t])
-        assert len(np.unique(buffer.actions)) > 3
-        assert runner.boundary.any()  # games ended on the way, so that memory was cleared, too
+    collector, seed = played(runs[name])
+    assert set(players) == set(collector.rollouts)
+    for k, (agent, rollout) in enumerate(collector.rollouts.items()):
+        player, (steps, games) = players[agent], rollout.values.shape
+        # The numbers that the collector drew.
+        rng = Streams(seed, np.arange(games, dtype=np.int64), LEARNER_PURPOSE + k)
+        state = player.initial_state(games)
+        for t in range(steps):
+            state = player.reset_state(state, rollout.starts[t])
+            actions, state = player.act(SeatView(rollout.obs[t], None, 0), state, rng)
+            np.testing.assert_array_equal(actions.reshape(rollout.actions[t].shape), rollout.actions[t])
+        assert len(np.unique(rollout.actions)) > 3
+        assert rollout.done.any()  # games ended on the way, so that memory was cleared, too
 
 
 def test_a_bundle_holds_what_the_run_had_and_is_small(runs, tmp_path):

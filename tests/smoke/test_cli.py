@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,7 @@ def _halted(monkeypatch):
     def halt(path, config, seated):
         raise PlayerError(f"halted before {path}")
 
+    monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)
     monkeypatch.setattr("multigrid_rl.rllib.record.RunFolder", halt)
 
 

@@ -83,7 +83,19 @@ def test_every_metric_is_in_the_vocabulary_and_every_vocable_is_used(local):
     _, _, rows = local
     names = {name for row in rows for name in row}
     assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
-    assert [pattern for pattern in METRICS if not any(matches(name, pattern) for name in names)] == []
+    unused = [pattern for pattern in METRICS if not any(matches(name, pattern) for name in names)]
+    assert unused == ["win_against/<seat>/<player>"]  # only where players take turns: the next test
+
+
+def test_wins_are_told_by_opponent_where_several_take_turns(session, tmp_path):
+    seats = "scenario.seats.blue_0=random:1,idle:1"
+    _, rows = tiny_run(tmp_path / "run", "seed=5", seats, "scenario.game.max_steps=20", "train.until=4096")
+    told = [row for row in rows if "win/red_0" in row]
+    assert told
+    for row in told:
+        apart = [row[f"win_against/red_0/{name}"] for name in ("random", "idle")]
+        assert min(apart) <= row["win/red_0"] <= max(apart)
+        assert all(matches(f"win_against/red_0/{name}", "win_against/<seat>/<player>") for name in ("random", "idle"))
 
 
 def test_tensorboard_holds_the_same_numbers_in_groups(local):

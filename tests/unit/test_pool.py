@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from multigrid_rl.players.mixture import Mixture
 
 from multigrid_rl.players.catalogue import BUILT_IN
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.match import Match
+from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.players.scripted import RandomPlayer
-from multigrid_rl.types import GameSpec
+from multigrid_rl.types import GameSpec, SeatView
 from multigrid_rl.world.constants import DONE
+from multigrid_rl.world.streams import Streams
 
 LENGTH = 3
 SPEC = GameSpec(max_steps=LENGTH)
@@ -38,9 +39,9 @@ class Always:
         return np.full(len(view.tokens), self.action, np.int8), state + 1
 
 
-def mixture(*weights: float) -> Mixture:
+def pool(*weights: float) -> OpponentPool:
     """Player k turns left or right or waits: its action is k."""
-    return Mixture([Always(k) for k in range(len(weights))], weights)
+    return OpponentPool([Always(k) for k in range(len(weights))], weights)
 
 
 def opponents(match: Match, steps: int, seat: str = "blue_0") -> np.ndarray:
@@ -55,7 +56,7 @@ def opponents(match: Match, steps: int, seat: str = "blue_0") -> np.ndarray:
 @pytest.mark.parametrize("weights", [(3, 1), (1, 1, 2), (0.2, 0.3, 0.5), (7,)])
 def test_shares_of_games_are_the_weights(weights):
     games, rounds = 400, 10
-    played = opponents(Match(SPEC, {"blue_0": mixture(*weights)}, games, seed=1), LENGTH * rounds)[::LENGTH]
+    played = opponents(Match(SPEC, {"blue_0": pool(*weights)}, games, seed=1), LENGTH * rounds)[::LENGTH]
     total = games * rounds
     counts = np.bincount(played.flatten(), minlength=len(weights))
     shares = np.array(weights) / sum(weights)
@@ -63,14 +64,14 @@ def test_shares_of_games_are_the_weights(weights):
 
 
 def test_a_game_has_one_opponent_from_start_to_end_and_draws_anew_for_the_next():
-    played = opponents(Match(SPEC, {"blue_0": mixture(1, 1)}, 64, seed=2), LENGTH * 20).reshape(20, LENGTH, 64)
+    played = opponents(Match(SPEC, {"blue_0": pool(1, 1)}, 64, seed=2), LENGTH * 20).reshape(20, LENGTH, 64)
     assert (played == played[:, :1]).all()
     changes = (played[1:, 0] != played[:-1, 0]).mean()
     assert changes == pytest.approx(0.5, abs=0.07)  # 1216 draws: four standard deviations
 
 
 def test_games_that_end_earlier_draw_earlier_and_leave_the_others_alone():
-    match = Match(GameSpec(max_steps=40), {"blue_0": mixture(1, 1)}, 32, seed=3)
+    match = Match(GameSpec(max_steps=40), {"blue_0": pool(1, 1)}, 32, seed=3)
     rng = np.random.default_rng(1)
     before, ended = None, np.zeros(32, bool)
     for _ in range(200):
@@ -82,9 +83,9 @@ def test_games_that_end_earlier_draw_earlier_and_leave_the_others_alone():
 
 
 def test_who_plays_depends_on_seed_and_number_of_the_game_only():
-    many = opponents(Match(SPEC, {"blue_0": mixture(1, 1, 1)}, 16, seed=6), 60)
-    one = opponents(Match(SPEC, {"blue_0": mixture(1, 1, 1)}, 1, seed=6, first_game=11), 60)
-    other = opponents(Match(SPEC, {"blue_0": mixture(1, 1, 1)}, 1, seed=7, first_game=11), 60)
+    many = opponents(Match(SPEC, {"blue_0": pool(1, 1, 1)}, 16, seed=6), 60)
+    one = opponents(Match(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=6, first_game=11), 60)
+    other = opponents(Match(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=7, first_game=11), 60)
     assert many[:, 11].tolist() == one[:, 0].tolist()
     assert one.tolist() != other.tolist()
     assert len(set(one.flatten().tolist())) == 3
@@ -94,7 +95,7 @@ def test_a_whole_game_depends_on_seed_and_number_only_even_if_the_players_draw()
     spec = GameSpec(max_steps=40)
 
     def played(games: int, first: int):
-        team = Mixture([RandomPlayer(), BUILT_IN["hunter"](spec), BUILT_IN["idle"](spec)], [1, 1, 1])
+        team = OpponentPool([RandomPlayer(), BUILT_IN["hunter"](spec), BUILT_IN["idle"](spec)], [1, 1, 1])
         match = Match(spec, {"blue_0": team}, games, seed=8, first_game=first)
         rng = np.random.default_rng(1)
         actions = rng.integers(0, 7, (150, 16))[:, first : first + games]
@@ -105,7 +106,7 @@ def test_a_whole_game_depends_on_seed_and_number_only_even_if_the_players_draw()
 
 
 def test_team_mates_are_the_same_player_and_the_other_team_draws_for_itself():
-    players = {seat: mixture(1, 1, 1) for seat in FOUR.seats}
+    players = {seat: pool(1, 1, 1) for seat in FOUR.seats}
     match = Match(FOUR, players, 200, seed=4)
     columns = []
     for _ in range(LENGTH * 5):
@@ -117,15 +118,39 @@ def test_team_mates_are_the_same_player_and_the_other_team_draws_for_itself():
     assert (blue_0 == red_0).mean() == pytest.approx(1 / 3, abs=0.06)  # 1000 draws: four standard deviations
 
 
-def test_everybodys_memory_starts_afresh_with_each_game():
-    team = mixture(1, 1)
-    opponents(Match(SPEC, {"blue_0": team}, 2, seed=1), 9)
+def test_everybody_computes_its_own_games_only_and_forgets_them_at_their_end():
+    team, games = pool(1, 1), 8
+    opponents(Match(SPEC, {"blue_0": team}, games, seed=1), 9)
     for player in team.players:
-        assert player.seen == [[t % LENGTH] * 2 for t in range(9)]
+        assert [set(row) for row in player.seen] == [{t % LENGTH} for t in range(9)]
+    assert [len(one) + len(two) for one, two in zip(*(player.seen for player in team.players), strict=True)] == [
+        games
+    ] * 9
+
+
+def test_a_player_that_comes_later_plays_games_that_start_afterwards():
+    team = pool(1, 0)
+    state = team.initial_state(6)
+    newcomer = Always(2)
+    state = team.add(newcomer, [0, 0, 1], state)
+    assert state.chosen.tolist() == [0] * 6
+    team.assign(state, np.array([True, False] * 3), np.full(6, 0.5))
+    assert state.chosen.tolist() == [2, 0] * 3
+    rng = Streams(1, np.arange(6, dtype=np.int64))
+    actions, state = team.act(SeatView(np.zeros((6, 3), np.uint8), None, 0), state, rng)
+    assert actions.tolist() == [2, 0] * 3
+    assert state.states[2].tolist() == [1, 0] * 3
+    assert team.name == "always-0+always-1+always-2"
+
+
+@pytest.mark.parametrize("weights", [[1], [1, -1], [0, 0], [float("nan"), 1], [1, 2, 3]])
+def test_rejects_impossible_weights(weights):
+    with pytest.raises(ValueError, match=r"^weights: expected 2 numbers from 0 on, not all 0, got \["):
+        pool(1, 1).weigh(weights)
 
 
 def test_a_reset_draws_the_same_opponents_again():
-    match = Match(SPEC, {"blue_0": mixture(1, 1)}, 50, seed=5)
+    match = Match(SPEC, {"blue_0": pool(1, 1)}, 50, seed=5)
     first = opponents(match, 12)
     opponents(match, 2)
     match.reset(5)
@@ -134,8 +159,8 @@ def test_a_reset_draws_the_same_opponents_again():
     assert opponents(match, 12).tolist() != first.tolist()
 
 
-def test_a_mixture_is_called_by_all_its_names():
-    assert mixture(1, 2).name == "always-0+always-1"
+def test_a_pool_is_called_by_all_its_names():
+    assert pool(1, 2).name == "always-0+always-1"
 
 
 def test_a_factory_seats_players_with_the_weights_of_the_scenario():
@@ -144,4 +169,4 @@ def test_a_factory_seats_players_with_the_weights_of_the_scenario():
     assert [(row.name, row.weight) for row in seated["blue_0"]] == [("random", 0.75), ("idle", 0.25)]
     assert [(row.name, row.weight) for row in seated["blue_1"]] == [("idle", 1.0)]
     players = factory.build(2, 0).env._players
-    assert (type(players["blue_0"]), players["blue_1"].name) == (Mixture, "idle")
+    assert (type(players["blue_0"]), players["blue_1"].name) == (OpponentPool, "idle")
