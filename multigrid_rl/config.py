@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from multigrid_rl.plain_yaml import read_plain_yaml
+from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.recipes import unfolded
 from multigrid_rl.schema import (
     LEARN,

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.plain_yaml import read_plain_yaml
+from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.schema import ConfigError, data_root
 
 #: Override by which a file may say everything that its user could type.

@@ -15,11 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from multigrid_rl.types import RULE_SETS, GameSpec
 
 LEARN = "learn"
+#: Networks by name: those with memory, those that look at a view cell by cell, all; others are ``module:Class``.
+RECURRENT = ("gru", "lstm")
+CELL_WISE = ("embedding", "cnn")
+NETWORKS = ("mlp", *CELL_WISE, *RECURRENT)
 #: Largest network, in a run and in a frozen player's card.
 MAX_UNITS = 4096
 MAX_LAYERS = 8
-#: Networks by name; others are ``module:Class``.
-NETWORKS = ("mlp", "embedding", "cnn", "gru", "lstm")
 
 
 class ConfigError(ValueError):
@@ -233,7 +235,7 @@ class ModelConfig(_Part):
     @property
     def recurrent(self) -> bool:
         """Whether the network has memory."""
-        return self.name in ("gru", "lstm")
+        return self.name in RECURRENT
 
     @field_validator("name")
     @classmethod
@@ -343,7 +345,7 @@ class RunConfig(_Part):
         return self
 
     def _check_scheme(self) -> None:
-        if self.scheme == "ctde" and self.model.name not in ("mlp", "gru", "lstm"):
+        if self.scheme == "ctde" and self.model.name not in ("mlp", *RECURRENT):
             _require(False, "model", self.model.name, "mlp, gru or lstm with scheme=ctde: it has no central critic")
         scenario = self.scenario
         learning = list(scenario.learning.values())

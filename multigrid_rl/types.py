@@ -117,6 +117,10 @@ class GameSpec:
             raise ValueError(f"seat {seat!r} is not in this game; its seats are {', '.join(self.seats)}")
         return "blue" if seat.startswith("blue") else "red"
 
+    def seats_of(self, team: str) -> tuple[str, ...]:
+        """Return the seats of a team, in index order."""
+        return tuple(seat for seat in self.seats if self.team_of(seat) == team)
+
     def weights_of(self, seat: str) -> RewardWeights:
         """Reward weights of a seat."""
         return dict(self.seat_reward).get(seat, self.reward)

@@ -42,9 +42,12 @@ def pytest_xdist_auto_num_workers(config) -> int:
 def _compile_the_game() -> None:
     import numpy as np  # noqa: PLC0415
 
-    from multigrid_rl.players.basic import RandomPlayer  # noqa: PLC0415
-    from multigrid_rl.players.games import play_games  # noqa: PLC0415
-    from multigrid_rl.players.scripted import Hunter, KeyRunner  # noqa: PLC0415
+    from multigrid_rl.players.match import play_games  # noqa: PLC0415
+    from multigrid_rl.players.scripted import (  # noqa: PLC0415
+        Hunter,
+        KeyRunner,
+        RandomPlayer,
+    )
     from multigrid_rl.types import GameSpec  # noqa: PLC0415
     from multigrid_rl.world.engine import World  # noqa: PLC0415
 

@@ -112,7 +112,7 @@ def _crashed(error: Exception) -> typer.Exit:
 
 
 def _tell(message: str, error: Exception) -> None:
-    from multigrid_rl.players.text import shown
+    from multigrid_rl.text import shown
 
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)

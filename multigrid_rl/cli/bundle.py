@@ -32,7 +32,7 @@ def inspect(
 ) -> None:
     """Show what a bundle or an agent is, check everything and play a few games; the last line says ok."""
     from multigrid_rl.players.inspection import inspect_folder
-    from multigrid_rl.players.scratch import ScratchError, remove_leftovers
+    from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
 
     one_thread()
     remove_leftovers()

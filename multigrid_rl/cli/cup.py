@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table as Grid
+from rich.table import Table
 
 from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread
 
 if TYPE_CHECKING:
     from multigrid_rl.judge.cup.cup import Progress
-    from multigrid_rl.judge.cup.entries import Entry, Table
+    from multigrid_rl.judge.cup.entries import CupConfig, Entry
     from multigrid_rl.judge.cup.results import CupResults
 
 
@@ -42,11 +42,11 @@ def cup(
     """Everybody against everybody from both sides; goes on where it was interrupted; the last line is JSON."""
     from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.config import data_root, load_scenario, scenario_id
-    from multigrid_rl.judge.cup.entries import Table, find_entries
-    from multigrid_rl.judge.cup.manifest import alone_in, read_manifest
+    from multigrid_rl.judge.cup.entries import CupConfig, find_entries
+    from multigrid_rl.judge.cup.folder import alone_in, read_manifest
     from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
     from multigrid_rl.players.sandbox import Limits
-    from multigrid_rl.players.scratch import ScratchError, remove_leftovers
     from multigrid_rl.types import RunError
 
     one_thread()
@@ -61,14 +61,14 @@ def cup(
         before = read_manifest(place)  # a cup that has begun goes on as it says, where nothing else was asked for
         if seed is None:
             seed = before.seed if before else secrets.randbits(63)
-        table = Table(name, spec, games, seed, Limits(start_s, step_s, total_s, memory_mb))
+        config = CupConfig(name, spec, games, seed, Limits(start_s, step_s, total_s, memory_mb))
         if before:
-            table = replace(table, agents_key=before.agents_key)
-        entries = find_entries(folder, list(also or ()), Catalogue(data_root() / "checkpoints"), table)
+            config = replace(config, agents_key=before.agents_key)
+        entries = find_entries(folder, list(also or ()), Catalogue(data_root() / "checkpoints"), config)
         remove_leftovers()
         try:
             with alone_in(place), warnings_on_screen():
-                _play(entries, table, place)
+                _play(entries, config, place)
         except (ScratchError, OSError) as error:
             said = f"{error.filename or place}: {error.strerror}" if isinstance(error, OSError) else str(error)
             failure = RunError(said)
@@ -76,22 +76,20 @@ def cup(
             raise failure from error
 
 
-def _play(entries: list[Entry], table: Table, folder: Path) -> None:
+def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     from multigrid_rl.judge.cup.cup import play_cup
+    from multigrid_rl.judge.cup.folder import versions, write_results
     from multigrid_rl.judge.cup.standings import results
-    from multigrid_rl.judge.cup.writing import versions, write_results
     from multigrid_rl.show.report import write_cup_report
 
     screen, began = console(120), time.perf_counter()
-    pairings = len(entries) * (len(entries) - 1)
-    screen.print(
-        f"cup of {len(entries)} entries in {table.scenario}: {pairings} pairings, {table.games} games each, in {folder}"
-    )
+    pairings = f"{len(entries) * (len(entries) - 1)} pairings, {config.games} games each"
+    screen.print(f"cup of {len(entries)} entries in {config.scenario}: {pairings}, in {folder}")
     for entry in entries:
         screen.print(f"  {entry.name}: {entry.problem or entry.about}" + (" (forfeits)" if entry.problem else ""))
-    played = play_cup(entries, table, folder, lambda progress: screen.print(_told(progress)))
-    found = results(entries, played, table, versions())
-    files = [*write_results(found, played, folder), write_cup_report(folder)]
+    played = play_cup(entries, config, folder, lambda progress: screen.print(_told(progress)))
+    found = results(entries, played, config, versions())
+    files = [*write_results(found, played, folder), write_cup_report(folder, found=found)]
     screen.print(f"winner: {', '.join(row.name for row in found.standings if row.rank == 1)}")
     for circle in found.cycles:
         screen.print(f"circle: {' beats '.join([*circle, circle[0]])}")
@@ -117,8 +115,8 @@ def _told(progress: Progress) -> str:
     return told + (f"; {pairing.at_fault} forfeits {lost}: {pairing.reason}" if lost else "")
 
 
-def _standings(found: CupResults) -> Grid:
-    grid = Grid("rank", "entry", box=None, pad_edge=False)
+def _standings(found: CupResults) -> Table:
+    grid = Table("rank", "entry", box=None, pad_edge=False)
     for title in ("rating (95 %)", "points", "games", "win", "draw", "loss", "forfeited", "margin"):
         grid.add_column(title, justify="right")
     for row in found.standings:

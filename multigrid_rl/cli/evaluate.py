@@ -15,7 +15,7 @@ from multigrid_rl.cli.app import console, fail, one_thread, written_beside
 if TYPE_CHECKING:
     from multigrid_rl.judge.environments import EnvTarget
     from multigrid_rl.judge.evaluation import Evaluation, Mode
-    from multigrid_rl.judge.lineups import Judged, Sides
+    from multigrid_rl.judge.lineups import EvalTarget, Sides
 
 
 def evaluate(
@@ -42,14 +42,14 @@ def evaluate(
     parquet: Annotated[bool, typer.Option("--parquet", help="Write episodes.parquet, too.")] = False,
 ) -> None:
     """Play fresh games and say how it did, with intervals; the last line is JSON."""
-    from multigrid_rl.judge import environments, evaluation, tables
+    from multigrid_rl.judge import environments, evaluation
 
     one_thread()
     given = list(overrides or ())
     modes = evaluation.MODES if mode == "both" else (mode,)
     target = _find_env_target(who, given, checkpoint, {"--opponent": opponent, "--sides": sides})
     if target is None:
-        judged, played_sides = find_judged(who, given, checkpoint, opponent, sides)
+        judged, played_sides = find_target(who, given, checkpoint, opponent, sides)
         if episodes < len(judged.teams(played_sides)):
             raise fail(f"--episodes {episodes}: allowed is at least one for each side that is played")
     name = judged.name if target is None else target.name
@@ -67,7 +67,7 @@ def evaluate(
                     seats = ", ".join(f"{seat} {player}" for seat, player in part.lineup.names().items())
                     heading.append(f"as {part.lineup.team}: {seats}")
                 report = _report(found, modes)
-                files = tables.write_episodes(tables.episode_columns(found), unfinished, parquet=parquet)
+                files = evaluation.write_episodes(evaluation.episode_columns(found), unfinished, parquet=parquet)
                 games = json.dumps([game.model_dump() for game in evaluation.kept_games(found)])
             for file, text in (("summary.json", json.dumps(report, indent=2)), ("games.json", games)):
                 if text is not None:
@@ -108,15 +108,15 @@ def _find_env_target(
         if value is not None:
             raise fail(f"{option}: expected nothing for {who}, whose environment has no opponents, got {value}")
     if home is None or env is None:
-        return environments.run_target(folder, compose(overrides) if overrides else None, checkpoint)
+        return environments.run_env_target(folder, compose(overrides) if overrides else None, checkpoint)
     own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}", f"scenario.agents={env.agents}"]
     own += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
-    return environments.player_target(home, compose(overrides or own))
+    return environments.player_env_target(home, compose(overrides or own))
 
 
-def find_judged(
+def find_target(
     who: str, overrides: list[str], checkpoint: str | None, opponent: str | None, sides: Sides | None
-) -> tuple[Judged, Sides]:
+) -> tuple[EvalTarget, Sides]:
     """Return the player or run that is meant, and the sides it plays.
 
     Raises:
@@ -129,7 +129,7 @@ def find_judged(
 
     usual: Sides = "own"
     if (Path(who) / "config.yaml").is_file():
-        judged = lineups.judged_run(Path(who), compose(overrides) if overrides else None, checkpoint)
+        judged = lineups.run_target(Path(who), compose(overrides) if overrides else None, checkpoint)
     else:
         if checkpoint is not None:
             raise fail(f"--checkpoint {checkpoint}: {who} is no run; allowed is a run folder")
@@ -138,7 +138,7 @@ def find_judged(
             catalogue = Catalogue(data_root() / "checkpoints")
             home = "1v1" if who in BUILT_IN else read_card(catalogue.folder(who)).scenario
             overrides = [f"scenario={home}", *overrides]
-        judged = lineups.judged_player(who, compose(overrides))
+        judged = lineups.player_target(who, compose(overrides))
         usual = "both" if judged.spec.blue == judged.spec.red else "own"
     if opponent is not None:
         judged = lineups.against(judged, opponent)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from multigrid_rl.config import RunConfig
-    from multigrid_rl.players.catalogue import Seated
+    from multigrid_rl.players.catalogue import LoadedPlayer
     from multigrid_rl.schema import GateConfig
     from multigrid_rl.sizes import Sizes
     from multigrid_rl.types import MultiAgentSpec
@@ -35,8 +35,7 @@ def explain(
 ) -> None:
     """Say what the sizes of a run are and mean, without starting it."""
     from multigrid_rl.config import ConfigError, compose
-    from multigrid_rl.players.factories import env_factory
-    from multigrid_rl.players.factory import MatchFactory, seat_players
+    from multigrid_rl.players.factories import MatchFactory, env_factory, seat_players
 
     config = compose(list(overrides or []))
     factory = env_factory(config)
@@ -70,7 +69,9 @@ def sizes_of(config: RunConfig, specs: MultiAgentSpec) -> Sizes:
     return Sizes(config, Counter(agent.module for agent in specs.agents))
 
 
-def sections(config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[Seated, ...]]) -> dict[str, list[Row]]:
+def sections(
+    config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[LoadedPlayer, ...]]
+) -> dict[str, list[Row]]:
     """Return all rows by the title that they stand under."""
     sizes = sizes_of(config, specs)
     rows = {
@@ -86,7 +87,7 @@ def sections(config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[S
 
 
 def _players(
-    config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[Seated, ...]]
+    config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[LoadedPlayer, ...]]
 ) -> Iterator[tuple[str, str, str]]:
     from multigrid_rl.cli.live import SCHEMES
     from multigrid_rl.models.registry import network_of
@@ -211,7 +212,7 @@ def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[tuple[str, str,
 
 def _held(gate: GateConfig, specs: MultiAgentSpec) -> str:
     from multigrid_rl.metrics import METRICS, matches
-    from multigrid_rl.players.goals import metrics_of
+    from multigrid_rl.players.factories import metrics_of
 
     held = {
         "every": f"at every report of {gate.window:,} steps",

@@ -26,7 +26,7 @@ def players(
 ) -> None:
     """List the players with their measured strength."""
     from multigrid_rl.config import load_scenario
-    from multigrid_rl.players import strength
+    from multigrid_rl.players import freeze as measuring
     from multigrid_rl.players.cards import PlayerError, read_card
     from multigrid_rl.players.catalogue import BUILT_IN, WHAT
 
@@ -46,9 +46,9 @@ def players(
         rows = [row for row in catalogue.strength(name) if row.opponent == "random"]
         if measure:
             one_thread()
-            spec, seed = load_scenario(scenario).spec, strength.STRENGTH_SEED
+            spec = load_scenario(scenario).spec
             try:
-                rows = [strength.measure(catalogue, name, "random", spec, scenario, episodes=measure, seed=seed)]
+                rows = [measuring.measure(catalogue, name, "random", spec, scenario, measure)]
             except PlayerError:
                 rows = []  # this player does not play this game
         shares = (

@@ -19,7 +19,7 @@ from multigrid_rl.cli.app import fail
 
 if TYPE_CHECKING:
     from multigrid_rl.config import RunConfig
-    from multigrid_rl.players.catalogue import Seated
+    from multigrid_rl.players.catalogue import LoadedPlayer
     from multigrid_rl.rllib.checkpoints import Checkpoint
     from multigrid_rl.rllib.record import RunFolder
     from multigrid_rl.rllib.stages import Stage
@@ -111,7 +111,7 @@ def _ended_held(run: Path) -> bool:
         return False  # killed, or its verdict is damaged: the checkpoint decides
 
 
-def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str, tuple[Seated, ...]]]:
+def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str, tuple[LoadedPlayer, ...]]]:
     """Load and check all players before Ray starts: a damaged file costs a second, not a minute.
 
     ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.

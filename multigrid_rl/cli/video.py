@@ -53,12 +53,12 @@ def video(
         home = side or _home_side(source)
         one_thread()
         # Imported here: torch takes a second, and a file of games is shown without it.
-        from multigrid_rl.cli.evaluate import find_judged
+        from multigrid_rl.cli.evaluate import find_target
         from multigrid_rl.judge.evaluation import evaluate, kept_games
         from multigrid_rl.judge.replays import record
-        from multigrid_rl.players.games import play_games
+        from multigrid_rl.players.match import play_games
 
-        judged, sides = find_judged(source, list(overrides or ()), checkpoint, opponent, home)
+        judged, sides = find_target(source, list(overrides or ()), checkpoint, opponent, home)
         if game is not None and game.isdecimal():
             lineup = judged.lineup(judged.teams(sides)[0], greedy=mode == "argmax")
             played = play_games(judged.spec, lineup.players(judged.spec), 1, seed=seed, first_game=int(game))

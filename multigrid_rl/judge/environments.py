@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.lineups import run_config
 from multigrid_rl.metrics import mean_interval
-from multigrid_rl.players.cards import Card, PlayerError, Source, read_card, read_network
+from multigrid_rl.players.cards import PlayerError, Source, read_card, read_network
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.freeze import run_player
 from multigrid_rl.players.frozen import FrozenPlayer
@@ -46,16 +46,14 @@ class EnvTarget:
         Raises:
             PlayerError: a damaged player, or one that reads or decides something else.
         """
-        return {name: _player(source, read_card(source), greedy=greedy) for name, source in self.sources.items()}
+        cards = {name: read_card(source) for name, source in self.sources.items()}
+        return {
+            name: FrozenPlayer.of(card, read_network(self.sources[name], card), greedy=greedy)
+            for name, card in cards.items()
+        }
 
 
-def _player(source: Source, card: Card, *, greedy: bool) -> FrozenPlayer:
-    network = read_network(source, card)
-    options: dict[str, Any] = {"distribution": card.distribution, "members": card.members, "greedy": greedy}
-    return FrozenPlayer(card.name, network, card.sha256, **options)
-
-
-def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> EnvTarget:
+def run_env_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> EnvTarget:
     """Return the exported policies of a run in its own environment, or in that of ``config``.
 
     Raises:
@@ -68,7 +66,7 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     return EnvTarget(run.name, factory, sources)
 
 
-def player_target(source: Path, config: RunConfig) -> EnvTarget:
+def player_env_target(source: Path, config: RunConfig) -> EnvTarget:
     """Return a frozen player in the environment of ``config``, which has one agent.
 
     Raises:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from multigrid_rl.players.games import Played
+from multigrid_rl.players.match import Played
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.engine import Step, World
@@ -94,8 +94,12 @@ def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
         yield world, step
 
 
-def replay(game: GameRecord) -> Replay:
+def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | None = None) -> Replay:
     """Play a record again and keep every frame.
+
+    Args:
+        game: the record.
+        shots_of: its :func:`frames`, for who looks at them as well.
 
     Raises:
         ReplayError: the game ends before or after its last recorded action.
@@ -103,7 +107,7 @@ def replay(game: GameRecord) -> Replay:
     shots: dict[str, list[Any]] = {name: [] for name in ("cells", "position", "heading", "hand", "tokens", "out")}
     moves: dict[str, list[Any]] = {name: [] for name in ("reward", "events")}
     winner = -1
-    for world, step in frames(game):
+    for world, step in shots_of or frames(game):
         for name in ("cells", "position", "heading", "hand", "out"):
             shots[name].append(getattr(world.state, name)[0].copy())
         shots["tokens"].append(world.outputs.tokens[0].copy())

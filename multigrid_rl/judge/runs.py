@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from multigrid_rl.config import ConfigError
+from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
-from multigrid_rl.plain_yaml import read_plain_yaml
 
 Array = NDArray[np.float64]
 

@@ -17,11 +17,9 @@ from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
 from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
-from multigrid_rl.schema import MAX_LAYERS, MAX_UNITS, NETWORKS, import_object
+from multigrid_rl.schema import CELL_WISE, MAX_LAYERS, MAX_UNITS, NETWORKS, RECURRENT, import_object
 from multigrid_rl.types import AgentSpec
 
-RECURRENT = ("gru", "lstm")
-CELL_WISE = ("embedding", "cnn")
 #: Environment variable: modules, separated by commas, whose networks a player's card may name.
 NETWORKS_FROM = "MULTIGRID_RL_NETWORKS"
 #: Weights that only a central critic has: a player does not need them.

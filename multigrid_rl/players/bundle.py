@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
+from multigrid_rl.files import unfinished
 from multigrid_rl.players.agents import AGENT_FILE
-from multigrid_rl.players.cards import CARD_FILE, Card, PlayerError, check_fits, read_card, read_network, write_player
+from multigrid_rl.players.cards import CARD_FILE, Card, PlayerError, read_card, read_network, write_player
 from multigrid_rl.players.freeze import run_player, run_players
-from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.types import TEAM_ORDER, GameSpec, Policy
 from multigrid_rl.world.symmetry import other_seat
 
@@ -115,7 +115,7 @@ def load_seats(folder: Path, spec: GameSpec, team: str, *, greedy: bool = False)
 
 def _seated(folder: Path, spec: GameSpec, team: str, *, greedy: bool) -> tuple[dict[str, Policy], PlayerError | None]:
     """Players of the team's seats, and why there is none for some of them."""
-    seats = [seat for seat in spec.seats if spec.team_of(seat) == team]
+    seats = spec.seats_of(team)
     if not seats:
         raise PlayerError(f"{folder}: team={team}: allowed is a team of a game with seats {', '.join(spec.seats)}")
     homes = bundle_folders(folder)
@@ -133,15 +133,7 @@ def _seated(folder: Path, spec: GameSpec, team: str, *, greedy: bool) -> tuple[d
             failure = error
             continue
         key = team if card.members > 1 else seat
-        players[key] = FrozenPlayer(
-            card.name,
-            networks[home],
-            card.sha256,
-            distribution=card.distribution,
-            members=card.members,
-            mirrored=mirrored,
-            greedy=greedy,
-        )
+        players[key] = FrozenPlayer.of(card, networks[home], mirrored=mirrored, greedy=greedy)
     return players, failure
 
 
@@ -186,16 +178,12 @@ def export(
     cards = {part: read_card(source) for part, source in sources.items()}
     weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Beside its place, then moved: there is never half a bundle.
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".export-") as scratch:
-            whole = Path(scratch) / "bundle"
+        with unfinished(target) as whole:  # there is never half a bundle
             for part, card in cards.items():
                 values = card.model_dump(exclude={"bytes", "sha256"})
                 values["name"] = f"{name}-{part}" if part else name
                 cards[part] = write_player(whole / part, weights[part], values)
             (whole / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
-            whole.rename(target)
     except OSError as error:
         raise PlayerError(f"{target}: cannot be written: {error.strerror}") from error
     return cards
@@ -237,7 +225,7 @@ Look at it, let it play, enter it in a cup (a folder with one folder for each en
     multigrid-rl evaluate {name}/ scenario={scenario}
     multigrid-rl cup FOLDER --scenario {scenario}
 
-In Python, without Ray; players by seat, as `multigrid_rl.players.games.play_games` takes them:
+In Python, without Ray; players by seat, as `multigrid_rl.players.match.play_games` takes them:
 
     from pathlib import Path
     from multigrid_rl.config import load_scenario

@@ -30,10 +30,9 @@ from torch import Tensor, nn
 
 from multigrid_rl.models.distributions import BOUNDS, Categorical, Gaussian
 from multigrid_rl.models.registry import NETWORKS_FROM, ArchitectureError, build, custom, may_import, signature_of
-from multigrid_rl.players.text import printable, shown
+from multigrid_rl.text import printable, shown
 from multigrid_rl.types import AgentSpec, GameSpec
-from multigrid_rl.world.constants import ACTIONS, MISSIONS, NUM_CODES
-from multigrid_rl.world.symmetry import other_seat
+from multigrid_rl.world.constants import MISSIONS, NUM_CODES
 
 MODEL_FILE = "model.safetensors"
 CARD_FILE = "card.json"
@@ -371,37 +370,3 @@ def _weights(path: Path, data: bytes) -> dict[str, Tensor]:
             raise PlayerError(f"{path}: tensor {shown(name)} holds values that are not finite numbers")
         weights[name] = torch.from_numpy(values.copy())
     return weights
-
-
-def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
-    """Whether the player sits on ``seat`` of the game ``spec`` as on the other side of the board.
-
-    Raises :class:`PlayerError` if it cannot sit there at all.
-    """
-    if card.env is not None:
-        raise PlayerError(f"player {card.name} does not fit seat {seat}: it plays {card.env.env_id}, not this game")
-    mirrored = seat not in card.seats
-    if mirrored and other_seat(seat) not in card.seats:
-        raise PlayerError(
-            f"player {card.name} does not fit seat {seat}: it sits on {', '.join(card.seats)} or the same seats of the "
-            "other team"
-        )
-    team = [other for other in spec.seats if spec.team_of(other) == spec.team_of(seat)]
-    if card.members > 1 and len(team) != card.members:
-        raise PlayerError(
-            f"player {card.name} does not fit seat {seat}: it plays a team of {card.members}, this one has {len(team)}"
-        )
-    if card.actions != len(ACTIONS):
-        raise PlayerError(
-            f"player {card.name} does not fit seat {seat}: it chooses among {card.actions} actions, this game has "
-            f"{len(ACTIONS)}"
-        )
-    needed = token_categories(spec) * card.members
-    if card.observation.categories is None:
-        raise PlayerError(f"player {card.name} does not fit seat {seat}: it reads a vector, this game shows tokens")
-    if card.observation.categories != needed:
-        raise PlayerError(
-            f"player {card.name} does not fit seat {seat}: it reads views of size {card.observation.view_size} "
-            f"({len(card.observation.categories)} tokens), this game shows size {spec.view_size} ({len(needed)} tokens)"
-        )
-    return mirrored

@@ -1,4 +1,4 @@
-"""A trained network as a player."""
+"""A trained network as a player, and which seats it fits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw
-from multigrid_rl.types import SeatView, UniformSource
+from multigrid_rl.players.cards import Card, PlayerError, token_categories
+from multigrid_rl.types import GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS
-from multigrid_rl.world.symmetry import other_side
+from multigrid_rl.world.symmetry import other_seat, other_side
 
 
 class FrozenPlayer:
@@ -47,6 +48,12 @@ class FrozenPlayer:
         self.mirrored = mirrored
         self.greedy = greedy
 
+    @classmethod
+    def of(cls, card: Card, network: nn.Module, *, mirrored: bool = False, greedy: bool = False) -> FrozenPlayer:
+        """Return the player that a card describes."""
+        options: dict[str, Any] = {"distribution": card.distribution, "members": card.members}
+        return cls(card.name, network, card.sha256, mirrored=mirrored, greedy=greedy, **options)
+
     def initial_state(self, games: int) -> torch.Tensor:
         """Empty memory (N, S) of ``games`` fresh games; S is 0 for a network without memory."""
         return torch.zeros(games, self.network.state_size)
@@ -80,3 +87,37 @@ class FrozenPlayer:
         """Draw actions with their log-probabilities and entropies out of ``outputs`` (N, outputs)."""
         drawn = self.distribution.draw(outputs, rng)  # in any case: a game's stream moves on alike
         return drawn._replace(actions=self.distribution.mode(outputs)) if self.greedy else drawn
+
+
+def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
+    """Whether the player sits on ``seat`` of the game ``spec`` as on the other side of the board.
+
+    Raises :class:`PlayerError` if it cannot sit there at all.
+    """
+    if card.env is not None:
+        raise PlayerError(f"player {card.name} does not fit seat {seat}: it plays {card.env.env_id}, not this game")
+    mirrored = seat not in card.seats
+    if mirrored and other_seat(seat) not in card.seats:
+        raise PlayerError(
+            f"player {card.name} does not fit seat {seat}: it sits on {', '.join(card.seats)} or the same seats of the "
+            "other team"
+        )
+    team = spec.seats_of(spec.team_of(seat))
+    if card.members > 1 and len(team) != card.members:
+        raise PlayerError(
+            f"player {card.name} does not fit seat {seat}: it plays a team of {card.members}, this one has {len(team)}"
+        )
+    if card.actions != len(ACTIONS):
+        raise PlayerError(
+            f"player {card.name} does not fit seat {seat}: it chooses among {card.actions} actions, this game has "
+            f"{len(ACTIONS)}"
+        )
+    needed = token_categories(spec) * card.members
+    if card.observation.categories is None:
+        raise PlayerError(f"player {card.name} does not fit seat {seat}: it reads a vector, this game shows tokens")
+    if card.observation.categories != needed:
+        raise PlayerError(
+            f"player {card.name} does not fit seat {seat}: it reads views of size {card.observation.view_size} "
+            f"({len(card.observation.categories)} tokens), this game shows size {spec.view_size} ({len(needed)} tokens)"
+        )
+    return mirrored

@@ -11,13 +11,13 @@ from typing import Any
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.agents import fresh_copy, read_agent
-from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.bundle import bundle_folders, folder_kind, load_seats, read_cards
 from multigrid_rl.players.cards import BoxSignature, Card, ObservationSignature, PlayerError, read_network
-from multigrid_rl.players.descendants import none_left
 from multigrid_rl.players.external import ExternalPlayer, Limits
-from multigrid_rl.players.games import Played, PlayerFaultError, play_games
-from multigrid_rl.players.text import shown
+from multigrid_rl.players.leftovers import none_left
+from multigrid_rl.players.match import Played, PlayerFaultError, play_games
+from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.text import shown
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.constants import BLUE, RED
 
@@ -151,7 +151,7 @@ def _how(players: dict[str, Policy], spec: GameSpec, team: str) -> str:
 
 
 def _whole(players: dict[str, Policy], spec: GameSpec, team: str) -> bool:
-    return team in players or len(players) == len(_seats(spec, team))
+    return team in players or len(players) == len(spec.seats_of(team))
 
 
 def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
@@ -185,7 +185,7 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
 
 def _games(spec: GameSpec, players: dict[str, Policy], team: str, games: int = GAMES) -> Played:
     """A handful of games, random players on all other seats."""
-    filled = _seats(spec, team) if team in players else list(players)
+    filled = spec.seats_of(team) if team in players else list(players)
     others: dict[str, Policy] = {seat: RandomPlayer() for seat in spec.seats if seat not in filled}
     return play_games(spec, {**players, **others}, games, seed=SEED)
 
@@ -195,9 +195,5 @@ def _result(played: Played, team: str) -> str:
     return f"{GAMES} games against random: win {win}, draw {draw}, loss {loss}"
 
 
-def _seats(spec: GameSpec, team: str) -> list[str]:
-    return [seat for seat in spec.seats if spec.team_of(seat) == team]
-
-
 def _teams(spec: GameSpec) -> list[str]:
-    return [team for team in ("red", "blue") if _seats(spec, team)]
+    return [team for team in ("red", "blue") if spec.seats_of(team)]

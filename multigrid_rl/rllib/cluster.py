@@ -15,7 +15,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from multigrid_rl.config import ConfigError, RunConfig, data_root
-from multigrid_rl.players.catalogue import Seated
+from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.rllib.record import versions
 from multigrid_rl.rllib.stages import Everybody, Stage, seated_in
 
@@ -45,7 +45,7 @@ class Node(NamedTuple):
 class Loads(Protocol):
     """A factory whose players can be loaded where it arrives."""
 
-    def load(self) -> dict[str, tuple[Seated, ...]]:
+    def load(self) -> dict[str, tuple[LoadedPlayer, ...]]:
         """Players by seat."""
         ...
 

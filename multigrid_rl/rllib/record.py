@@ -24,7 +24,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus, data_root, to_yaml
-from multigrid_rl.players.catalogue import Seated
+from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.rllib.checkpoints import Checkpoint, newest_good, set_aside_newer
 
 LOG = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def git_commit() -> str | None:
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
 
 
-def opponent_rows(seated: dict[str, tuple[Seated, ...]]) -> list[dict[str, Any]]:
+def opponent_rows(seated: dict[str, tuple[LoadedPlayer, ...]]) -> list[dict[str, Any]]:
     """Who sits on the background seats, for verdict and provenance."""
     return [
         {
@@ -78,7 +78,7 @@ class RunFolder:
         FileExistsError: the folder exists already.
     """
 
-    def __init__(self, path: Path, config: RunConfig, seated: dict[str, tuple[Seated, ...]]) -> None:
+    def __init__(self, path: Path, config: RunConfig, seated: dict[str, tuple[LoadedPlayer, ...]]) -> None:
         path.mkdir(parents=True, exist_ok=False)
         self.path = path
         self._lock = locked(path / LOCK)

@@ -9,9 +9,8 @@ from multigrid_rl.config import ConfigError, RunConfig
 from multigrid_rl.gates import Gate, GateKeeper
 from multigrid_rl.learn.losses import objective_of
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.players.catalogue import Seated
-from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.goals import gates_of
+from multigrid_rl.players.catalogue import LoadedPlayer
+from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.schema import ScenarioConfig
 from multigrid_rl.types import EnvFactory
 
@@ -68,9 +67,9 @@ class Everybody(NamedTuple):
 
     factories: tuple[EnvFactory, ...]
 
-    def load(self) -> dict[str, tuple[Seated, ...]]:
+    def load(self) -> dict[str, tuple[LoadedPlayer, ...]]:
         """Each player once, by seat. Raises what ``MatchFactory.load`` raises."""
-        seats: dict[str, dict[str, Seated]] = {}
+        seats: dict[str, dict[str, LoadedPlayer]] = {}
         for factory in self.factories:
             for seat, players in factory.load().items():
                 for player in players:
@@ -78,6 +77,6 @@ class Everybody(NamedTuple):
         return {seat: tuple(players.values()) for seat, players in seats.items()}
 
 
-def seated_in(stages: Sequence[Stage]) -> dict[str, tuple[Seated, ...]]:
+def seated_in(stages: Sequence[Stage]) -> dict[str, tuple[LoadedPlayer, ...]]:
     """Background players of all stages, each once, by seat. Raises what ``MatchFactory.load`` raises."""
     return Everybody(tuple(stage.factory for stage in stages)).load()

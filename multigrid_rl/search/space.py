@@ -15,6 +15,7 @@ import numpy as np
 import yaml
 
 from multigrid_rl.config import ConfigError, RunConfig, compose, data_root
+from multigrid_rl.schema import RECURRENT
 from multigrid_rl.search.outcomes import Point
 
 #: The largest coordinate: 1 itself belongs to no level.
@@ -224,7 +225,7 @@ def fitted(chosen: dict[str, Value], config: RunConfig) -> dict[str, Value]:
     network = chosen.get("model", chosen.get("model.name", config.model.name))
     wanted = int(str(chosen.get(_MINIBATCH, config.train.minibatch_size)))
     minibatch = min(wanted, envs * steps)
-    if network in ("gru", "lstm"):
+    if network in RECURRENT:
         minibatch = max(minibatch // steps, 1) * steps
         hidden = chosen.get("model.hidden")
         if isinstance(hidden, list):

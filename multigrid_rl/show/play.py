@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError, ScenarioConfig
 from multigrid_rl.judge.curves import write_file
-from multigrid_rl.judge.lineups import judged_run
+from multigrid_rl.judge.lineups import run_target
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.bundle import load_team
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.factory import seat_players
+from multigrid_rl.players.factories import seat_players
+from multigrid_rl.players.freeze import side
 from multigrid_rl.players.match import Match
-from multigrid_rl.players.strength import side
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.constants import ACTIONS, CELLS, DONE, HEIGHT, WIDTH
@@ -112,7 +112,7 @@ def _called(given: str, player: Policy) -> str:
 
 
 def _run_refs(name: str) -> dict[str, str] | None:
-    return judged_run(Path(name)).refs if (Path(name) / "config.yaml").is_file() else None
+    return run_target(Path(name)).refs if (Path(name) / "config.yaml").is_file() else None
 
 
 def _ref_of(refs: dict[str, str], seat: str, name: str) -> str:
@@ -123,7 +123,7 @@ def _ref_of(refs: dict[str, str], seat: str, name: str) -> str:
 
 
 def _team(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[str, Policy]:
-    seats = [seat for seat in spec.seats if spec.team_of(seat) == team]
+    seats = spec.seats_of(team)
     refs = _run_refs(name)
     if refs is not None:
         return seat_players(spec, {s: (catalogue.seat(_ref_of(refs, s, name), spec, s),) for s in seats})

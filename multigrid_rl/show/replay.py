@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import base64
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.judge.replays import GameRecord, Replay, frames, replay, taken_actions
-from multigrid_rl.show.captions import Commentator
+from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import (
     BLUE,
@@ -30,6 +31,7 @@ from multigrid_rl.world.constants import (
     RED,
     SIDE_ROOM,
 )
+from multigrid_rl.world.engine import Step, World
 
 #: Events that the replay lists as moments to jump to.
 _MOMENTS = [EV_KEY, EV_BALL, EV_ELIMINATED, EV_VICTIM, EV_DOOR, EV_DOOR_WIN, EV_ELIMINATION_WIN]
@@ -64,8 +66,9 @@ class Pack:
         Raises:
             ReplayError: the record's actions do not make a whole game.
         """
-        spec, played = game.spec, replay(game)
-        told, result = _commentary(game)
+        captions: list[Caption] = []
+        spec, played = game.spec, replay(game, _commented(game, captions))
+        result = captions[-1].result
         return {
             "title": title or f"{game.label}: {result}",
             "spec": self._spec(spec),
@@ -74,7 +77,9 @@ class Pack:
             "winner": played.winner,
             "result": result,
             "frames": base64.b64encode(zlib.compress(frame_rows(played).tobytes(), 9)).decode("ascii"),
-            "words": [self.words.setdefault(text, len(self.words)) for text in told],
+            "words": [
+                self.words.setdefault(line.words, len(self.words)) for caption in captions for line in caption.agents
+            ],
             "rewards": [
                 (t, a, float(played.reward[t, a])) for t, a in np.argwhere(played.reward != 0).tolist()
             ],
@@ -111,15 +116,13 @@ def frame_rows(played: Replay) -> NDArray[np.uint8]:
     return np.concatenate([part.astype(np.uint8) for part in parts], axis=1)
 
 
-def _commentary(game: GameRecord) -> tuple[list[str], str]:
-    """Return what every agent did in every step (T * A texts), and how the game ended."""
+def _commented(game: GameRecord, captions: list[Caption]) -> Iterator[tuple[World, Step | None]]:
+    """Yield the frames of a game and append what every agent did in each step."""
     shots = frames(game)
-    speaker = Commentator(next(shots)[0], game.players)
-    told: list[str] = []
-    result = ""
-    for (_, step), actions in zip(shots, taken_actions(game), strict=True):
-        if step is not None:  # only the start has none
-            caption = speaker.tell(step, actions)
-            told += [line.words for line in caption.agents]
-            result = caption.result
-    return told, result
+    start = next(shots)
+    speaker = Commentator(start[0], game.players)
+    yield start
+    for (world, step), actions in zip(shots, taken_actions(game), strict=True):
+        assert step is not None  # only the start has none
+        captions.append(speaker.tell(step, actions))
+        yield world, step

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from multigrid_rl.judge.cup.folder import RESULTS_FILE
 from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.judge.curves import refuse_to_overwrite, write_file
 from multigrid_rl.judge.replays import ReplayError
@@ -17,7 +18,6 @@ from multigrid_rl.show.run_page import run_page
 
 #: A report's name inside its own folder.
 REPORT_FILE = "report.html"
-RESULTS_FILE = "results.json"
 
 
 def is_cup(folder: Path) -> bool:
@@ -50,8 +50,16 @@ def write_run_report(
     return target
 
 
-def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = False) -> Path:
+def write_cup_report(
+    folder: Path, output: Path | None = None, *, force: bool = False, found: CupResults | None = None
+) -> Path:
     """Write the page of a cup, ``report.html`` in its folder by default; returns the file.
+
+    Args:
+        folder: of the cup.
+        output: another file, which must be new unless ``force``.
+        force: overwrite whatever is there.
+        found: what the cup came to; read from the folder by default.
 
     Raises:
         CurveError: no cup, a damaged file, or an output that may not be written.
@@ -59,7 +67,7 @@ def write_cup_report(folder: Path, output: Path | None = None, *, force: bool = 
     target = _target(folder, output, force=force)
     path = folder / RESULTS_FILE
     try:
-        write_file(target, _bytes(cup_page(read_results(path))))
+        write_file(target, _bytes(cup_page(found or read_results(path))))
     except ReplayError as error:
         raise CurveError(f"{path}: games: {error}") from error
     return target

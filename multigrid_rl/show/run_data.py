@@ -11,12 +11,11 @@ from multigrid_rl.config import ConfigError
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.judge.curves import Comparison, Reference, compare, load_reference
 from multigrid_rl.judge.evaluation import Part, evaluate, kept_games, seat_returns, summary
-from multigrid_rl.judge.lineups import judged_run
+from multigrid_rl.judge.lineups import run_target
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.judge.runs import CurveError, Run, one_line, read_rows, read_run
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.goals import gates_of
+from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.schema import RunConfig
 
 #: Seed of the policy's own games: training starts from small numbers, and no game of these is among its own.
@@ -95,7 +94,7 @@ def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGa
     Raises:
         ConfigError, PlayerError: no checkpoint, no game of ours, an opponent that is gone or has changed.
     """
-    found = evaluate(judged_run(folder), episodes=games, seed=seed)
+    found = evaluate(run_target(folder), episodes=games, seed=seed)
     rows = [_row(part, found.spec) for part in found.parts]
     own = found.parts[0].lineup.own
     # The lineup calls them by their files' paths; on the page they are the run.

@@ -13,10 +13,11 @@ from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 
 from multigrid_rl.config import ConfigError
+from multigrid_rl.files import unfinished
 from multigrid_rl.judge.replays import GameRecord, frames, taken_actions
-from multigrid_rl.players.text import shown
 from multigrid_rl.show.captions import Commentator
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
+from multigrid_rl.text import shown
 from multigrid_rl.world.constants import WIDTH
 from multigrid_rl.world.rendering import render_frame
 
@@ -164,14 +165,9 @@ def write_video(game: GameRecord, path: Path, *, fps: float = 4.0, tile: int = 3
     """
     check_video(path, fps=fps, tile=tile, force=force)
     write = _write_gif if path.suffix.lower() == ".gif" else _write_mp4
-    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            written = write(game, partial, fps, tile)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with unfinished(path) as beside:
+            written = write(game, beside, fps, tile)
     except OSError as error:
         raise VideoError(f"{path}: {error.strerror or error}; allowed is a file that can be written") from error
     return written

@@ -14,8 +14,7 @@ from commands import call
 from multigrid_rl.config import load_scenario
 from multigrid_rl.players.bundle import bundle_sha256, load_team, read_cards
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE, PlayerError, read_card
-from multigrid_rl.players.games import play_games
-from multigrid_rl.players.match import LEARNER_PURPOSE
+from multigrid_rl.players.match import LEARNER_PURPOSE, play_games
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.types import SeatView
 from multigrid_rl.world.streams import Streams
@@ -164,8 +163,8 @@ def test_the_readmes_python_plays_without_ray_and_without_the_run(runs, tmp_path
     assert len(program) == 4
     program += [
         "import json, sys",
-        "from multigrid_rl.players.basic import RandomPlayer",
-        "from multigrid_rl.players.games import play_games",
+        "from multigrid_rl.players.scripted import RandomPlayer",
+        "from multigrid_rl.players.match import play_games",
         "played = play_games(load_scenario('1v1').spec, {**players, 'blue_0': RandomPlayer()}, 5, seed=1)",
         "print(json.dumps([int(played.finished.sum()), 'ray' in sys.modules]))",
     ]

@@ -10,7 +10,8 @@ from commands import call
 from multigrid_rl.cli.train import run_training
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.metrics import METRICS, matches
-from multigrid_rl.players.cards import PlayerError, check_fits, read_card
+from multigrid_rl.players.cards import PlayerError, read_card
+from multigrid_rl.players.frozen import check_fits
 from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

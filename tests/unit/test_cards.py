@@ -28,9 +28,9 @@ from multigrid_rl.players.cards import (
     write_player,
 )
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
-from multigrid_rl.players.factory import MatchFactory
+from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.games import play_episodes
+from multigrid_rl.players.match import play_episodes
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.streams import Streams
 

@@ -10,10 +10,9 @@ import pytest
 from games import where
 from multigrid_rl.config import ConfigError, data_root, load_scenario
 from multigrid_rl.judge.replays import replay
-from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.scripted import Hunter
+from multigrid_rl.players.scripted import Hunter, RandomPlayer
 from multigrid_rl.show.play import Score, Session, find_other_players, find_seat, save_games
 from multigrid_rl.show.video import read_games
 from multigrid_rl.show.window import HELP, KEYS, Canvas

@@ -17,8 +17,7 @@ import pytest
 from multigrid_rl.config import compose, data_root
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, read_files, sha256_of
 from multigrid_rl.players.catalogue import CATALOGUE_FILE, Catalogue
-from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.factory import MatchFactory
+from multigrid_rl.players.factories import MatchFactory, env_factory
 
 SHIPPED = data_root() / "checkpoints"
 TEAM = "scenario.seats.blue_0={0} scenario.seats.blue_1={0}"

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.catalogue import BUILT_IN
-from multigrid_rl.players.factory import MatchFactory
+from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
+from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.types import GameSpec, SeatView
 from multigrid_rl.world.constants import DONE
 from multigrid_rl.world.streams import Streams

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from multigrid_rl.judge.replays import GameRecord, Replay, record, replay
-from multigrid_rl.players.basic import RandomPlayer
-from multigrid_rl.players.games import play_games
-from multigrid_rl.players.scripted import Hunter, KeyRunner
+from multigrid_rl.players.match import play_games
+from multigrid_rl.players.scripted import Hunter, KeyRunner, RandomPlayer
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.types import GameSpec, Rules
 from multigrid_rl.world.constants import BLUE, CELLS, RED

@@ -22,9 +22,9 @@ from games import (
     put,
     world,
 )
-from multigrid_rl.players.basic import RandomPlayer
-from multigrid_rl.players.factory import MatchFactory
+from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.match import Match
+from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.shaping import EventBonus

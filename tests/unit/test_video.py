@@ -14,9 +14,8 @@ from PIL import Image
 from commands import call, complaint
 from multigrid_rl.config import load_scenario
 from multigrid_rl.judge.replays import GameRecord, record
-from multigrid_rl.players.basic import IdlePlayer
-from multigrid_rl.players.games import play_games
-from multigrid_rl.players.scripted import KeyRunner
+from multigrid_rl.players.match import play_games
+from multigrid_rl.players.scripted import IdlePlayer, KeyRunner
 from multigrid_rl.show.pictures import fitted, font, shortened
 from multigrid_rl.show.video import VideoError, choose, find_games, pictures, read_games, write_video
 

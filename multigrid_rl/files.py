@@ -1,8 +1,12 @@
-"""Yaml that somebody else may have written: values and nothing else, of a size that is read at once."""
+"""Files that somebody else may have written, read with care; files of our own, written as a whole."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -46,3 +50,27 @@ def read_plain_yaml(path: Path) -> Any:
         return yaml.load(data.decode(), Loader=_PlainLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"not valid yaml: {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def unfinished(path: Path) -> Iterator[Path]:
+    """Yield a place to write the file or folder ``path`` to, which gets its name when the block ends well.
+
+    What was at ``path`` stays until then. After a failure nothing is left, after a kill a hidden folder at most.
+
+    Raises:
+        OSError: it cannot be written or renamed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".unfinished-", dir=path.parent, ignore_cleanup_errors=True) as folder:
+        beside = Path(folder, path.name)
+        yield beside
+        beside.replace(path)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file in one go, onto the disk: after a kill there is the old one or the new one. Raises ``OSError``."""
+    with unfinished(path) as beside, beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
