@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -191,3 +194,20 @@ def test_rejects_a_mistake_before_anything_starts(tmp_path, overrides, said):
     assert said in text
     assert "\n" not in text
     assert not (tmp_path / "run").exists()
+
+
+def test_the_docs_own_objective_and_network_train_and_play(session, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+    blocks = dict(re.findall(r"```python\n# (my_\w+)\.py\n(.*?)```", page, re.DOTALL))
+    assert {"my_objectives", "my_networks"} <= set(blocks)
+    for name, text in blocks.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = ("train.objective=my_objectives:half_clipped", "model.name=my_networks:Wide")
+    tiny_run(tmp_path / "pole", "env_id=CartPole-v1", "model.hidden=[32]", *own, *SHORT)
+    assert complaint(call("evaluate", tmp_path / "pole", "-o", tmp_path / "refused")).count("MULTIGRID_RL_NETWORKS")
+    monkeypatch.setenv("MULTIGRID_RL_NETWORKS", "my_networks")
+    assert judged(tmp_path / "judged", tmp_path / "pole", "--episodes", 4)["modes"]["argmax"]["episodes"] == 4
+    _, rows = tiny_run(tmp_path / "game", "scenario=1v1", "model.hidden=[32]", *own, *SHORT)
+    assert rows[-1]["env_steps"] == 512
