@@ -21,9 +21,10 @@ def export(
 ) -> None:
     """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
     from multigrid_rl.players.bundle import export as export_player  # noqa: PLC0415
+    from multigrid_rl.runs.players import players_for  # noqa: PLC0415
 
     with one_line_errors():
-        cards = export_player(run, seat, output, name=name, checkpoint=checkpoint)
+        cards = export_player(players_for(run, seat, checkpoint), output, name=name)
     for part, card in cards.items():
         typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}")
 

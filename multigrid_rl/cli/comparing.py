@@ -12,8 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from multigrid_rl.judge.curves import refuse_to_overwrite
-from multigrid_rl.judge.runs import CurveError
+from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.seeds import Interval
 from multigrid_rl.judge.sets import (
     HELD,
@@ -25,6 +24,7 @@ from multigrid_rl.judge.sets import (
     read_set,
     seeds_of,
 )
+from multigrid_rl.runs.reference import refuse_to_overwrite
 
 
 class Request(NamedTuple):
@@ -43,12 +43,12 @@ def split(runs: list[str], against: list[str]) -> tuple[tuple[str, ...], tuple[s
     """The two sides: what stands before and after ``--against``, or the first and the second of two folders.
 
     Raises:
-        CurveError: there are not two sides.
+        ConfigError: there are not two sides.
     """
     if against:
         return tuple(runs), tuple(against)
     if len(runs) != 2:
-        raise CurveError(f"{len(runs)} without --against: allowed are two folders of runs, or A... --against B...")
+        raise ConfigError(f"{len(runs)} without --against: allowed are two folders of runs, or A... --against B...")
     return (runs[0],), (runs[1],)
 
 
@@ -56,7 +56,7 @@ def compare_runs(request: Request) -> None:
     """Compare two sets of runs: table, sentences, PNG and JSON.
 
     Raises:
-        CurveError: runs that cannot be compared, or a file that exists, unless ``force``.
+        ConfigError: runs that cannot be compared, or a file that exists, unless ``force``.
     """
     for path in filter(None, (request.output, request.json_file)):
         refuse_to_overwrite(path, force=request.force)
@@ -197,12 +197,12 @@ def _plain(its: Interval) -> dict[str, float | None]:
 
 
 def write_json(content: dict[str, Any], path: Path) -> None:
-    """Write what was found. Raises ``CurveError`` if the file cannot be written."""
+    """Write what was found. Raises ``ConfigError`` if the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
-        raise CurveError(f"{path}: {error.strerror}; allowed is a file that can be written") from error
+        raise ConfigError(f"{path}: {error.strerror}; allowed is a file that can be written") from error
 
 
 def _console() -> Console:

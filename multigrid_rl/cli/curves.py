@@ -10,8 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from multigrid_rl.config import data_root
-from multigrid_rl.judge.curves import (
+from multigrid_rl.config import ConfigError, data_root
+from multigrid_rl.runs.reader import ALL_GATES, Run, read_run
+from multigrid_rl.runs.reference import (
     Comparison,
     Reference,
     build_reference,
@@ -20,7 +21,6 @@ from multigrid_rl.judge.curves import (
     refuse_to_overwrite,
     save_reference,
 )
-from multigrid_rl.judge.runs import ALL_GATES, CurveError, Run, read_run
 
 
 def curves_folder() -> Path:
@@ -32,17 +32,17 @@ def find_reference(run: Run, given: str | None) -> Path:
     """The file of reference curves: as given by name or path, or of the run's own recipe.
 
     Raises:
-        CurveError: there is none.
+        ConfigError: there is none.
     """
     if given is not None and (Path(given).is_file() or "/" in given or given.endswith(".json")):
         return Path(given)
     name = given if given is not None else run.config.get("experiment")
     if name is None:
-        raise CurveError(f"{run.path}: experiment=null, it followed no recipe; allowed is --reference NAME or FILE")
+        raise ConfigError(f"{run.path}: experiment=null, it followed no recipe; allowed is --reference NAME or FILE")
     path = curves_folder() / f"{name}.json"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in curves_folder().glob("*.json"))) or "none yet"
-        raise CurveError(f"reference {name}: no curves of that name; allowed is a file, or one of: {known}")
+        raise ConfigError(f"reference {name}: no curves of that name; allowed is a file, or one of: {known}")
     return path
 
 
@@ -50,7 +50,7 @@ def overlay(folder: Path, given: str | None, output: Path, *, force: bool) -> No
     """Draw a run over its reference and print how they compare.
 
     Raises:
-        CurveError: a run or reference that cannot be used, or an output file that exists, unless ``force``.
+        ConfigError: a run or reference that cannot be used, or an output file that exists, unless ``force``.
     """
     refuse_to_overwrite(output, force=force)
     run = read_run(folder)
@@ -76,7 +76,7 @@ def make_reference(folders: list[Path], name: str, output: Path, *, force: bool)
     """Build reference curves out of finished runs and write them.
 
     Raises:
-        CurveError: runs that do not belong together, or an output file that exists, unless ``force``.
+        ConfigError: runs that do not belong together, or an output file that exists, unless ``force``.
     """
     refuse_to_overwrite(output, force=force)
     reference = build_reference([read_run(folder) for folder in folders], name)

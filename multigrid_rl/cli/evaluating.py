@@ -17,10 +17,11 @@ from multigrid_rl.config import ConfigError, compose, data_root
 from multigrid_rl.judge import environments
 from multigrid_rl.judge.environments import EnvTarget, player_target, run_target
 from multigrid_rl.judge.evaluation import MODES, Evaluation, Mode, Part, evaluate, kept_games, seat_returns, summary
-from multigrid_rl.judge.lineups import Judged, Sides, against, judged_player, judged_run, run_config
+from multigrid_rl.judge.lineups import Judged, Sides, against, judged_player, judged_run
 from multigrid_rl.judge.tables import episode_columns, write_episodes
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+from multigrid_rl.runs.reader import run_config
 
 
 class Request(NamedTuple):

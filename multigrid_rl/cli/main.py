@@ -116,7 +116,7 @@ def freeze(
     from multigrid_rl.config import data_root  # noqa: PLC0415
     from multigrid_rl.players.catalogue import Catalogue  # noqa: PLC0415
     from multigrid_rl.players.freeze import freeze as freeze_player  # noqa: PLC0415
-    from multigrid_rl.players.freeze import run_player  # noqa: PLC0415
+    from multigrid_rl.runs.players import run_player  # noqa: PLC0415
 
     one_thread()
     with one_line_errors():

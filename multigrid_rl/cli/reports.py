@@ -47,7 +47,7 @@ def report(
 def _reference(folder: Path) -> Path | None:
     """The curves of the run's own recipe, if it followed one that has some."""
     from multigrid_rl.cli.curves import curves_folder  # noqa: PLC0415
-    from multigrid_rl.judge.runs import read_run  # noqa: PLC0415
+    from multigrid_rl.runs.reader import read_run  # noqa: PLC0415
 
     recipe = read_run(folder).config.get("experiment")
     path = curves_folder() / f"{recipe}.json"

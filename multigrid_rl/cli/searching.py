@@ -85,8 +85,7 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
         RunError: the folder cannot be written, or Ray failed; what has ended is recorded.
     """
     from multigrid_rl.cli.training import interruption  # noqa: PLC0415
-    from multigrid_rl.rllib.errors import RayError, StorageError, reason_of  # noqa: PLC0415
-    from multigrid_rl.rllib.session import ray_session  # noqa: PLC0415
+    from multigrid_rl.rllib.session import RayError, ray_session, reason_of  # noqa: PLC0415
     from multigrid_rl.search.plots import write_plots  # noqa: PLC0415
     from multigrid_rl.search.results import REPORT, as_markdown  # noqa: PLC0415
     from multigrid_rl.search.tuning import on_cluster, search  # noqa: PLC0415
@@ -107,7 +106,7 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
     except RayError as error:  # before OSError: a timeout of Ray's is one, too
         raise RunError(f"Ray: {reason_of(error)}") from error
     except OSError as error:
-        raise StorageError(f"{error.filename or folder.path}: {error.strerror or error}") from error
+        raise RunError(f"{error.filename or folder.path}: {error.strerror or error}") from error
     if result.winner is not None:
         screen.print(table(folder, result), width=None if screen.is_terminal else WIDTH)
     for line in closing(folder, result, pictures):

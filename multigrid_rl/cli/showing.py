@@ -9,10 +9,10 @@ import typer
 
 from multigrid_rl.cli.app import one_thread
 from multigrid_rl.config import ConfigError, compose
-from multigrid_rl.judge.curves import refuse_to_overwrite
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.cards import CARD_FILE, read_card
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+from multigrid_rl.runs.reference import refuse_to_overwrite
 from multigrid_rl.schema import data_root
 from multigrid_rl.show.video import VideoError, check_video, choose, find_games, read_games, write_video
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -23,8 +22,8 @@ from multigrid_rl.sizes import Sizes
 from multigrid_rl.types import RunError
 
 if TYPE_CHECKING:
-    from multigrid_rl.rllib.checkpoints import Checkpoint
-    from multigrid_rl.rllib.record import RunFolder
+    from multigrid_rl.runs.checkpoints import Checkpoint
+    from multigrid_rl.runs.folder import RunFolder
 
 #: What asks a run to end: Ctrl-C; ``kill``, ``timeout`` and ``docker stop``; a terminal that closes.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -69,9 +68,10 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
         ConfigError, PlayerError: before training starts, with one line.
         RunError: the run broke off.
     """
-    from multigrid_rl.rllib.checkpoints import newest_good  # noqa: PLC0415
+    from multigrid_rl.runs.checkpoints import newest_good  # noqa: PLC0415
+    from multigrid_rl.runs.reader import read_config  # noqa: PLC0415
 
-    config = resumed(run, overrides)
+    config = resumed(read_config(run), overrides)
     with warnings_on_screen():
         start = newest_good(run)
     # Killed between its last checkpoint and its verdict: the verdict is written.
@@ -87,9 +87,11 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
 
 
 def _ended_held(run: Path) -> bool:
+    from multigrid_rl.runs.reader import read_verdict  # noqa: PLC0415
+
     try:
-        return bool(json.loads((run / "verdict.json").read_text(encoding="utf-8"))["ended"] == "held")
-    except (OSError, ValueError, KeyError, TypeError):
+        return bool(read_verdict(run)["ended"] == "held")
+    except ConfigError:
         return False  # killed, or its verdict is damaged: the checkpoint decides
 
 
@@ -98,18 +100,18 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     # The players are loaded and checked before Ray starts: a damaged file costs a second, not a minute.
     from multigrid_rl.rllib.stages import seated_in, stages_of  # noqa: PLC0415
+    from multigrid_rl.runs.reader import opponent_hashes  # noqa: PLC0415
 
     screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
     try:
-        stages = stages_of(config, announced(path) if start else None)
+        stages = stages_of(config, opponent_hashes(path) if start else None)
         seated = seated_in(stages)
         for stage in stages:
             stage.factory.build(1, 0)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     from multigrid_rl.rllib.cluster import fitted  # noqa: PLC0415
-    from multigrid_rl.rllib.errors import RayError, StorageError, reason_of  # noqa: PLC0415
-    from multigrid_rl.rllib.session import ray_session  # noqa: PLC0415
+    from multigrid_rl.rllib.session import RayError, ray_session, reason_of  # noqa: PLC0415
     from multigrid_rl.rllib.train import train  # noqa: PLC0415
 
     with ExitStack() as stack:
@@ -130,12 +132,12 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
             if start is not None:
                 screen.print(f"resumed:  from {start.path.name} of {path}", markup=False)
             progress = stack.enter_context(Progress(screen, config.train.until))
-            verdict = train(config, folder, progress.show, interrupted, start.path if start else None)
+            verdict = train(config, folder, progress.show, interrupted, start.path if start else None, stages)
         except RayError as error:  # before OSError: a timeout of Ray's is one, too
             raise RunError(f"Ray: {reason_of(error)}") from error
         except OSError as error:
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
-            raise StorageError(f"{error.filename or path}: {error.strerror or error}") from error
+            raise RunError(f"{error.filename or path}: {error.strerror or error}") from error
     for line in closing(verdict, path):
         screen.print(line)
     return verdict
@@ -148,7 +150,7 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
     Raises:
         ConfigError: another process has made it meanwhile, or writes to it.
     """
-    from multigrid_rl.rllib.record import RunFolder  # noqa: PLC0415
+    from multigrid_rl.runs.folder import RunFolder  # noqa: PLC0415
 
     try:
         folder = RunFolder.reopened(path, config, start) if start else RunFolder(path, config, seated)
@@ -167,26 +169,21 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
     folder.close()
 
 
-def announced(run: Path) -> dict[str, str]:
-    """sha256 of the frozen opponents that a run has been trained against, by name. Raises ``ConfigError``."""
-    from multigrid_rl.rllib.record import hashes_of, provenance_of  # noqa: PLC0415
-
-    return hashes_of(provenance_of(run))
-
-
 @contextmanager
 def hints(path: Path) -> Iterator[None]:
     """Give a run that breaks off the line that says how to go on with it, if there is anything to go on from."""
-    from multigrid_rl.rllib.checkpoints import newest_good  # noqa: PLC0415
+    from multigrid_rl.runs.checkpoints import newest_good  # noqa: PLC0415
+    from multigrid_rl.runs.divergence import DivergedError  # noqa: PLC0415
 
     try:
         yield
     except RunError as error:
         with suppress(ConfigError):
             left = newest_good(path, say=False)
-            error.hint = (
-                f"what was reported stays, and a checkpoint at step {left.env_steps:,}; go on: train --resume {path}"
-            )
+            then = f"go on: train --resume {path}"
+            if isinstance(error, DivergedError) and not error.by_reward:
+                then = "it would diverge again: lower the step size, train.lr, in a new run"
+            error.hint = f"what was reported stays, and a checkpoint at step {left.env_steps:,}; {then}"
         raise
 
 

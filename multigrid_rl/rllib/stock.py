@@ -99,7 +99,7 @@ class StockPPO(TrackedPPO):
     def iterate(self) -> dict[str, float | None]:
         """Train once; RLlib's own step is what reduces its metrics."""
         self.train()
-        return self.tracker.row(self)
+        return self.row()
 
     def training_step(self) -> None:
         """Run one iteration of RLlib's, then its metrics by our names."""

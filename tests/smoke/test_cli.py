@@ -57,7 +57,7 @@ def _halted(monkeypatch):
     def halt(path, config, seated):
         raise PlayerError(f"halted before {path}")
 
-    monkeypatch.setattr("multigrid_rl.rllib.record.RunFolder", halt)
+    monkeypatch.setattr("multigrid_rl.runs.folder.RunFolder", halt)
 
 
 def train(root: Path, *args: object):

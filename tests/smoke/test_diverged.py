@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from multigrid_rl.rllib.flat import FlatWeights
 
 from multigrid_rl.cli.training import resume_training
 from multigrid_rl.config import ConfigError
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.rllib import train as loop
-from multigrid_rl.rllib.divergence import PATIENCE
-from multigrid_rl.rllib.errors import DivergedError
-from multigrid_rl.rllib.flat import FlatWeights
+from multigrid_rl.runs.divergence import PATIENCE, DivergedError
 from tiny_runs import rows_of, tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

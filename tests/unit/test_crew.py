@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from multigrid_rl.rllib.crew import Crew
+from multigrid_rl.rllib.env_runner_pool import Crew
 
 
 def test_a_runner_that_waits_for_its_replacement_takes_its_games_up_later(monkeypatch):

@@ -17,8 +17,8 @@ from ray._private import services
 from commands import call
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.rllib import session
-from multigrid_rl.rllib.errors import RunError
 from multigrid_rl.rllib.session import ray_session
+from multigrid_rl.types import RunError
 
 #: Ray's own words when its node does not come up; it raises a bare Exception.
 SAID = "The current node timed out during startup."
