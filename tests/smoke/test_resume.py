@@ -241,9 +241,9 @@ def test_values_of_the_configuration_take_effect_over_those_of_the_checkpoint(ha
         assert algorithm.restore_run(start / "rllib", read_state(start))
         learner = algorithm.learner_group._learner
         assert learner.get_optimizer("red_0").param_groups[0]["lr"] == pytest.approx(7e-4)
-        weight = learner.entropy_coeff_schedulers_per_module["red_0"].get_current_value()
-        assert weight == pytest.approx(0.5 * (1 - HALF / config.train.entropy_decay))
-        assert learner.config.clip_param == 0.33
+        update = learner.our_update
+        assert update._entropy_coef == pytest.approx(0.5 * (1 - HALF / config.train.entropy_decay))
+        assert update.config.clip == 0.33
         moments = [state["exp_avg"].abs().sum() for state in learner.get_optimizer("red_0").state.values()]
         assert moments
         assert all(torch.isfinite(moment) and moment > 0 for moment in moments)

@@ -14,6 +14,7 @@ from PIL import Image
 
 from commands import call, complaint
 from multigrid_rl.config import ConfigError
+from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import ALL_GATES, read_run
 from multigrid_rl.runs.reference import build_reference, compare, load_reference, save_reference, write_file
 
@@ -95,6 +96,15 @@ def test_a_run_without_a_verdict_can_be_read_and_has_held_nothing(runs):
     (runs[1] / "verdict.json").unlink()
     run = read_run(runs[1])
     assert (run.verdict, run.steps_to_held(), run.gates) == (None, {}, [])
+
+
+def test_gates_of_a_run_are_those_it_was_judged_by(runs):
+    verdict = json.loads((runs[0] / "verdict.json").read_text())
+    verdict["gates"][1] |= {"hold": "share", "share": 0.8}
+    (runs[0] / "verdict.json").write_text(json.dumps(verdict))
+    first, second = read_run(runs[0]).gates
+    assert first == Gate("episode_len_mean", "<=", 20.0, hold="every", window=50)
+    assert second == Gate("return_mean/red_0", ">=", 1.3, hold="share", share=0.8, window=50)
 
 
 # --- building
