@@ -13,7 +13,6 @@ from typing import Any, TypeVar, cast
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.recipes import unfolded
 from multigrid_rl.schema import (
     LEARN,
@@ -251,19 +250,12 @@ def _stage(stage: Any, own: dict[str, Any]) -> Any:
     return {**rest, "scenario": {**whole, "seats": seats}}
 
 
-def resumed(run: Path, overrides: list[str]) -> RunConfig:
+def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
     """The configuration of a run that goes on: its own, but for budget, checkpoints and where it is computed.
 
     Raises:
-        ConfigError: no run folder, or an override of what a run keeps.
+        ConfigError: an override of what a run keeps, or values that this version does not understand.
     """
-    file = run / "config.yaml"
-    try:
-        values = read_plain_yaml(file)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--resume {run}: {' '.join(str(error).split())}; allowed is a run folder") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"--resume {run}: config.yaml holds no configuration; allowed is a run folder")
     # A whole part first: what is said of its values counts wherever it stands, as it does for a new run.
     for override in sorted(overrides, key=lambda override: not override.startswith("cluster=")):
         key, equals, value = override.partition("=")

@@ -20,7 +20,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "report_episodes": ("finished episodes behind this row's episode metrics", "count"),
     "stage": ("stage of the curriculum that this row was played in, from 0", "number"),
     "env_runners": ("processes that played this row: remote env runners, or the driver alone", "count"),
-    "env_runner_losses": ("env runners lost so far; each is replaced", "count"),
+    "env_runner_restarts": ("env runners lost so far; each is replaced", "count"),
     "env_steps_per_s": ("environment steps a second over this row, everything included", "steps/s"),
     "episode_len_mean": ("mean length of the episodes that finished", "steps"),
     "return_mean/<seat>": ("mean canonical return of the seat, never shaped", "reward"),

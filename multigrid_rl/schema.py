@@ -260,7 +260,7 @@ class ClusterConfig(_Part):
     num_learners: int = Field(default=0, ge=0, le=64)
     gpus_per_learner: float = Field(default=0, ge=0, le=1)
     sample_timeout_s: float = Field(default=120, gt=0)
-    losses_in_a_row: int = Field(default=5, ge=1)
+    max_consecutive_failures: int = Field(default=5, ge=1)
 
     @field_validator("num_env_runners", mode="plain")
     @classmethod

@@ -19,8 +19,9 @@ def export(
 ) -> None:
     """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
     from multigrid_rl.players import bundle
+    from multigrid_rl.runs.players import players_for
 
-    for part, card in bundle.export(run, seat, output, name=name, checkpoint=checkpoint).items():
+    for part, card in bundle.export(players_for(run, seat, checkpoint), output, name=name).items():
         typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}")
 
 

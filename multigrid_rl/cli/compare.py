@@ -58,8 +58,8 @@ def compare(
     """Say what two sets of runs over seeds differ in, and how surely: IQM, intervals, share of pairs."""
     import numpy as np
 
-    from multigrid_rl.judge.curves import refuse_to_overwrite
     from multigrid_rl.judge.sets import check_sets, compare_sets, notes, read_set, seeds_of
+    from multigrid_rl.runs.reference import refuse_to_overwrite
 
     if not against and len(runs) != 2:
         raise fail(f"{len(runs)} without --against: allowed are two folders of runs, or A... --against B...")

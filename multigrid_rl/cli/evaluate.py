@@ -88,13 +88,14 @@ def _find_env_target(
 ) -> EnvTarget | None:
     """Return the player or run that is meant if it plays an environment of another package, else ``None``."""
     from multigrid_rl.config import compose, data_root
-    from multigrid_rl.judge import environments, lineups
+    from multigrid_rl.judge import environments
     from multigrid_rl.players.cards import read_card
     from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+    from multigrid_rl.runs.reader import run_config
 
     folder, env, home = Path(who), None, None
     if (folder / "config.yaml").is_file():
-        if lineups.run_config(folder).scenario.game is not None:
+        if run_config(folder).scenario.game is not None:
             return None
     else:
         catalogue = Catalogue(data_root() / "checkpoints")

@@ -13,8 +13,8 @@ from rich.table import Table
 from multigrid_rl.cli.app import console, fail
 
 if TYPE_CHECKING:
-    from multigrid_rl.judge.curves import Comparison, Reference
-    from multigrid_rl.judge.runs import Run
+    from multigrid_rl.runs.reader import Run
+    from multigrid_rl.runs.reference import Comparison, Reference
 
 
 def overlay(
@@ -26,10 +26,11 @@ def overlay(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the PNG if it exists.")] = False,
 ) -> None:
     """Draw a run over its recipe's reference curves and say how they compare."""
-    from multigrid_rl.judge import curves, runs
+    from multigrid_rl.runs import reader
+    from multigrid_rl.runs import reference as curves
 
     curves.refuse_to_overwrite(output, force=force)
-    drawn = runs.read_run(run)
+    drawn = reader.read_run(run)
     usual = curves.load_reference(_find_reference(drawn, reference))
     rows = curves.compare(drawn, usual)
     # Imported here: matplotlib takes a second, which a mistake above need not cost.
@@ -54,8 +55,8 @@ def reference(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the JSON if it exists.")] = False,
 ) -> None:
     """Make reference curves out of finished runs of one recipe with different seeds."""
-    from multigrid_rl.judge.curves import build_reference, refuse_to_overwrite, save_reference
-    from multigrid_rl.judge.runs import ALL_GATES, read_run
+    from multigrid_rl.runs.reader import ALL_GATES, read_run
+    from multigrid_rl.runs.reference import build_reference, refuse_to_overwrite, save_reference
 
     refuse_to_overwrite(output, force=force)
     made = build_reference([read_run(folder) for folder in runs], name)
@@ -122,7 +123,7 @@ def sentence(row: Comparison) -> str:
 
 
 def _verdict(run: Run, reference: Reference) -> str:
-    from multigrid_rl.judge.runs import ALL_GATES
+    from multigrid_rl.runs.reader import ALL_GATES
 
     if not reference.gates:
         return "The reference has no gates."

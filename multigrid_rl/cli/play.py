@@ -31,7 +31,7 @@ def play(
 ) -> None:
     """Play a game yourself, in a window, against players."""
     from multigrid_rl.config import compose
-    from multigrid_rl.judge.curves import refuse_to_overwrite
+    from multigrid_rl.runs.reference import refuse_to_overwrite
 
     if record is not None:
         refuse_to_overwrite(record, force=force)

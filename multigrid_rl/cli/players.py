@@ -92,10 +92,11 @@ def freeze(
 ) -> None:
     """Turn a trained seat into a frozen player: model, card and catalogue entry. Never overwrites."""
     from multigrid_rl.players import freeze
+    from multigrid_rl.runs.players import run_player
 
     one_thread()
     catalogue = _catalogue(checkpoints)
-    card = freeze.freeze(freeze.run_player(run, seat, checkpoint), name, catalogue, episodes)
+    card = freeze.freeze(run_player(run, seat, checkpoint), name, catalogue, episodes)
     typer.echo(f"froze {catalogue.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
     if card.env is not None:
         typer.echo(f"plays {card.env.env_id}; how well: multigrid-rl evaluate {name}")

@@ -26,7 +26,7 @@ def report(
 ) -> None:
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
     from multigrid_rl.cli.overlay import curves_folder
-    from multigrid_rl.judge.runs import read_run
+    from multigrid_rl.runs.reader import read_run
     from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report
 
     if is_cup(folder):

@@ -75,8 +75,7 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
         RunError: the folder cannot be written, or Ray failed; what has ended is recorded.
     """
     from multigrid_rl.cli.live import interruption, live_console
-    from multigrid_rl.rllib.errors import RayError, reason_of
-    from multigrid_rl.rllib.session import ray_session
+    from multigrid_rl.rllib.session import RayError, ray_session, reason_of
     from multigrid_rl.search.plots import write_plots
     from multigrid_rl.search.results import REPORT, as_markdown
     from multigrid_rl.search.tuning import on_cluster, search

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -20,9 +19,9 @@ from multigrid_rl.cli.app import fail
 if TYPE_CHECKING:
     from multigrid_rl.config import RunConfig
     from multigrid_rl.players.catalogue import LoadedPlayer
-    from multigrid_rl.rllib.checkpoints import Checkpoint
-    from multigrid_rl.rllib.record import RunFolder
     from multigrid_rl.rllib.stages import Stage
+    from multigrid_rl.runs.checkpoints import Checkpoint
+    from multigrid_rl.runs.folder import RunFolder
 
 LOG = logging.getLogger(__name__)
 
@@ -87,9 +86,10 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     """
     from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.config import ConfigError, resumed
-    from multigrid_rl.rllib.checkpoints import newest_good
+    from multigrid_rl.runs.checkpoints import newest_good
+    from multigrid_rl.runs.reader import read_config
 
-    config = resumed(run, overrides)
+    config = resumed(read_config(run), overrides)
     with warnings_on_screen():
         start = newest_good(run)
     # Killed between its last checkpoint and its verdict: the verdict is written.
@@ -105,9 +105,12 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
 
 
 def _ended_held(run: Path) -> bool:
+    from multigrid_rl.config import ConfigError
+    from multigrid_rl.runs.reader import read_verdict
+
     try:
-        return bool(json.loads((run / "verdict.json").read_text(encoding="utf-8"))["ended"] == "held")
-    except (OSError, ValueError, KeyError, TypeError):
+        return bool(read_verdict(run)["ended"] == "held")
+    except ConfigError:
         return False  # killed, or its verdict is damaged: the checkpoint decides
 
 
@@ -118,14 +121,10 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
     """
     from multigrid_rl.config import ConfigError
     from multigrid_rl.rllib.stages import seated_in, stages_of
+    from multigrid_rl.runs.reader import opponent_hashes
 
-    hashes = None
-    if before is not None:
-        from multigrid_rl.rllib.record import hashes_of, provenance_of
-
-        hashes = hashes_of(provenance_of(before))
     try:
-        stages = stages_of(config, hashes)
+        stages = stages_of(config, None if before is None else opponent_hashes(before))
         seated = seated_in(stages)
         for stage in stages:
             stage.factory.build(1, 0)
@@ -144,8 +143,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
     screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
     stages, seated = _load(config, path if start else None)
     from multigrid_rl.rllib.cluster import fitted
-    from multigrid_rl.rllib.errors import RayError, StorageError, reason_of
-    from multigrid_rl.rllib.session import ray_session
+    from multigrid_rl.rllib.session import RayError, ray_session, reason_of
     from multigrid_rl.rllib.train import train
 
     with ExitStack() as stack:
@@ -167,12 +165,12 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
             if start is not None:
                 screen.print(f"resumed:  from {start.path.name} of {path}", markup=False)
             progress = stack.enter_context(live.Progress(screen, config))
-            verdict = train(config, folder, progress.show, interrupted, start.path if start else None)
+            verdict = train(config, folder, progress.show, interrupted, start.path if start else None, stages)
         except RayError as error:  # before OSError: a timeout of Ray's is one, too
             raise RunError(f"Ray: {reason_of(error)}") from error
         except OSError as error:
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
-            raise StorageError(f"{error.filename or path}: {error.strerror or error}") from error
+            raise RunError(f"{error.filename or path}: {error.strerror or error}") from error
     for line in live.closing(verdict, path):
         screen.print(line)
     return verdict
@@ -186,7 +184,7 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
         ConfigError: another process has made it meanwhile, or writes to it.
     """
     from multigrid_rl.config import ConfigError, default_run_dir
-    from multigrid_rl.rllib.record import RunFolder
+    from multigrid_rl.runs.folder import RunFolder
 
     try:
         folder = RunFolder.reopened(path, config, start) if start else RunFolder(path, config, seated)
@@ -210,7 +208,8 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
 def hints(path: Path) -> Iterator[None]:
     """Give a run that breaks off the line that says how to go on with it, if there is anything to go on from."""
     from multigrid_rl.config import ConfigError
-    from multigrid_rl.rllib.checkpoints import newest_good
+    from multigrid_rl.runs.checkpoints import newest_good
+    from multigrid_rl.runs.divergence import DivergedError
     from multigrid_rl.types import RunError
 
     try:
@@ -218,7 +217,8 @@ def hints(path: Path) -> Iterator[None]:
     except RunError as error:
         with suppress(ConfigError):
             left = newest_good(path, say=False)
-            error.hint = (
-                f"what was reported stays, and a checkpoint at step {left.env_steps:,}; go on: train --resume {path}"
-            )
+            then = f"go on: train --resume {path}"
+            if isinstance(error, DivergedError) and not error.by_reward:
+                then = "it would diverge again: lower the step size, train.lr, in a new run"
+            error.hint = f"what was reported stays, and a checkpoint at step {left.env_steps:,}; {then}"
         raise

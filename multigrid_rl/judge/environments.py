@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.judge.lineups import run_config
 from multigrid_rl.metrics import mean_interval
 from multigrid_rl.players.cards import PlayerError, Source, read_card, read_network
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.freeze import run_player
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import LEARNER_PURPOSE
+from multigrid_rl.runs.players import run_player
+from multigrid_rl.runs.reader import run_config
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.types import EnvFactory, EpisodeTable, SeatView
 from multigrid_rl.world.streams import Streams

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.judge.lineups import EvalTarget, Lineup, Sides, run_config, run_target
+from multigrid_rl.judge.lineups import EvalTarget, Lineup, Sides, run_target
 from multigrid_rl.judge.replays import GameRecord, record
 from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
 from multigrid_rl.players.match import Played, play_games
+from multigrid_rl.runs.reader import run_config
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.types import EpisodeTable, GameSpec
 from multigrid_rl.world.constants import BALL, BLUE, EVENTS, HEIGHT, KEY, RED

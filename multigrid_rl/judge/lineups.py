@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import env_factory, seat_players
-from multigrid_rl.players.freeze import run_player
+from multigrid_rl.runs.players import run_player
+from multigrid_rl.runs.reader import opponent_hashes, run_config
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy
 from multigrid_rl.world.symmetry import other_seat
@@ -204,25 +203,3 @@ def against(target: EvalTarget, opponent: str) -> EvalTarget:
     opponents = {**target.opponents, **{seat: {opponent: 1.0} for seat in rivals}}
     hashes = {name: sha for name, sha in target.hashes.items() if name != opponent}
     return EvalTarget(target.name, target.spec, target.learning, target.refs, opponents, target.catalogue, hashes)
-
-
-def run_config(run: Path) -> RunConfig:
-    """The configuration of a run folder. Raises ``ConfigError`` if there is none that this version understands."""
-    path = run / "config.yaml"
-    try:
-        return RunConfig.model_validate(read_plain_yaml(path))
-    except OSError as error:
-        raise ConfigError(f"{run}: holds no run: {path.name}: {error.strerror}") from error
-    except ValueError as error:  # of the schema, too
-        raise ConfigError(f"{path}: not a run's configuration: {' '.join(str(error).split())}") from error
-
-
-def opponent_hashes(run: Path) -> dict[str, str]:
-    """sha256 of the frozen players that a run met, by name. Raises ``ConfigError``."""
-    # The ladder may have been trained anew since: the run is judged against those that it met.
-    path = run / "provenance.json"
-    try:
-        opponents = json.loads(path.read_text(encoding="utf-8"))["opponents"]
-        return {row["name"]: row["sha256"] for row in opponents if row["sha256"]}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{path}: does not say who the opponents were") from error

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from multigrid_rl.config import ConfigError
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.curves import check_ended, decisive
-from multigrid_rl.judge.runs import CurveError, Run, Series, differences, read_run
 from multigrid_rl.judge.seeds import (
     Array,
     Interval,
@@ -23,6 +22,8 @@ from multigrid_rl.judge.seeds import (
     iqm_interval,
     permutation_p,
 )
+from multigrid_rl.runs.reader import Run, Series, differences, read_run
+from multigrid_rl.runs.reference import check_ended, decisive
 
 #: Environment steps until all gates were held: a run's verdict, no metric of its reports.
 HELD = "env_steps_to_held"
@@ -90,7 +91,7 @@ def find_runs(given: list[str]) -> list[Path]:
     """Find run folders: each of ``given`` is one, holds some (at any depth), or is a pattern for such folders.
 
     Raises:
-        CurveError: nothing there.
+        ConfigError: nothing there.
     """
     folders: list[Path] = []
     for text in given:
@@ -98,7 +99,7 @@ def find_runs(given: list[str]) -> list[Path]:
         places = [Path(text)] if Path(text).exists() else [Path(place) for place in matched]
         found = [run for place in places for run in _below(place)]
         if not found:
-            raise CurveError(f"{text}: no run in it; allowed is a run folder, a folder of some, or a pattern for them")
+            raise ConfigError(f"{text}: no run in it; allowed is a run folder, a folder of some, or a pattern for them")
         folders += found
     return list({folder.resolve(): folder for folder in folders}.values())
 
@@ -113,7 +114,7 @@ def read_set(name: str, given: list[str]) -> RunSet:
     """Read the runs of a set.
 
     Raises:
-        CurveError: no run, a damaged one, or one that has not ended by itself.
+        ConfigError: no run, a damaged one, or one that has not ended by itself.
     """
     runs = tuple(read_run(folder) for folder in find_runs(given))
     for run in runs:
@@ -125,15 +126,15 @@ def check_sets(ours: RunSet, theirs: RunSet) -> None:
     """Refuse sets that cannot be compared.
 
     Raises:
-        CurveError: other scenarios, or a run on both sides.
+        ConfigError: other scenarios, or a run on both sides.
     """
     there = {run.path.resolve() for run in theirs.runs}
     both = [run.path for run in ours.runs if run.path.resolve() in there]
     if both:
-        raise CurveError(f"{both[0]}: a run of both {ours.name} and {theirs.name}; allowed is each on one side")
+        raise ConfigError(f"{both[0]}: a run of both {ours.name} and {theirs.name}; allowed is each on one side")
     names = [", ".join(runs.by_scenario) for runs in (ours, theirs)]
     if names[0] != names[1]:
-        raise CurveError(
+        raise ConfigError(
             f"{ours.name} has runs of {names[0]}, {theirs.name} of {names[1]}; allowed are sets of the same scenarios"
         )
 
@@ -225,7 +226,7 @@ def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generat
     """Compare steps to held, where there are gates, and the final value of every common metric.
 
     Raises:
-        CurveError: the runs have nothing in common to compare.
+        ConfigError: the runs have nothing in common to compare.
     """
     every = (*ours.runs, *theirs.runs)
     ways = directions(every)
@@ -237,7 +238,7 @@ def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generat
     for metric, way in ways.items():
         rows.append(_compare(metric, way, [_finals(runs, metric) for runs in (ours, theirs)], (0, 0), reps, rng))
     if not rows:
-        raise CurveError(f"{every[0].path}: no gates, and no metric that all runs report; allowed are runs with some")
+        raise ConfigError(f"{every[0].path}: no gates, and no metric that all runs report; allowed are runs with some")
     return rows
 
 

@@ -11,9 +11,8 @@ from typing import Any, Literal
 from multigrid_rl.files import unfinished
 from multigrid_rl.players.agents import AGENT_FILE
 from multigrid_rl.players.cards import CARD_FILE, Card, PlayerError, read_card, read_network, write_player
-from multigrid_rl.players.freeze import run_player, run_players
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
-from multigrid_rl.types import TEAM_ORDER, GameSpec, Policy
+from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.symmetry import other_seat
 
 #: ``bundle``: a frozen player; ``team``: a folder with one for each seat; ``agent``: an external agent.
@@ -152,29 +151,23 @@ def _home(folder: Path, homes: dict[str, Path], seat: str) -> Path:
     return homes[own]
 
 
-def export(
-    run: Path, seat: str, target: Path, *, name: str | None = None, checkpoint: str | None = None
-) -> dict[str, Card]:
-    """Write a run's player into the new folder ``target``; returns its cards as :func:`read_cards` does.
+def export(sources: dict[str, Path], target: Path, *, name: str | None = None) -> dict[str, Card]:
+    """Write players into the new folder ``target``; returns their cards as :func:`read_cards` does.
 
     Args:
-        run: run folder.
-        seat: whose player: a seat, or a team. Where two networks play the seats of a team, the folder holds a bundle
-            for each seat.
+        sources: folder of the player under the key ``""``; where several networks play the seats of a team, one for
+            each seat: the new folder holds a bundle for each, then.
         target: folder to write.
         name: what the player is called; by default as the folder.
-        checkpoint: of the run; the latest by default.
 
     Raises:
-        PlayerError: the folder is there already, the name is none, no such player, a damaged one. Nothing is written
-            then.
+        PlayerError: the folder is there already, the name is none, or a player is damaged. Nothing is written then.
     """
     if os.path.lexists(target):
         raise PlayerError(f"{target}: exists already; nothing was written")
     name = target.resolve().name if name is None else name
     if not _NAME.fullmatch(name):
         raise PlayerError(f"name={name}: allowed are 1 to 64 letters, digits, dots, dashes and underscores")
-    sources = _sources(run, seat, checkpoint)
     cards = {part: read_card(source) for part, source in sources.items()}
     weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
     try:
@@ -187,18 +180,6 @@ def export(
     except OSError as error:
         raise PlayerError(f"{target}: cannot be written: {error.strerror}") from error
     return cards
-
-
-def _sources(run: Path, seat: str, checkpoint: str | None) -> dict[str, Path]:
-    """Folders of the run's players, by seat where there are several, else under the key ``""``."""
-    players = run_players(run, checkpoint)
-    if seat in TEAM_ORDER and not (players / seat).is_dir():
-        seats = {name: path for name, path in seat_folders(players).items() if name.startswith(seat)}
-        if len(seats) == 1:
-            return {"": next(iter(seats.values()))}
-        if seats:
-            return seats
-    return {"": run_player(run, seat, checkpoint)}
 
 
 def _readme(name: str, cards: dict[str, Card]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def _package_factory(config: RunConfig) -> EnvFactory:
 
 @dataclass(frozen=True)
 class MatchFactory:
-    """Builds matches of one game with the same players, loading and checking every player's file anew.
+    """Builds matches of one game with the same players, whose files are loaded and checked once in each process.
 
     Args:
         spec: the game.
@@ -99,6 +100,14 @@ class MatchFactory:
     bonus: dict[str, dict[str, float]] = field(default_factory=dict)
     catalogue: Catalogue | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave loaded players behind: another process loads and checks them itself."""
+        return {name: value for name, value in self.__dict__.items() if name != "_seated"}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MatchFactory:
+        """Return itself, as nothing in it changes: RLlib copies its configurations, and no copy loads players anew."""
+        return self
+
     @property
     def specs(self) -> MultiAgentSpec:
         """Who is in the matches."""
@@ -117,11 +126,15 @@ class MatchFactory:
         )
 
     def load(self) -> dict[str, tuple[LoadedPlayer, ...]]:
-        """Load every background player, by seat.
+        """Return every background player, by seat; files are read at the first call.
 
         Raises:
             PlayerError: a player is unknown, damaged, does not fit its seat, or is not the one that was announced.
         """
+        return dict(self._seated)
+
+    @cached_property
+    def _seated(self) -> dict[str, tuple[LoadedPlayer, ...]]:
         catalogue = Catalogue(self.checkpoints) if self.catalogue is None else self.catalogue
         seated: dict[str, tuple[LoadedPlayer, ...]] = {}
         for seat, names in self.opponents.items():
@@ -149,10 +162,10 @@ class MatchFactory:
         """
         catalogue = Catalogue(self.checkpoints) if self.catalogue is None else self.catalogue
         names = [name for row in self.opponents.values() for name in row]
-        result = replace(self, catalogue=catalogue.packed(names))
-        # Loaded out of what was packed: a file that changes meanwhile cannot come between check and use.
-        seated = [player for row in result.load().values() for player in row]
-        return replace(result, hashes={**self.hashes, **{row.name: row.sha256 for row in seated if row.sha256}})
+        known = {row.name: row.sha256 for rows in self.load().values() for row in rows if row.sha256}
+        result = replace(self, catalogue=catalogue.packed(names), hashes={**self.hashes, **known})
+        result.load()  # out of what was packed: a file that changed meanwhile is refused here, and nowhere else
+        return result
 
     def build(self, num_envs: int, first: int) -> GroupedEnv:
         """Build the matches of games ``first`` to ``first + num_envs - 1``, by agent."""

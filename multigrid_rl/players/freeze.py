@@ -23,38 +23,8 @@ from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.frozen import check_fits
 from multigrid_rl.players.match import play_episodes
 from multigrid_rl.players.scripted import RandomPlayer
-from multigrid_rl.text import shown
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy
 from multigrid_rl.world.constants import BLUE, RED
-
-
-def run_players(run: Path, checkpoint: str | None = None) -> Path:
-    """Folder of all players of a run, from its latest checkpoint or a named one. Raises :class:`PlayerError`."""
-    checkpoints = run / "checkpoints"
-    try:
-        name = checkpoint or (checkpoints / "latest").read_text(encoding="utf-8").strip()
-        players = checkpoints / name / "players"
-        whole, there = (checkpoints / name).is_dir(), players.is_dir()
-    except OSError as error:  # also of a name that is too long for one
-        raise PlayerError(f"{run}: holds no checkpoint: {error.strerror}") from error
-    except ValueError as error:
-        raise PlayerError(f"{checkpoints / 'latest'}: {error}; allowed is the name of a checkpoint") from error
-    if whole and not there:
-        raise PlayerError(f"{checkpoints / name}: holds no players; allowed is a run of the red/blue-door game")
-    if not there:
-        known = ", ".join(sorted(path.name for path in checkpoints.glob("step_*"))) or "none"
-        raise PlayerError(f"checkpoint={shown(name)}: {run} has none of that name; allowed is {known}")
-    return players
-
-
-def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
-    """Folder of a run's player, from its latest checkpoint or a named one. Raises :class:`PlayerError`."""
-    players = run_players(run, checkpoint)
-    if not (players / seat).is_dir():
-        raise PlayerError(
-            f"seat={seat}: not trained in {run}; allowed is {', '.join(sorted(p.name for p in players.iterdir()))}"
-        )
-    return players / seat
 
 
 def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card:

@@ -13,11 +13,10 @@ from multigrid_rl.learn.rollout import Batch, Experience
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.registry import fingerprint
-from multigrid_rl.rllib.crew import LIFE, STAGE, Crew
-from multigrid_rl.rllib.errors import LearnerError, WeightsError
+from multigrid_rl.rllib.env_runner_pool import GENERATION, STAGE, EnvRunnerPool
 from multigrid_rl.rllib.learner import learn, set_schedules
 from multigrid_rl.rllib.tracked import TrackedPPO
-from multigrid_rl.types import EpisodeTable
+from multigrid_rl.types import EpisodeTable, RunError
 
 
 class BatchPPO(TrackedPPO):
@@ -25,55 +24,58 @@ class BatchPPO(TrackedPPO):
 
     Attributes:
         sent_weights: fingerprints of the weights that every env runner was sent, by module.
-        crew: the remote env runners; ``None`` where the driver plays itself.
+        pool: the remote env runners; ``None`` where the driver plays itself.
     """
 
     def setup(self, config: Any) -> None:
         """Build runners and learner, then hand games and the learner's weights to the runners."""
         self.sent_weights: dict[str, str] = {}
-        self.crew: Crew | None = None
+        self.pool: EnvRunnerPool | None = None
         super().setup(config)
-        # Read once: a file that goes away later harms nobody, and nodes without it need none.
-        self._games = [stage.factory.packed() for stage in self.stages]
+        # Read before anything is played: a file that goes away later harms nobody, and nodes without it need none.
+        self._games = [stage.factory for stage in self.stages]
+        for factory in self._games:
+            factory.load()
         if self.env_runner_group.num_remote_workers():
-            settings = self.config.env_config
+            self._games = [factory.packed() for factory in self._games]
             actors = list(self.env_runner_group._worker_manager.actors().values())
-            self.crew = Crew(actors, self.config, settings["sample_timeout_s"], settings["losses_in_a_row"])
-            self.crew.begin(self._games[0], 0)
+            limits = [self.config.env_config[name] for name in ("sample_timeout_s", "max_consecutive_failures")]
+            self.pool = EnvRunnerPool(actors, self.config, *limits)
+            self.pool.begin(self._games[0], 0)
         self.send_weights()
 
     def cleanup(self) -> None:
         """Stop runners and learner."""
-        if self.crew is not None:
-            self.crew.stop()
+        if self.pool is not None:
+            self.pool.stop()
         super().cleanup()
 
     def enter(self, stage: int) -> None:
         """Play the games of another stage of the curriculum from now on, judged by its gates."""
         super().enter(stage)
-        if self.crew is None:
+        if self.pool is None:
             self.env_runner.begin(self._games[stage], stage * STAGE)
         else:
-            self.crew.begin(self._games[stage], stage)
+            self.pool.begin(self._games[stage], stage)
 
     def games_state(self) -> dict[int, Any]:
         """State of the games, by the number of the env runner that plays them."""
-        return {0: self.env_runner.get_games()} if self.crew is None else self.crew.get_games()
+        return {0: self.env_runner.get_games()} if self.pool is None else self.pool.get_games()
 
     def go_on(self, games: dict[int, Any], env_runners: int) -> bool:
         """Take up games that ``env_runners`` remote runners played, or start fresh ones where others play now."""
         self.learner_group.foreach_learner(set_schedules, env_steps=self.env_steps)
         self.send_weights()
         same = bool(env_runners == self.config.num_env_runners)
-        fresh = self.policy_updates % (STAGE // LIFE)  # games that nobody played before
-        if self.crew is not None:
-            self.crew.losses = self.env_runner_losses
-            self.crew.go_on(games if same else {}, fresh)
+        fresh = self.policy_updates % (STAGE // GENERATION)  # games that nobody played before
+        if self.pool is not None:
+            self.pool.restarts = self.env_runner_restarts
+            self.pool.go_on(games if same else {}, fresh)
         elif same:
             self.env_runner.begin(self._games[self.stage], games[0]["offset"])
             self.env_runner.set_games(games[0])
         else:
-            self.env_runner.begin(self._games[self.stage], self.stage * STAGE + fresh * LIFE)
+            self.env_runner.begin(self._games[self.stage], self.stage * STAGE + fresh * GENERATION)
         return same
 
     def training_step(self) -> None:
@@ -112,15 +114,13 @@ class BatchPPO(TrackedPPO):
         return {name: Batch.concatenate(rows) for name, rows in parts.items()}
 
     def _collect(self) -> list[Experience]:
-        collected = [self.env_runner.sample()] if self.crew is None else self.crew.sample()
+        collected = [self.env_runner.sample()] if self.pool is None else self.pool.sample()
         for experience in collected:
             if experience.weights != self.sent_weights:
-                raise WeightsError(
-                    f"an env runner played with weights {experience.weights}; sent were {self.sent_weights}"
-                )
+                raise RunError(f"an env runner played with weights {experience.weights}; sent were {self.sent_weights}")
         self.env_runners = len(collected)
-        if self.crew is not None:
-            self.env_runner_losses = self.crew.losses
+        if self.pool is not None:
+            self.env_runner_restarts = self.pool.restarts
         return collected
 
     def _learn(self, batches: dict[str, Batch]) -> dict[str, float]:
@@ -135,7 +135,7 @@ class BatchPPO(TrackedPPO):
             answers = self.learner_group.foreach_learner(learn, batches=sent, env_steps=self.env_steps)
             told = [answer.get() for answer in answers]
         if len(told) < max(learners, 1):
-            raise LearnerError(f"a learner process was lost: {len(told)} of {learners} answered")
+            raise RunError(f"a learner process was lost: {len(told)} of {learners} answered")
         # Minibatches are cut out of all epochs in a row, so they need not end where an epoch does.
         rows = max(len(batch.obs) for batch in given.values())
         size = self.config.learner_config_dict["update"].minibatch_size or rows
@@ -153,10 +153,10 @@ class BatchPPO(TrackedPPO):
         """Copy the learner's weights to every env runner and remember their fingerprints."""
         modules = self.learner_weights()
         self.sent_weights = {name: fingerprint(weights) for name, weights in modules.items()}
-        if self.crew is None:
+        if self.pool is None:
             self.env_runner.set_state({COMPONENT_RL_MODULE: modules})
         else:
-            self.crew.send(modules)
+            self.pool.send(modules)
 
 
 def _learner_metrics(results: dict[str, dict[str, float]]) -> dict[str, float]:

@@ -14,23 +14,23 @@ from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.learner import BatchLearner
 from multigrid_rl.rllib.modules import module_specs
-from multigrid_rl.rllib.stages import stages_of
+from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.types import MultiAgentSpec
 
 
-def algorithm_config(config: RunConfig, hashes: dict[str, str] | None = None) -> PPOConfig:
-    """The RLlib configuration of a run: who plays is ``train.runner``, everything else is the same for both.
+def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PPOConfig:
+    """Return the RLlib configuration of a run: who plays is ``train.runner``, everything else is the same for both.
 
     Args:
         config: the run.
-        hashes: sha256 that frozen players must have, by name.
+        stages: its games, with the players that are loaded already; by default as they follow from ``config``.
 
     Raises:
         ConfigError: stages of a curriculum that do not fit together.
     """
-    stages = stages_of(config, hashes)
+    stages = stages or stages_of(config)
     train, specs = config.train, stages[0].factory.specs
     sizes = Sizes(config, Counter(agent.module for agent in specs.agents))
     spec = module_specs(specs, config.model.model_dump(), config.seed)
@@ -41,7 +41,7 @@ def algorithm_config(config: RunConfig, hashes: dict[str, str] | None = None) ->
         "num_steps": train.num_steps,
         "bound": config.model.bound,
         "sample_timeout_s": config.cluster.sample_timeout_s,
-        "losses_in_a_row": config.cluster.losses_in_a_row,
+        "max_consecutive_failures": config.cluster.max_consecutive_failures,
     }
     if train.runner == "stock":
         spec = stock_module_specs(spec, specs)
@@ -114,7 +114,7 @@ def _batched_sampling(
             num_learners=cluster.num_learners,
             num_gpus_per_learner=cluster.gpus_per_learner,
         )
-        # The crew replaces whoever is lost: RLlib shall neither stop for it nor let Ray revive the old one.
+        # The pool replaces whoever is lost: RLlib shall neither stop for it nor let Ray revive the old one.
         .fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)
         .multi_agent(policies=set(specs.modules), policy_mapping_fn=_agent_is_module)
     )

@@ -62,7 +62,7 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
     return stages
 
 
-class Everybody(NamedTuple):
+class AllOpponents(NamedTuple):
     """The background players of several games."""
 
     factories: tuple[EnvFactory, ...]
@@ -79,4 +79,4 @@ class Everybody(NamedTuple):
 
 def seated_in(stages: Sequence[Stage]) -> dict[str, tuple[LoadedPlayer, ...]]:
     """Background players of all stages, each once, by seat. Raises what ``MatchFactory.load`` raises."""
-    return Everybody(tuple(stage.factory for stage in stages)).load()
+    return AllOpponents(tuple(stage.factory for stage in stages)).load()

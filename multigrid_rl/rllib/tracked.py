@@ -15,13 +15,13 @@ from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from multigrid_rl.clock import Clock
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import fingerprint
-from multigrid_rl.rllib.errors import LearnerError, reason_of
-from multigrid_rl.rllib.session import without_object_store
+from multigrid_rl.rllib.session import reason_of, without_object_store
 from multigrid_rl.rllib.stages import Stage
-from multigrid_rl.rllib.tracking import MetricsTracker
-from multigrid_rl.types import EpisodeTable
+from multigrid_rl.runs.tracker import MetricsTracker
+from multigrid_rl.types import EpisodeTable, RunError
 
-_COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_from", "env_runner_losses")
+_COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_from", "env_runner_restarts")
+_COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage", "env_runners", "env_runner_restarts")
 
 
 def _nothing(learner: Any) -> None:
@@ -42,7 +42,7 @@ class TrackedPPO(PPO):
         stage: which of them it is in.
         stage_from: environment steps when it was entered.
         env_runners: processes that played in the last iteration.
-        env_runner_losses: env runners lost so far.
+        env_runner_restarts: env runners that were lost so far, and replaced.
         tracker: metrics, reports and gates.
     """
 
@@ -58,7 +58,7 @@ class TrackedPPO(PPO):
         self.stage = 0
         self.stage_from = 0
         self.env_runners = 1
-        self.env_runner_losses = 0
+        self.env_runner_restarts = 0
         with without_object_store():
             super().setup(config)
         self.tracker = MetricsTracker(self.stages[0].gates)
@@ -66,7 +66,12 @@ class TrackedPPO(PPO):
     def iterate(self) -> dict[str, float | None]:
         """Play, learn and send weights once; returns the iteration's metrics by name."""
         self.training_step()
-        return self.tracker.row(self)
+        return self.row()
+
+    def row(self) -> dict[str, float | None]:
+        """Return the metrics of the iteration that has just ended, by name."""
+        counts = {name: getattr(self, name) for name in _COUNTED}
+        return self.tracker.row(counts, self.latest, self.finished, self.stages[self.stage].factory.specs)
 
     @property
     def keeper(self) -> GateKeeper:
@@ -123,18 +128,18 @@ class TrackedPPO(PPO):
         """Around everything that asks the learners: says so where one of them is lost.
 
         Raises:
-            LearnerError: a remote learner is lost.
+            RunError: a remote learner is lost.
         """
         try:
             yield
         except (RayError, AssertionError, IndexError) as error:  # RLlib counts the living ones before it asks
             group = self.learner_group
             if group.is_remote and not all(one.ok for one in group.foreach_learner(_nothing, healthy_only=False)):
-                raise LearnerError(f"a learner process was lost: {reason_of(error)}") from error
+                raise RunError(f"a learner process was lost: {reason_of(error)}") from error
             raise
 
     def learner_weights(self) -> dict[str, dict[str, Any]]:
-        """The learner's weights, by module. Raises :class:`LearnerError`."""
+        """The learner's weights, by module. Raises :class:`RunError`."""
         with self.learning():
             state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
         modules: dict[str, dict[str, Any]] = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]

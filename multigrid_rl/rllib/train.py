@@ -20,13 +20,14 @@ from multigrid_rl.models.registry import CENTRAL, network_of
 from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.players.factories import env_factory, env_signature
 from multigrid_rl.rllib.build import algorithm_config, update_config
-from multigrid_rl.rllib.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
-from multigrid_rl.rllib.divergence import Divergence, diverged, not_finite
-from multigrid_rl.rllib.errors import StorageError
-from multigrid_rl.rllib.record import RunFolder
 from multigrid_rl.rllib.session import ray_session
+from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.tracked import TrackedPPO
+from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
+from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
+from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.sizes import Sizes
+from multigrid_rl.types import EnvFactory, RunError
 
 LOG = logging.getLogger(__name__)
 #: Called after each iteration with its row and the gate keeper.
@@ -39,6 +40,7 @@ def train(
     observe: Observer,
     interrupted: Callable[[], bool],
     start: Path | None = None,
+    stages: list[Stage] | None = None,
 ) -> dict[str, Any]:
     """Train until the budget is spent, the gates are held, or ``interrupted()``; returns the verdict.
 
@@ -48,6 +50,7 @@ def train(
         observe: told of every iteration.
         interrupted: asked after every iteration.
         start: a checkpoint of one's own to go on from: weights, optimisers, counters, random streams, games and gates.
+        stages: games of the run, with the players that are loaded already; by default as they follow from ``config``.
 
     Raises:
         ConfigError: weights of ``start`` are not finite.
@@ -57,9 +60,10 @@ def train(
     """
     torch.set_num_threads(Sizes(config, {}).learner_threads)
     logging.getLogger("ray").setLevel(logging.ERROR)  # it greets every run with advice for its own defaults
-    logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # whoever is lost, the crew says so
-    warm_up(config)
-    with ray_session(config), algorithm_of(config, folder.hashes) as algorithm:
+    logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # whoever is lost, the pool says so
+    stages = stages or stages_of(config, folder.hashes)
+    warm_up(config, stages[-1].factory)
+    with ray_session(config), algorithm_of(config, stages) as algorithm:
         row, ended, divergence = folder.last_row(), None, Divergence(folder.path)
         if start is not None:
             restore(algorithm, start)
@@ -73,7 +77,7 @@ def train(
             algorithm.clock.begin()
             folder.record(row)
             observe(row, algorithm.keeper)
-            divergence.check(row, algorithm)
+            divergence.check(row, algorithm.lost_returns, algorithm.learner_weights)
             algorithm.clock.lap("metrics")
             ended = _ended(config, algorithm, interrupted)
             if ended is None and algorithm.stage_over():
@@ -105,7 +109,7 @@ def verdict_of(
         "policy_updates": row["policy_updates"],
         "seconds": row["seconds"],
         "env_steps_per_s": row["env_steps"] / row["seconds"],
-        "env_runner_losses": algorithm.env_runner_losses,
+        "env_runner_restarts": algorithm.env_runner_restarts,
         "opponents": folder.provenance["opponents"],
         "weights": algorithm.fingerprints(),
         "checkpoint": str(folder.checkpoint_path(algorithm.env_steps).relative_to(folder.path)),
@@ -135,9 +139,9 @@ def restore(algorithm: TrackedPPO, start: Path) -> None:
         LOG.warning("other env runners than before: weights and gates go on, games start afresh")
 
 
-def warm_up(config: RunConfig) -> None:
+def warm_up(config: RunConfig, factory: EnvFactory | None = None) -> None:
     """Compile or load every kernel before the clock runs and before env runners would all compile them at once."""
-    factory = env_factory(config)
+    factory = factory or env_factory(config)
     env = factory.build(2, 0)
     architecture = config.model.model_dump()
     networks = {module: network_of(factory.specs.agent_of(module), architecture) for module in factory.specs.modules}
@@ -153,9 +157,9 @@ def warm_up(config: RunConfig) -> None:
 
 
 @contextmanager
-def algorithm_of(config: RunConfig, hashes: dict[str, str]) -> Iterator[TrackedPPO]:
-    """The algorithm of a run, stopped afterwards."""
-    algorithm = algorithm_config(config, hashes).build_algo()
+def algorithm_of(config: RunConfig, stages: list[Stage]) -> Iterator[TrackedPPO]:
+    """Build the algorithm of a run; it is stopped afterwards."""
+    algorithm = algorithm_config(config, stages).build_algo()
     try:
         yield algorithm
     finally:
@@ -167,7 +171,7 @@ def checkpoint(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> N
 
     Raises:
         DivergedError: there are weights that are not finite; nothing was written.
-        StorageError: it could not be written; the checkpoints before are untouched.
+        RunError: it could not be written; the checkpoints before are untouched.
     """
     weights_of = algorithm.learner_weights()
     lost = not_finite(weights_of)
@@ -193,14 +197,14 @@ def checkpoint(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> N
         seal(unfinished, facts)
         commit(unfinished, folder.checkpoint_path(algorithm.env_steps))
     except OSError as error:
-        raise StorageError(
+        raise RunError(
             f"{error.filename or unfinished}: {error.strerror or error}: no checkpoint at step "
             f"{algorithm.env_steps:,}; those before it are whole"
         ) from error
     try:
         prune(root, config.train.keep_checkpoints)
     except OSError as error:
-        raise StorageError(f"{error.filename or root}: {error.strerror or error}: old checkpoints stay") from error
+        raise RunError(f"{error.filename or root}: {error.strerror or error}: old checkpoints stay") from error
 
 
 def _export(

@@ -14,7 +14,7 @@ import yaml
 
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.players.factories import env_factory, gates_of
-from multigrid_rl.rllib.record import circumstances, locked
+from multigrid_rl.runs.folder import circumstances, locked
 from multigrid_rl.search.outcomes import Outcome, TrialSpec
 from multigrid_rl.search.plans import plan_of
 from multigrid_rl.search.settings import Settings, load_settings, parse_settings

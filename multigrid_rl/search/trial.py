@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -15,10 +14,11 @@ from ray import tune
 
 from multigrid_rl.config import ConfigError, RunConfig, compose
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.rllib.checkpoints import newest_good
-from multigrid_rl.rllib.record import LOCK, RunFolder, locked
 from multigrid_rl.rllib.stages import seated_in, stages_of
 from multigrid_rl.rllib.train import train
+from multigrid_rl.runs.checkpoints import newest_good
+from multigrid_rl.runs.folder import LOCK, RunFolder, locked
+from multigrid_rl.runs.reader import read_verdict
 from multigrid_rl.search.folder import STOP, run_path
 from multigrid_rl.search.outcomes import TrialSpec, score_of
 
@@ -80,10 +80,10 @@ def report_of(verdict: dict[str, Any], env_steps: int) -> dict[str, Any]:
 def _verdict_of_ended(run: Path) -> dict[str, Any] | None:
     """Return the verdict of a run that reached its end before a kill kept it from saying so; ``None`` otherwise."""
     try:
-        verdict: dict[str, Any] = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        verdict = read_verdict(run)
+    except ConfigError:
         return None
-    return verdict if verdict.get("ended") in ("held", "until") else None
+    return verdict if verdict["ended"] in ("held", "until") else None
 
 
 def _open_run(trial: TrialConfig, config: RunConfig) -> tuple[RunFolder, Path | None]:

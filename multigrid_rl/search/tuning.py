@@ -21,8 +21,7 @@ from ray.tune.trainable.function_trainable import FunctionTrainable
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.rllib.cluster import Writers, look_over
-from multigrid_rl.rllib.errors import reason_of
-from multigrid_rl.rllib.session import ray_session
+from multigrid_rl.rllib.session import ray_session, reason_of
 from multigrid_rl.rllib.stages import stages_of
 from multigrid_rl.search.folder import STOP, SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Score, Status, TrialSpec

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.curves import Reference
-from multigrid_rl.judge.runs import Array, Series
 from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.runs.reader import Array, Series
+from multigrid_rl.runs.reference import Reference
 from multigrid_rl.show.words import thousands
 
 #: Height of a plot's area in pixels, and width of the stretched drawing in units.

@@ -15,11 +15,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from multigrid_rl.config import ConfigError
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.curves import Reference, write_file
-from multigrid_rl.judge.runs import Array, CurveError, Run
 from multigrid_rl.judge.seeds import bootstrap_band, iqm
 from multigrid_rl.judge.sets import HELD, RunSet, directions
+from multigrid_rl.runs.reader import Array, Run
+from multigrid_rl.runs.reference import Reference, write_file
 from multigrid_rl.show.charts import limits, unit_of
 from multigrid_rl.show.words import plural, thousands
 
@@ -97,7 +98,7 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write ``figure`` into a PNG file, in a folder that is made if need be; what was there is replaced.
 
     Raises:
-        CurveError: it cannot be written.
+        ConfigError: it cannot be written.
     """
     image = BytesIO()
     FigureCanvasAgg(figure)
@@ -112,12 +113,12 @@ def draw_overlay(run: Run, reference: Reference) -> Figure:
     """Return one panel for each metric that a gate names; without gates one for each metric of the reference.
 
     Raises:
-        CurveError: the run has none of them.
+        ConfigError: the run has none of them.
     """
     wanted = [gate.metric for gate in reference.gates] or list(reference.metrics)
     metrics = [metric for metric in dict.fromkeys(wanted) if metric in run.series]
     if not metrics:
-        raise CurveError(f"{run.path}: reports none of {', '.join(wanted)}; allowed is a run of such a scenario")
+        raise ConfigError(f"{run.path}: reports none of {', '.join(wanted)}; allowed is a run of such a scenario")
     seeds = len(reference.runs)
     scenario, seed = run.config["scenario"]["name"], run.config.get("seed")
     title = f"{scenario}, seed {seed}, over the recipe {reference.name} ({seeds} seeds)"

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError, ScenarioConfig
-from multigrid_rl.judge.curves import write_file
 from multigrid_rl.judge.lineups import run_target
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.bundle import load_team
@@ -20,6 +19,7 @@ from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.freeze import side
 from multigrid_rl.players.match import Match
+from multigrid_rl.runs.reference import write_file
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.constants import ACTIONS, CELLS, DONE, HEIGHT, WIDTH

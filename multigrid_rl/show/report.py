@@ -6,11 +6,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.cup.folder import RESULTS_FILE
 from multigrid_rl.judge.cup.results import CupResults
-from multigrid_rl.judge.curves import refuse_to_overwrite, write_file
 from multigrid_rl.judge.replays import ReplayError
-from multigrid_rl.judge.runs import CurveError, one_line
+from multigrid_rl.runs.reader import one_line
+from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.page import GENERATOR
 from multigrid_rl.show.run_data import GAMES, read_report
@@ -43,7 +44,7 @@ def write_run_report(
         reference: file of the recipe's curves.
 
     Raises:
-        CurveError: not a run, a damaged file, or an output that may not be written.
+        ConfigError: not a run, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
     write_file(target, _bytes(run_page(read_report(folder, games=games, reference=reference))))
@@ -62,27 +63,27 @@ def write_cup_report(
         found: what the cup came to; read from the folder by default.
 
     Raises:
-        CurveError: no cup, a damaged file, or an output that may not be written.
+        ConfigError: no cup, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
     path = folder / RESULTS_FILE
     try:
         write_file(target, _bytes(cup_page(found or read_results(path))))
     except ReplayError as error:
-        raise CurveError(f"{path}: games: {error}") from error
+        raise ConfigError(f"{path}: games: {error}") from error
     return target
 
 
 def read_results(path: Path) -> CupResults:
-    """Read and check a cup's results. Raises :class:`CurveError` naming file, key and what is wrong."""
+    """Read and check a cup's results. Raises :class:`ConfigError` naming file, key and what is wrong."""
     try:
         return CupResults.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise CurveError(f"{path}: {key + ': ' if key else ''}{one_line(ValueError(first['msg']))}") from error
+        raise ConfigError(f"{path}: {key + ': ' if key else ''}{one_line(ValueError(first['msg']))}") from error
     except OSError as error:
-        raise CurveError(f"{path}: {error.strerror}; allowed is the file that a cup wrote") from error
+        raise ConfigError(f"{path}: {error.strerror}; allowed is the file that a cup wrote") from error
 
 
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
@@ -92,7 +93,7 @@ def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
     # file is one of ours.
     own = output is None and _is_report(target)
     if target.is_dir():
-        raise CurveError(f"{target}: is a folder; allowed is a file")
+        raise ConfigError(f"{target}: is a folder; allowed is a file")
     if not own:
         refuse_to_overwrite(target, force=force)
     return target

@@ -9,13 +9,13 @@ from typing import Any
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.gates import GateKeeper, Moment
-from multigrid_rl.judge.curves import Comparison, Reference, compare, load_reference
 from multigrid_rl.judge.evaluation import Part, evaluate, kept_games, seat_returns, summary
 from multigrid_rl.judge.lineups import run_target
 from multigrid_rl.judge.replays import GameRecord
-from multigrid_rl.judge.runs import CurveError, Run, one_line, read_rows, read_run
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.factories import env_factory, gates_of
+from multigrid_rl.runs.reader import Run, one_line, read_rows, read_run
+from multigrid_rl.runs.reference import Comparison, Reference, compare, load_reference
 from multigrid_rl.schema import RunConfig
 
 #: Seed of the policy's own games: training starts from small numbers, and no game of these is among its own.
@@ -73,7 +73,7 @@ def read_report(folder: Path, *, games: int = GAMES, reference: Path | None = No
         reference: file of the recipe's curves, or ``None`` for a page without.
 
     Raises:
-        CurveError: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
+        ConfigError: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
     """
     run = read_run(folder)
     rows = read_rows(folder / "metrics.jsonl")
@@ -128,7 +128,7 @@ def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]],
     lost = [key for key in moment if key not in told]
     lost += [f"gates.{key}" for key in _GATE_KEYS for gate in told["gates"] if key not in gate]
     if lost:
-        raise CurveError(f"{run.path / 'verdict.json'}: no {lost[0]}; allowed is the file that the run wrote")
+        raise ConfigError(f"{run.path / 'verdict.json'}: no {lost[0]}; allowed is the file that the run wrote")
     held = None if told[moment[0]] is None else Moment(*(told[key] for key in moment))
     return told["gates"], held
 
@@ -147,7 +147,7 @@ def _provisional(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
             now = Moment(row["env_steps"], row["policy_updates"], row["seconds"])
             keeper.report(now, int(row.get("report_episodes") or 0), values)
         except (KeyError, ValueError) as error:
-            raise CurveError(f"{run.path / 'metrics.jsonl'}: line {number}: {one_line(error)}") from error
+            raise ConfigError(f"{run.path / 'metrics.jsonl'}: line {number}: {one_line(error)}") from error
     return keeper.verdict()
 
 
@@ -160,5 +160,5 @@ def _compared(run: Run, reference: Reference | None) -> dict[str, Comparison]:
         return {}
     try:
         return {row.metric: row for row in compare(run, reference)}
-    except CurveError:
+    except ConfigError:
         return {}  # the run ended before the reference begins: nothing to compare yet

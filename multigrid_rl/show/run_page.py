@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.runs import Series, one_line
 from multigrid_rl.metrics import BEHAVIOUR
+from multigrid_rl.runs.reader import Series, one_line
 from multigrid_rl.show.charts import Chart, Line, unit_of
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack

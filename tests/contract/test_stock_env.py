@@ -10,7 +10,7 @@ from ray.rllib.utils.pre_checks.env import check_multiagent_environments
 
 from multigrid_rl.config import compose
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.rllib.stock_env import GAMES_PER_RUNNER, GameEnv
+from multigrid_rl.rllib.stock import GAMES_PER_RUNNER, GameEnv
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

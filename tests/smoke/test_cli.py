@@ -73,7 +73,7 @@ def _halted(monkeypatch):
         raise PlayerError(f"halted before {folder.path}")
 
     monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)
-    monkeypatch.setattr("multigrid_rl.rllib.record.RunFolder", NoFolder)
+    monkeypatch.setattr("multigrid_rl.runs.folder.RunFolder", NoFolder)
     monkeypatch.setattr("multigrid_rl.rllib.train.train", halt)
 
 

@@ -13,9 +13,10 @@ from PIL import Image
 
 from commands import call, complaint
 from multigrid_rl.cli.compare import sentence, spread
-from multigrid_rl.judge.runs import CurveError, Series, read_run
+from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.seeds import Interval, bootstrap_band, iqm
 from multigrid_rl.judge.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
+from multigrid_rl.runs.reader import Series, read_run
 from multigrid_rl.show.figures import comparison_panels, draw_comparison
 
 LENGTH, ENTROPY = "episode_len_mean", "entropy/red_0"
@@ -156,7 +157,7 @@ def test_force_overwrites(sides):
 
 
 def test_a_set_without_runs_is_refused(tmp_path):
-    with pytest.raises(CurveError, match="no run in it"):
+    with pytest.raises(ConfigError, match="no run in it"):
         read_set("A", [str(tmp_path)])
 
 

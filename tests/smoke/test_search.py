@@ -13,12 +13,12 @@ from commands import call
 from composing import read
 from multigrid_rl.cli import search as verb
 from multigrid_rl.config import compose
-from multigrid_rl.judge.runs import read_run
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib import algorithm as algorithms
-from multigrid_rl.rllib.checkpoints import newest_good
-from multigrid_rl.rllib.record import RunFolder
 from multigrid_rl.rllib.train import train
+from multigrid_rl.runs.checkpoints import newest_good
+from multigrid_rl.runs.folder import RunFolder
+from multigrid_rl.runs.reader import read_run
 from multigrid_rl.search import trial, tuning
 from multigrid_rl.search.outcomes import Outcome, Score
 from multigrid_rl.search.tuning import SearchRun, search

@@ -8,6 +8,7 @@ import pytest
 import ray
 import torch
 import yaml
+from multigrid_rl.rllib.errors import RunnerError
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from multigrid_rl.config import PACKAGES, compose, experiment_names
@@ -16,7 +17,6 @@ from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.algorithm import BatchPPO, WeightsError
 from multigrid_rl.rllib.build import algorithm_config
-from multigrid_rl.rllib.errors import RunnerError
 from tiny_runs import TINY, rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start

@@ -12,7 +12,8 @@ from multigrid_rl.config import load_scenario
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card, token_categories, write_player
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
-from multigrid_rl.players.freeze import freeze, measure, rate, run_player
+from multigrid_rl.players.freeze import freeze, measure, rate
+from multigrid_rl.runs.players import run_player
 from multigrid_rl.world.constants import ACTIONS
 
 SPEC = load_scenario("1v1").spec

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.cup.results import CupResults, PairResult
-from multigrid_rl.judge.runs import CurveError
 from multigrid_rl.show.cup_page import (
     Cell,
     Scale,
@@ -214,7 +214,7 @@ def test_writes_report_into_cup_folder(cup, tmp_path):
     written = write_cup_report(tmp_path)
     assert written == tmp_path / "report.html"
     assert written.read_text(encoding="utf-8") == cup_page(cup)
-    with pytest.raises(CurveError, match="exists already"):
+    with pytest.raises(ConfigError, match="exists already"):
         write_cup_report(tmp_path, tmp_path / "results.json")
 
 
@@ -224,7 +224,7 @@ def test_writes_report_into_cup_folder(cup, tmp_path):
 )
 def test_rejects_damaged_results(cup, tmp_path, change, told):
     (tmp_path / "results.json").write_text(json.dumps({**cup.model_dump(mode="json"), **change}))
-    with pytest.raises(CurveError, match=told) as caught:
+    with pytest.raises(ConfigError, match=told) as caught:
         write_cup_report(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -233,11 +233,11 @@ def test_rejects_unfinished_game(cup, tmp_path):
     content = cup.model_dump(mode="json")
     content["games"][0]["actions"] = {seat: text[:1] for seat, text in content["games"][0]["actions"].items()}
     (tmp_path / "results.json").write_text(json.dumps(content))
-    with pytest.raises(CurveError, match=r"results.json: games: game \d+ of seed 9"):
+    with pytest.raises(ConfigError, match=r"results.json: games: game \d+ of seed 9"):
         write_cup_report(tmp_path)
 
 
 def test_rejects_folder_without_results(tmp_path):
     assert not is_cup(tmp_path)
-    with pytest.raises(CurveError, match=r"results.json: No such file"):
+    with pytest.raises(ConfigError, match=r"results.json: No such file"):
         read_results(tmp_path / "results.json")

@@ -15,7 +15,7 @@ import pytest
 from jinja2 import ChoiceLoader, DictLoader, UndefinedError
 
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.runs import Series
+from multigrid_rl.runs.reader import Series
 from multigrid_rl.show import words
 from multigrid_rl.show.charts import POINTS, Chart, Line, limits, thin, ticks
 from multigrid_rl.show.cup_page import Cell

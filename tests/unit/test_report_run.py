@@ -10,9 +10,9 @@ import shutil
 import numpy as np
 import pytest
 
-from multigrid_rl.config import data_root
-from multigrid_rl.judge.curves import build_reference, save_reference
-from multigrid_rl.judge.runs import CurveError, read_run
+from multigrid_rl.config import ConfigError, data_root
+from multigrid_rl.runs.reader import read_run
+from multigrid_rl.runs.reference import build_reference, save_reference
 from multigrid_rl.show.report import write_run_report
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page, verdict_title
@@ -141,7 +141,7 @@ def test_rewrites_only_its_own_report(tmp_path):
     assert written == folder / "report.html"
     assert write_run_report(folder, games=0) == written
     written.write_text("my own notes")
-    with pytest.raises(CurveError, match="exists already"):
+    with pytest.raises(ConfigError, match="exists already"):
         write_run_report(folder, games=0)
     assert written.read_text() == "my own notes"
     write_run_report(folder, games=0, force=True)
@@ -152,17 +152,17 @@ def test_overwrites_other_files_only_with_force(tmp_path):
     folder = write_run(tmp_path / "run")
     output = tmp_path / "new" / "page.html"
     assert write_run_report(folder, output, games=0) == output
-    with pytest.raises(CurveError, match="exists already; allowed is a new file, or --force"):
+    with pytest.raises(ConfigError, match="exists already; allowed is a new file, or --force"):
         write_run_report(folder, output, games=0)
     write_run_report(folder, output, games=0, force=True)
-    with pytest.raises(CurveError, match="is a folder"):
+    with pytest.raises(ConfigError, match="is a folder"):
         write_run_report(folder, tmp_path, games=0, force=True)
     assert [path.name for path in output.parent.iterdir()] == ["page.html"]
 
 
 def test_rejects_unwritable_output(tmp_path):
     folder = write_run(tmp_path / "run")
-    with pytest.raises(CurveError, match="allowed is a file that can be written"):
+    with pytest.raises(ConfigError, match="allowed is a file that can be written"):
         write_run_report(folder, folder / "config.yaml" / "page.html", games=0)
 
 
@@ -175,7 +175,7 @@ def test_rejects_incomplete_verdict(tmp_path, lost):
     else:
         del verdict[lost]
     (folder / "verdict.json").write_text(json.dumps(verdict))
-    with pytest.raises(CurveError, match=f"verdict.json: no {lost}"):
+    with pytest.raises(ConfigError, match=f"verdict.json: no {lost}"):
         read_report(folder, games=0)
 
 
@@ -183,7 +183,7 @@ def test_rejects_rows_out_of_order(tmp_path):
     folder = write_run(tmp_path / "run", Story(ended=None))
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     (folder / "metrics.jsonl").write_text("\n".join([*lines, lines[3]]) + "\n")
-    with pytest.raises(CurveError, match=r"metrics.jsonl: line 61: env_steps=16384"):
+    with pytest.raises(ConfigError, match=r"metrics.jsonl: line 61: env_steps=16384"):
         read_report(folder, games=0)
 
 

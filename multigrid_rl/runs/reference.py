@@ -18,8 +18,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from multigrid_rl.config import ConfigError
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.runs import Array, CurveError, Run, Series, differences, one_line
+from multigrid_rl.runs.reader import Array, Run, Series, differences, one_line
 
 End = Literal["better", "worse", "inside", "above", "below"]
 
@@ -133,7 +134,7 @@ def build_reference(runs: list[Run], name: str) -> Reference:
     """Build reference curves out of finished runs that differ in nothing but the seed.
 
     Raises:
-        CurveError: fewer than two runs, an unfinished one, the same seed twice, or runs that differ in more.
+        ConfigError: fewer than two runs, an unfinished one, the same seed twice, or runs that differ in more.
     """
     _check_alike(runs)
     first = runs[0]
@@ -142,7 +143,7 @@ def build_reference(runs: list[Run], name: str) -> Reference:
     wanted += [m for m in first.series if m.startswith(ALWAYS) and m not in wanted]
     lost = [(run, metric) for run in runs for metric in wanted if metric not in run.series]
     if lost:
-        raise CurveError(f"{lost[0][0].path}: no report holds {lost[0][1]}; allowed is a run that measured it")
+        raise ConfigError(f"{lost[0][0].path}: no report holds {lost[0][1]}; allowed is a run that measured it")
     grid = _grid(runs, wanted)
     commits = [str(run.provenance.get("commit")) for run in runs]
     return Reference(
@@ -162,22 +163,22 @@ def build_reference(runs: list[Run], name: str) -> Reference:
 
 def _check_alike(runs: list[Run]) -> None:
     if len(runs) < 2:
-        raise CurveError(f"{len(runs)} run(s): allowed is at least 2 runs with different seeds")
+        raise ConfigError(f"{len(runs)} run(s): allowed is at least 2 runs with different seeds")
     first = runs[0]
     for run in runs:
         check_ended(run)
         twins = [other for other in runs if other.config["seed"] == run.config["seed"]]
         if len(twins) > 1:
-            raise CurveError(f"{twins[1].path}: seed={run.config['seed']} as in {twins[0].path}; allowed is each once")
+            raise ConfigError(f"{twins[1].path}: seed={run.config['seed']} as in {twins[0].path}; allowed is each once")
         for key, ours, theirs in differences(decisive(first), decisive(run)):
-            raise CurveError(f"{run.path}: {key}={theirs}, in {first.path} {ours}; allowed are runs of one recipe")
+            raise ConfigError(f"{run.path}: {key}={theirs}, in {first.path} {ours}; allowed are runs of one recipe")
 
 
 def check_ended(run: Run) -> None:
-    """Refuse a run that did not end by itself. Raises :class:`CurveError`."""
+    """Refuse a run that did not end by itself. Raises :class:`ConfigError`."""
     ended = run.verdict["ended"] if run.verdict else "nothing: it has no verdict.json"
     if ended not in ("held", "until"):
-        raise CurveError(f"{run.path}: ended by {ended}; allowed is a run that ended by itself")
+        raise ConfigError(f"{run.path}: ended by {ended}; allowed is a run that ended by itself")
 
 
 def decisive(run: Run) -> dict[str, Any]:
@@ -211,7 +212,7 @@ def _grid(runs: list[Run], metrics: list[str]) -> Array:
     start = max(run.series[metric].env_steps[0] for run in runs for metric in metrics)
     end = max(run.env_steps for run in runs)
     if end <= start:
-        raise CurveError(f"{runs[0].path}: all reports at {end:.0f} environment steps; allowed are longer runs")
+        raise ConfigError(f"{runs[0].path}: all reports at {end:.0f} environment steps; allowed are longer runs")
     return np.unique(np.linspace(start, end, GRID_POINTS).round())
 
 
@@ -257,7 +258,7 @@ def save_reference(reference: Reference, path: Path, *, force: bool = False) -> 
     """Write a reference as JSON, one list a line.
 
     Raises:
-        CurveError: the file exists already, unless ``force``; it cannot be written.
+        ConfigError: the file exists already, unless ``force``; it cannot be written.
     """
     refuse_to_overwrite(path, force=force)
     content = reference.model_dump(mode="json")
@@ -275,7 +276,7 @@ def write_file(path: Path, content: bytes) -> None:
     """Write a file as a whole, in a folder that is made if need be; what was there stays until the new one is complete.
 
     Raises:
-        CurveError: it cannot be written.
+        ConfigError: it cannot be written.
     """
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
@@ -286,20 +287,20 @@ def write_file(path: Path, content: bytes) -> None:
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
-        raise CurveError(f"{path}: {error.strerror}; allowed is a file that can be written") from error
+        raise ConfigError(f"{path}: {error.strerror}; allowed is a file that can be written") from error
 
 
 def refuse_to_overwrite(path: Path, *, force: bool) -> None:
-    """Raise :class:`CurveError` if ``path`` exists, unless ``force``."""
+    """Raise :class:`ConfigError` if ``path`` exists, unless ``force``."""
     if path.exists() and not force:
-        raise CurveError(f"{path}: exists already; allowed is a new file, or --force")
+        raise ConfigError(f"{path}: exists already; allowed is a new file, or --force")
 
 
 def load_reference(path: Path) -> Reference:
     """Read and check a reference.
 
     Raises:
-        CurveError: it cannot be read or is malformed; one line naming file, key and what is allowed.
+        ConfigError: it cannot be read or is malformed; one line naming file, key and what is allowed.
     """
     try:
         return Reference.model_validate_json(path.read_text(encoding="utf-8"))
@@ -307,9 +308,9 @@ def load_reference(path: Path) -> Reference:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         said = first["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
-        raise CurveError(f"{path}: {key + ': ' if key else ''}{one_line(ValueError(said))}") from error
+        raise ConfigError(f"{path}: {key + ': ' if key else ''}{one_line(ValueError(said))}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise CurveError(f"{path}: {one_line(error)}; allowed is a file of reference curves") from error
+        raise ConfigError(f"{path}: {one_line(error)}; allowed is a file of reference curves") from error
 
 
 # --- comparing
@@ -319,16 +320,16 @@ def compare(run: Run, reference: Reference) -> list[Comparison]:
     """Compare each metric that both have, those of the gates first.
 
     Raises:
-        CurveError: they have no metric in common, or the run ended before the reference begins.
+        ConfigError: they have no metric in common, or the run ended before the reference begins.
     """
     if run.env_steps < reference.env_steps[0]:
-        raise CurveError(
+        raise ConfigError(
             f"{run.path}: its last report is at {run.env_steps} environment steps; "
             f"the reference {reference.name} begins at {reference.env_steps[0]}"
         )
     common = [metric for metric in reference.metrics if metric in run.series]
     if not common:
-        raise CurveError(f"{run.path}: reports none of {', '.join(reference.metrics)}; the reference has no others")
+        raise ConfigError(f"{run.path}: reports none of {', '.join(reference.metrics)}; the reference has no others")
     return [_compare(run, reference, metric) for metric in common]
 
 

@@ -25,7 +25,8 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus, data_root, to_yaml
 from multigrid_rl.players.catalogue import LoadedPlayer
-from multigrid_rl.rllib.checkpoints import Checkpoint, newest_good, set_aside_newer
+from multigrid_rl.runs.checkpoints import Checkpoint, newest_good, set_aside_newer
+from multigrid_rl.runs.reader import read_provenance, read_verdict
 
 LOG = logging.getLogger(__name__)
 #: File by which a run belongs to one process.
@@ -103,7 +104,7 @@ class RunFolder:
         self.path = path
         self._lock = locked(path / LOCK)
         try:
-            self.provenance = provenance_of(path)
+            self.provenance = read_provenance(path)
         except ConfigError:
             self._lock.close()
             raise
@@ -140,7 +141,7 @@ class RunFolder:
     @property
     def hashes(self) -> dict[str, str]:
         """sha256 of every frozen opponent, by name."""
-        return hashes_of(self.provenance)
+        return {row["name"]: row["sha256"] for row in self.provenance["opponents"] if row["sha256"]}
 
     def record(self, row: dict[str, Any]) -> None:
         """Append one iteration's row to ``metrics.jsonl`` and TensorBoard."""
@@ -208,26 +209,6 @@ def circumstances() -> dict[str, Any]:
     }
 
 
-def provenance_of(run: Path) -> dict[str, Any]:
-    """What ``provenance.json`` of a run says.
-
-    Raises:
-        ConfigError: it is missing or damaged.
-    """
-    path = run / "provenance.json"
-    try:
-        provenance: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        hashes_of(provenance)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}; allowed is the file that the run wrote") from error
-    return provenance
-
-
-def hashes_of(provenance: dict[str, Any]) -> dict[str, str]:
-    """sha256 of every frozen opponent that a run was told to play against, by name."""
-    return {row["name"]: row["sha256"] for row in provenance["opponents"] if row["sha256"]}
-
-
 def locked(file: Path) -> IO[str]:
     """A handle on a lock file: as long as it is open, other processes get none.
 
@@ -265,7 +246,7 @@ def _free(folder: Path, stem: str, name: str, ending: str) -> Path:
 
 def _steps_of(verdict: Path) -> int | str:
     try:
-        steps: int = json.loads(verdict.read_text(encoding="utf-8"))["env_steps"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        steps: int = read_verdict(verdict.parent)["env_steps"]
+    except ConfigError:
         return "damaged"
     return steps

@@ -1,11 +1,13 @@
-"""Run folders as a judge reads them: reports become one series for each metric."""
+"""Reads run folders: configuration, provenance, verdict, and its reports as curves.
+
+Whatever a folder lacks, and whatever somebody damaged or made up in it, is one line naming the file.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -16,15 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from multigrid_rl.config import ConfigError
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
+from multigrid_rl.schema import RunConfig
 
 Array = NDArray[np.float64]
 
 #: Key of the moment at which all gates are held, beside the metrics of single gates.
 ALL_GATES = "all gates"
-
-
-class CurveError(ConfigError):
-    """A run or a reference that cannot be used; the message is one line naming file, value and what is allowed."""
 
 
 class Series(NamedTuple):
@@ -42,7 +41,7 @@ _Count = Annotated[int, Field(ge=0, lt=_MOST)]
 
 
 class _Told(BaseModel):
-    """What judges read of a file that a run wrote; what else is in it is nobody's business."""
+    """What is read of a file that a run wrote; what else is in it is nobody's business."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False, strict=True)
 
@@ -135,8 +134,9 @@ class Run:
     @property
     def gates(self) -> list[Gate]:
         """The gates it was judged by, none without a verdict."""
-        keys = ("metric", "comparison", "bound", "hold", "window")
-        return [Gate(**{key: row[key] for key in keys}) for row in (self.verdict or {"gates": []})["gates"]]
+        keys = [field.name for field in fields(Gate)]
+        rows = self.verdict["gates"] if self.verdict else []
+        return [Gate(**{key: row[key] for key in keys if key in row}) for row in rows]
 
     def steps_to_held(self) -> dict[str, int | None]:
         """Environment steps until each gate was held first, and until all were (:data:`ALL_GATES`); ``None``: never."""
@@ -146,24 +146,78 @@ class Run:
         return {ALL_GATES: self.verdict["env_steps_to_held"], **held}
 
 
+def _checked(path: Path, schema: type[_Told]) -> dict[str, Any]:
+    """Read a file of a run, as it stands, if it fits ``schema``. Raises ``ConfigError``."""
+    allowed = "allowed is the file that the run wrote"
+    try:
+        content: dict[str, Any] = (
+            read_plain_yaml(path) if path.suffix == ".yaml" else json.loads(path.read_text(encoding="utf-8"))
+        )
+        schema.model_validate(content)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path.parent}: no {path.name} in it; allowed is a run folder") from error
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        told = f"no {key or 'object'}" if first["type"] in ("missing", "model_type") else f"{key}: {first['msg']}"
+        raise ConfigError(f"{path}: {told}; {allowed}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: {one_line(error)}; {allowed}") from error
+    return content
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """Read ``config.yaml`` as it stands. Raises ``ConfigError`` if it is missing or damaged."""
+    return _checked(run / "config.yaml", _Config)
+
+
+def read_provenance(run: Path) -> dict[str, Any]:
+    """Read ``provenance.json``. Raises ``ConfigError`` if it is missing or damaged."""
+    return _checked(run / "provenance.json", _Provenance)
+
+
+def read_verdict(run: Path) -> dict[str, Any]:
+    """Read ``verdict.json``. Raises ``ConfigError`` if it is missing, as long as a run goes on, or damaged."""
+    return _checked(run / "verdict.json", _Verdict)
+
+
+def run_config(run: Path) -> RunConfig:
+    """Return the configuration of a run. Raises ``ConfigError`` if there is none that this version understands."""
+    try:
+        return RunConfig.model_validate(read_config(run))
+    except ValidationError as error:
+        raise ConfigError(f"{run / 'config.yaml'}: not a run's configuration: {one_line(error)}") from error
+
+
+def opponent_hashes(run: Path) -> dict[str, str]:
+    """Return the sha256 of every frozen player that a run met, by name.
+
+    The players of the catalogue may have been trained anew since: a run goes on, and is judged, against those.
+
+    Raises:
+        ConfigError: its provenance is missing or damaged.
+    """
+    provenance = read_provenance(run)
+    if "opponents" not in provenance:
+        raise ConfigError(f"{run / 'provenance.json'}: no opponents; allowed is the file that the run wrote")
+    return {row["name"]: row["sha256"] for row in provenance["opponents"] if row["sha256"]}
+
+
 def read_run(path: Path) -> Run:
     """Read a run folder; a last line that a kill tore in two is left out.
 
     Raises:
-        CurveError: not a run folder, a damaged file, or no reports yet.
+        ConfigError: not a run folder, a damaged file, or no reports yet.
     """
     if not (path / "metrics.jsonl").is_file():
-        raise CurveError(f"{path}: no metrics.jsonl in it; allowed is a run folder")
-    config = _checked(path / "config.yaml", _Config, read_plain_yaml)
+        raise ConfigError(f"{path}: no metrics.jsonl in it; allowed is a run folder")
+    config = read_config(path)
     reports = [row for row in read_rows(path / "metrics.jsonl") if row.get("report_episodes")]
     if not reports:
-        raise CurveError(f"{path / 'metrics.jsonl'}: no reports; the first comes when 100 episodes have finished")
-    provenance, verdict = (
-        _checked(file, schema, _json) if (file := path / name).exists() else None
-        for name, schema in (("provenance.json", _Provenance), ("verdict.json", _Verdict))
-    )
-    series = read_series(reports)
-    return Run(path, config, provenance or {}, verdict, series, int(reports[-1]["env_steps"]))
+        raise ConfigError(f"{path / 'metrics.jsonl'}: no reports; the first comes when 100 episodes have finished")
+    provenance = read_provenance(path) if (path / "provenance.json").exists() else {}
+    verdict = read_verdict(path) if (path / "verdict.json").exists() else None
+    return Run(path, config, provenance, verdict, read_series(reports), int(reports[-1]["env_steps"]))
 
 
 def read_series(reports: list[dict[str, Any]]) -> dict[str, Series]:
@@ -180,12 +234,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """Every row of a ``metrics.jsonl``, reports or not; a last line that a kill tore in two is left out.
 
     Raises:
-        CurveError: a line that is no row of a run.
+        ConfigError: a line that is no row of a run.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise CurveError(f"{path}: {one_line(error)}; allowed is the file that the run wrote") from error
+        raise ConfigError(f"{path}: {one_line(error)}; allowed is the file that the run wrote") from error
     rows = []
     for number, line in enumerate(lines, 1):
         try:
@@ -193,9 +247,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             if number == len(lines) and isinstance(error, json.JSONDecodeError):
                 break
-            raise CurveError(f"{path}: line {number}: {one_line(error)}; allowed is one JSON object a line") from error
+            raise ConfigError(f"{path}: line {number}: {one_line(error)}; allowed is one JSON object a line") from error
         if not isinstance(row, dict) or not isinstance(row.get("env_steps"), int):
-            raise CurveError(f"{path}: line {number}: no env_steps; allowed is a row that a run wrote")
+            raise ConfigError(f"{path}: line {number}: no env_steps; allowed is a row that a run wrote")
         rows.append({name: _number(value, f"{path}: line {number}: {name}") for name, value in row.items()})
     return rows
 
@@ -206,28 +260,8 @@ def _number(value: Any, where: str) -> float | None:
         return None
     if not isinstance(value, (int, float)) or abs(value) >= _LARGEST:
         shown = f"a value of {len(str(value))} letters" if isinstance(value, str) else f"a {type(value).__name__}"
-        raise CurveError(f"{where}={shown}: allowed is a number below {_LARGEST:g}, or null")
+        raise ConfigError(f"{where}={shown}: allowed is a number below {_LARGEST:g}, or null")
     return value
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _checked(path: Path, schema: type[_Told], read: Callable[[Path], Any]) -> dict[str, Any]:
-    """The content of a file, as it stands, if it fits ``schema``. Raises :class:`CurveError`."""
-    allowed = "allowed is the file that the run wrote"
-    try:
-        content: dict[str, Any] = read(path)
-        schema.model_validate(content)
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        told = f"no {key or 'object'}" if first["type"] in ("missing", "model_type") else f"{key}: {first['msg']}"
-        raise CurveError(f"{path}: {told}; {allowed}") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise CurveError(f"{path}: {one_line(error)}; {allowed}") from error
-    return content
 
 
 def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:

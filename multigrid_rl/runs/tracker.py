@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,6 @@ from multigrid_rl.clock import Clock
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
 from multigrid_rl.metrics import BEHAVIOUR, STAGES, WORK, outcome_shares
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
-
-if TYPE_CHECKING:
-    from multigrid_rl.rllib.tracked import TrackedPPO
 
 
 def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, float]:
@@ -88,21 +86,24 @@ class MetricsTracker:
         self._before = time.perf_counter()
         self._began = self._before - state["seconds"]
 
-    def row(self, algorithm: TrackedPPO) -> dict[str, float | None]:
-        """The row of the iteration that has just ended."""
+    def row(
+        self,
+        counts: Mapping[str, int],
+        measured: Mapping[str, float],
+        finished: EpisodeTable | None,
+        specs: MultiAgentSpec,
+    ) -> dict[str, float | None]:
+        """Return the row of the iteration that has just ended.
+
+        Args:
+            counts: environment steps, policy updates and what else is counted since the run began.
+            measured: what was measured in this iteration alone.
+            finished: episodes that finished in it.
+            specs: who played them.
+        """
         self.clock.begin()
-        row: dict[str, float] = {
-            "iteration": algorithm.policy_updates,
-            "env_steps": algorithm.env_steps,
-            "policy_updates": algorithm.policy_updates,
-            "gradient_steps": algorithm.gradient_steps,
-            "seconds": time.perf_counter() - self._began,
-            "stage": algorithm.stage,
-            "env_runners": algorithm.env_runners,
-            "env_runner_losses": algorithm.env_runner_losses,
-            **algorithm.latest,
-        }
-        finished = algorithm.finished
+        env_steps, seconds = counts["env_steps"], time.perf_counter() - self._began
+        row: dict[str, float] = {"iteration": counts["policy_updates"], "seconds": seconds, **counts, **measured}
         if finished is not None:
             self._pending.append(finished)
             self._episodes += finished.episodes
@@ -110,20 +111,20 @@ class MetricsTracker:
         if sum(table.episodes for table in self._pending) >= MIN_EPISODES:
             table = EpisodeTable.concatenate(self._pending)
             self._pending = []
-            row |= episode_metrics(table, algorithm.stages[algorithm.stage].factory.specs)
-            moment = Moment(algorithm.env_steps, algorithm.policy_updates, row["seconds"])
+            row |= episode_metrics(table, specs)
+            moment = Moment(env_steps, counts["policy_updates"], seconds)
             self.keeper.report(moment, table.episodes, row)
         row |= _gate_columns(self.keeper)
         self.clock.lap("metrics")
-        row |= self._timing(algorithm)
+        row |= self._timing(env_steps, measured)
         return {name: value if math.isfinite(value) else None for name, value in row.items()}
 
-    def _timing(self, algorithm: TrackedPPO) -> dict[str, float]:
-        now, steps = time.perf_counter(), algorithm.env_steps
+    def _timing(self, steps: int, measured: Mapping[str, float]) -> dict[str, float]:
+        now = time.perf_counter()
         whole = now - self._before
         seconds = {"metrics": 0.0, "checkpoint": 0.0, **self.clock.drain()}
         row = {f"timing/{part}_s": value for part, value in seconds.items()}
-        parts = algorithm.latest | row
+        parts = {**measured, **row}
         row["timing/other_s"] = whole - sum(parts[f"timing/{stage}_s"] for stage in STAGES)
         if f"timing/{WORK[0]}_s" in parts:  # RLlib's own env runners do not tell what they spend time on
             row["timing/overhead_share"] = 1 - sum(parts.get(f"timing/{part}_s", 0.0) for part in WORK) / whole
