@@ -28,7 +28,7 @@ class ConfigError(ValueError):
     """A mistake in what the user asked for; the message is one line naming key, value and what is allowed."""
 
 
-def import_object(key: str, path: str) -> Any:
+def import_object(key: str, path: str, what: str = "module:function") -> Any:
     """Import what ``module:name`` says.
 
     Raises:
@@ -37,10 +37,10 @@ def import_object(key: str, path: str) -> Any:
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{key}={path}: {error}; allowed is module:function") from error
+    except (ImportError, AttributeError, ValueError, SyntaxError, NameError, TypeError) as error:
+        raise ConfigError(f"{key}={path}: {' '.join(str(error).split())}; allowed is {what}") from error
     if not callable(found):
-        raise ConfigError(f"{key}={path}: {found!r} is no function; allowed is module:function")
+        raise ConfigError(f"{key}={path}: {found!r} is no function; allowed is {what}")
     return found
 
 

@@ -112,7 +112,7 @@ def _find_env_target(
         return environments.run_env_target(folder, compose(overrides) if overrides else None, checkpoint)
     own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}", f"scenario.agents={env.agents}"]
     own += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
-    return environments.player_env_target(home, compose(overrides or own))
+    return environments.player_env_target(home, compose([*own, *overrides]))
 
 
 def find_target(

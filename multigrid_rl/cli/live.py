@@ -126,6 +126,8 @@ def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Pat
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go."""
     train, runners, game = config.train, config.cluster.runners, config.scenario.game
     recipe = f"experiment/{config.experiment}" if config.experiment else "none, the defaults of train/ppo"
+    if config.train.objective != "ppo":
+        recipe = f"{recipe.partition(',')[0]}; objective {config.train.objective}"
     lines = [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
     if game is None:
         given = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())

@@ -99,7 +99,7 @@ def freeze(
     card = freeze.freeze(run_player(run, seat, checkpoint), name, catalogue, episodes)
     typer.echo(f"froze {catalogue.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
     if card.env is not None:
-        typer.echo(f"plays {card.env.env_id}; how well: multigrid-rl evaluate {name}")
+        typer.echo(f"plays {card.env.env_id}; how well: multigrid-rl evaluate {catalogue.root / name}")
         return
     won, base = card.strength[0], card.baseline[0]
     typer.echo(

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.metrics import mean_interval
-from multigrid_rl.players.cards import PlayerError, Source, read_card, read_network
+from multigrid_rl.players.cards import Card, PlayerError, Source, read_card, read_network, signature
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.schema import RunConfig
-from multigrid_rl.types import EnvFactory, EpisodeTable, SeatView
+from multigrid_rl.types import AgentSpec, EnvFactory, EpisodeTable, SeatView
 from multigrid_rl.world.streams import Streams
 
 #: Environments that are played side by side.
@@ -76,7 +76,23 @@ def player_env_target(source: Path, config: RunConfig) -> EnvTarget:
     agents = factory.specs.agents
     if len(agents) != 1:
         raise PlayerError(f"{card.name}: expected an environment with one agent, got {len(agents)}")
+    _check_fits(card, agents[0])
     return EnvTarget(card.name, factory, {agents[0].name: source})
+
+
+def _check_fits(card: Card, agent: AgentSpec) -> None:
+    """Raise ``PlayerError`` unless a player reads and decides what an agent shows and takes."""
+    given = card.model_dump()
+    for part, theirs in signature(agent, card.observation.view_size).items():
+        mine = given[part]
+        if isinstance(mine, dict):
+            mine = (
+                {key: mine[key] for key in theirs}
+                if isinstance(theirs, dict) and theirs.keys() <= mine.keys()
+                else mine
+            )
+        if mine != theirs:
+            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {theirs}, got {mine}")
 
 
 def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> EpisodeTable:

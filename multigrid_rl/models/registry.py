@@ -110,7 +110,7 @@ def custom(
         ArchitectureError: it has no ``state_size`` or no ``logits``.
     """
     generator = torch.Generator().manual_seed(seed)
-    network: nn.Module = import_object("model.name", name)(
+    network: nn.Module = import_object("model.name", name, "module:Class")(
         observation_space, outputs, tuple(architecture["hidden"]), generator
     )
     lacking = [part for part in ("state_size", "logits") if not hasattr(network, part)]

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from multigrid_rl.config import ConfigError, RunConfig
 from multigrid_rl.gates import Gate, GateKeeper
-from multigrid_rl.learn.losses import objective_of
-from multigrid_rl.models.registry import network_of
+from multigrid_rl.learn.own import check_parts
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.schema import ScenarioConfig
@@ -55,10 +54,9 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
                 f"curriculum.{k}.scenario={stage.scenario.name}: its networks read or decide other things than those "
                 f"of {config.scenario.name}; allowed is a scenario with the same view_size, mission_observed and team"
             )
-    # What is somebody's own is told with its key before anything starts.
-    objective_of(config.train.objective)
-    for module in stages[-1].factory.specs.modules:
-        network_of(stages[-1].factory.specs.agent_of(module), config.model.model_dump())
+    specs = stages[-1].factory.specs
+    for module in specs.modules:
+        check_parts(specs.agent_of(module), config.model.model_dump(), config.train.objective)
     return stages
 
 

@@ -46,6 +46,38 @@ class Bare(nn.Module):
 
 def doubled(logp, rows, clip):
     return 2 * logp * rows.advantages
+
+
+def meaned(logp, rows, clip):
+    return (logp * rows.advantages).mean()
+
+
+def detached(logp, rows, clip):
+    return logp.detach() * rows.advantages
+
+
+def two(logp, rows):
+    return logp
+
+
+class FewerOut(Small):
+    def __init__(self, observation_space, outputs, hidden, generator):
+        super().__init__(observation_space, outputs - 1, hidden, generator)
+
+
+class WideValue(Small):
+    def forward(self, obs):
+        return self.logits(obs), self.value(obs)
+
+
+class Other(Small):
+    def forward(self, obs):
+        return -self.logits(obs), self.value(obs).squeeze(-1)
+
+
+class LogitsAlone(Small):
+    def forward(self, obs):
+        return self.logits(obs)
 """
 
 
@@ -88,11 +120,29 @@ def test_rejects_an_unknown_objective(own_parts, name, told):
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize("override", ["train.objective=reinforce", "model.name=own_parts:Large"])
-def test_refuses_unknown_parts_before_a_run_folder_is_made(own_parts, override):
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.objective=reinforce", "allowed is ppo, policy_gradient"),
+        ("train.objective=own_parts:meaned", "expected shape (3,) for 3 rows, got ()"),
+        ("train.objective=own_parts:detached", "expected a gradient by the log-probabilities, got none"),
+        ("train.objective=own_parts:two", "TypeError: two() takes 2 positional arguments"),
+        ("model.name=own_parts:Large", "no attribute 'Large'; allowed is module:Class"),
+        ("model.name=own_parts:Bare", "expected a network with state_size and logits"),
+        ("model.name=own_parts:FewerOut", "forward: outputs: expected shape (3, 2) for 3 rows, got (3, 1)"),
+        ("model.name=own_parts:WideValue", "forward: values: expected shape (3,) for 3 rows, got (3, 1)"),
+        ("model.name=own_parts:Other", "logits: expected the outputs of forward"),
+        ("model.name=own_parts:LogitsAlone", "forward: expected outputs, values, got Tensor"),
+        ("model.name=own_parts:doubled", "TypeError: doubled() takes 3 positional arguments"),
+        ("model.name=broken_parts:Net", "allowed is module:Class"),
+    ],
+)
+def test_refuses_mistaken_parts_before_a_run_folder_is_made(own_parts, override, said):
+    (own_parts / "broken_parts.py").write_text("class Net(:\n")
     run = own_parts / "run"
     told = complaint(call("train", "env_id=CartPole-v1", override, f"run_dir={run}"))
     assert override in told
+    assert said in told
     assert not run.exists()
 
 
