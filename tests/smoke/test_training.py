@@ -8,15 +8,15 @@ import pytest
 import ray
 import torch
 import yaml
-from multigrid_rl.rllib.errors import RunnerError
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from multigrid_rl.config import PACKAGES, compose, experiment_names
 from multigrid_rl.metrics import METRICS, STAGES, WORK, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.rllib.algorithm import BatchPPO, WeightsError
+from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.build import algorithm_config
+from multigrid_rl.types import RunError
 from tiny_runs import TINY, rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -168,7 +168,7 @@ def test_a_runner_with_other_weights_than_the_learner_sent_stops_the_run(session
     try:
         algorithm.iterate()
         algorithm.env_runner_group.foreach_env_runner(spoil)
-        with pytest.raises(WeightsError, match="an env runner played with weights"):
+        with pytest.raises(RunError, match="an env runner played with weights"):
             algorithm.iterate()
     finally:
         algorithm.stop()
@@ -177,10 +177,14 @@ def test_a_runner_with_other_weights_than_the_learner_sent_stops_the_run(session
 def test_a_runner_with_other_sources_than_the_driver_is_not_played_with(session, monkeypatch):
     # On a node that comes after the preflight, a replacement may find another checkout.
     monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
-    monkeypatch.setattr("multigrid_rl.rllib.crew.installed", lambda: {"multigrid-rl sources": "of another day"})
+    monkeypatch.setattr(
+        "multigrid_rl.rllib.env_runner_pool.installed", lambda: {"multigrid-rl sources": "of another day"}
+    )
     said = r"lost \(its node has multigrid-rl sources \w{12} \(the driver has of another day\)\)"
-    with pytest.raises(RunnerError, match=said):
-        algorithm_config(compose([*TINY, "cluster.num_env_runners=1", "cluster.losses_in_a_row=1"])).build_algo()
+    with pytest.raises(RunError, match=said):
+        algorithm_config(
+            compose([*TINY, "cluster.num_env_runners=1", "cluster.max_consecutive_failures=1"])
+        ).build_algo()
 
 
 def test_an_opponent_that_changed_since_it_was_announced_is_refused_on_the_runner():
