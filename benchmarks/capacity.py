@@ -20,7 +20,7 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
-from multigrid_rl.cli.training import run_training
+from multigrid_rl.cli.train import run_training
 from multigrid_rl.config import compose
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
@@ -38,7 +38,7 @@ def one_runner(seconds: float) -> dict[str, Any]:
     warm_up(config)
     runner = BatchedEnvRunner(config=algorithm_config(config), worker_index=0)
     rollout = runner.sample()
-    learned = sum(len(unit.obs) for unit in rollout.units.values())
+    learned = sum(len(batch.obs) for batch in rollout.batches.values())
     weights = pickle.dumps(runner.get_state(), protocol=5)
     steps, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:
@@ -59,7 +59,7 @@ def one_learner(iterations: int) -> dict[str, float]:
     with ray_session():
         algorithm = algorithm_config(compose(list(RUN))).build_algo()
         try:
-            rows = [algorithm.train()["multigrid_rl"] for _ in range(iterations)]
+            rows = [algorithm.iterate() for _ in range(iterations)]
         finally:
             algorithm.stop()
     learn = float(np.median([row["timing/learn_s"] for row in rows[2:]]))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from multigrid_rl.rllib.record import git_commit, versions
+from multigrid_rl.runs.folder import git_commit, versions
 from multigrid_rl.schema import available_cpus
 
 #: Share of all cores that others may use, now and in the last minute, before a report says that it was busy.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multigrid_rl.world.multigrid_env import MultigridEnvs
+from multigrid_rl.envs.multigrid import MultigridEnvs
 
 RESULTS = Path("docs/results")
 

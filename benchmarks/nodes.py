@@ -13,7 +13,7 @@ import sys
 import ray
 from ray.cluster_utils import Cluster
 
-from multigrid_rl.cli.training import run_training
+from multigrid_rl.cli.train import run_training
 from multigrid_rl.schema import available_cpus
 
 OBJECT_STORE_BYTES = 256 * 2**20

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import SPEED, page, summary
-from multigrid_rl.judge.curves import build_reference, save_reference
 from multigrid_rl.judge.evaluation import MODES, replay_policy
-from multigrid_rl.judge.runs import read_run
 from multigrid_rl.metrics import outcome_shares
+from multigrid_rl.runs.reader import read_run
+from multigrid_rl.runs.reference import build_reference, save_reference
 from multigrid_rl.world.constants import BLUE, RED
 
 RESULTS = Path("docs/results")

@@ -95,7 +95,7 @@ def soak(minutes: float, every: float, run: Path, seed: int) -> dict[str, Any]:
     name, _, value = mark.partition("=")
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", "scenario=1v1", f"run_dir={run}"]
     # Whoever is killed while it starts has handed over nothing yet: that is no crash loop.
-    command += ["cluster.num_env_runners=2", "cluster.losses_in_a_row=20"]
+    command += ["cluster.num_env_runners=2", "cluster.max_consecutive_failures=20"]
     command += ["train.stop_when_held=false", "--until", "1e11"]
     log = (run.parent / "soak.log").open("w")
     driver = subprocess.Popen(command, env={**os.environ, name: value}, stdout=log, stderr=log, start_new_session=True)
@@ -203,7 +203,7 @@ def summary(rows: list[tuple[float, dict[str, Any]]], kills: list[float], memory
         "rows": len(rows),
         "kills": len(kills),
         "recovered": len(away),
-        "losses_in_metrics": rows[-1][1]["env_runner_losses"],
+        "losses_in_metrics": rows[-1][1]["env_runner_restarts"],
         "away_s": _quantiles(away),
         "speed_after_over_before": _quantiles(ratios),
         "speed_without_a_kill": _quantiles(alike),

@@ -179,7 +179,7 @@ def with_cores(measure: Callable[[], float]) -> Round:
     return Round(speed, (time.process_time() - processor) / (time.perf_counter() - wall))
 
 
-KINDS = ("one thread", "shared steps", "own halves")
+KINDS = ("one thread", "own halves")
 
 
 def of_linear(two: list[Round], one: list[Round]) -> list[float]:
@@ -191,14 +191,14 @@ def on_free_cores(rounds: list[dict[str, list[Round]]], kind: str) -> list[float
     """The same over all points, of the rounds in which cores were free: own halves, which never wait, got both."""
     shares = []
     for point in rounds:
-        pairs = zip(point[KINDS[2]], point[KINDS[0]], strict=True)
+        pairs = zip(point[KINDS[1]], point[KINDS[0]], strict=True)
         free = [two.cores >= FREE_CORES and one.cores >= FREE_CORES / THREADS for two, one in pairs]
         shares += [share for share, known in zip(of_linear(point[kind], point[KINDS[0]]), free, strict=True) if known]
     return shares
 
 
 def grid(report: Report, options: argparse.Namespace) -> None:
-    """Over games, views, agents; one thread, two threads that share each step, two threads on a half each."""
+    """Over games, views, agents; one thread, two threads on a half each."""
     lines: list[list[Any]] = []
     data: list[dict[str, Any]] = []
     large: list[dict[str, list[Round]]] = []
@@ -222,8 +222,7 @@ def grid(report: Report, options: argparse.Namespace) -> None:
         heads += [f"2 threads, {kind}", "of linear", "cores it got"]
     note = [
         "",
-        "Shared steps: `World(threads=2)`, two Python threads play half of the games each and wait for each other",
-        "after every step. Own halves: two worlds of half the games, a thread each, nobody waits: kernels run without",
+        "Own halves: two worlds of half the games, a thread each, nobody waits: kernels run without",
         "the interpreter's lock. Of linear: over twice the one thread of the same round. Cores it got: processor time",
         "over wall time; where that is well under 2 with own halves, others had the second core.",
         *threads_told(report, large),
@@ -233,16 +232,13 @@ def grid(report: Report, options: argparse.Namespace) -> None:
 
 def threads_told(report: Report, large: list[dict[str, list[Round]]]) -> list[str]:
     """What two threads reach with many games where both cores were free, for the last line and in words."""
-    words = []
-    for kind, key in (("own halves", "two_threads_of_linear"), ("shared steps", "two_threads_shared_steps_of_linear")):
-        shares = on_free_cores(large, kind)
-        report.result[key] = round(spread(shares).median, 3) if shares else None
-        words.append(f"{kind} {spread(shares).median:.0%} of linear ({len(shares)} rounds)" if shares else "")
-    if not words[0]:
+    shares = on_free_cores(large, KINDS[1])
+    report.result["two_threads_of_linear"] = round(spread(shares).median, 3) if shares else None
+    if not shares:
         return [f"In no round from {LARGE:,} games on were two cores free: nothing is said of scaling."]
     return [
-        f"From {LARGE:,} games on, in the rounds in which own halves got {FREE_CORES} cores or more, medians are: "
-        f"{', '.join(words)}."
+        f"From {LARGE:,} games on, in the rounds in which own halves got {FREE_CORES} cores or more, the median is "
+        f"{spread(shares).median:.0%} of linear ({len(shares)} rounds)."
     ]
 
 
@@ -254,12 +250,10 @@ def grid_point(spec: GameSpec, games: int, options: argparse.Namespace) -> dict[
     actions = random_actions(games, spec.num_agents, options.seed)
     measures: dict[str, Callable[[], float]] = {KINDS[0]: partial(engine_round, world, actions, steps)}
     if games >= THREADS:
-        shared = World(spec, games, seed=options.seed, threads=THREADS)
         half = games // THREADS
         own = [World(spec, half, seed=options.seed, first_game=k * half) for k in range(THREADS)]
         parts = [np.ascontiguousarray(actions[:, k * half : (k + 1) * half]) for k in range(THREADS)]
-        measures[KINDS[1]] = partial(engine_round, shared, actions, steps)
-        measures[KINDS[2]] = partial(halves_round, own, parts, steps)
+        measures[KINDS[1]] = partial(halves_round, own, parts, steps)
     return measured({kind: partial(with_cores, measure) for kind, measure in measures.items()}, options.grid_rounds)
 
 

@@ -13,7 +13,6 @@ from typing import Any, TypeVar, cast
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from multigrid_rl.plain_yaml import read_plain_yaml
 from multigrid_rl.recipes import unfolded
 from multigrid_rl.schema import (
     LEARN,
@@ -31,7 +30,7 @@ __all__ = [
     "LEARN",
     "MAX_LAYERS",
     "MAX_UNITS",
-    "MULTIGRID",
+    "PACKAGES",
     "ConfigError",
     "RunConfig",
     "ScenarioConfig",
@@ -48,8 +47,8 @@ __all__ = [
 ]
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
-#: The scenario that stands for every environment of the multigrid package.
-MULTIGRID = "multigrid"
+#: Scenarios that stand for every environment of a package.
+PACKAGES = ("multigrid", "gymnasium")
 _TEXT_KEYS = ("run_dir", "checkpoints", "cluster.address")
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (
@@ -57,6 +56,8 @@ RESUMABLE = (
 )  # fmt: skip
 _SEATS = "scenario.seats."
 _BONUS = "train.bonus"
+#: Arguments of an environment are its own: any key may be one.
+_ENV_ARGS = "scenario.env_args"
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -67,7 +68,7 @@ def _choices(group: str) -> list[str]:
 
 def scenario_names() -> list[str]:
     """Ids of all scenarios of the red/blue-door game, sorted."""
-    return [name for name in _choices("scenario") if name != MULTIGRID]
+    return [name for name in _choices("scenario") if name not in PACKAGES]
 
 
 def experiment_names() -> list[str]:
@@ -81,7 +82,7 @@ def scenario_id(name: str) -> str:
     Raises:
         ConfigError: unknown scenario.
     """
-    names = [*scenario_names(), MULTIGRID]
+    names = [*scenario_names(), *PACKAGES]
     if name in names:
         return name
     aliases = {alias: stem for stem in names for alias in _read_yaml("scenario", stem).get("aliases", [])}
@@ -134,7 +135,10 @@ def _spelt_out(key: str, value: str, given: dict[str, str]) -> list[str]:
     if key == "address":
         return [f"cluster.address={value}"]
     if key == "env_id":
-        return [f"scenario.env_id={value}", *([] if "scenario" in given else [f"scenario={MULTIGRID}"])]
+        package = "multigrid" if value.startswith("MultiGrid-") else "gymnasium"
+        return [f"scenario.env_id={value}", *([] if "scenario" in given else [f"scenario={package}"])]
+    if key == "env_args":
+        return [f"scenario.env_args={value}"]
     if key == "experiment" and value in ("none", "null"):
         return []
     _check_choice(key, value)
@@ -165,11 +169,12 @@ def _check_recipe_fits(given: dict[str, str], overrides: list[str]) -> None:
 
 
 def _own_recipe(overrides: list[str]) -> list[str]:
-    # A scenario's own recipe is the file of its name; a scheme may have one of its own.
+    # A scenario's own recipe is the file of its name; a scheme, or another objective, may have one of its own.
     given = dict(override.split("=", 1) for override in overrides)
-    scenario = given.get("scenario", "1v1")
+    scenario, train = given.get("scenario", "1v1"), given.get("train", "ppo")
     known = experiment_names()
-    names = [name for name in (f"{scenario}-{given.get('scheme', '')}", scenario) if name in known]
+    wanted = (f"{scenario}-{given.get('scheme', '')}", scenario) if train == "ppo" else (f"{scenario}-{train}",)
+    names = [name for name in wanted if name in known]
     return [f"experiment={names[0]}"] if names else []
 
 
@@ -194,7 +199,7 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
         try:
             chosen, known = _files_say(tuple(groups), _written(folder))
             for override in overrides:
-                if override not in groups and not override.startswith(_BONUS):
+                if override not in groups and not override.startswith((_BONUS, _ENV_ARGS)):
                     _check_key(override, known)
             grammar = [part for override in overrides if not _is_text(override) for part in _grammar(override)]
             composed = OmegaConf.to_container(hydra_compose("config", grammar), resolve=True)
@@ -245,19 +250,12 @@ def _stage(stage: Any, own: dict[str, Any]) -> Any:
     return {**rest, "scenario": {**whole, "seats": seats}}
 
 
-def resumed(run: Path, overrides: list[str]) -> RunConfig:
+def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
     """The configuration of a run that goes on: its own, but for budget, checkpoints and where it is computed.
 
     Raises:
-        ConfigError: no run folder, or an override of what a run keeps.
+        ConfigError: an override of what a run keeps, or values that this version does not understand.
     """
-    file = run / "config.yaml"
-    try:
-        values = read_plain_yaml(file)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--resume {run}: {' '.join(str(error).split())}; allowed is a run folder") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"--resume {run}: config.yaml holds no configuration; allowed is a run folder")
     # A whole part first: what is said of its values counts wherever it stands, as it does for a new run.
     for override in sorted(overrides, key=lambda override: not override.startswith("cluster=")):
         key, equals, value = override.partition("=")
@@ -304,6 +302,8 @@ def _players(key: str, value: str) -> str | dict[str, float]:
 def _grammar(override: str) -> list[str]:
     # Bonuses are a mapping that may be empty: one weight of it is always set, whether or not it was there, and a whole
     # mapping takes the place of the recipe's instead of being merged into it.
+    if override.startswith(_ENV_ARGS):
+        return [f"++{override}"]
     if not override.startswith(_BONUS):
         return [override]
     key, _, value = override.partition("=")

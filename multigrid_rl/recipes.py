@@ -12,13 +12,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.plain_yaml import read_plain_yaml
+from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.schema import ConfigError, data_root
 
 #: Override by which a file may say everything that its user could type.
 TRUST = "trust_recipe"
 #: What else only a trusted file may say: it names code to import, folders and machines.
 BARRED = ("train.shaping", "run_dir", "checkpoints", "cluster", "address")
+
+#: Values that import code where they are written as ``module:name``.
+IMPORTING = ("model.name", "train.objective", "scenario.env_id", "env_id")
 
 _FILES = (".yaml", ".yml")
 _GROUP = "override /"
@@ -92,6 +95,7 @@ def _check_harmless(path: Path, overrides: list[str]) -> None:
         key, _, value = override.partition("=")
         key = key.lstrip("+~")
         barred = key.startswith(tuple(f"{name}." for name in BARRED)) or key in BARRED
+        barred |= key in IMPORTING and ":" in value
         if (barred and value != "null") or "${" in override:
             raise ConfigError(
                 f"experiment={path}: {override[:80]!r}: a recipe file must not interpolate, import code, or name "

@@ -5,6 +5,7 @@ Values are in yaml, below ``configs/``; a test holds that both name the same key
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from multigrid_rl.types import RULE_SETS, GameSpec
 
 LEARN = "learn"
+#: Networks by name: those with memory, those that look at a view cell by cell, all; others are ``module:Class``.
+RECURRENT = ("gru", "lstm")
+CELL_WISE = ("embedding", "cnn")
+NETWORKS = ("mlp", *CELL_WISE, *RECURRENT)
 #: Largest network, in a run and in a frozen player's card.
 MAX_UNITS = 4096
 MAX_LAYERS = 8
@@ -21,6 +26,22 @@ MAX_LAYERS = 8
 
 class ConfigError(ValueError):
     """A mistake in what the user asked for; the message is one line naming key, value and what is allowed."""
+
+
+def import_object(key: str, path: str, what: str = "module:function") -> Any:
+    """Import what ``module:name`` says.
+
+    Raises:
+        ConfigError: no such module, or nothing of that name in it that can be called.
+    """
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError, SyntaxError, NameError, TypeError) as error:
+        raise ConfigError(f"{key}={path}: {' '.join(str(error).split())}; allowed is {what}") from error
+    if not callable(found):
+        raise ConfigError(f"{key}={path}: {found!r} is no function; allowed is {what}")
+    return found
 
 
 def data_root() -> Path:
@@ -93,13 +114,15 @@ class GateConfig(_Part):
 
 
 class ScenarioConfig(_Part):
-    """A game, who sits where, and what training must reach; or an environment of the multigrid package by its id."""
+    """A game, who sits where, and what training must reach; or an environment of another package by its id."""
 
     name: str = ""
     description: str
     aliases: tuple[str, ...] = ()
     game: GameConfig | None = None
+    package: Literal["multigrid", "gymnasium"] | None = None
     env_id: str | None = None
+    env_args: dict[str, Any] = {}
     agents: int = Field(default=1, ge=1, le=4)
     seats: dict[str, str | dict[str, float]] = {}
     gates: tuple[GateConfig, ...] = ()
@@ -109,6 +132,10 @@ class ScenarioConfig(_Part):
         if (self.game is None) == (self.env_id is None):
             raise ValueError("allowed is exactly one of game and env_id")
         if self.game is None:
+            if self.package is None:
+                raise ValueError(f"package: expected multigrid or gymnasium with env_id={self.env_id}, got null")
+            if self.package == "gymnasium" and self.agents != 1:
+                raise ValueError(f"agents: expected 1 with package gymnasium, got {self.agents}")
             return self
         expected = self.game.spec().seats
         if tuple(sorted(self.seats)) != tuple(sorted(expected)):
@@ -149,18 +176,19 @@ class TrainConfig(_Part):
     until: int = Field(ge=1)
     stop_when_held: bool
     runner: Literal["batched", "stock"] = "batched"
+    objective: str = "ppo"
     num_envs: int = Field(ge=1)
     num_steps: int = Field(ge=1)
     epochs: int = Field(ge=1)
-    minibatch_size: int = Field(ge=1)
+    minibatch_size: int | None = Field(default=None, ge=1)
     lr: float = Field(gt=0)
-    lr_final: float = Field(gt=0)
+    lr_final: float | None = Field(default=None, gt=0)
     gamma: float = Field(gt=0, le=1)
     lam: float = Field(ge=0, le=1)
     clip: float = Field(gt=0)
     vf_coef: float = Field(ge=0)
     entropy_coef: float = Field(ge=0)
-    entropy_final: float = Field(ge=0)
+    entropy_final: float | None = Field(default=None, ge=0)
     entropy_decay: int = Field(ge=1)
     grad_clip: float = Field(gt=0)
     torch_threads: int = Field(ge=0)
@@ -179,18 +207,42 @@ class TrainConfig(_Part):
         """Environment steps of one iteration: ``num_envs * num_steps``."""
         return self.num_envs * self.num_steps
 
+    @property
+    def minibatch(self) -> int:
+        """Steps of one gradient step, of one agent; the whole batch where ``minibatch_size`` is null."""
+        return self.minibatch_size or self.batch_size
+
+    @property
+    def lr_end(self) -> float:
+        """Step size at ``until``."""
+        return self.lr if self.lr_final is None else self.lr_final
+
+    @property
+    def entropy_end(self) -> float:
+        """Weight of the entropy bonus after ``entropy_decay`` steps."""
+        return self.entropy_coef if self.entropy_final is None else self.entropy_final
+
 
 class ModelConfig(_Part):
     """The network."""
 
-    name: Literal["mlp", "embedding", "cnn", "gru", "lstm"]
+    name: str
     hidden: tuple[int, ...] = Field(min_length=1, max_length=MAX_LAYERS)
     activation: Literal["tanh", "relu"] = "tanh"
+    bound: Literal["clip", "tanh", "clip3"] = "clip"
+    log_std: float = Field(default=0.0, ge=-5, le=2)
 
     @property
     def recurrent(self) -> bool:
         """Whether the network has memory."""
-        return self.name in ("gru", "lstm")
+        return self.name in RECURRENT
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in NETWORKS and ":" not in value:
+            raise ValueError(f"allowed is {', '.join(NETWORKS)}, or module:Class of a network of your own")
+        return value
 
     @field_validator("hidden")
     @classmethod
@@ -208,7 +260,7 @@ class ClusterConfig(_Part):
     num_learners: int = Field(default=0, ge=0, le=64)
     gpus_per_learner: float = Field(default=0, ge=0, le=1)
     sample_timeout_s: float = Field(default=120, gt=0)
-    losses_in_a_row: int = Field(default=5, ge=1)
+    max_consecutive_failures: int = Field(default=5, ge=1)
 
     @field_validator("num_env_runners", mode="plain")
     @classmethod
@@ -276,15 +328,15 @@ class RunConfig(_Part):
         self._check_cluster()
         self._check_curriculum()
         _require(
-            train.minibatch_size <= train.batch_size,
+            train.minibatch <= train.batch_size,
             "train.minibatch_size",
             train.minibatch_size,
             f"at most num_envs * num_steps = {train.batch_size}",
         )
-        plain = self.model.name == "mlp" or self.model.activation == "tanh"
+        plain = self.model.name not in NETWORKS[1:] or self.model.activation == "tanh"
         _require(plain, "model.activation", self.model.activation, f"tanh with model={self.model.name}")
         if self.model.recurrent:
-            whole = train.minibatch_size % train.num_steps == 0
+            whole = train.minibatch % train.num_steps == 0
             allowed = f"a multiple of num_steps={train.num_steps}: a network with memory learns whole sequences"
             _require(whole, "train.minibatch_size", train.minibatch_size, allowed)
             _require(
@@ -293,7 +345,7 @@ class RunConfig(_Part):
         return self
 
     def _check_scheme(self) -> None:
-        if self.scheme == "ctde" and self.model.name in ("embedding", "cnn"):
+        if self.scheme == "ctde" and self.model.name not in ("mlp", *RECURRENT):
             _require(False, "model", self.model.name, "mlp, gru or lstm with scheme=ctde: it has no central critic")
         scenario = self.scenario
         learning = list(scenario.learning.values())
@@ -324,7 +376,7 @@ class RunConfig(_Part):
             allowed = f"a multiple of {shares} env runners"
             _require(train.num_envs % shares == 0, "train.num_envs", train.num_envs, allowed)
         learners = max(cluster.num_learners, 1)
-        rows = train.minibatch_size // train.num_steps if self.model.recurrent else train.minibatch_size
+        rows = train.minibatch // train.num_steps if self.model.recurrent else train.minibatch
         allowed = f"what {learners} learners can share: each computes an equal part of every minibatch"
         _require(rows % learners == 0, "train.minibatch_size", train.minibatch_size, allowed)
 
@@ -342,6 +394,10 @@ class RunConfig(_Part):
         if self.train.runner == "stock":
             memory, runner = self.model.recurrent, self.train.runner
             _require(not self.curriculum, "train.runner", runner, "batched with a curriculum")
+            ours = self.scenario.package != "gymnasium" and self.train.objective == "ppo"
+            _require(
+                ours, "train.runner", runner, "batched with scenario=gymnasium or another train.objective than ppo"
+            )
             plain = self.cluster.num_learners == 0 and self.cluster.address is None
             _require(plain, "train.runner", runner, "batched on a cluster or with remote learners")
             _require(not memory, "train.runner", runner, f"batched with model={self.model.name}: it has memory")

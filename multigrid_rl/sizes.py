@@ -15,11 +15,11 @@ class Sizes:
 
     Args:
         config: the run.
-        units: network -> how many learning units it plays (one for each seat, or one for a whole team under ctce).
+        agents: network -> how many learning agents it plays (one for each seat, or one for a whole team under ctce).
     """
 
     config: RunConfig
-    units: Mapping[str, int]
+    agents: Mapping[str, int]
 
     @property
     def batch_size(self) -> int:
@@ -47,27 +47,28 @@ class Sizes:
         Raises:
             KeyError: no such network.
         """
-        return self.units[module] * self.batch_size
+        return self.agents[module] * self.batch_size
 
     @property
     def largest(self) -> int:
-        """Steps of the network with the most units: it decides how many minibatches there are."""
-        return max(map(self.steps_of, self.units))
+        """Steps of the network with the most agents: it decides how many minibatches there are."""
+        return max(map(self.steps_of, self.agents))
 
     @property
-    def sequences_per_minibatch(self) -> int:
-        """Games in a minibatch of a network with memory, which learns ``num_steps`` steps of a game as one row."""
-        return self.config.train.minibatch_size // self.config.train.num_steps
+    def rows_per_minibatch(self) -> int:
+        """Rows of a minibatch: steps or, for a network with memory, whole sequences of ``num_steps`` steps."""
+        train = self.config.train
+        return train.minibatch // train.num_steps if self.config.model.recurrent else train.minibatch
 
     @property
     def minibatches_per_epoch(self) -> int:
         """Gradient steps of one pass over the batch; where the last is not full, the next pass fills it."""
-        return math.ceil(self.largest / self.config.train.minibatch_size)
+        return math.ceil(self.largest / self.config.train.minibatch)
 
     @property
     def gradient_steps_per_update(self) -> int:
         """Gradient steps, per network, until the largest batch was passed over ``epochs`` times."""
-        return math.ceil(self.config.train.epochs * self.largest / self.config.train.minibatch_size)
+        return math.ceil(self.config.train.epochs * self.largest / self.config.train.minibatch)
 
     @property
     def updates(self) -> int:
@@ -105,4 +106,4 @@ class Sizes:
         """Weight of the entropy bonus after so many environment steps: linear, then constant."""
         train = self.config.train
         share = min(env_steps / train.entropy_decay, 1.0)
-        return train.entropy_coef + share * (train.entropy_final - train.entropy_coef)
+        return train.entropy_coef + share * (train.entropy_end - train.entropy_coef)

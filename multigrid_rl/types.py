@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 Colour = Literal["blue", "red"]
@@ -116,6 +117,10 @@ class GameSpec:
             raise ValueError(f"seat {seat!r} is not in this game; its seats are {', '.join(self.seats)}")
         return "blue" if seat.startswith("blue") else "red"
 
+    def seats_of(self, team: str) -> tuple[str, ...]:
+        """Return the seats of a team, in index order."""
+        return tuple(seat for seat in self.seats if self.team_of(seat) == team)
+
     def weights_of(self, seat: str) -> RewardWeights:
         """Reward weights of a seat."""
         return dict(self.seat_reward).get(seat, self.reward)
@@ -182,15 +187,17 @@ class EpisodeTable(NamedTuple):
     returns: NDArray[np.float64]  # (M, A) canonical return
     events: NDArray[np.float64]  # (M, A, E) sums over the episode
     winner: NDArray[np.int8]  # (M,) 0 red, 1 blue, -1 nobody
+    players: NDArray[np.int16]  # (M, P) who played the seat of each of the ``MultiAgentSpec.pools``
 
     @classmethod
-    def empty(cls, agents: int, events: int) -> EpisodeTable:
-        """A table without rows."""
+    def empty(cls, agents: int, events: int, pools: int = 0) -> EpisodeTable:
+        """Return a table without rows."""
         return cls(
             np.zeros(0, np.int32),
             np.zeros((0, agents), np.float64),
             np.zeros((0, agents, events), np.float64),
             np.zeros(0, np.int8),
+            np.zeros((0, pools), np.int16),
         )
 
     @classmethod
@@ -200,7 +207,7 @@ class EpisodeTable(NamedTuple):
 
     def rows(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> EpisodeTable:
         """The rows in ``which``, by number or as a mask (M,)."""
-        return EpisodeTable(self.length[which], self.returns[which], self.events[which], self.winner[which])
+        return EpisodeTable._make(column[which] for column in self)
 
     @property
     def episodes(self) -> int:
@@ -213,132 +220,103 @@ Shaping = Callable[[NDArray[np.float32], NDArray[np.float64]], NDArray[np.float6
 
 
 @dataclass(frozen=True)
-class Unit:
-    """Somebody who learns: one seat (DTDE, CTDE) or a whole team with a joint action (CTCE).
+class AgentSpec:
+    """An agent that learns: one seat (DTDE, CTDE) or a whole team with a joint action (CTCE).
 
-    ``C`` is the number of seats it acts for, ``K`` the number of actions of one seat.
+    Spaces are Gymnasium's: ``MultiDiscrete`` (D,) for tokens and ``Box`` (D,) for a vector of floats; ``MultiDiscrete``
+    (C,) for one choice per component and ``Box`` (A,) for continuous actions.
     """
 
     name: str
-    module: str  # name of the network that plays it; several units may share one
-    seats: tuple[str, ...]  # the C seats it acts for
-    categories: tuple[int, ...]  # number of values of each token that its actor reads
-    central: tuple[int, ...] = ()  # the same for the tokens that only its critic reads as well; they come last
-    choices: int = 7  # K
+    module: str  # name of the network that plays it; several agents may share one
+    seats: tuple[str, ...]  # the seats it acts for: columns of the episode table
+    observation_space: spaces.Space[Any]  # what its actor reads
+    action_space: spaces.Space[Any]  # what it decides in one step, for all its seats
+    critic_space: spaces.Space[Any] | None = None  # what only its critic reads as well; it comes behind the observation
 
     @property
-    def num_tokens(self) -> int:
+    def observation_size(self) -> int:
         """Length of one observation, the critic's part included."""
-        return len(self.categories) + len(self.central)
+        parts = [self.observation_space, *([] if self.critic_space is None else [self.critic_space])]
+        return sum(int(np.prod(part.shape)) for part in parts if part.shape is not None)
 
 
 @dataclass(frozen=True)
-class Cast:
-    """Who is in an environment: what the training room must know before any game is built."""
+class MultiAgentSpec:
+    """Who is in an environment: what training must know before any environment is built."""
 
-    units: tuple[Unit, ...]
+    agents: tuple[AgentSpec, ...]  # those that learn
     seats: tuple[str, ...]  # columns of the episode table
     teams: tuple[str, ...]  # team of each seat
     team_names: tuple[str, ...]  # ``EpisodeTable.winner`` is an index into these
     events: tuple[str, ...]  # names of the event columns
+    pools: tuple[tuple[str, tuple[str, ...]], ...] = ()  # seats with several players that take turns, and their names
 
     @property
     def modules(self) -> tuple[str, ...]:
         """Names of the networks, each once, in order."""
-        return tuple(dict.fromkeys(unit.module for unit in self.units))
+        return tuple(dict.fromkeys(agent.module for agent in self.agents))
 
     @property
     def learning(self) -> tuple[str, ...]:
         """Seats that learn, in order."""
-        return tuple(seat for unit in self.units for seat in unit.seats)
+        return tuple(seat for agent in self.agents for seat in agent.seats)
 
     def members(self, team: str) -> tuple[str, ...]:
-        """Seats of a team."""
+        """Return the seats of a team."""
         return tuple(seat for seat, its in zip(self.seats, self.teams, strict=True) if its == team)
 
-    def unit_of(self, module: str) -> Unit:
-        """The first unit that ``module`` plays (they all read and do the same). Raises ``StopIteration`` for none."""
-        return next(unit for unit in self.units if unit.module == module)
+    def agent_of(self, module: str) -> AgentSpec:
+        """Return the first agent that ``module`` plays (all of them read and do the same).
+
+        Raises:
+            StopIteration: no such module.
+        """
+        return next(agent for agent in self.agents if agent.module == module)
 
 
 class BatchedStep(NamedTuple):
     """One step of ``N`` environments. Arrays may change at the next step: copy what you keep.
 
-    Keys are focal seats, or units where a scheme made units out of them (:class:`BatchedEnv`).
+    Keys are seats, or agents where a scheme grouped seats (``envs.grouping``).
     """
 
     observations: dict[str, NDArray[Any]]  # (N, D) to act on next
     final_observations: dict[str, NDArray[Any]]  # (N, D) only rows of ``done`` environments mean anything
     rewards: dict[str, NDArray[np.float64]]  # (N,) training reward
     terminated: dict[str, NDArray[np.bool_]]  # (N,)
-    acted: dict[str, NDArray[np.bool_]]  # (N,), of units (N, C): that seat was in the game when the step began
+    mask: dict[str, NDArray[np.bool_]]  # (N,), of agents (N, C): that seat was in the game when the step began
     truncated: NDArray[np.bool_]  # (N,)
     done: NDArray[np.bool_]  # (N,) the episode ended in this step
 
 
-class SeatedEnv(Protocol):
-    """``N`` environments by focal seat: a match, or environments of another package behind the same face."""
-
-    num_envs: int
-    seats: tuple[str, ...]
-
-    def reset(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Start all environments afresh; returns tokens (N, D) for each focal seat."""
-        ...
-
-    def observations(self) -> dict[str, NDArray[Any]]:
-        """Observations as the environments stand."""
-        ...
-
-    def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
-        """Play one step with auto-reset; ``actions`` holds (N,) integers for each focal seat."""
-        ...
-
-    def drain_episodes(self) -> EpisodeTable:
-        """Episodes that finished since the last call."""
-        ...
-
-    def drain_seconds(self) -> dict[str, float]:
-        """Seconds spent on ``engine`` and ``players`` (of the background) since the last call."""
-        ...
-
-    def get_state(self) -> dict[str, Any]:
-        """Everything that the environments will do follows from this and the actions to come; arrays are copies."""
-        ...
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other environments."""
-        ...
-
-
 class BatchedEnv(Protocol):
-    """The only face that the training room knows: ``N`` environments by learning unit."""
+    """``N`` environments side by side, by seat or, as training sees them, by agent: the only face that it knows."""
 
     num_envs: int
-    cast: Cast
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Start all environments afresh; returns tokens (N, D) for each unit."""
+        """Start all environments afresh; returns observations (N, D) of each agent."""
         ...
 
     def observations(self) -> dict[str, NDArray[Any]]:
-        """Observations as the environments stand."""
+        """Return the observations as the environments stand."""
         ...
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
-        """Play one step with auto-reset; ``actions`` holds (N, C) integers for each unit."""
+        """Play one step with auto-reset; ``actions`` holds (N,) or (N, C) numbers for each agent."""
         ...
 
     def drain_episodes(self) -> EpisodeTable:
-        """Episodes that finished since the last call."""
+        """Return the episodes that finished since the last call."""
         ...
 
     def drain_seconds(self) -> dict[str, float]:
-        """Seconds spent on ``engine`` and ``players`` (of the background) since the last call."""
+        """Return the seconds spent on ``engine`` and ``players`` (of the background) since the last call."""
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that the environments will do follows from this and the actions to come; arrays are copies."""
+        """Return what everything that the environments will do follows from; arrays are copies."""
         ...
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -350,18 +328,18 @@ class EnvFactory(Protocol):
     """A recipe for environments that can be sent to another process and built there."""
 
     @property
-    def cast(self) -> Cast:
+    def specs(self) -> MultiAgentSpec:
         """Who will be in them."""
         ...
 
     def load(self) -> dict[str, tuple[Any, ...]]:
-        """Background players by seat, loaded and checked. Raises ``ValueError`` for one that cannot play."""
+        """Load and check background players, by seat. Raises ``ValueError`` for one that cannot play."""
         ...
 
     def packed(self) -> EnvFactory:
-        """The same recipe with everything in it that building reads from files, for a process that may not see them."""
+        """Return the same recipe with all that building reads from files in it, for a process that may not see them."""
         ...
 
     def build(self, num_envs: int, first: int) -> BatchedEnv:
-        """Build environments number ``first`` to ``first + num_envs - 1``."""
+        """Build environments number ``first`` to ``first + num_envs - 1``, by agent."""
         ...

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from multigrid_rl.config import load_scenario
 from multigrid_rl.players.agents import AgentSpec, read_agent
-from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.external import ExternalPlayer, Limits
-from multigrid_rl.players.games import Played, play_games
+from multigrid_rl.players.match import Played, play_games
+from multigrid_rl.players.scripted import RandomPlayer
 
 #: Short games: whatever may go wrong goes wrong soon.
 SPEC = replace(load_scenario("1v1").spec, max_steps=60)

@@ -42,9 +42,12 @@ def pytest_xdist_auto_num_workers(config) -> int:
 def _compile_the_game() -> None:
     import numpy as np  # noqa: PLC0415
 
-    from multigrid_rl.players.basic import RandomPlayer  # noqa: PLC0415
-    from multigrid_rl.players.games import play_games  # noqa: PLC0415
-    from multigrid_rl.players.scripted import Hunter, KeyRunner  # noqa: PLC0415
+    from multigrid_rl.players.match import play_games  # noqa: PLC0415
+    from multigrid_rl.players.scripted import (  # noqa: PLC0415
+        Hunter,
+        KeyRunner,
+        RandomPlayer,
+    )
     from multigrid_rl.types import GameSpec  # noqa: PLC0415
     from multigrid_rl.world.engine import World  # noqa: PLC0415
 
@@ -56,9 +59,9 @@ def _compile_the_game() -> None:
 
 def _compile_networks() -> None:
     from multigrid_rl.config import compose  # noqa: PLC0415
-    from multigrid_rl.rllib.train import warm_up_networks  # noqa: PLC0415
+    from multigrid_rl.rllib.train import warm_up  # noqa: PLC0415
 
-    warm_up_networks(compose([]))
+    warm_up(compose([]))
 
 
 def _compile_the_multigrid_package() -> None:
@@ -68,7 +71,7 @@ def _compile_the_multigrid_package() -> None:
     from multigrid_rl.players.factories import env_factory  # noqa: PLC0415
 
     env = env_factory(compose(["env_id=MultiGrid-Empty-5x5-v0"])).build(1, 0)
-    env.step({unit.name: np.zeros((1, len(unit.seats)), np.int64) for unit in env.cast.units})
+    env.step({agent.name: np.zeros((1, len(agent.seats)), np.int64) for agent in env.specs.agents})
 
 
 @pytest.fixture(scope="session", autouse=True)

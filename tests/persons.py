@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from multigrid_rl.config import load_scenario
-from multigrid_rl.judge.human import Company, Session
-from multigrid_rl.players.basic import IdlePlayer
-from multigrid_rl.players.scripted import KeyRunner
+from multigrid_rl.players.scripted import IdlePlayer, KeyRunner
+from multigrid_rl.show.play import OtherPlayers, Session
 from multigrid_rl.types import GameSpec, SeatView
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
@@ -21,7 +20,7 @@ def session(opponent=None, *, spec: GameSpec = SPEC, seat: str = "red_0", seed: 
     others = [s for s in spec.seats if s != seat]
     players = {s: opponent or IdlePlayer() for s in others}
     names = {s: "you" if s == seat else players[s].name for s in spec.seats}
-    return Session(spec, Company(seat, players, names), seed=seed)
+    return Session(spec, OtherPlayers(seat, players, names), seed=seed)
 
 
 def plan_of(game: Session) -> list[int]:

@@ -10,16 +10,14 @@ from pathlib import Path
 from multigrid_rl.config import compose, load_scenario, to_yaml
 from multigrid_rl.gates import GateKeeper, Moment
 from multigrid_rl.judge.cup.cup import play_cup
-from multigrid_rl.judge.cup.entries import Entry, Table
+from multigrid_rl.judge.cup.entries import CupConfig, Entry
 from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.judge.cup.standings import results
 from multigrid_rl.judge.replays import record
-from multigrid_rl.players.basic import RandomPlayer
-from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.games import play_games
-from multigrid_rl.players.goals import gates_of
+from multigrid_rl.players.factories import env_factory, gates_of
+from multigrid_rl.players.match import play_games
 from multigrid_rl.players.sandbox import Limits
-from multigrid_rl.players.scripted import KeyRunner
+from multigrid_rl.players.scripted import KeyRunner, RandomPlayer
 from multigrid_rl.types import GameSpec
 
 #: What somebody may call an entry, or write as a reason, to take over the page.
@@ -47,7 +45,7 @@ def write_run(folder: Path, story: Story | None = None, **changes) -> Path:
     folder.mkdir(parents=True)
     config = compose(["scenario=1v1", "seed=3", f"run_dir={folder}", *story.overrides])
     (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-    keeper = GateKeeper(gates_of(config, env_factory(config).cast))
+    keeper = GateKeeper(gates_of(config, env_factory(config).specs))
     rows = [_row(k, story) for k in range(1, story.reports + 1)]
     for row in rows:
         now = Moment(row["env_steps"], row["policy_updates"], row["seconds"])
@@ -80,7 +78,7 @@ def _row(number: int, story: Story) -> dict:
 
 def small_cup(folder: Path, *, games: int = 4, broken: tuple[str, ...] = (), scenario: str = "1v1") -> CupResults:
     """A real cup of three scripted players, and of entries that cannot play, called and excused as ``broken`` says."""
-    table = Table(scenario, load_scenario(scenario).spec, games, 9, Limits())
+    table = CupConfig(scenario, load_scenario(scenario).spec, games, 9, Limits())
     entries = [Entry(name, "scripted", "built in") for name in ("hunter", "key-runner", "random")]
     entries += [Entry(f"{k} {name}", "broken", name, problem=f"it says {name}") for k, name in enumerate(broken)]
     entries.sort(key=lambda entry: entry.name)

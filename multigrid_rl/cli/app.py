@@ -1,8 +1,9 @@
-"""The application that verbs register on, and what they share."""
+"""What all verbs share: how they end, where they print, and the files that they write."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -11,11 +12,11 @@ from contextlib import contextmanager, suppress
 from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from types import FrameType
+from typing import Any, TextIO, TypeVar, cast
 
 import typer
-
-from multigrid_rl.config import ConfigError
+from rich.console import Console
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -38,7 +39,11 @@ class Verbs(typer.Typer):
 def _guarded(verb: Verb) -> Verb:
     @wraps(verb)
     def guarded(*arguments: Any, **options: Any) -> Any:
-        _can_be_written()
+        # Standard output may be closed, or know few letters: other ones are written as their numbers.
+        if sys.stdout is None:
+            sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  to the end
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             return verb(*arguments, **options)
         except typer.Exit:
@@ -51,28 +56,33 @@ def _guarded(verb: Verb) -> Verb:
         except OSError as error:
             raise _lost(error) from error
         except Exception as error:
-            raise _crashed(error) from error
+            raise _refused(error) or _crashed(error) from error
 
     return cast(Verb, guarded)
 
 
-def _can_be_written() -> None:
-    """Let standard output be one that is closed, or knows few letters: other ones are written as their numbers."""
-    if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  to the end
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+def _refused(error: Exception) -> typer.Exit | None:
+    """Tell a mistake in what the user gave, or a run that broke off; ``None`` for every other error."""
+    from multigrid_rl.config import ConfigError
+    from multigrid_rl.players.cards import PlayerError
+    from multigrid_rl.types import RunError
+
+    if isinstance(error, (ConfigError, PlayerError)):
+        return fail(error)
+    if not isinstance(error, RunError):
+        return None
+    for line in filter(None, (str(error), error.hint)):
+        fail(line)
+    return typer.Exit(LOST)
 
 
 def _lost(error: OSError) -> typer.Exit:
-    """A full disk, a folder that is gone: one line."""
+    """Tell of a full disk, or a folder that is gone, in one line."""
     silent = False
     try:
         sys.stdout.flush()
     except OSError:
-        # What is still to be written cannot be; without this, Python would try once more in the end and complain.
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
         silent = isinstance(error, BrokenPipeError)  # whoever read has seen enough: `multigrid-rl players | head -3`
     if not silent:
         where = "" if error.filename is None else f"{error.filename}: "
@@ -80,8 +90,16 @@ def _lost(error: OSError) -> typer.Exit:
     return typer.Exit(LOST)
 
 
+def silence(stream: TextIO) -> None:
+    """Send what a stream still holds, and cannot write, nowhere: at its end Python would try once more and complain."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
 def _crashed(error: Exception) -> typer.Exit:
-    """A fault of the program: one line, and what its authors need in a file."""
+    """Tell of a fault of the program in one line; what its authors need goes into a file."""
     text = "".join(traceback.format_exception(error))
     try:
         with tempfile.NamedTemporaryFile("w", prefix="multigrid-rl-", suffix=".txt", delete=False) as file:
@@ -94,16 +112,11 @@ def _crashed(error: Exception) -> typer.Exit:
 
 
 def _tell(message: str, error: Exception) -> None:
-    from multigrid_rl.players.text import shown  # noqa: PLC0415
+    from multigrid_rl.text import shown
 
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
-    typer.echo(f"multigrid-rl: {shown(message, 500)}", err=True)
-
-
-app = Verbs(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="The ``multigrid-rl`` command"
-)
+    fail(shown(message, 500))
 
 
 def fail(message: object) -> typer.Exit:
@@ -112,19 +125,69 @@ def fail(message: object) -> typer.Exit:
     return typer.Exit(2)
 
 
-def one_thread() -> None:
-    """Play with one torch thread: small networks gain nothing from more, and lose most of their speed on busy cores."""
-    import torch  # noqa: PLC0415
+@contextmanager
+def ended_by_signals(hint: str = "") -> Iterator[None]:
+    """Let SIGTERM and a closed terminal end the block as Ctrl-C does: everything in it that cleans up does so.
 
-    torch.set_num_threads(1)
+    Args:
+        hint: what to tell who ended it.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)  # a second one would end the cleaning up
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, leave)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        with suppress(OSError):  # the terminal may be gone
+            fail(f"interrupted{'; ' + hint if hint else ''}")
+        raise typer.Exit(130) from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn mistakes in what the user gave into one line and status 2."""
-    from multigrid_rl.players.cards import PlayerError  # noqa: PLC0415
+def written_beside(output: Path, what: str = "file") -> Iterator[Path]:
+    """Give a path to write ``output`` to, which gets its name when it is whole; else nothing of it stays.
+
+    Raises:
+        ConfigError: at once, if it exists already or cannot be made there.
+        OSError: it cannot be written or renamed in the end; names a file.
+    """
+    from multigrid_rl.config import ConfigError
 
     try:
-        yield
-    except (ConfigError, PlayerError) as error:
-        raise fail(error) from error
+        if output.exists():
+            raise ConfigError(f"--output {output}: exists already; allowed is a new {what}")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        beside = tempfile.TemporaryDirectory(prefix=".unfinished-", dir=output.parent, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise ConfigError(f"--output {output}: {error.strerror}; allowed is a {what} that can be made") from error
+    with beside as folder:
+        unfinished = Path(folder, output.name)
+        try:
+            yield unfinished
+            unfinished.rename(output)
+        except OSError as error:
+            error.filename = error.filename or str(output)  # of a full disk the system does not say which
+            raise
+
+
+def console(width: int | None = None) -> Console:
+    """Return a console; where the output goes into a file, lines stay whole and tables are as wide as they need."""
+    file = not sys.stdout.isatty()
+    return Console(highlight=False, markup=False, soft_wrap=file, width=width if file else None)
+
+
+def one_thread() -> None:
+    """Play with one torch thread: small networks gain nothing from more, and lose most of their speed on busy cores."""
+    import torch
+
+    torch.set_num_threads(1)

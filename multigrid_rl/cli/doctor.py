@@ -11,13 +11,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from multigrid_rl.cli.app import app, one_line_errors
-
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 _LEVEL, _CHECK = 9, 11  # columns
 
 
-@app.command()
 def doctor(
     address: Annotated[
         str | None, typer.Option(help="Ray cluster to look at, too: auto, host:port or ray://host:port.")
@@ -26,16 +23,15 @@ def doctor(
     patience: Annotated[float, typer.Option(min=1, help="Seconds that Ray has for a task.")] = 90.0,
 ) -> None:
     """Check installation, threads, memory, disk, opponents and Ray; say what to change. Status 1 for a problem."""
-    from multigrid_rl.rllib.doctor import examine  # noqa: PLC0415
+    from multigrid_rl.rllib.doctor import examine
 
     console, found = Console(highlight=False), []
-    with one_line_errors():
-        for finding in examine(Path.cwd(), address, patience):
-            found.append(finding)
-            line = Text(f"{finding.level:<{_LEVEL}}", style=STYLES[finding.level])
-            console.print(line.append(f"{finding.check:<{_CHECK}}{finding.found}", style="default"), soft_wrap=True)
-            if finding.change:
-                console.print(Text(f"{'':{_LEVEL + _CHECK}}-> {finding.change}"), soft_wrap=True)
+    for finding in examine(Path.cwd(), address, patience):
+        found.append(finding)
+        line = Text(f"{finding.level:<{_LEVEL}}", style=STYLES[finding.level])
+        console.print(line.append(f"{finding.check:<{_CHECK}}{finding.found}", style="default"), soft_wrap=True)
+        if finding.change:
+            console.print(Text(f"{'':{_LEVEL + _CHECK}}-> {finding.change}"), soft_wrap=True)
     counts = Counter(finding.level for finding in found)
     console.print(f"{counts['ok']} ok, {counts['warning']} warning(s), {counts['problem']} problem(s)")
     if as_json:

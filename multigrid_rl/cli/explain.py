@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from multigrid_rl.cli.training import SCHEMES
-from multigrid_rl.config import ConfigError, RunConfig, compose
-from multigrid_rl.gates import MIN_EPISODES
-from multigrid_rl.metrics import METRICS, matches
-from multigrid_rl.models.registry import network_of
-from multigrid_rl.players.catalogue import Seated
-from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.factory import MatchFactory, seat_players
-from multigrid_rl.players.goals import metrics_of
-from multigrid_rl.schema import GateConfig
-from multigrid_rl.sizes import Sizes
-from multigrid_rl.types import Cast, Unit
+if TYPE_CHECKING:
+    from multigrid_rl.config import RunConfig
+    from multigrid_rl.players.catalogue import LoadedPlayer
+    from multigrid_rl.schema import GateConfig
+    from multigrid_rl.sizes import Sizes
+    from multigrid_rl.types import MultiAgentSpec
 
 
 class Row(NamedTuple):
@@ -32,13 +28,16 @@ class Row(NamedTuple):
     meaning: str  # and what raising it does
 
 
-def explain(overrides: list[str]) -> None:
-    """Print what a run with these overrides would do. Nothing is started or written.
+def explain(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Hydra overrides, as for train: scenario=coop train.epochs=8")
+    ] = None,
+) -> None:
+    """Say what the sizes of a run are and mean, without starting it."""
+    from multigrid_rl.config import ConfigError, compose
+    from multigrid_rl.players.factories import MatchFactory, env_factory, seat_players
 
-    Raises:
-        ConfigError, PlayerError: what ``train`` would refuse, but for a ``run_dir`` that exists.
-    """
-    config = compose(overrides)
+    config = compose(list(overrides or []))
     factory = env_factory(config)
     try:
         seated = factory.load()
@@ -49,7 +48,7 @@ def explain(overrides: list[str]) -> None:
         raise ConfigError(str(error)) from error
     console = Console(highlight=False)
     console.print(f"[bold]multigrid-rl explain[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
-    told = sections(config, factory.cast, seated)
+    told = sections(config, factory.specs, seated)
     every = [row for rows in told.values() for row in rows]
     for title, rows in told.items():
         console.print(f"\n[bold underline]{title}[/]")
@@ -63,238 +62,164 @@ def explain(overrides: list[str]) -> None:
         console.print(table)
 
 
-def sizes_of(config: RunConfig, cast: Cast) -> Sizes:
-    """The sizes of a run whose units are those of ``cast``."""
-    return Sizes(config, Counter(unit.module for unit in cast.units))
+def sizes_of(config: RunConfig, specs: MultiAgentSpec) -> Sizes:
+    """Return the sizes of a run whose agents are those of ``specs``."""
+    from multigrid_rl.sizes import Sizes
+
+    return Sizes(config, Counter(agent.module for agent in specs.agents))
 
 
-def parameters(config: RunConfig, unit: Unit) -> int:
-    """Number of weights of the network that plays a unit, its critic included."""
-    return sum(weights.numel() for weights in network_of(unit, config.model.model_dump()).parameters())
-
-
-def sections(config: RunConfig, cast: Cast, seated: dict[str, tuple[Seated, ...]]) -> dict[str, list[Row]]:
-    """All rows by the title that they stand under."""
-    sizes = sizes_of(config, cast)
-    return {
-        "Who plays": _players(config, cast, seated),
-        "One update: play, then learn": [*_batch(config, sizes), *_learning(config, sizes)],
+def sections(
+    config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[LoadedPlayer, ...]]
+) -> dict[str, list[Row]]:
+    """Return all rows by the title that they stand under."""
+    sizes = sizes_of(config, specs)
+    rows = {
+        "Who plays": _players(config, specs, seated),
+        "One update: play, then learn": _update(config, sizes),
         "The whole run": _run(config, sizes),
         "Where it runs": _machine(config, sizes),
         "How far it looks, how long it explores": _horizons(config, sizes),
         "What it learns from": _rewards(config),
-        "Gates: what must hold": _gates(config, cast),
+        "Gates: what must hold": _gates(config, specs),
     }
+    return {title: [Row(*row) for row in its] for title, its in rows.items()}
 
 
-def _players(config: RunConfig, cast: Cast, seated: dict[str, tuple[Seated, ...]]) -> list[Row]:
+def _players(
+    config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[LoadedPlayer, ...]]
+) -> Iterator[tuple[str, str, str]]:
+    from multigrid_rl.cli.live import SCHEMES
+    from multigrid_rl.models.registry import network_of
+
     recipe = config.experiment
     source = f"configs/experiment/{recipe}.yaml: values chosen for this scenario; experiment=none leaves it out"
-    rows = [
-        Row("recipe", recipe or "none", source if recipe else "every value is the default of configs/ or your own"),
-        Row("scheme", config.scheme, SCHEMES[config.scheme].partition(": ")[2]),
-    ]
-    for module in cast.modules:
-        units = [unit for unit in cast.units if unit.module == module]
-        seats = [seat for unit in units for seat in unit.seats]
-        unit = cast.unit_of(module)
-        count = parameters(config, unit)
-        acts = f"acts for {' and '.join(seats)}" + (" at once" if len(unit.seats) > 1 else "")
-        reads = "; its critic also reads the team mates' views" if unit.central else ""
-        layers = " x ".join(map(str, config.model.hidden))
-        rows.append(
-            Row(
-                f"network {module}",
-                f"{count:,} weights",
-                f"{config.model.name} {layers}, {acts}{reads}. Larger model.hidden: can represent more, slower",
-            )
-        )
+    yield "recipe", recipe or "none", source if recipe else "every value is the default of configs/ or your own"
+    yield "scheme", config.scheme, SCHEMES[config.scheme].partition(": ")[2]
+    for module in specs.modules:
+        seats = [seat for agent in specs.agents if agent.module == module for seat in agent.seats]
+        agent = specs.agent_of(module)
+        weights = sum(part.numel() for part in network_of(agent, config.model.model_dump()).parameters())
+        acts = f"acts for {' and '.join(seats)}" + (" at once" if len(agent.seats) > 1 else "")
+        reads = "; its critic also reads the team mates' views" if agent.critic_space is not None else ""
+        network = f"{config.model.name} {' x '.join(map(str, config.model.hidden))}, {acts}{reads}"
+        larger = "Larger model.hidden: can represent more, slower"
+        yield f"network {module}", f"{weights:,} weights", f"{network}. {larger}"
     for seat, players in seated.items():
-        names = " or ".join(
-            f"{player.name} ({player.weight:.0%})" if player.weight < 1 else player.name for player in players
-        )
-        rows.append(Row(f"seat {seat}", names, "does not learn: a player of `multigrid-rl players`"))
-    return rows
+        names = [row.name if row.weight == 1 else f"{row.name} ({row.weight:.0%})" for row in players]
+        yield f"seat {seat}", " or ".join(names), "does not learn: a player of `multigrid-rl players`"
 
 
-def _batch(config: RunConfig, sizes: Sizes) -> list[Row]:
-    train = config.train
-    rows = [
-        Row("train.num_envs", f"{train.num_envs:,} games", "played side by side. More: faster playing, larger batch"),
-        Row(
-            "train.num_steps",
-            f"{train.num_steps:,} steps",
-            "of each game per update. More: longer credit, larger batch",
-        ),
-        Row(
-            "batch size",
-            f"{sizes.batch_size:,} steps",
-            "num_envs x num_steps: environment steps per update. More: steadier, but rarer updates",
-        ),
-    ]
-    game = config.scenario.game
+def _update(config: RunConfig, sizes: Sizes) -> Iterator[tuple[str, str, str]]:
+    from multigrid_rl.cli.live import plays
+
+    train, game, games = config.train, config.scenario.game, plays(config)
+    memory = config.model.recurrent
+    yield "train.num_envs", f"{train.num_envs:,} {games}", "played side by side. More: faster playing, larger batch"
+    credit = f"of each {games[:-1]} per update. More: longer credit, larger batch"
+    yield "train.num_steps", f"{train.num_steps:,} steps", credit
+    meaning = "num_envs x num_steps: environment steps per update. More: steadier, but rarer updates"
+    yield "batch size", f"{sizes.batch_size:,} steps", meaning
     # With two seats an elimination ends the game, so nobody is ever out of a game that goes on.
     drop_out = game is not None and game.death_match and len(config.scenario.spec.seats) > 2
-    for module, units in sizes.units.items():
-        meaning = f"{units} learning {'unit' if units == 1 else 'units'} x batch size; the network learns from these"
-        if config.model.recurrent:
-            meaning += f" as {units * train.num_envs:,} sequences of {train.num_steps} steps"
+    for module, agents in sizes.agents.items():
+        noun = "agent" if agents == 1 else "agents"
+        meaning = f"{agents} learning {noun} x batch size; the network learns from these"
+        if memory:
+            meaning += f" as {agents * train.num_envs:,} sequences of {train.num_steps} steps"
         if drop_out:
             meaning += ". At most: steps of an eliminated agent do not count"
-        rows.append(Row(f"rows of {module}", f"{sizes.steps_of(module):,} steps", meaning))
-    return rows
+        yield f"rows of {module}", f"{sizes.steps_of(module):,} steps", meaning
+    sequences = f" ({sizes.rows_per_minibatch} whole sequences)" if memory else ""
+    meaning = f"behind one gradient step{sequences}. More: fewer and less noisy gradient steps"
+    yield "train.minibatch_size", f"{train.minibatch:,} steps", meaning
+    meaning = "rows / minibatch_size, rounded up: gradient steps of one pass over the batch"
+    yield "minibatches per epoch", f"{sizes.minibatches_per_epoch:,}", meaning
+    yield "train.epochs", f"{train.epochs:,}", "passes over each batch. More: uses data better, may overshoot"
+    several = "; each network" if len(sizes.agents) > 1 else ""
+    meaning = f"epochs x rows / minibatch_size, rounded up{several}. More: learns more from each batch, slower"
+    yield "gradient steps per update", f"{sizes.gradient_steps_per_update:,}", meaning
 
 
-def _learning(config: RunConfig, sizes: Sizes) -> list[Row]:
-    train = config.train
-    sequences = f" ({sizes.sequences_per_minibatch} whole sequences)" if config.model.recurrent else ""
-    several = "; each network" if len(sizes.units) > 1 else ""
-    return [
-        Row(
-            "train.minibatch_size",
-            f"{train.minibatch_size:,} steps",
-            f"behind one gradient step{sequences}. More: fewer and less noisy gradient steps",
-        ),
-        Row(
-            "minibatches per epoch",
-            f"{sizes.minibatches_per_epoch:,}",
-            "rows / minibatch_size, rounded up: gradient steps of one pass over the batch",
-        ),
-        Row("train.epochs", f"{train.epochs:,}", "passes over each batch. More: uses data better, may overshoot"),
-        Row(
-            "gradient steps per update",
-            f"{sizes.gradient_steps_per_update:,}",
-            f"epochs x rows / minibatch_size, rounded up{several}. More: learns more from each batch, slower",
-        ),
-    ]
-
-
-def _run(config: RunConfig, sizes: Sizes) -> list[Row]:
+def _run(config: RunConfig, sizes: Sizes) -> Iterator[tuple[str, str, str]]:
     train = config.train
     early = "; the run ends earlier once all gates are held" if train.stop_when_held and config.scenario.gates else ""
-    return [
-        Row("train.until", f"{train.until:,} steps", f"the budget. More: longer run{early}"),
-        Row(
-            "updates",
-            f"{sizes.updates:,}",
-            f"until / batch size, rounded up: {sizes.env_steps:,} steps are played (policy_updates in metrics.jsonl)",
-        ),
-        Row(
-            "gradient steps",
-            f"{sizes.gradient_steps:,}",
-            "updates x gradient steps per update, for each network (gradient_steps in metrics.jsonl)",
-        ),
-        Row(
-            "checkpoints",
-            f"{sizes.checkpoints:,}",
-            f"one every {train.checkpoint_every:,} steps (train.checkpoint_every) and one at the end. "
-            "Larger interval: less disk, more lost if the run is killed",
-        ),
-    ]
+    yield "train.until", f"{train.until:,} steps", f"the budget. More: longer run{early}"
+    played = f"until / batch size, rounded up: {sizes.env_steps:,} steps are played (policy_updates in metrics.jsonl)"
+    yield "updates", f"{sizes.updates:,}", played
+    meaning = "updates x gradient steps per update, for each network (gradient_steps in metrics.jsonl)"
+    yield "gradient steps", f"{sizes.gradient_steps:,}", meaning
+    every = f"one every {train.checkpoint_every:,} steps (train.checkpoint_every) and one at the end"
+    larger = "Larger interval: less disk, more lost if the run is killed"
+    yield "checkpoints", f"{sizes.checkpoints:,}", f"{every}. {larger}"
 
 
-def _machine(config: RunConfig, sizes: Sizes) -> list[Row]:
-    runners = config.cluster.runners
+def _machine(config: RunConfig, sizes: Sizes) -> Iterator[tuple[str, str, str]]:
+    from multigrid_rl.cli.live import plays
+
+    runners, threads = config.cluster.runners, config.train.torch_threads
     who = "the driver process" if runners == 0 else f"{runners} remote env runner{'s' if runners > 1 else ''}"
-    return [
-        Row(
-            "who plays",
-            who,
-            f"cluster.num_env_runners={runners}. More: plays faster where cores are free, slower where they are not",
-        ),
-        Row("games per player process", f"{sizes.games_per_sampler:,}", "num_envs shared out evenly"),
-        Row(
-            "learner threads",
-            f"{sizes.learner_threads}",
-            f"torch threads that compute gradients (train.torch_threads={config.train.torch_threads}). "
-            "More: little faster on a free machine, much slower on a busy one",
-        ),
-    ]
+    more = "More: plays faster where cores are free, slower where they are not"
+    yield "who plays", who, f"cluster.num_env_runners={runners}. {more}"
+    yield f"{plays(config)} per player process", f"{sizes.games_per_sampler:,}", "num_envs shared out evenly"
+    more = "More: little faster on a free machine, much slower on a busy one"
+    meaning = f"torch threads that compute gradients (train.torch_threads={threads}). {more}"
+    yield "learner threads", f"{sizes.learner_threads}", meaning
 
 
-def _horizons(config: RunConfig, sizes: Sizes) -> list[Row]:
+def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[tuple[str, str, str]]:
+    from multigrid_rl.cli.live import schedules
+
     train = config.train
-    return [
-        Row(
-            "reward horizon",
-            _steps(sizes.horizon),
-            f"1 / (1 - gamma) with gamma={train.gamma:g}: rewards further off hardly count. "
-            "Higher gamma: looks further ahead, noisier",
-        ),
-        Row(
-            "credit horizon",
-            _steps(sizes.credit_horizon),
-            f"1 / (1 - gamma x lam) with lam={train.lam:g}: beyond it the critic's guess stands for what came. "
-            "Higher lam: less bias, more noise",
-        ),
-        Row(
-            "learning rate",
-            _range(train.lr, train.lr_final),
-            f"{_course(train.lr, train.lr_final, train.until)}. Higher: larger steps, learns faster or not at all",
-        ),
-        Row(
-            "entropy bonus",
-            _range(train.entropy_coef, train.entropy_final),
-            _exploring(config, sizes) + ". Higher: explores longer, decides later",
-        ),
-    ]
+    (_, rate, rate_course), (_, weight, weight_course) = schedules(train)
+    meaning = f"1 / (1 - gamma) with gamma={train.gamma:g}: rewards further off hardly count"
+    yield "reward horizon", _steps(sizes.horizon), f"{meaning}. Higher gamma: looks further ahead, noisier"
+    meaning = f"1 / (1 - gamma x lam) with lam={train.lam:g}: beyond it the critic's guess stands for what came"
+    yield "credit horizon", _steps(sizes.credit_horizon), f"{meaning}. Higher lam: less bias, more noise"
+    yield "learning rate", rate, f"{rate_course}. Higher: larger steps, learns faster or not at all"
+    meaning = f"reward for acting at random: {weight_course}"
+    if train.entropy_coef != train.entropy_end and train.entropy_decay > sizes.env_steps:
+        meaning += f"; the budget ends before, at {sizes.entropy_coef_at(sizes.env_steps):.2g}"
+    yield "entropy bonus", weight, f"{meaning}. Higher: explores longer, decides later"
 
 
 def _steps(number: float) -> str:
     return "the whole game" if math.isinf(number) else f"{number:.1f} steps"
 
 
-def _range(start: float, end: float) -> str:
-    return f"{start:g}" if start == end else f"{start:g} to {end:g}"
+def _rewards(config: RunConfig) -> Iterator[tuple[str, str, str]]:
+    from multigrid_rl.cli.live import reward_facts
+
+    facts = reward_facts(config.train)
+    value = "the game's own" if not facts else f"with {' and '.join(dict.fromkeys(name for name, _ in facts))}"
+    yield "training reward", value, "gates and scores always use the game's own"
+    for name, said in facts:
+        yield name, "added" if name == "bonus" else "instead", said
 
 
-def _course(start: float, end: float, steps: int) -> str:
-    return "the same all the time" if start == end else f"a straight line over the first {steps:,} steps, then constant"
+def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[tuple[str, str, str]]:
+    from multigrid_rl.gates import MIN_EPISODES
 
-
-def _exploring(config: RunConfig, sizes: Sizes) -> str:
-    train = config.train
-    told = f"reward for acting at random: {_course(train.entropy_coef, train.entropy_final, train.entropy_decay)}"
-    if train.entropy_coef != train.entropy_final and train.entropy_decay > sizes.env_steps:
-        told += f"; the budget ends before, at {sizes.entropy_coef_at(sizes.env_steps):.2g}"
-    return told
-
-
-def _rewards(config: RunConfig) -> list[Row]:
-    train = config.train
-    rows = [Row("training reward", train.shaping or "the game's own", "gates and scores always use the game's own")]
-    for seat, weights in train.bonus.items():
-        listed = ", ".join(f"{event} {weight:+g}" for event, weight in weights.items())
-        who = "every agent that learns" if seat == "all" else seat
-        rows.append(Row(f"bonus of {seat}", f"{len(weights)} events", f"added for {who} whenever it happens: {listed}"))
-    return rows
-
-
-def _gates(config: RunConfig, cast: Cast) -> list[Row]:
     if not config.scenario.gates:
-        return [Row("gates", "none", "this scenario has no gates: the run ends when the budget is spent")]
-    rows = [Row(gate.metric, _bound(gate), _held(gate, cast)) for gate in config.scenario.gates]
-    rows.append(
-        Row(
-            "all together",
-            "",
-            f"at the same report; a report comes when {MIN_EPISODES} games have ended since the last",
-        )
-    )
-    return rows
+        yield "gates", "none", "this scenario has no gates: the run ends when the budget is spent"
+        return
+    for gate in config.scenario.gates:
+        bound = f"at most {gate.at_most:g}" if gate.at_most is not None else f"at least {gate.at_least:g}"
+        yield gate.metric, bound, _held(gate, specs)
+    report = f"at the same report; a report comes when {MIN_EPISODES} games have ended since the last"
+    yield "all together", "", report
 
 
-def _bound(gate: GateConfig) -> str:
-    return f"at most {gate.at_most:g}" if gate.at_most is not None else f"at least {gate.at_least:g}"
+def _held(gate: GateConfig, specs: MultiAgentSpec) -> str:
+    from multigrid_rl.metrics import METRICS, matches
+    from multigrid_rl.players.factories import metrics_of
 
-
-def _held(gate: GateConfig, cast: Cast) -> str:
     held = {
         "every": f"at every report of {gate.window:,} steps",
         "mean": f"by the mean over the reports of {gate.window:,} steps",
         "share": f"at {gate.share:.0%} of the reports of {gate.window:,} steps",
     }[gate.hold]
-    names = metrics_of(gate, cast)
+    names = metrics_of(gate, specs)
     meaning, unit = next(told for pattern, told in METRICS.items() if matches(names[0], pattern))
     parts = [name.split("/")[1] for name in names if "*" in gate.metric]
     return f"{meaning} ({unit}); {held}" + (f", for each of {', '.join(parts)}" if parts else "")

@@ -1,25 +1,42 @@
-"""The live table of a run; plain lines where there is no terminal; and what is printed on may go away."""
+"""What a run is printed on, which may go away, and what it prints: preflight, live table, closing lines."""
 
 from __future__ import annotations
 
 import io
-import os
+import logging
+import signal
 import sys
 import time
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from multigrid_rl.cli.app import silence
+from multigrid_rl.config import RunConfig
 from multigrid_rl.gates import GateKeeper, GateState
 from multigrid_rl.metrics import STAGES
+from multigrid_rl.schema import TrainConfig
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
+#: What asks a run to end: Ctrl-C; ``kill``, ``timeout`` and ``docker stop``; a terminal that closes.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Seconds after which a second Ctrl-C is one: ``timeout`` sends its signal twice at once.
+TWICE_S = 0.5
+
+SCHEMES = {
+    "dtde": "dtde: each agent on its own",
+    "ctde": "ctde: critics see the whole team",
+    "ctce": "ctce: the team is one agent",
+}
 
 
 class Output(io.TextIOBase):
@@ -45,43 +62,165 @@ class Output(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write what can be written, other letters as their numbers."""
-        if self._stream is not None and not self.lost:
-            known = text.encode(self.encoding, "backslashreplace").decode(self.encoding)
-            try:
-                self._stream.write(known)
-            except OSError:
-                self._lose(self._stream)
+        self._try("write", text.encode(self.encoding, "backslashreplace").decode(self.encoding))
         return len(text)
 
     def flush(self) -> None:
         """Hand on what was written."""
+        self._try("flush")
+
+    def _try(self, what: str, *text: str) -> None:
         if self._stream is not None and not self.lost:
             try:
-                self._stream.flush()
+                getattr(self._stream, what)(*text)
             except OSError:
-                self._lose(self._stream)
-
-    def _lose(self, stream: TextIO) -> None:
-        self.lost = True
-        # What the stream still holds goes nowhere: at its end Python would fail to write it once more.
-        with suppress(OSError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+                self.lost = True
+                silence(self._stream)
 
 
-def console(width: int | None = None) -> Console:
-    """A console on standard output that outlives it."""
+def live_console() -> Console:
+    """Return a console on standard output that outlives it."""
     output = Output(sys.stdout)
-    return Console(file=cast("TextIO", output), soft_wrap=not output.isatty(), highlight=False, width=width)
+    return Console(file=cast("TextIO", output), soft_wrap=not output.isatty(), highlight=False)
+
+
+@contextmanager
+def interruption(screen: Console) -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C, SIGTERM or a console that is gone ask the run to end after this iteration, with a checkpoint.
+
+    A second Ctrl-C ends it at once.
+    """
+    asked: list[float] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        asked.append(time.monotonic())
+        if len(asked) == 1:
+            screen.print("interrupted: writing a checkpoint (once more Ctrl-C leaves at once)")
+        elif number == signal.SIGINT and asked[-1] - asked[0] > TWICE_S:
+            raise KeyboardInterrupt
+
+    # nohup has hang-ups ignored, and means it.
+    heard = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, ask) for number in heard}
+    try:
+        yield lambda: bool(asked) or (isinstance(screen.file, Output) and screen.file.lost)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def warnings_on_screen() -> Iterator[None]:
+    """Show what a run warns of, one line each, on stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("multigrid-rl: %(message)s"))
+    logger = logging.getLogger("multigrid_rl")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Path) -> list[str]:
+    """Tell who plays, what is learned from, who samples, how many threads there are, where the results go."""
+    train, runners, game = config.train, config.cluster.runners, config.scenario.game
+    recipe = f"experiment/{config.experiment}" if config.experiment else "none, the defaults of train/ppo"
+    if config.train.objective != "ppo":
+        recipe = f"{recipe.partition(',')[0]}; objective {config.train.objective}"
+    lines = [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
+    if game is None:
+        given = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())
+        lines.append(f"env_id:   {config.scenario.env_id}{given}")
+    for seat, player in [(seat, player) for seat, row in seated.items() for player in row]:
+        made = f"sha256 {player.sha256[:16]}" if player.sha256 else "scripted"
+        measured = next((row for row in player.strength if row.opponent == "random"), None)
+        strength = "strength not measured"
+        if measured is not None:
+            strength = f"wins {measured.win:.1%} of {measured.episodes} games against random"
+        turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
+        lines.append(f"opponent: {player.name} on {seat} ({turns}{made}; {strength})")
+    lines += [f"{name + ':':<9} {said}" for name, said in reward_facts(train)]
+    for name, values, course in schedules(train):
+        if " to " in values or (name == "entropy bonus" and values != "0"):
+            lines.append(f"schedule: {name} {values}, {course}")
+    who = f"{runners} remote env runner(s), 1 torch thread each" if runners else "the driver process, 0 env runners"
+    if train.runner == "stock":
+        who = f"RLlib's own env runner in {who}"
+    batch = f"{train.num_envs} {plays(config)} x {train.num_steps} steps = {train.batch_size} steps a batch"
+    lines.append(f"sampling: {who}; {batch}")
+    lines.append(f"learner:  {threads} torch thread(s), {train.epochs} epochs, minibatches of {train.minibatch}")
+    for k, stage in enumerate(config.curriculum):
+        ends = [f"after {stage.steps:,} steps"] if stage.steps else []
+        ends += ["when its gates are held"] if stage.held else []
+        seats = ", ".join(f"{seat} {'+'.join(names)}" for seat, names in stage.scenario.opponents.items())
+        against = f" against {seats}" if seats else ""
+        lines.append(f"stage {k + 1}:  {stage.scenario.name}{against}, {' or '.join(ends)} the next one begins")
+    lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} environment steps)")
+    return lines
+
+
+def plays(config: RunConfig) -> str:
+    """Call what is played side by side by its name."""
+    return "games" if config.scenario.game is not None else "environments"
+
+
+def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:
+    """Say what is learned from beside or instead of the game's own reward; nothing where that is all."""
+    only = "training reward only; gates score the game's own"
+    facts = [("shaping", f"{train.shaping} ({only})")] if train.shaping else []
+    for seat, weights in train.bonus.items():
+        listed = ", ".join(f"{event} {weight:+g}" for event, weight in weights.items())
+        facts.append(("bonus", f"{listed} for {seat} ({only})"))
+    return facts
+
+
+def schedules(train: TrainConfig) -> list[tuple[str, str, str]]:
+    """Return name, values and course of what may change with the environment steps played."""
+    rows = []
+    for name, start, end, steps in (
+        ("learning rate", train.lr, train.lr_end, train.until),
+        ("entropy bonus", train.entropy_coef, train.entropy_end, train.entropy_decay),
+    ):
+        if start == end:
+            rows.append((name, f"{start:g}", "the same all the time"))
+        else:
+            course = f"a straight line over the first {steps:,} steps, then constant"
+            rows.append((name, f"{start:g} to {end:g}", course))
+    return rows
+
+
+def closing(verdict: dict[str, Any], path: Path) -> list[str]:
+    """Tell what the run achieved."""
+    v, gates = verdict, verdict["gates"]
+    if v["held"]:
+        first = (
+            f"[bold green]HELD[/] all {len(gates)} gates at {v['env_steps_to_held']:,} environment steps "
+            f"({v['policy_updates_to_held']} updates, {v['seconds_to_held']:.1f} s)"
+        )
+    elif gates:
+        unmet = ", ".join(f"{g['metric']} {g['comparison']} {g['bound']:g}" for g in gates if not g["held"])
+        first = f"[bold yellow]NOT HELD[/]: {unmet}"
+    else:
+        first = "this scenario has no gates for the seats that learn"
+    if v["stage"] < v["stages"] - 1:
+        first = f"ended in stage {v['stage'] + 1} of {v['stages']}; the gates of the last one were not judged yet"
+    if v["ended"] == "interrupted":
+        first = f"interrupted; {first}"
+    return [
+        first,
+        f"played:   {v['env_steps']:,} environment steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
+        f"({v['env_steps_per_s']:,.0f} steps/s)",
+        escape(f"saved:    {path / 'verdict.json'} and {path / v['checkpoint']}"),
+    ]
 
 
 class Progress:
     """Shows the last row and the gates while a run goes on."""
 
-    def __init__(self, console: Console, until: int) -> None:
+    def __init__(self, console: Console, config: RunConfig) -> None:
         self._console = console
-        self._until = until
+        self._config = config
         self._last_line = 0.0
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
         #: The newest value of every metric: some rows carry no episode metrics.
@@ -101,58 +240,59 @@ class Progress:
     def show(self, row: dict[str, Any], keeper: GateKeeper) -> None:
         """Take one iteration's row."""
         self._known |= row
+        line = headline(self._known, self._config)
         if self._live:
-            self._live.update(Group(Text(headline(self._known, self._until)), gate_table(keeper)))
+            self._live.update(Group(Text(line), gate_table(keeper)))
         elif keeper.held or time.monotonic() - self._last_line >= PLAIN_EVERY:
             self._last_line = time.monotonic()
-            self._console.print(f"{headline(self._known, self._until)} | {plain_gates(keeper)}")
+            self._console.print(f"{line} | {plain_gates(keeper)}")
 
 
-def headline(row: dict[str, Any], until: int) -> str:
-    """Steps, speed, what the time goes into, and the win rate, in one line."""
+def headline(row: dict[str, Any], config: RunConfig) -> str:
+    """Tell steps, speed, what the time goes into, and how well it plays, in one line."""
     parts = {name: row[f"timing/{name}_s"] for name in (*STAGES, "other")}
     total = sum(parts.values()) or 1.0
     bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
-    wins = [f"{name.split('/')[1]} wins {value:.0%}" for name, value in row.items() if name.startswith("win/")]
+    metric, told = ("win", "wins {:.0%}")
+    if config.scenario.package == "gymnasium":  # nothing to win
+        metric, told = ("return_mean", "mean return {:,.2f}")
     return " | ".join(
         [
-            f"{row['env_steps']:>9,} of {until:,} steps",
+            f"{row['env_steps']:>9,} of {config.train.until:,} steps",
             f"{row['env_steps_per_s']:>6,.0f}/s ({bound}-bound, {max(parts['learn'], parts['sample']) / total:.0%})",
-            *wins,
+            *(f"{name.split('/')[1]} {told.format(row[name])}" for name in row if name.startswith(f"{metric}/")),
         ]
     )
 
 
-def gate_state(state: GateState, now: int) -> tuple[str, str, str]:
-    """Colour, word and steps still to hold of one gate."""
-    left = max(0, state.gate.window - state.held_steps(now))
-    if state.held:
-        return "green", "held", "0"
-    if state.streak_from is not None:
-        return "yellow", "met", f"{left:,}"
-    return "red", "not met", f"{left:,}"
-
-
 def gate_table(keeper: GateKeeper) -> Table:
-    """One row for each gate."""
-    table = Table(box=None, pad_edge=False)
-    for title, justify in (("gate", "left"), ("now", "right"), ("state", "left"), ("steps still to hold", "right")):
-        table.add_column(title, justify=justify)  # type: ignore[arg-type]
+    """Lay out one row for each gate."""
+    table = Table("gate", box=None, pad_edge=False)
+    table.add_column("now", justify="right")
+    table.add_column("state")
+    table.add_column("steps still to hold", justify="right")
     if keeper.last is None:
         table.add_row(f"(waiting for {len(keeper.states)} gates' first 100 episodes)", "", "", "")
         return table
+    colours = {"held": "green", "met": "yellow", "not met": "red"}
     for state in keeper.states:
-        colour, word, left = gate_state(state, keeper.last.env_steps)
-        table.add_row(str(state.gate), f"{state.value:.3f}", Text(word, style=colour), left)
+        word, left = _state(state, keeper.last.env_steps)
+        table.add_row(str(state.gate), f"{state.value:.3f}", Text(word, style=colours[word]), left)
     return table
 
 
 def plain_gates(keeper: GateKeeper) -> str:
-    """All gates in one line."""
+    """Tell all gates in one line."""
     if keeper.last is None:
         return "gates: waiting for 100 finished episodes"
     parts = []
     for state in keeper.states:
-        _, word, left = gate_state(state, keeper.last.env_steps)
+        word, left = _state(state, keeper.last.env_steps)
         parts.append(f"{state.gate} now {state.value:.3f} {word}" + ("" if state.held else f" ({left} to hold)"))
     return "; ".join(parts) or "no gates"
+
+
+def _state(state: GateState, now: int) -> tuple[str, str]:
+    """Return the word for one gate, and the steps that it has still to hold."""
+    left = f"{max(0, state.gate.window - state.held_steps(now)):,}"
+    return ("held", "0") if state.held else ("not met" if state.streak_from is None else "met", left)

@@ -1,4 +1,4 @@
-"""Playing fresh games with frozen policies, batched: no training, no Ray."""
+"""Playing fresh games with frozen policies, batched, and their tables: no training, no Ray."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.judge.lineups import Judged, Lineup, Sides, judged_run, run_config
+from multigrid_rl.judge.lineups import EvalTarget, Lineup, Sides, run_target
 from multigrid_rl.judge.replays import GameRecord, record
 from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
-from multigrid_rl.players.games import Played, play_games
+from multigrid_rl.players.match import Played, play_games
+from multigrid_rl.runs.reader import run_config
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.types import EpisodeTable, GameSpec
-from multigrid_rl.world.constants import BLUE, EVENTS, RED
+from multigrid_rl.world.constants import BALL, BLUE, EVENTS, HEIGHT, KEY, RED
 
 #: ``stochastic`` draws actions as in training, ``argmax`` takes the likeliest.
 Mode = Literal["stochastic", "argmax"]
@@ -72,7 +73,7 @@ class Evaluation:
 
 
 def evaluate(
-    judged: Judged, *, episodes: int, seed: int, modes: tuple[Mode, ...] = MODES, sides: Sides = "own"
+    target: EvalTarget, *, episodes: int, seed: int, modes: tuple[Mode, ...] = MODES, sides: Sides = "own"
 ) -> Evaluation:
     """Play ``episodes`` games in each mode, shared out among the sides.
 
@@ -80,20 +81,20 @@ def evaluate(
         ConfigError, PlayerError: a side that is not there, a player that cannot be used.
         ValueError: fewer games than sides.
     """
-    teams = judged.teams(sides)
+    teams = target.teams(sides)
     if episodes < len(teams):
         raise ValueError(f"--episodes {episodes}: allowed is at least {len(teams)}, one for each side")
     shares = [episodes - (len(teams) - 1) * (episodes // len(teams)), episodes // len(teams)]
     lineups = [
-        (mode, games, judged.lineup(team, greedy=mode == "argmax"))
+        (mode, games, target.lineup(team, greedy=mode == "argmax"))
         for mode in modes
         for team, games in zip(teams, shares, strict=False)
     ]
     for _, _, lineup in lineups:  # kernels are compiled or loaded here: that is start-up
-        play_games(judged.spec, lineup.players(judged.spec), 1, seed=seed)
+        play_games(target.spec, lineup.players(target.spec), 1, seed=seed)
     began = time.perf_counter()
-    parts = tuple(Part(mode, lineup, _batches(judged.spec, lineup, games, seed)) for mode, games, lineup in lineups)
-    return Evaluation(judged.name, judged.spec, seed, parts, time.perf_counter() - began)
+    parts = tuple(Part(mode, lineup, _batches(target.spec, lineup, games, seed)) for mode, games, lineup in lineups)
+    return Evaluation(target.name, target.spec, seed, parts, time.perf_counter() - began)
 
 
 def _batches(spec: GameSpec, lineup: Lineup, games: int, seed: int) -> tuple[Played, ...]:
@@ -122,11 +123,29 @@ def summary(parts: list[Part], spec: GameSpec) -> dict[str, Any]:
     for name, values in (("return", returns), ("length", lengths)):
         mean, low, high = mean_interval(values)
         row |= {f"{name}_mean": mean, f"{name}_interval": [low, high]}
+    row["against"] = _against(tables, spec)
     row["events"] = {
         name: float(np.concatenate([_events(t, lineup, spec, event) for t, lineup in tables]).mean())
         for name, event in BEHAVIOUR.items()
     }
     return row
+
+
+def _against(tables: list[tuple[EpisodeTable, Lineup]], spec: GameSpec) -> dict[str, dict[str, Any]]:
+    """Results against each player of a pool: of the games in which it sat on a seat of the other team."""
+    results: dict[str, list[NDArray[np.int8]]] = {}
+    for table, lineup in tables:
+        outcome = results_of(table, lineup.team)
+        for name, games in lineup.games_against(table, spec).items():
+            results.setdefault(name, []).append(outcome[games])
+    rows: dict[str, dict[str, Any]] = {}
+    for name, parts in results.items():
+        won = np.concatenate(parts)
+        counts = {key: int((won == value).sum()) for key, value in (("win", 1), ("draw", 0), ("loss", -1))}
+        rows[name] = {"episodes": len(won), **{key: count / max(len(won), 1) for key, count in counts.items()}}
+        if len(won):
+            rows[name]["win_interval"] = list(wilson_interval(counts["win"], len(won)))
+    return rows
 
 
 def seat_returns(part: Part, spec: GameSpec) -> dict[str, float]:
@@ -178,6 +197,69 @@ def replay_policy(
     Raises:
         ConfigError, PlayerError: no run, no such checkpoint, a damaged player.
     """
-    judged = judged_run(run, checkpoint=checkpoint)
-    evaluation = evaluate(judged, episodes=episodes, seed=seed, modes=(mode,))
+    target = run_target(run, checkpoint=checkpoint)
+    evaluation = evaluate(target, episodes=episodes, seed=seed, modes=(mode,))
     return run_config(run), evaluation.parts[0].table
+
+
+RESULTS = {1: "win", 0: "draw", -1: "loss"}
+
+
+def episode_columns(evaluation: Evaluation) -> dict[str, list[Any] | NDArray[Any]]:
+    """Columns of the table of all episodes, parts one after the other, games in the order of their numbers.
+
+    ``seed`` and ``game`` decide the game, ``layout`` says where its keys lay, ``result`` is that of the judged player
+    by the win flag; then who sat on each seat, and each seat's return and events.
+    """
+    columns: dict[str, list[Any] | NDArray[Any]] = {}
+    parts = [_columns(part, evaluation.spec, evaluation.seed) for part in evaluation.parts]
+    for name in parts[0]:
+        columns[name] = np.concatenate([part[name] for part in parts])
+    return columns
+
+
+def _columns(part: Part, spec: GameSpec, seed: int) -> dict[str, NDArray[Any]]:
+    table, games = part.table, part.table.episodes
+    teams = {code: team for team, code in CODE.items()}
+    columns: dict[str, NDArray[Any]] = {
+        "mode": np.full(games, part.mode),
+        "side": np.full(games, part.lineup.team),
+        "seed": np.full(games, seed),
+        "game": np.arange(games),
+        "layout": np.array([layout(cells) for cells in part.start]),
+        "length": table.length,
+        "winner": np.array([teams.get(int(code), "nobody") for code in table.winner]),
+        "result": np.array([RESULTS[int(r)] for r in results_of(table, part.lineup.team)]),
+    }
+    for seat, name in part.lineup.names().items():
+        columns[f"player/{seat}"] = np.full(games, name)
+    for a, seat in enumerate(spec.seats):
+        columns[f"return/{seat}"] = table.returns[:, a].round(9)  # the same on every machine, to the last digit
+        for e, event in enumerate(EVENTS):
+            columns[f"{event}/{seat}"] = table.events[:, a, e].round(6)  # events are single precision
+    return columns
+
+
+def layout(cells: NDArray[np.uint8]) -> str:
+    """Where keys and balls of one board (128,) lie, as ``red key 7 4, blue key 8 3``: cells are x and y."""
+    told = []
+    for team, colour in enumerate(("red", "blue")):
+        for what, code in (("key", KEY + 2 * team), ("ball", BALL + team)):
+            told += [f"{colour} {what} {c // HEIGHT} {c % HEIGHT}" for c in np.flatnonzero(cells == code).tolist()]
+    return ", ".join(told)
+
+
+def write_episodes(columns: dict[str, list[Any] | NDArray[Any]], folder: Path, *, parquet: bool) -> list[Path]:
+    """Write ``episodes.csv``, and ``episodes.parquet`` if asked for, into ``folder``; returns the files."""
+    # Imported here: pyarrow takes a third of a second.
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import csv  # noqa: PLC0415
+    from pyarrow import parquet as pq  # noqa: PLC0415
+
+    table = pa.table({name: pa.array(values) for name, values in columns.items()})
+    files = [folder / "episodes.csv"]
+    csv.write_csv(table, files[0], csv.WriteOptions(quoting_style="needed"))
+    if parquet:
+        files.append(folder / "episodes.parquet")
+        pq.write_table(table, files[1], compression="zstd")
+    return files

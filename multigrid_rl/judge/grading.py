@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from multigrid_rl.config import ConfigError, data_root, load_scenario
-from multigrid_rl.judge.entropy import Metered
-from multigrid_rl.judge.evaluation import CODE, Mode
+from multigrid_rl.judge.evaluation import Mode, results_of
 from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
 from multigrid_rl.players.bundle import bundle_sha256, load_team
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.games import play_episodes
-from multigrid_rl.types import EpisodeTable, GameSpec, Policy
+from multigrid_rl.players.match import play_episodes
+from multigrid_rl.text import first_error, one_line
+from multigrid_rl.types import EpisodeTable, GameSpec, Policy, SeatView, UniformSource
 from multigrid_rl.world.constants import EVENTS
 from multigrid_rl.world.symmetry import other_seat
 
@@ -119,12 +121,9 @@ def read_rubric(path: Path) -> Rubric:
         with path.open("rb") as file:  # of a text, its errors would quote lines: the seed's, too
             return Rubric.model_validate(yaml.safe_load(file))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        said = first["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
-        raise ConfigError(f"{path}: {key + ': ' if key else ''}{said}") from error
+        raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}; allowed is a rubric in yaml") from error
+        raise ConfigError(f"{path}: {one_line(error)}; allowed is a rubric in yaml") from error
 
 
 def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
@@ -181,7 +180,7 @@ class _Opponents:
         self.catalogue = Catalogue(data_root() / "checkpoints")
 
     def seated(self, name: str | None, team: str) -> dict[str, Policy]:
-        seats = [seat for seat in self.spec.seats if self.spec.team_of(seat) == team]
+        seats = self.spec.seats_of(team)
         if name is None or not seats:
             if bool(seats) == (name is None):
                 raise ConfigError(f"opponent={name}: the scenario has {'two teams' if seats else 'one team'}")
@@ -253,9 +252,7 @@ def measured(
         return [Measured(mean, mean, mean) for mean in (meter.mean for meter in meters)]
     if metric in _OUTCOMES:
         wanted = {"win/*": 1, "draw/*": 0, "loss/*": -1}[metric]
-        results = np.concatenate(
-            [np.where(t.winner < 0, 0, np.where(t.winner == CODE[team], 1, -1)) for team, t in tables]
-        )
+        results = np.concatenate([results_of(table, team) for team, table in tables])
         count = int((results == wanted).sum())
         return [Measured(count / len(results), *wilson_interval(count, len(results)))]
     if metric == "episode_len_mean":
@@ -272,3 +269,52 @@ def _columns(metric: str, spec: GameSpec, team: str, table: EpisodeTable) -> NDA
         return np.asarray(table.events[:, own, EVENTS.index(event)])
     returns = table.returns[:, own]
     return np.asarray(returns.sum(axis=1, keepdims=True) if metric.startswith("team_") else returns)
+
+
+class Metered:
+    """A frozen player whose entropy is added up while it plays: in nats, of its own distribution, per decision.
+
+    A team's joint action counts as one decision: the sum over its living seats, as in training (``entropy/<module>``).
+    """
+
+    def __init__(self, player: FrozenPlayer) -> None:
+        self.player = player
+        self.name = player.name
+        self.total = 0.0
+        self.decisions = 0
+
+    @property
+    def mean(self) -> float:
+        """Mean entropy of the decisions so far; NaN before the first."""
+        return self.total / self.decisions if self.decisions else float("nan")
+
+    def initial_state(self, games: int) -> torch.Tensor:
+        """Memory of fresh games."""
+        return self.player.initial_state(games)
+
+    def reset_state(self, state: torch.Tensor, done: NDArray[np.bool_]) -> torch.Tensor:
+        """Memory with the games in ``done`` (N,) forgotten."""
+        return self.player.reset_state(state, done)
+
+    def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:
+        """Return actions (N,), of a team (N, C), exactly those of the player.
+
+        Raises:
+            PlayerError: weights so large that they play by no distribution.
+        """
+        outputs, state = self.player.outputs(view, state)
+        drawn = self.player.choose(outputs, rng)
+        if view.board is not None:
+            seats = slice(view.seat, view.seat + self.player.members)
+            living = view.board.out[:, seats] == 0  # an eliminated seat, or a game that is over, decides nothing
+            entropy = drawn.entropy.reshape(living.shape)
+            added = float((entropy * living).sum())
+            if not math.isfinite(added):
+                raise PlayerError(
+                    f"{self.name}: its network's values are too large: what it does has no probabilities; allowed is "
+                    "finite entropy in every decision"
+                )
+            self.total += added
+            self.decisions += int(living.any(axis=1).sum())
+        actions = drawn.actions.astype(np.int8)
+        return (actions[:, 0] if self.player.members == 1 else actions), state

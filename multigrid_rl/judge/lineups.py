@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from multigrid_rl.config import ConfigError
-from multigrid_rl.plain_yaml import read_plain_yaml
 from multigrid_rl.players.cards import PlayerError, read_card
-from multigrid_rl.players.catalogue import Catalogue, Seated
-from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.factory import seat_players
-from multigrid_rl.players.freeze import run_player
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.factories import env_factory, seat_players
+from multigrid_rl.runs.players import run_player
+from multigrid_rl.runs.reader import opponent_hashes, run_config
 from multigrid_rl.schema import RunConfig
-from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.types import EpisodeTable, GameSpec, Policy
 from multigrid_rl.world.symmetry import other_seat
 
 Sides = Literal["own", "other", "red", "blue", "both"]
@@ -33,11 +34,23 @@ class Lineup:
 
     team: str
     own: tuple[str, ...]
-    seated: dict[str, tuple[Seated, ...]]
+    seated: dict[str, tuple[LoadedPlayer, ...]]
 
     def players(self, spec: GameSpec) -> dict[str, Policy]:
         """Players as a match takes them. Raises ``PlayerError`` if a player of a whole team lacks a seat."""
         return seat_players(spec, self.seated)
+
+    def games_against(self, table: EpisodeTable, spec: GameSpec) -> dict[str, NDArray[np.bool_]]:
+        """Return which episodes (M,) each of several players that take turns on the other team took part in."""
+        pools = [seat for seat in spec.seats if len(self.seated.get(seat, ())) > 1]
+        found: dict[str, NDArray[np.bool_]] = {}
+        for column, seat in enumerate(pools):
+            if spec.team_of(seat) == self.team:
+                continue
+            for k, row in enumerate(self.seated[seat]):
+                there = table.players[:, column] == k
+                found[row.name] = found[row.name] | there if row.name in found else there
+        return found
 
     def names(self) -> dict[str, str]:
         """Who sits on each seat, in words."""
@@ -48,7 +61,7 @@ class Lineup:
 
 
 @dataclass(frozen=True)
-class Judged:
+class EvalTarget:
     """A player or run to be judged in a scenario.
 
     Attributes:
@@ -101,7 +114,7 @@ class Judged:
         """
         flipped = team != self.team
         own: list[str] = []
-        seated: dict[str, tuple[Seated, ...]] = {}
+        seated: dict[str, tuple[LoadedPlayer, ...]] = {}
         for seat in self.spec.seats:
             place = other_seat(seat) if flipped else seat  # its counterpart as the scenario is written
             if place in self.learning:
@@ -111,7 +124,7 @@ class Judged:
                 seated[seat] = self._opponents(self.opponents[place], seat)
         return Lineup(team, tuple(own), seated)
 
-    def _opponents(self, names: dict[str, float], seat: str) -> tuple[Seated, ...]:
+    def _opponents(self, names: dict[str, float], seat: str) -> tuple[LoadedPlayer, ...]:
         rows = []
         for name, weight in names.items():
             row = self.catalogue.seat(name, self.spec, seat)
@@ -122,7 +135,7 @@ class Judged:
         return tuple(rows)
 
 
-def judged_player(name: str, config: RunConfig) -> Judged:
+def player_target(name: str, config: RunConfig) -> EvalTarget:
     """A player of the catalogue, or a folder, in the scenario of ``config``; it fills the learning seats.
 
     Raises:
@@ -139,10 +152,10 @@ def judged_player(name: str, config: RunConfig) -> Judged:
     catalogue = Catalogue(config.checkpoint_root())
     called = name if name in catalogue.names() else read_card(catalogue.folder(name)).name
     refs = dict.fromkeys(learning, name)
-    return Judged(called, spec, learning, refs, config.scenario.opponents, catalogue, {})
+    return EvalTarget(called, spec, learning, refs, config.scenario.opponents, catalogue, {})
 
 
-def judged_run(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> Judged:
+def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> EvalTarget:
     """The exported policies of a run, in its own scenario or in that of ``config``.
 
     In its own scenario its opponents must be those that it met in training. Of a run in which both teams learned, red
@@ -155,7 +168,7 @@ def judged_run(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     if trained.scenario.game is None:
         raise ConfigError(f"{run}: scenario={trained.scenario.name}; allowed is a run of the red/blue-door game")
     folders = {}
-    for unit in env_factory(trained).cast.units:
+    for unit in env_factory(trained).specs.agents:
         folder = run_player(run, unit.module, checkpoint)
         for seat in unit.seats:
             if seat not in read_card(folder).seats:
@@ -175,40 +188,18 @@ def judged_run(run: Path, config: RunConfig | None = None, checkpoint: str | Non
         raise ConfigError(f"scenario={scenario.name}: {run} has no player for {lost[0]}; allowed is {allowed}")
     learning = tuple(seat for seat in scenario.spec.seats if seat not in opponents)
     catalogue = Catalogue((config or trained).checkpoint_root())
-    return Judged(run.name, scenario.spec, learning, own, opponents, catalogue, hashes)
+    return EvalTarget(run.name, scenario.spec, learning, own, opponents, catalogue, hashes)
 
 
-def against(judged: Judged, opponent: str) -> Judged:
+def against(target: EvalTarget, opponent: str) -> EvalTarget:
     """The same against ``opponent`` on every seat of the other team.
 
     Raises:
         ConfigError: there is no other team.
     """
-    rivals = [seat for seat in judged.spec.seats if judged.spec.team_of(seat) != judged.team]
+    rivals = [seat for seat in target.spec.seats if target.spec.team_of(seat) != target.team]
     if not rivals:
         raise ConfigError(f"--opponent {opponent}: this scenario has one team; allowed is a scenario with two")
-    opponents = {**judged.opponents, **{seat: {opponent: 1.0} for seat in rivals}}
-    hashes = {name: sha for name, sha in judged.hashes.items() if name != opponent}
-    return Judged(judged.name, judged.spec, judged.learning, judged.refs, opponents, judged.catalogue, hashes)
-
-
-def run_config(run: Path) -> RunConfig:
-    """The configuration of a run folder. Raises ``ConfigError`` if there is none that this version understands."""
-    path = run / "config.yaml"
-    try:
-        return RunConfig.model_validate(read_plain_yaml(path))
-    except OSError as error:
-        raise ConfigError(f"{run}: holds no run: {path.name}: {error.strerror}") from error
-    except ValueError as error:  # of the schema, too
-        raise ConfigError(f"{path}: not a run's configuration: {' '.join(str(error).split())}") from error
-
-
-def opponent_hashes(run: Path) -> dict[str, str]:
-    """sha256 of the frozen players that a run met, by name. Raises ``ConfigError``."""
-    # The ladder may have been trained anew since: the run is judged against those that it met.
-    path = run / "provenance.json"
-    try:
-        opponents = json.loads(path.read_text(encoding="utf-8"))["opponents"]
-        return {row["name"]: row["sha256"] for row in opponents if row["sha256"]}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{path}: does not say who the opponents were") from error
+    opponents = {**target.opponents, **{seat: {opponent: 1.0} for seat in rivals}}
+    hashes = {name: sha for name, sha in target.hashes.items() if name != opponent}
+    return EvalTarget(target.name, target.spec, target.learning, target.refs, opponents, target.catalogue, hashes)

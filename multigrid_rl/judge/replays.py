@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from multigrid_rl.players.games import Played
+from multigrid_rl.players.match import Played
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.engine import Step, World
-
-_SPEC = TypeAdapter(GameSpec)
 
 
 class ReplayError(ValueError):
@@ -29,21 +26,15 @@ class GameRecord(BaseModel):
 
     format: int = Field(default=1, ge=1, le=1)
     label: str  # why it was kept: "best", "median", ...
-    spec: dict[str, Any]  # fields of types.GameSpec
+    spec: GameSpec
     seed: int
     game: int = Field(ge=0)
     players: dict[str, str]  # seat -> who sat there
     actions: dict[str, str]  # seat -> one digit a step, an index into world.constants.ACTIONS
 
-    @field_validator("spec")
-    @classmethod
-    def _is_a_game(cls, value: dict[str, Any]) -> dict[str, Any]:
-        _SPEC.validate_python(value)
-        return value
-
     @model_validator(mode="after")
     def _every_seat_acts(self) -> GameRecord:
-        seats = self.game_spec.seats
+        seats = self.spec.seats
         if tuple(self.actions) != seats or set(self.players) != set(seats):
             raise ValueError(f"actions of {', '.join(self.actions)}: allowed are {', '.join(seats)}, in this order")
         if len({len(text) for text in self.actions.values()}) != 1 or not self.steps:
@@ -53,11 +44,6 @@ class GameRecord(BaseModel):
             if not set(text) <= allowed:
                 raise ValueError(f"actions.{seat}={text[:20]}: allowed are digits 0 to {len(ACTIONS) - 1}")
         return self
-
-    @property
-    def game_spec(self) -> GameSpec:
-        """The game that was played."""
-        return _SPEC.validate_python(self.spec)
 
     @property
     def steps(self) -> int:
@@ -81,26 +67,24 @@ class Replay(NamedTuple):
 
 
 def record(spec: GameSpec, played: Played, row: int, *, seed: int, players: dict[str, str], label: str) -> GameRecord:
-    """The record of one played game."""
+    """Record one played game."""
     steps = int(played.table.length[row])
     text = {seat: "".join(map(str, played.actions[row, :steps, a].tolist())) for a, seat in enumerate(spec.seats)}
-    return GameRecord(
-        label=label, spec=asdict(spec), seed=seed, game=played.first_game + row, players=players, actions=text
-    )
+    return GameRecord(label=label, spec=spec, seed=seed, game=played.first_game + row, players=players, actions=text)
 
 
 def taken_actions(game: GameRecord) -> NDArray[np.int8]:
-    """Actions (T, A) of a record."""
+    """Return the actions (T, A) of a record."""
     return np.asarray(np.array([[int(digit) for digit in text] for text in game.actions.values()], np.int8).T)
 
 
 def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
-    """The world at the start (no step yet) and after each step. The arrays change from one to the next.
+    """Yield the world at the start (no step yet) and after each step. The arrays change from one to the next.
 
     Raises:
         ReplayError: the game ends before or after its last recorded action.
     """
-    world = World(game.game_spec, 1, seed=game.seed, first_game=game.game, auto_reset=False)
+    world = World(game.spec, 1, seed=game.seed, first_game=game.game, auto_reset=False)
     yield world, None
     taken = taken_actions(game)
     for t in range(game.steps):
@@ -110,8 +94,12 @@ def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
         yield world, step
 
 
-def replay(game: GameRecord) -> Replay:
+def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | None = None) -> Replay:
     """Play a record again and keep every frame.
+
+    Args:
+        game: the record.
+        shots_of: its :func:`frames`, for who looks at them as well.
 
     Raises:
         ReplayError: the game ends before or after its last recorded action.
@@ -119,7 +107,7 @@ def replay(game: GameRecord) -> Replay:
     shots: dict[str, list[Any]] = {name: [] for name in ("cells", "position", "heading", "hand", "tokens", "out")}
     moves: dict[str, list[Any]] = {name: [] for name in ("reward", "events")}
     winner = -1
-    for world, step in frames(game):
+    for world, step in shots_of or frames(game):
         for name in ("cells", "position", "heading", "hand", "out"):
             shots[name].append(getattr(world.state, name)[0].copy())
         shots["tokens"].append(world.outputs.tokens[0].copy())

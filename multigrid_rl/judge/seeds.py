@@ -9,6 +9,7 @@ there, worse than every other. Everything random comes from the generator that i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ Strata = list[Array]  # values (n_s,) of each scenario, n_s >= 1
 #: Share that the IQM cuts off at each end, rounded down as scipy.stats.trim_mean does: of 4 runs 1, of 3 none.
 TRIM = 0.25
 _LOW, _HIGH = 0.025, 0.975
+#: Bootstrap samples behind the band of a curve.
+BAND_REPS = 1000
 
 
 class Interval(NamedTuple):
@@ -31,7 +34,7 @@ class Interval(NamedTuple):
 
 
 def iqm(values: Array) -> Array:
-    """Mean of the middle half along the last axis, of all scenarios together (Agarwal et al., section 4.3).
+    """Return the mean of the middle half along the last axis, of all scenarios together (Agarwal et al., section 4.3).
 
     Infinite where an infinite value is in the middle half.
     """
@@ -41,24 +44,24 @@ def iqm(values: Array) -> Array:
 
 
 def resampled(strata: Strata, reps: int, rng: np.random.Generator) -> Array:
-    """Bootstrap samples (reps, n): each scenario's runs drawn with replacement among themselves."""
+    """Return bootstrap samples (reps, n): each scenario's runs drawn with replacement among themselves."""
     return np.concatenate([values[rng.integers(len(values), size=(reps, len(values)))] for values in strata], axis=1)
 
 
 def interval(value: float, samples: Array) -> Interval:
-    """Percentile interval of bootstrap ``samples`` (reps,) around an estimate."""
+    """Return the percentile interval of bootstrap ``samples`` (reps,) around an estimate."""
     # No interpolation: between a number and "never" there is nothing.
     low, high = np.quantile(samples, (_LOW, _HIGH), method="inverted_cdf")
     return Interval(value, float(low), float(high))
 
 
 def iqm_interval(strata: Strata, reps: int, rng: np.random.Generator) -> Interval:
-    """IQM with its stratified bootstrap interval."""
+    """Return the IQM with its stratified bootstrap interval."""
     return interval(float(iqm(np.concatenate(strata))), iqm(resampled(strata, reps, rng)))
 
 
 def iqm_difference(ours: Strata, theirs: Strata, reps: int, rng: np.random.Generator) -> Interval | None:
-    """IQM of ``ours`` minus that of ``theirs``; the two are resampled apart, nothing is paired.
+    """Return the IQM of ``ours`` minus that of ``theirs``; the two are resampled apart, nothing is paired.
 
     ``None`` where one of them, or one of their resamples, is infinite: "never" less a number is no number.
     """
@@ -70,13 +73,13 @@ def iqm_difference(ours: Strata, theirs: Strata, reps: int, rng: np.random.Gener
 
 
 def _better(ours: Array, theirs: Array, *, smaller: bool) -> Array:
-    """(n, m): 1 where ours is better, 1/2 where they are equal."""
+    """Return (n, m): 1 where ours is better, 1/2 where they are equal."""
     ahead = ours[:, None] < theirs if smaller else ours[:, None] > theirs
     return np.where(ours[:, None] == theirs, 0.5, ahead)
 
 
 def improvement(ours: Strata, theirs: Strata, *, smaller: bool) -> float:
-    """Probability that a run of ``ours`` is better than one of ``theirs``; ties count half.
+    """Return the probability that a run of ``ours`` is better than one of ``theirs``; ties count half.
 
     Over all pairs of a scenario (Mann and Whitney 1947: U / nm), then the mean over scenarios.
     """
@@ -86,7 +89,7 @@ def improvement(ours: Strata, theirs: Strata, *, smaller: bool) -> float:
 def improvement_interval(
     ours: Strata, theirs: Strata, reps: int, rng: np.random.Generator, *, smaller: bool
 ) -> Interval:
-    """:func:`improvement` with its stratified bootstrap interval."""
+    """Return :func:`improvement` with its stratified bootstrap interval."""
     samples = np.zeros(reps)
     for a, b in zip(ours, theirs, strict=True):
         # How often each run was drawn says as much as a copy of it, and needs no (reps, n, m) array.
@@ -97,7 +100,7 @@ def improvement_interval(
 
 
 def permutation_p(ours: Strata, theirs: Strata, reps: int, rng: np.random.Generator, *, smaller: bool) -> float:
-    """How often runs dealt to two sides at random differ as much in :func:`improvement` or more; two-sided.
+    """Return how often runs dealt at random differ as much in :func:`improvement` or more; two-sided.
 
     Runs are dealt within their scenario. A bootstrap interval of few runs is too narrow: of three runs against three
     that all lie apart it has no width at all, though every tenth deal of the same six runs looks so.
@@ -111,3 +114,14 @@ def permutation_p(ours: Strata, theirs: Strata, reps: int, rng: np.random.Genera
         dealt += ((sides @ pairs) * (1 - sides)).sum(axis=1) / (len(a) * len(b))
     extreme = np.abs(dealt / len(ours) - 0.5) >= found - 1e-9
     return float((1 + extreme.sum()) / (1 + reps))
+
+
+def bootstrap_band(
+    values: Array, rng: np.random.Generator, statistic: Callable[[Array], Array]
+) -> tuple[Array, Array, Array]:
+    """Return a statistic over curves ``values`` (n, points) and its 95 % interval; whole runs are drawn anew."""
+    drawn = rng.integers(len(values), size=(BAND_REPS, len(values)))
+    # Point by point: all samples of a long curve at once would take hundreds of megabytes.
+    samples = np.stack([statistic(column[drawn]) for column in values.T])  # (points, reps)
+    low, high = np.quantile(samples, (_LOW, _HIGH), axis=1)
+    return statistic(values.T), low, high

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from multigrid_rl.config import ConfigError
 from multigrid_rl.gates import Gate
-from multigrid_rl.judge.runs import CurveError, Run, Series, differences, read_run
 from multigrid_rl.judge.seeds import (
     Array,
     Interval,
@@ -22,6 +22,8 @@ from multigrid_rl.judge.seeds import (
     iqm_interval,
     permutation_p,
 )
+from multigrid_rl.runs.reader import Run, Series, differences, read_run
+from multigrid_rl.runs.reference import check_ended, decisive
 
 #: Environment steps until all gates were held: a run's verdict, no metric of its reports.
 HELD = "env_steps_to_held"
@@ -29,7 +31,6 @@ HELD = "env_steps_to_held"
 FINAL_WINDOW = 100_000
 #: With fewer runs on a side an interval means little.
 FEW = 3
-_PRIVATE = ("seed", "run_dir", "checkpoints")  # what runs of one set may differ in
 _SHOWN_VALUE = 40  # letters
 _MOST_TOLD = 6  # differences between two sets
 
@@ -87,10 +88,10 @@ class SetComparison:
 
 
 def find_runs(given: list[str]) -> list[Path]:
-    """Run folders: each of ``given`` is one, holds some (at any depth), or is a pattern for such folders.
+    """Find run folders: each of ``given`` is one, holds some (at any depth), or is a pattern for such folders.
 
     Raises:
-        CurveError: nothing there.
+        ConfigError: nothing there.
     """
     folders: list[Path] = []
     for text in given:
@@ -98,7 +99,7 @@ def find_runs(given: list[str]) -> list[Path]:
         places = [Path(text)] if Path(text).exists() else [Path(place) for place in matched]
         found = [run for place in places for run in _below(place)]
         if not found:
-            raise CurveError(f"{text}: no run in it; allowed is a run folder, a folder of some, or a pattern for them")
+            raise ConfigError(f"{text}: no run in it; allowed is a run folder, a folder of some, or a pattern for them")
         folders += found
     return list({folder.resolve(): folder for folder in folders}.values())
 
@@ -113,13 +114,11 @@ def read_set(name: str, given: list[str]) -> RunSet:
     """Read the runs of a set.
 
     Raises:
-        CurveError: no run, a damaged one, or one that has not ended by itself.
+        ConfigError: no run, a damaged one, or one that has not ended by itself.
     """
     runs = tuple(read_run(folder) for folder in find_runs(given))
     for run in runs:
-        ended = run.verdict["ended"] if run.verdict else "nothing: it has no verdict.json"
-        if ended not in ("held", "until"):
-            raise CurveError(f"{run.path}: ended by {ended}; allowed is a run that ended by itself")
+        check_ended(run)
     return RunSet(name, runs)
 
 
@@ -127,26 +126,26 @@ def check_sets(ours: RunSet, theirs: RunSet) -> None:
     """Refuse sets that cannot be compared.
 
     Raises:
-        CurveError: other scenarios, or a run on both sides.
+        ConfigError: other scenarios, or a run on both sides.
     """
     there = {run.path.resolve() for run in theirs.runs}
     both = [run.path for run in ours.runs if run.path.resolve() in there]
     if both:
-        raise CurveError(f"{both[0]}: a run of both {ours.name} and {theirs.name}; allowed is each on one side")
+        raise ConfigError(f"{both[0]}: a run of both {ours.name} and {theirs.name}; allowed is each on one side")
     names = [", ".join(runs.by_scenario) for runs in (ours, theirs)]
     if names[0] != names[1]:
-        raise CurveError(
+        raise ConfigError(
             f"{ours.name} has runs of {names[0]}, {theirs.name} of {names[1]}; allowed are sets of the same scenarios"
         )
 
 
 def scenario_of(run: Run) -> str:
-    """Name of a run's scenario."""
+    """Return the name of a run's scenario."""
     return str(run.config["scenario"]["name"])
 
 
 def seeds_of(runs: list[Run]) -> list[int]:
-    """Seeds, sorted."""
+    """Return the seeds, sorted."""
     return sorted(run.config["seed"] for run in runs)
 
 
@@ -154,12 +153,12 @@ def seeds_of(runs: list[Run]) -> list[int]:
 
 
 def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
-    """What a reader must know beside the numbers, one line each."""
+    """Yield what a reader must know beside the numbers, one line each."""
     for runs in (ours, theirs):
         yield from _within(runs)
     for scenario, group in ours.by_scenario.items():
         other = theirs.by_scenario[scenario][0]
-        found = differences(_decisive(group[0]), _decisive(other))
+        found = differences(decisive(group[0]), decisive(other))
         where = f" in {scenario}" if len(ours.by_scenario) > 1 else ""
         told = "; ".join(f"{key} {_brief(one)} / {_brief(two)}" for key, one, two in found[:_MOST_TOLD])
         told += f" and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
@@ -184,7 +183,7 @@ def _within(runs: RunSet) -> Iterator[str]:
         if twice:
             yield f"warning: {runs.name}: seed {twice[0]} of {scenario} twice; the same seed is no second run"
         for run in group[1:]:
-            found = differences(_decisive(group[0]), _decisive(run))
+            found = differences(decisive(group[0]), decisive(run))
             if found:
                 key, one, two = found[0]
                 more = f" and {len(found) - 1} more" if len(found) > 1 else ""
@@ -193,13 +192,6 @@ def _within(runs: RunSet) -> Iterator[str]:
                     f"{_brief(two)} in {run.path}{more}"
                 )
                 break
-
-
-def _decisive(run: Run) -> dict[str, Any]:
-    config = {key: value for key, value in run.config.items() if key not in _PRIVATE}
-    # Writing one run's results changes the checkout of the next: "+changes" alone makes no difference.
-    commit = (run.provenance.get("commit") or "unknown").removesuffix("+changes")[:12]
-    return {**config, "commit": commit, "versions": run.provenance.get("versions", {})}
 
 
 def _brief(value: Any) -> str:
@@ -211,12 +203,12 @@ def _brief(value: Any) -> str:
 
 
 def final_value(series: Series, window: int) -> float:
-    """Mean over the reports of a run's last ``window`` environment steps, as a gate looks back."""
+    """Return the mean over the reports of a run's last ``window`` environment steps, as a gate looks back."""
     return float(series.values[series.env_steps > series.env_steps[-1] - window].mean())
 
 
 def directions(runs: tuple[Run, ...]) -> dict[str, Literal["<=", ">="]]:
-    """Metrics that all runs report, with the direction of their gate: those of the gates, then shares of wins."""
+    """Return metrics that all runs report, with the direction of their gate: the gates' own, then shares of wins."""
     gates = [{gate.metric: gate.comparison for gate in run.gates} for run in runs]
     found = {m: way for m, way in gates[0].items() if all(g.get(m) == way for g in gates)}
     found |= dict.fromkeys(set.intersection(*map(_wins, runs)), ">=")
@@ -234,7 +226,7 @@ def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generat
     """Compare steps to held, where there are gates, and the final value of every common metric.
 
     Raises:
-        CurveError: the runs have nothing in common to compare.
+        ConfigError: the runs have nothing in common to compare.
     """
     every = (*ours.runs, *theirs.runs)
     ways = directions(every)
@@ -246,7 +238,7 @@ def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generat
     for metric, way in ways.items():
         rows.append(_compare(metric, way, [_finals(runs, metric) for runs in (ours, theirs)], (0, 0), reps, rng))
     if not rows:
-        raise CurveError(f"{every[0].path}: no gates, and no metric that all runs report; allowed are runs with some")
+        raise ConfigError(f"{every[0].path}: no gates, and no metric that all runs report; allowed are runs with some")
     return rows
 
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from multigrid_rl.models.table import first_rows, sum_of_rows
 from multigrid_rl.models.towers import KINDS, MAX_WIDTH, Layout, Pass, Towers, actor_critic, policy
-
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+from multigrid_rl.models.vector import ACTIVATIONS
 
 
 class MLPActorCritic(nn.Module):

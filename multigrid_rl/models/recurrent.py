@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from multigrid_rl.models.table import first_rows, sum_of_rows
+from multigrid_rl.models.vector import LogStd
 
 CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
 
@@ -16,36 +17,45 @@ class RecurrentActorCritic(nn.Module):
     """Policy and value heads over one recurrent core (GRU: Cho et al. 2014; LSTM: Hochreiter and Schmidhuber 1997).
 
     Args:
-        categories: number of values of each token that the actor reads.
-        actions: number of logits.
+        observation: number of values of each token that the actor reads, or the length of a vector.
+        outputs: numbers that the policy puts out; the means alone of a Gaussian.
         cell: ``gru`` or ``lstm``.
-        hidden: units of the token layer and of the core ``H``.
+        hidden: units of the first layer and of the core ``H``.
         central: number of values of each token that only the critic reads (CTDE).
         generator: source of the initial weights.
+        log_std: of a Gaussian at the start; ``None``: the outputs are logits.
 
     Attributes:
         state_size: numbers that one game's memory takes: H, for an LSTM 2 H (hidden, then cell).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a network is
         self,
-        categories: Sequence[int],
-        actions: int,
+        observation: Sequence[int] | int,
+        outputs: int,
         cell: str,
         hidden: int,
         central: Sequence[int],
         generator: torch.Generator,
+        *,
+        log_std: float | None = None,
     ) -> None:
         super().__init__()
+        vector = isinstance(observation, int)
+        categories = () if isinstance(observation, int) else observation
         self.register_buffer("first", first_rows(categories, central), persistent=False)
         self.first: Tensor
-        self.tokens = len(categories)
+        self.tokens = observation if isinstance(observation, int) else len(observation)
         self.state_size = hidden * (2 if cell == "lstm" else 1)
-        rows = torch.empty(sum(categories), hidden)
-        self.table = nn.Parameter(rows.normal_(std=self.tokens**-0.5, generator=generator))
+        self.table = None
+        if not vector:
+            rows = torch.empty(sum(categories), hidden)
+            self.table = nn.Parameter(rows.normal_(std=self.tokens**-0.5, generator=generator))
         self.bias = nn.Parameter(torch.zeros(hidden))
+        self.encode = nn.Linear(self.tokens, hidden, bias=False) if vector else None
         self.core = CELLS[cell](input_size=hidden, hidden_size=hidden)
-        self.policy = nn.Linear(hidden, actions)
+        self.policy = nn.Linear(hidden, outputs)
+        self.spread = nn.Identity() if log_std is None else LogStd(outputs, log_std)
         self.value_hidden = nn.Linear(hidden, hidden)
         self.value = nn.Linear(hidden, 1)
         extra = torch.empty(sum(central), hidden)
@@ -63,6 +73,8 @@ class RecurrentActorCritic(nn.Module):
         for layer, gain in ((self.policy, 0.01), (self.value_hidden, 2**0.5), (self.value, 1.0)):
             nn.init.orthogonal_(layer.weight, gain, generator=generator)
             nn.init.zeros_(layer.bias)
+        if self.encode is not None:
+            nn.init.orthogonal_(self.encode.weight, generator=generator)
 
     def forward(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One step: tokens (B, D) and state (B, S) to logits (B, K), values (B,) and the next state (B, S)."""
@@ -87,6 +99,9 @@ class RecurrentActorCritic(nn.Module):
         return self._heads(torch.stack(hidden, dim=1).flatten(0, 1), tokens.flatten(0, 1))
 
     def _read(self, tokens: Tensor) -> Tensor:
+        if self.table is None:
+            assert self.encode is not None
+            return torch.tanh(self.encode(tokens) + self.bias)
         return torch.tanh(sum_of_rows(tokens, self.first[: self.tokens], self.table) + self.bias)
 
     def _advance(self, read: Tensor, state: Tensor) -> Tensor:
@@ -100,4 +115,4 @@ class RecurrentActorCritic(nn.Module):
         critic = self.value_hidden(hidden)
         if self.central is not None:
             critic = critic + sum_of_rows(tokens[:, self.tokens :], self.first[self.tokens :], self.central)
-        return self.policy(hidden), self.value(torch.tanh(critic)).squeeze(-1)
+        return self.spread(self.policy(hidden)), self.value(torch.tanh(critic)).squeeze(-1)

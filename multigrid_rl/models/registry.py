@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
-from multigrid_rl.config import MAX_LAYERS, MAX_UNITS
 from multigrid_rl.models.cells import CellActorCritic
-from multigrid_rl.models.mlp import ACTIVATIONS, MLPActorCritic
+from multigrid_rl.models.distributions import Gaussian, distribution_of
+from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
-from multigrid_rl.types import Unit
+from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
+from multigrid_rl.schema import CELL_WISE, MAX_LAYERS, MAX_UNITS, NETWORKS, RECURRENT, import_object
+from multigrid_rl.types import AgentSpec
 
-ARCHITECTURES = ("mlp", "embedding", "cnn", "gru", "lstm")
-RECURRENT = ("gru", "lstm")
-CELL_WISE = ("embedding", "cnn")
+#: Environment variable: modules, separated by commas, whose networks a player's card may name.
+NETWORKS_FROM = "MULTIGRID_RL_NETWORKS"
 #: Weights that only a central critic has: a player does not need them.
 CENTRAL = "central"
 
@@ -29,30 +32,33 @@ class ArchitectureError(ValueError):
 
 def build(
     architecture: Mapping[str, Any],
-    categories: Sequence[int],
-    actions: int,
+    observation: Sequence[int] | int,
+    outputs: int,
     seed: int = 0,
     central: Sequence[int] = (),
+    *,
+    log_std: float | None = None,
 ) -> nn.Module:
     """Build a network with a ``state_size``, the numbers of memory that a game takes.
 
-    Without memory (``state_size`` 0): integer tokens (B, D) in, logits (B, K) and values (B,) out. With memory: see
+    Without memory (``state_size`` 0): observations (B, D) in, outputs (B, K) and values (B,) out. With memory: see
     :class:`~multigrid_rl.models.recurrent.RecurrentActorCritic`.
 
     Args:
         architecture: ``{"name": "mlp", "hidden": [64, 64], "activation": "tanh"}`` or
             ``{"name": "gru", "hidden": [64]}``.
-        categories: number of values of each token that the actor reads.
-        actions: number of logits.
+        observation: number of values of each token that the actor reads, or the length of a vector of floats.
+        outputs: numbers that the policy puts out: logits, or the means of a Gaussian.
         seed: of the initial weights.
         central: number of values of each token that only the critic reads.
+        log_std: logarithm of a Gaussian's standard deviation at the start, appended to the means; ``None``: logits.
 
     Raises:
         ArchitectureError: unknown name, or sizes that make no network.
     """
     name = architecture.get("name")
-    if name not in ARCHITECTURES:
-        raise ArchitectureError(f"architecture.name={name}: unknown; allowed is {', '.join(ARCHITECTURES)}")
+    if name not in NETWORKS:
+        raise ArchitectureError(f"architecture.name={name}: unknown; allowed is {', '.join(NETWORKS)}")
     hidden = architecture.get("hidden")
     sizes = hidden if isinstance(hidden, (list, tuple)) else []
     good = all(type(units) is int and 1 <= units <= MAX_UNITS for units in sizes)
@@ -60,22 +66,69 @@ def build(
     if not 1 <= len(sizes) <= layers or not good:
         allowed = f"a list of 1 to {MAX_UNITS} units per layer, at most {layers} layer(s)"
         raise ArchitectureError(f"architecture.hidden={hidden}: allowed is {allowed}")
+    activation = architecture.get("activation", "tanh")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise ArchitectureError(f"architecture.activation={activation}: allowed is {', '.join(ACTIVATIONS)}")
     generator = torch.Generator().manual_seed(seed)
+    if name in RECURRENT:
+        return RecurrentActorCritic(observation, outputs, name, sizes[0], central, generator, log_std=log_std)
+    if isinstance(observation, int):
+        if name in CELL_WISE:
+            raise ArchitectureError(f"architecture.name={name}: expected mlp, gru or lstm for a vector, got {name}")
+        return VectorActorCritic(observation, outputs, sizes, activation, log_std, generator)
     if name in CELL_WISE:
         if central:
             raise ArchitectureError(f"architecture.name={name}: has no central critic; allowed is mlp, gru, lstm")
-        return CellActorCritic(categories, actions, tuple(sizes), name == "cnn", generator)
-    if name in RECURRENT:
-        return RecurrentActorCritic(categories, actions, name, sizes[0], central, generator)
-    activation = architecture.get("activation")
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise ArchitectureError(f"architecture.activation={activation}: allowed is {', '.join(ACTIVATIONS)}")
-    return MLPActorCritic(categories, actions, tuple(sizes), activation, central, generator)
+        return CellActorCritic(observation, outputs, tuple(sizes), name == "cnn", generator)
+    return MLPActorCritic(observation, outputs, tuple(sizes), activation, central, generator)
 
 
-def network_of(unit: Unit, architecture: Mapping[str, Any], seed: int = 0) -> nn.Module:
-    """The network that plays a unit, its critic included. Raises :class:`ArchitectureError`."""
-    return build(architecture, unit.categories, unit.choices * len(unit.seats), seed, unit.central)
+def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0) -> nn.Module:
+    """Build the network that plays an agent, its critic included. Raises :class:`ArchitectureError`."""
+    distribution = distribution_of(agent.action_space)
+    name = str(architecture.get("name"))
+    if ":" in name:
+        return custom(name, architecture, agent.observation_space, distribution.outputs, seed)
+    gaussian = isinstance(distribution, Gaussian)
+    return build(
+        architecture,
+        signature_of(agent.observation_space),
+        distribution.width if gaussian else distribution.outputs,
+        seed,
+        () if agent.critic_space is None else tuple(agent.critic_space.nvec.tolist()),
+        log_std=architecture.get("log_std", 0.0) if gaussian else None,
+    )
+
+
+def custom(
+    name: str, architecture: Mapping[str, Any], observation_space: spaces.Space[Any], outputs: int, seed: int = 0
+) -> nn.Module:
+    """Build a network of somebody's own, ``module:Class`` (docs/extending.md). It runs code: only where that was asked.
+
+    Raises:
+        ConfigError: it cannot be imported.
+        ArchitectureError: it has no ``state_size`` or no ``logits``.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    network: nn.Module = import_object("model.name", name, "module:Class")(
+        observation_space, outputs, tuple(architecture["hidden"]), generator
+    )
+    lacking = [part for part in ("state_size", "logits") if not hasattr(network, part)]
+    if lacking:
+        raise ArchitectureError(f"model.name={name}: expected a network with {' and '.join(lacking)}, got none")
+    return network
+
+
+def may_import(name: str) -> bool:
+    """Whether a player's card may name this network of somebody's own: its module is listed in ``NETWORKS_FROM``."""
+    return name.partition(":")[0] in os.environ.get(NETWORKS_FROM, "").split(",")
+
+
+def signature_of(space: spaces.Space[Any]) -> tuple[int, ...] | int:
+    """Return what a network reads: the number of values of each token, or the length of a vector."""
+    if isinstance(space, spaces.MultiDiscrete):
+        return tuple(space.nvec.tolist())
+    return int(np.prod(space.shape or (1,)))
 
 
 def fingerprint(weights: Mapping[str, Any]) -> str:

@@ -15,8 +15,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from multigrid_rl.players.cards import PlayerError, read_plain_file
-from multigrid_rl.players.scratch import Scratch, ScratchError
-from multigrid_rl.players.text import shown
+from multigrid_rl.players.leftovers import Scratch, ScratchError
+from multigrid_rl.text import shown
 
 AGENT_FILE = "agent.yaml"
 MAX_AGENT_FILE_BYTES = 10_000

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
+from multigrid_rl.files import unfinished
 from multigrid_rl.players.agents import AGENT_FILE
-from multigrid_rl.players.cards import CARD_FILE, Card, PlayerError, check_fits, read_card, read_network, write_player
-from multigrid_rl.players.freeze import run_player, run_players
-from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.types import TEAM_ORDER, GameSpec, Policy
+from multigrid_rl.players.cards import CARD_FILE, Card, PlayerError, read_card, read_network, write_player
+from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.symmetry import other_seat
 
 #: ``bundle``: a frozen player; ``team``: a folder with one for each seat; ``agent``: an external agent.
@@ -115,7 +114,7 @@ def load_seats(folder: Path, spec: GameSpec, team: str, *, greedy: bool = False)
 
 def _seated(folder: Path, spec: GameSpec, team: str, *, greedy: bool) -> tuple[dict[str, Policy], PlayerError | None]:
     """Players of the team's seats, and why there is none for some of them."""
-    seats = [seat for seat in spec.seats if spec.team_of(seat) == team]
+    seats = spec.seats_of(team)
     if not seats:
         raise PlayerError(f"{folder}: team={team}: allowed is a team of a game with seats {', '.join(spec.seats)}")
     homes = bundle_folders(folder)
@@ -133,9 +132,7 @@ def _seated(folder: Path, spec: GameSpec, team: str, *, greedy: bool) -> tuple[d
             failure = error
             continue
         key = team if card.members > 1 else seat
-        players[key] = FrozenPlayer(
-            card.name, networks[home], card.sha256, members=card.members, mirrored=mirrored, greedy=greedy
-        )
+        players[key] = FrozenPlayer.of(card, networks[home], mirrored=mirrored, greedy=greedy)
     return players, failure
 
 
@@ -154,57 +151,35 @@ def _home(folder: Path, homes: dict[str, Path], seat: str) -> Path:
     return homes[own]
 
 
-def export(
-    run: Path, seat: str, target: Path, *, name: str | None = None, checkpoint: str | None = None
-) -> dict[str, Card]:
-    """Write a run's player into the new folder ``target``; returns its cards as :func:`read_cards` does.
+def export(sources: dict[str, Path], target: Path, *, name: str | None = None) -> dict[str, Card]:
+    """Write players into the new folder ``target``; returns their cards as :func:`read_cards` does.
 
     Args:
-        run: run folder.
-        seat: whose player: a seat, or a team. Where two networks play the seats of a team, the folder holds a bundle
-            for each seat.
+        sources: folder of the player under the key ``""``; where several networks play the seats of a team, one for
+            each seat: the new folder holds a bundle for each, then.
         target: folder to write.
         name: what the player is called; by default as the folder.
-        checkpoint: of the run; the latest by default.
 
     Raises:
-        PlayerError: the folder is there already, the name is none, no such player, a damaged one. Nothing is written
-            then.
+        PlayerError: the folder is there already, the name is none, or a player is damaged. Nothing is written then.
     """
     if os.path.lexists(target):
         raise PlayerError(f"{target}: exists already; nothing was written")
     name = target.resolve().name if name is None else name
     if not _NAME.fullmatch(name):
         raise PlayerError(f"name={name}: allowed are 1 to 64 letters, digits, dots, dashes and underscores")
-    sources = _sources(run, seat, checkpoint)
     cards = {part: read_card(source) for part, source in sources.items()}
     weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Beside its place, then moved: there is never half a bundle.
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".export-") as scratch:
-            whole = Path(scratch) / "bundle"
+        with unfinished(target) as whole:  # there is never half a bundle
             for part, card in cards.items():
                 values = card.model_dump(exclude={"bytes", "sha256"})
                 values["name"] = f"{name}-{part}" if part else name
                 cards[part] = write_player(whole / part, weights[part], values)
             (whole / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
-            whole.rename(target)
     except OSError as error:
         raise PlayerError(f"{target}: cannot be written: {error.strerror}") from error
     return cards
-
-
-def _sources(run: Path, seat: str, checkpoint: str | None) -> dict[str, Path]:
-    """Folders of the run's players, by seat where there are several, else under the key ``""``."""
-    players = run_players(run, checkpoint)
-    if seat in TEAM_ORDER and not (players / seat).is_dir():
-        seats = {name: path for name, path in seat_folders(players).items() if name.startswith(seat)}
-        if len(seats) == 1:
-            return {"": next(iter(seats.values()))}
-        if seats:
-            return seats
-    return {"": run_player(run, seat, checkpoint)}
 
 
 def _readme(name: str, cards: dict[str, Card]) -> str:
@@ -231,7 +206,7 @@ Look at it, let it play, enter it in a cup (a folder with one folder for each en
     multigrid-rl evaluate {name}/ scenario={scenario}
     multigrid-rl cup FOLDER --scenario {scenario}
 
-In Python, without Ray; players by seat, as `multigrid_rl.players.games.play_games` takes them:
+In Python, without Ray; players by seat, as `multigrid_rl.players.match.play_games` takes them:
 
     from pathlib import Path
     from multigrid_rl.config import load_scenario

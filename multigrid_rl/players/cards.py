@@ -8,21 +8,31 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import safetensors
 import safetensors.torch
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from gymnasium import spaces
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from multigrid_rl.models.registry import ArchitectureError, build
-from multigrid_rl.players.text import printable, shown
-from multigrid_rl.types import GameSpec
-from multigrid_rl.world.constants import ACTIONS, MISSIONS, NUM_CODES
-from multigrid_rl.world.symmetry import other_seat
+from multigrid_rl.models.distributions import BOUNDS, Categorical, Gaussian
+from multigrid_rl.models.registry import NETWORKS_FROM, ArchitectureError, build, custom, may_import, signature_of
+from multigrid_rl.text import printable, shown
+from multigrid_rl.types import AgentSpec, GameSpec
+from multigrid_rl.world.constants import MISSIONS, NUM_CODES
 
 MODEL_FILE = "model.safetensors"
 CARD_FILE = "card.json"
@@ -69,8 +79,48 @@ class ObservationSignature(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    view_size: int
-    categories: list[Annotated[int, Field(ge=1, le=256)]] = Field(min_length=1, max_length=1000)
+    view_size: int | None = None
+    #: Number of values of each token; or else the length of a vector of floats.
+    categories: list[Annotated[int, Field(ge=1, le=256)]] | None = Field(default=None, min_length=1, max_length=1000)
+    size: int | None = Field(default=None, ge=1, le=100_000)
+
+    @model_validator(mode="after")
+    def _tokens_or_vector(self) -> ObservationSignature:
+        if (self.categories is None) == (self.size is None):
+            raise ValueError("observation: expected exactly one of categories and size")
+        return self
+
+
+class BoxSignature(BaseModel):
+    """Bounds of continuous actions."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    low: list[float] = Field(min_length=1, max_length=1000)
+    high: list[float] = Field(min_length=1, max_length=1000)
+
+
+class EnvSignature(BaseModel):
+    """Environment of another package that a player was trained in."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    package: Literal["multigrid", "gymnasium"]
+    env_id: Text
+    env_args: dict[str, Any] = {}
+    agents: int = Field(default=1, ge=1, le=4)
+
+
+class Returns(BaseModel):
+    """Measured returns: mean of ``episodes`` episodes and its 95 % interval."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    episodes: int
+    mean: float
+    low: float
+    high: float
+    seed: int
 
 
 class Strength(BaseModel):
@@ -97,10 +147,14 @@ class Card(BaseModel):
     name: Text
     architecture: dict[str, Any]
     observation: ObservationSignature
-    actions: int = Field(ge=1, le=100)
+    #: Number of choices of one seat; of each part, where an action has parts with different ones; or bounds.
+    actions: Annotated[int, Field(ge=1, le=100)] | list[Annotated[int, Field(ge=1, le=100)]] | BoxSignature
     #: Seats that the player acts for at once: more than one for a team with a joint action.
     members: int = Field(default=1, ge=1, le=4)
     scenario: Text
+    #: Where it was trained, if that is not the red/blue-door game, and what it earned there.
+    env: EnvSignature | None = None
+    returns: Returns | None = None
     seats: list[Text] = Field(max_length=8)
     bytes: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -108,6 +162,25 @@ class Card(BaseModel):
     strength: list[Strength] = []
     #: For comparison: random against random in the same game.
     baseline: list[Strength] = []
+
+    @property
+    def distribution(self) -> Categorical | Gaussian:
+        """What the network's outputs mean."""
+        if isinstance(self.actions, BoxSignature):
+            bound = self.architecture.get("bound", "clip")
+            return Gaussian(np.array(self.actions.low), np.array(self.actions.high), bound)
+        choices = self.actions if isinstance(self.actions, list) else [self.actions] * self.members
+        return Categorical(tuple(choices))
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Card:
+        box = self.actions
+        if isinstance(box, BoxSignature):
+            if len(box.low) != len(box.high) or not all(a < b for a, b in zip(box.low, box.high, strict=False)):
+                raise ValueError("actions: expected low below high, number by number")
+            if self.architecture.get("bound", "clip") not in BOUNDS:
+                raise ValueError(f"architecture.bound: expected {', '.join(BOUNDS)}")
+        return self
 
     @field_validator("architecture", "provenance")
     @classmethod
@@ -123,6 +196,18 @@ class Card(BaseModel):
 def token_categories(spec: GameSpec) -> list[int]:
     """Number of values of each observation token: cell codes, heading, mission."""
     return [NUM_CODES] * spec.view_size**2 + [4, len(MISSIONS)]
+
+
+def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
+    """Return the parts of a card that say what a player reads and decides."""
+    reads, acts = signature_of(agent.observation_space), agent.action_space
+    observation = {"size": reads} if isinstance(reads, int) else {"view_size": view_size, "categories": list(reads)}
+    if isinstance(acts, spaces.Box):
+        return {"observation": observation, "actions": {"low": acts.low.tolist(), "high": acts.high.tolist()}}
+    choices = acts.nvec.tolist()
+    members = len(agent.seats)
+    alike = len(choices) == members
+    return {"observation": observation, "actions": choices[0] if alike else choices, "members": members}
 
 
 def sha256_of(data: bytes) -> str:
@@ -201,18 +286,36 @@ def read_network(source: Source, card: Card) -> nn.Module:
     """
     path = _home(source) / MODEL_FILE
     weights = _weights(path, _checked_bytes(source, card))
-    parts = (card.architecture, card.observation.categories, card.actions * card.members)
     try:
         if not _ordinary(card):
             # Shapes alone, without memory behind them: a card may ask for more than this machine has.
             with torch.device("meta"):
-                _check_shapes(path, build(*parts), weights)
-        network = build(*parts)
+                _check_shapes(path, _network(card), weights)
+        network = _network(card)
     except ArchitectureError as error:
         raise PlayerError(f"{_home(source) / CARD_FILE}: {shown(str(error), 300)}") from error
     _check_shapes(path, network, weights)
     network.load_state_dict(weights)
     return network.eval()
+
+
+def _network(card: Card) -> nn.Module:
+    seen, distribution = card.observation, card.distribution
+    reads = seen.size if seen.categories is None else seen.categories
+    assert reads is not None
+    name = card.architecture["name"]
+    if ":" in name:
+        if not may_import(name):
+            raise ArchitectureError(
+                f"architecture.name={name}: a network of somebody's own; allowed is one whose module is listed in "
+                f"{NETWORKS_FROM}, since loading it runs its code"
+            )
+        counts = seen.categories
+        space = spaces.Box(-np.inf, np.inf, (reads,)) if counts is None else spaces.MultiDiscrete(counts)
+        return custom(name, card.architecture, space, distribution.outputs)
+    gaussian = isinstance(distribution, Gaussian)
+    outputs = distribution.width if gaussian else distribution.outputs
+    return build(card.architecture, reads, outputs, log_std=0.0 if gaussian else None)
 
 
 def _home(source: Source) -> Path:
@@ -221,7 +324,7 @@ def _home(source: Source) -> Path:
 
 def _ordinary(card: Card) -> bool:
     """Whether any network of this size may be built before its file was compared: a hundred megabytes at most."""
-    hidden, categories = card.architecture.get("hidden"), card.observation.categories
+    hidden, categories = card.architecture.get("hidden"), card.observation.categories or []
     if not isinstance(hidden, list) or not all(type(units) is int and units <= _UNITS for units in hidden):
         return False
     return len(hidden) <= _LAYERS and len(categories) <= _TOKENS and sum(categories) <= _TOKENS * NUM_CODES
@@ -267,33 +370,3 @@ def _weights(path: Path, data: bytes) -> dict[str, Tensor]:
             raise PlayerError(f"{path}: tensor {shown(name)} holds values that are not finite numbers")
         weights[name] = torch.from_numpy(values.copy())
     return weights
-
-
-def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
-    """Whether the player sits on ``seat`` of the game ``spec`` as on the other side of the board.
-
-    Raises :class:`PlayerError` if it cannot sit there at all.
-    """
-    mirrored = seat not in card.seats
-    if mirrored and other_seat(seat) not in card.seats:
-        raise PlayerError(
-            f"player {card.name} does not fit seat {seat}: it sits on {', '.join(card.seats)} or the same seats of the "
-            "other team"
-        )
-    team = [other for other in spec.seats if spec.team_of(other) == spec.team_of(seat)]
-    if card.members > 1 and len(team) != card.members:
-        raise PlayerError(
-            f"player {card.name} does not fit seat {seat}: it plays a team of {card.members}, this one has {len(team)}"
-        )
-    if card.actions != len(ACTIONS):
-        raise PlayerError(
-            f"player {card.name} does not fit seat {seat}: it chooses among {card.actions} actions, this game has "
-            f"{len(ACTIONS)}"
-        )
-    needed = token_categories(spec) * card.members
-    if card.observation.categories != needed:
-        raise PlayerError(
-            f"player {card.name} does not fit seat {seat}: it reads views of size {card.observation.view_size} "
-            f"({len(card.observation.categories)} tokens), this game shows size {spec.view_size} ({len(needed)} tokens)"
-        )
-    return mirrored

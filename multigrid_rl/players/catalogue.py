@@ -9,19 +9,17 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from multigrid_rl.players.basic import IdlePlayer, RandomPlayer
 from multigrid_rl.players.cards import (
     PlayerError,
     PlayerFiles,
     Source,
     Strength,
-    check_fits,
     read_card,
     read_files,
     read_network,
 )
-from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.scripted import Hunter, KeyRunner
+from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
 from multigrid_rl.types import GameSpec, Policy
 
 #: Players that need no file. Each is made for one game.
@@ -41,7 +39,7 @@ WHAT = {
 CATALOGUE_FILE = "catalogue.yaml"
 
 
-class Seated(NamedTuple):
+class LoadedPlayer(NamedTuple):
     """A player ready to play, and what to tell the user about it."""
 
     player: Policy
@@ -91,14 +89,14 @@ class Catalogue:
     def _source(self, name: str) -> Source:
         return self._files[name] if name in self._files else self.folder(name)
 
-    def seat(self, name: str, spec: GameSpec, seat: str, *, greedy: bool = False) -> Seated:
+    def seat(self, name: str, spec: GameSpec, seat: str, *, greedy: bool = False) -> LoadedPlayer:
         """Load a player for a seat, checking hash and fit; a ``greedy`` network takes its likeliest action.
 
         Raises:
             PlayerError: unknown, damaged, or made for another seat or game.
         """
         if name in BUILT_IN:
-            return Seated(BUILT_IN[name](spec), name, None, self.strength(name))
+            return LoadedPlayer(BUILT_IN[name](spec), name, None, self.strength(name))
         source = self._source(name)
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
@@ -107,9 +105,8 @@ class Catalogue:
                 f"player {name}: the catalogue lists sha256 {listed[:16]}..., its card {card.sha256[:16]}..."
             )
         mirrored = check_fits(card, spec, seat)
-        network = read_network(source, card)
-        player = FrozenPlayer(card.name, network, card.sha256, members=card.members, mirrored=mirrored, greedy=greedy)
-        return Seated(player, name, card.sha256, card.strength, members=card.members)
+        player = FrozenPlayer.of(card, read_network(source, card), mirrored=mirrored, greedy=greedy)
+        return LoadedPlayer(player, name, card.sha256, card.strength, members=card.members)
 
     def strength(self, name: str) -> list[Strength]:
         """Measured results of a player. Raises :class:`PlayerError` for an unknown one."""

@@ -1,21 +1,37 @@
-"""From a configuration to its environments."""
+"""From a run's configuration to its environments and its gates."""
 
 from __future__ import annotations
 
-from multigrid_rl.config import ConfigError, RunConfig
-from multigrid_rl.players.factory import MatchFactory
-from multigrid_rl.players.multigrid_factory import MultigridFactory
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from multigrid_rl.config import ConfigError, ScenarioConfig
+from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
+from multigrid_rl.envs.gymnasium import GymnasiumFactory
+from multigrid_rl.envs.multigrid import MultigridFactory
+from multigrid_rl.gates import Gate
+from multigrid_rl.metrics import METRICS
+from multigrid_rl.players.cards import PlayerError, token_categories
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.match import Match
+from multigrid_rl.players.pool import OpponentPool
+from multigrid_rl.schema import GateConfig, RunConfig, import_object
+from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
+from multigrid_rl.world.constants import ACTIONS, EVENTS
+from multigrid_rl.world.shaping import EventBonus
 
 
-def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> MatchFactory | MultigridFactory:
+def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> EnvFactory:
     """The recipe for a run's environments; ``hashes`` are those that frozen players must have, by name.
 
     Raises:
-        ConfigError: something was asked for that environments of the multigrid package do not have.
+        ConfigError: something was asked for that environments of other packages do not have.
     """
     scenario, train = config.scenario, config.train
     if scenario.game is None:
-        return _multigrid_factory(config)
+        return _package_factory(config)
     return MatchFactory(
         spec=scenario.spec,
         opponents=scenario.opponents,
@@ -29,7 +45,14 @@ def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> Matc
     )
 
 
-def _multigrid_factory(config: RunConfig) -> MultigridFactory:
+def env_signature(scenario: ScenarioConfig) -> dict[str, Any] | None:
+    """Return what a card says of the environment; ``None`` for the red/blue-door game."""
+    if scenario.game is not None:
+        return None
+    return scenario.model_dump(include={"package", "env_id", "env_args", "agents"})
+
+
+def _package_factory(config: RunConfig) -> EnvFactory:
     scenario, train = config.scenario, config.train
     for key, value, lacks, allowed in (
         ("train.bonus", train.bonus, "events to weigh", "{}"),
@@ -38,10 +61,207 @@ def _multigrid_factory(config: RunConfig) -> MultigridFactory:
     ):
         if value:
             raise ConfigError(f"{key}={value}: scenario={scenario.name} has no {lacks}; allowed is {allowed}")
+    if scenario.package == "gymnasium":
+        return GymnasiumFactory(env_id=str(scenario.env_id), env_args=scenario.env_args, seed=config.seed)
     return MultigridFactory(
         env_id=str(scenario.env_id),
-        agents=scenario.agents,
+        num_agents=scenario.agents,
         seed=config.seed,
         scheme=config.scheme,
         shared=config.shared,
+    )
+
+
+@dataclass(frozen=True)
+class MatchFactory:
+    """Builds matches of one game with the same players, whose files are loaded and checked once in each process.
+
+    Args:
+        spec: the game.
+        opponents: for each background seat, player name -> share of the games in which that player sits there.
+        checkpoints: folder of frozen players.
+        hashes: sha256 that each frozen player must have, by name; an empty mapping accepts what is there.
+        seed: of all games.
+        scheme: how the learning seats become agents.
+        shared: all learning seats of a team play one network.
+        shaping: ``module:function`` of a training reward, or ``None``.
+        bonus: weights on events that are added to the training reward; see ``world.shaping.EventBonus``.
+        catalogue: the players in memory, where :meth:`packed` put them; ``None`` reads ``checkpoints``.
+    """
+
+    spec: GameSpec
+    opponents: dict[str, dict[str, float]]
+    checkpoints: Path
+    hashes: dict[str, str]
+    seed: int
+    scheme: Scheme = "dtde"
+    shared: bool = False
+    shaping: str | None = None
+    bonus: dict[str, dict[str, float]] = field(default_factory=dict)
+    catalogue: Catalogue | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave loaded players behind: another process loads and checks them itself."""
+        return {name: value for name, value in self.__dict__.items() if name != "_seated"}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MatchFactory:
+        """Return itself, as nothing in it changes: RLlib copies its configurations, and no copy loads players anew."""
+        return self
+
+    @property
+    def specs(self) -> MultiAgentSpec:
+        """Who is in the matches."""
+        spec = self.spec
+        learning = {seat: str(spec.team_of(seat)) for seat in spec.seats if seat not in self.opponents}
+        view = tuple(token_categories(spec))
+        return MultiAgentSpec(
+            agents=agents_of(self.scheme, shared=self.shared, seats=learning, view=view, choices=len(ACTIONS)),
+            seats=spec.seats,
+            teams=tuple(spec.team_of(seat) for seat in spec.seats),
+            team_names=("red", "blue"),
+            events=EVENTS,
+            pools=tuple(
+                (seat, tuple(self.opponents[seat])) for seat in spec.seats if len(self.opponents.get(seat, ())) > 1
+            ),
+        )
+
+    def load(self) -> dict[str, tuple[LoadedPlayer, ...]]:
+        """Return every background player, by seat; files are read at the first call.
+
+        Raises:
+            PlayerError: a player is unknown, damaged, does not fit its seat, or is not the one that was announced.
+        """
+        return dict(self._seated)
+
+    @cached_property
+    def _seated(self) -> dict[str, tuple[LoadedPlayer, ...]]:
+        catalogue = Catalogue(self.checkpoints) if self.catalogue is None else self.catalogue
+        seated: dict[str, tuple[LoadedPlayer, ...]] = {}
+        for seat, names in self.opponents.items():
+            rows = []
+            for name, weight in names.items():
+                try:
+                    row = catalogue.seat(name, self.spec, seat)
+                except PlayerError as error:
+                    raise PlayerError(f"scenario.seats.{seat}={name}: {error}") from error
+                expected = self.hashes.get(name)
+                if expected is not None and row.sha256 != expected:
+                    raise PlayerError(f"scenario.seats.{seat}={name}: sha256 {row.sha256}; allowed is {expected}")
+                rows.append(row._replace(weight=weight / sum(names.values())))
+            seated[seat] = tuple(rows)
+        return seated
+
+    def packed(self) -> MatchFactory:
+        """The same factory with every frozen player's files in it, for a process that may not see their folder.
+
+        Whoever builds from it checks the files as if they had been read there, and their sha256 against what was
+        packed. It is as large as the files; opponents stay out of checkpoints, so keep it out of them, too.
+
+        Raises:
+            PlayerError: as :meth:`load`.
+        """
+        catalogue = Catalogue(self.checkpoints) if self.catalogue is None else self.catalogue
+        names = [name for row in self.opponents.values() for name in row]
+        known = {row.name: row.sha256 for rows in self.load().values() for row in rows if row.sha256}
+        result = replace(self, catalogue=catalogue.packed(names), hashes={**self.hashes, **known})
+        result.load()  # out of what was packed: a file that changed meanwhile is refused here, and nowhere else
+        return result
+
+    def build(self, num_envs: int, first: int) -> GroupedEnv:
+        """Build the matches of games ``first`` to ``first + num_envs - 1``, by agent."""
+        players = seat_players(self.spec, self.load())
+        shaping = self.training_reward()
+        match = Match(self.spec, players, num_envs, seed=self.seed, first_game=first, shaping=shaping)
+        return GroupedEnv(match, self.specs)
+
+    def training_reward(self) -> Shaping | None:
+        """What is learned from instead of the canonical reward. Raises ``ValueError`` naming what is wrong."""
+        shaping = import_object("train.shaping", self.shaping) if self.shaping else None
+        if not self.bonus:
+            return shaping
+        bonus = EventBonus(self.spec, self.bonus)
+        return bonus if shaping is None else _after(shaping, bonus)
+
+
+def _after(shaping: Shaping, bonus: EventBonus) -> Shaping:
+    return lambda events, reward: bonus(events, shaping(events, reward))
+
+
+def seat_players(spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]]) -> dict[str, Policy]:
+    """Players by seat, or by team where one player acts for all its seats.
+
+    Raises:
+        PlayerError: a player of a whole team does not have all the team's seats.
+    """
+    players: dict[str, Policy] = {}
+    for seat, rows in seated.items():
+        joint = {row.members > 1 for row in rows}
+        if joint == {False}:
+            players[seat] = _one_of(rows)
+            continue
+        team = spec.team_of(seat)
+        mates = spec.seats_of(team)
+        its = [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
+        if joint == {True, False} or any(other != its[0] for other in its):
+            told = ["+".join(f"{name} {weight:.0%}" for name, weight in row) or "learn" for row in its]
+            listed = ", ".join(f"{mate}: {row}" for mate, row in zip(mates, told, strict=True))
+            raise PlayerError(
+                f"scenario.seats.{seat}={'+'.join(row.name for row in rows)}: plays a whole team; seats are {listed}; "
+                "allowed is the same such player, or mixture, on every seat of the team"
+            )
+        players.setdefault(team, _one_of(rows))
+    return players
+
+
+def _one_of(rows: tuple[LoadedPlayer, ...]) -> Policy:
+    if len(rows) == 1:
+        return rows[0].player
+    return OpponentPool([row.player for row in rows], [row.weight for row in rows])
+
+
+def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
+    """The run's gates.
+
+    Raises:
+        ConfigError: a gate on something that this run never reports.
+    """
+    return [_gate(gate, name) for gate in config.scenario.gates for name in metrics_of(gate, specs)]
+
+
+def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
+    """Names of the metrics that a gate is about; ``*`` stands for every learning seat, team or network.
+
+    Raises:
+        ConfigError: this run never reports such a metric.
+    """
+    learning = {specs.teams[specs.seats.index(seat)]: None for seat in specs.learning}
+    stands_for = {"<seat>": specs.learning, "<team>": tuple(learning), "<module>": specs.modules}
+    known = []
+    for pattern in METRICS:
+        place = next((p for p in stands_for if p in pattern), None)
+        if place is None:
+            known += [pattern] if pattern == gate.metric else []
+            continue
+        if gate.metric == pattern.replace(place, "*"):
+            return [pattern.replace(place, name) for name in stands_for[place]]
+        names = dict.fromkeys(specs.teams) if place == "<team>" else stands_for[place]
+        known += [gate.metric for name in names if gate.metric == pattern.replace(place, name)]
+    if not known:
+        seats, teams, networks = map(", ".join, (specs.learning, dict.fromkeys(specs.teams), specs.modules))
+        raise ConfigError(
+            f"scenario.gates: metric={gate.metric}: not reported in this run; allowed is a name of docs/metrics.md "
+            f"with seats {seats}, teams {teams}, networks {networks}, or * for all that learn"
+        )
+    return known
+
+
+def _gate(gate: GateConfig, metric: str) -> Gate:
+    below = gate.at_most is not None
+    return Gate(
+        metric=metric,
+        comparison="<=" if below else ">=",
+        bound=float((gate.at_most if below else gate.at_least) or 0.0),
+        hold=gate.hold,
+        share=gate.share,
+        window=gate.window,
     )

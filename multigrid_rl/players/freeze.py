@@ -1,45 +1,30 @@
-"""Turn a run's seat into a frozen player of the catalogue."""
+"""Turn a run's player into a frozen one of the catalogue, and measure how strong it is."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from multigrid_rl.config import load_scenario
-from multigrid_rl.players.cards import Card, PlayerError, check_fits, read_card, read_network, write_card, write_player
-from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
-from multigrid_rl.players.strength import STRENGTH_SEED, measure
-from multigrid_rl.players.text import shown
-
-
-def run_players(run: Path, checkpoint: str | None = None) -> Path:
-    """Folder of all players of a run, from its latest checkpoint or a named one. Raises :class:`PlayerError`."""
-    checkpoints = run / "checkpoints"
-    try:
-        name = checkpoint or (checkpoints / "latest").read_text(encoding="utf-8").strip()
-        players = checkpoints / name / "players"
-        whole, there = (checkpoints / name).is_dir(), players.is_dir()
-    except OSError as error:  # also of a name that is too long for one
-        raise PlayerError(f"{run}: holds no checkpoint: {error.strerror}") from error
-    except ValueError as error:
-        raise PlayerError(f"{checkpoints / 'latest'}: {error}; allowed is the name of a checkpoint") from error
-    if whole and not there:
-        raise PlayerError(f"{checkpoints / name}: holds no players; allowed is a run of the red/blue-door game")
-    if not there:
-        known = ", ".join(sorted(path.name for path in checkpoints.glob("step_*"))) or "none"
-        raise PlayerError(f"checkpoint={shown(name)}: {run} has none of that name; allowed is {known}")
-    return players
-
-
-def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
-    """Folder of a run's player, from its latest checkpoint or a named one. Raises :class:`PlayerError`."""
-    players = run_players(run, checkpoint)
-    if not (players / seat).is_dir():
-        raise PlayerError(
-            f"seat={seat}: not trained in {run}; allowed is {', '.join(sorted(p.name for p in players.iterdir()))}"
-        )
-    return players / seat
+from multigrid_rl.metrics import outcome_shares
+from multigrid_rl.players.cards import (
+    Card,
+    PlayerError,
+    Strength,
+    read_card,
+    read_network,
+    write_card,
+    write_player,
+)
+from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, LoadedPlayer
+from multigrid_rl.players.factories import seat_players
+from multigrid_rl.players.frozen import check_fits
+from multigrid_rl.players.match import play_episodes
+from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.types import EpisodeTable, GameSpec, Policy
+from multigrid_rl.world.constants import BLUE, RED
 
 
 def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card:
@@ -55,27 +40,28 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card
     if name in catalogue.names() or (catalogue.root / name).exists():
         raise PlayerError(f"name={name}: {catalogue.root} has a player of that name already; nothing was written")
     found = read_card(source)
+    values = found.model_dump(exclude={"bytes", "sha256"}) | {"name": name}
+    if found.env is None:
+        values |= _measured(source, found, catalogue, episodes)
+    card = write_player(catalogue.root / name, read_network(source, found).state_dict(), values)
+    catalogue.add(name, {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256})
+    return card
+
+
+def _measured(source: Path, found: Card, catalogue: Catalogue, episodes: int) -> dict[str, list[Strength]]:
+    """Return a new player's strength, and what random does in its place."""
     spec = load_scenario(found.scenario).spec
     seat = found.seats[0] if found.seats else "(none)"
     if seat not in spec.seats:
         raise PlayerError(f"{source}: seats={found.seats}: allowed is {', '.join(spec.seats)}")
     check_fits(found, spec, seat)
-    network = read_network(source, found)
-    settings: dict[str, Any] = {"episodes": episodes, "seed": STRENGTH_SEED}
     path = f"{source}/"  # the slash says that this is a folder and no name
     strength = [
-        measure(catalogue, path, opponent, spec, found.scenario, **settings)
+        measure(catalogue, path, opponent, spec, found.scenario, episodes)
         for opponent in opponents_for(catalogue, found.scenario)
     ]
-    baseline = [measure(catalogue, "random", "random", spec, found.scenario, **settings)]
-    values = found.model_dump(exclude={"bytes", "sha256", "name", "strength", "baseline"})
-    card = write_player(
-        catalogue.root / name,
-        network.state_dict(),
-        {**values, "name": name, "strength": strength, "baseline": baseline},
-    )
-    catalogue.add(name, {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256})
-    return card
+    baseline = [measure(catalogue, "random", "random", spec, found.scenario, episodes)]
+    return {"strength": strength, "baseline": baseline}
 
 
 def opponents_for(catalogue: Catalogue, scenario: str) -> list[str]:
@@ -98,14 +84,70 @@ def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:
     """
     spec = load_scenario(scenario).spec
     opponents = opponents_for(catalogue, scenario)
-    settings: dict[str, Any] = {"episodes": episodes, "seed": STRENGTH_SEED}
     cards = []
     for name in frozen_for(catalogue, scenario):
         folder = catalogue.folder(name)
-        rows = [measure(catalogue, name, other, spec, scenario, **settings) for other in opponents if other != name]
+        rows = [measure(catalogue, name, other, spec, scenario, episodes) for other in opponents if other != name]
         kept = [row for row in read_card(folder).strength if row.scenario != scenario]
-        baseline = [measure(catalogue, "random", "random", spec, scenario, **settings)]
+        baseline = [measure(catalogue, "random", "random", spec, scenario, episodes)]
         card = read_card(folder).model_copy(update={"strength": [*rows, *kept], "baseline": baseline})
         write_card(folder, card)
         cards.append(card)
     return cards
+
+
+STRENGTH_SEED = 20_000
+
+
+def side(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[str, Policy]:
+    """Players of one team: ``name`` wherever it can sit, random beside it where it cannot.
+
+    Raises:
+        PlayerError: it cannot sit on any seat of the team.
+    """
+    seated: dict[str, tuple[LoadedPlayer, ...]] = {}
+    failure: PlayerError | None = None
+    seats = spec.seats_of(team)
+    for seat in seats:
+        try:
+            seated[seat] = (catalogue.seat(name, spec, seat),)
+        except PlayerError as error:
+            failure = error
+    if failure is not None and not seated:
+        raise failure
+    players = seat_players(spec, seated)
+    return players | {seat: RandomPlayer() for seat in seats if seat not in seated}
+
+
+def measure(catalogue: Catalogue, name: str, opponent: str, spec: GameSpec, scenario: str, episodes: int) -> Strength:
+    """Results of ``name`` against ``opponent``, who fill whole teams, over ``episodes`` games, half from each side.
+
+    In a game without a blue team ``name`` plays all games, as red, and ``opponent`` none.
+
+    Raises:
+        PlayerError: one of the two cannot play this game.
+    """
+    sides = [("red", RED), ("blue", BLUE)] if spec.blue else [("red", RED)]
+    share = [episodes // len(sides)] * (len(sides) - 1)
+    tables: list[tuple[EpisodeTable, int]] = []
+    for k, (team, code) in enumerate(sides):
+        games = (*share, episodes - sum(share))[k]
+        if games == 0:
+            continue
+        players = side(catalogue, name, spec, team)
+        if spec.blue:
+            players |= side(catalogue, opponent, spec, "blue" if team == "red" else "red")
+        tables.append((play_episodes(spec, players, games, seed=STRENGTH_SEED + k), code))
+    # Winners as "1 this player, 0 the opponent": the two halves then add up.
+    winner = np.concatenate([np.where(t.winner < 0, -1, t.winner == code).astype(np.int8) for t, code in tables])
+    win, draw, loss = outcome_shares(winner, 1)
+    return Strength(
+        scenario=scenario,
+        opponent=opponent,
+        episodes=episodes,
+        win=round(win, 4),
+        draw=round(draw, 4),
+        loss=round(loss, 4),
+        length_mean=round(float(np.concatenate([t.length for t, _ in tables]).mean()), 2),
+        seed=STRENGTH_SEED,
+    )

@@ -1,4 +1,4 @@
-"""A trained network as a player."""
+"""A trained network as a player, and which seats it fits."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from multigrid_rl.players.sampling import Sampled, sample
-from multigrid_rl.types import SeatView, UniformSource
-from multigrid_rl.world.symmetry import other_side
+from multigrid_rl.models.distributions import Categorical, Distribution, Draw
+from multigrid_rl.players.cards import Card, PlayerError, token_categories
+from multigrid_rl.types import GameSpec, SeatView, UniformSource
+from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.world.symmetry import other_seat, other_side
 
 
 class FrozenPlayer:
@@ -21,27 +23,36 @@ class FrozenPlayer:
         name: what it is called.
         network: see ``models.registry.build``.
         sha256: of its file.
+        distribution: what the network's outputs mean; one of the game's actions for each seat by default.
         members: seats ``C`` that it acts for at once; more than one for a team with a joint action.
         mirrored: it learned on the other side of the board, and sees it from there.
         greedy: take the likeliest action instead of drawing one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three have defaults
         self,
         name: str,
         network: nn.Module,
         sha256: str,
         *,
+        distribution: Distribution | None = None,
         members: int = 1,
         mirrored: bool = False,
         greedy: bool = False,
     ) -> None:
         self.name = name
         self.network: Any = network
+        self.distribution = distribution or Categorical((len(ACTIONS),) * members)
         self.sha256 = sha256
         self.members = members
         self.mirrored = mirrored
         self.greedy = greedy
+
+    @classmethod
+    def of(cls, card: Card, network: nn.Module, *, mirrored: bool = False, greedy: bool = False) -> FrozenPlayer:
+        """Return the player that a card describes."""
+        options: dict[str, Any] = {"distribution": card.distribution, "members": card.members}
+        return cls(card.name, network, card.sha256, mirrored=mirrored, greedy=greedy, **options)
 
     def initial_state(self, games: int) -> torch.Tensor:
         """Empty memory (N, S) of ``games`` fresh games; S is 0 for a network without memory."""
@@ -53,30 +64,60 @@ class FrozenPlayer:
             return state
         return state * torch.from_numpy(~done).unsqueeze(1)
 
-    def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:
-        """Draw actions (N,), of a team (N, C)."""
-        logits, state = self.logits(view, state)
-        return self.choose(logits, rng).actions, state
+    def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[Any], torch.Tensor]:
+        """Draw actions (N,), of a team (N, C), or bounded numbers (N, A)."""
+        outputs, state = self.outputs(view, state)
+        actions = self.distribution.bounded(self.choose(outputs, rng).actions)
+        if not isinstance(self.distribution, Categorical):
+            return actions, state
+        return (actions[:, 0] if self.distribution.components == 1 else actions).astype(np.int8), state
 
-    def logits(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
-        """Logits (N, C, K) of the actions of its ``C`` seats, and the next memory."""
-        seen = other_side(view.tokens, self.members) if self.mirrored else np.ascontiguousarray(view.tokens)
+    def outputs(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
+        """Compute what the policy puts out (N, outputs), and the next memory."""
+        obs = other_side(view.tokens, self.members) if self.mirrored else np.ascontiguousarray(view.tokens)
         with torch.inference_mode():
-            tokens = torch.from_numpy(seen)
+            tokens = torch.from_numpy(obs)
             if self.network.state_size:
                 output, _, state = self.network(tokens, state)
             else:
                 output = self.network.logits(tokens)
-        return output.numpy().reshape(len(seen), self.members, -1), state
+        return output.numpy(), state
 
-    def choose(self, logits: NDArray[np.float32], rng: UniformSource) -> Sampled:
-        """Actions, log-probabilities and entropies, each (N,), of a team (N, C), out of logits (N, C, K)."""
-        flat = logits.reshape(-1, logits.shape[-1])
-        uniform = rng.uniform(self.members).reshape(-1, 1)  # drawn in any case: a game's stream moves on alike
-        drawn = sample(flat, uniform)
-        if self.greedy:
-            drawn = drawn._replace(actions=flat.argmax(axis=1).astype(np.int8))
-        if self.members == 1:
-            return drawn
-        shape = (-1, self.members)
-        return Sampled(drawn.actions.reshape(shape), drawn.logp.reshape(shape), drawn.entropy.reshape(shape))
+    def choose(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
+        """Draw actions with their log-probabilities and entropies out of ``outputs`` (N, outputs)."""
+        drawn = self.distribution.draw(outputs, rng)  # in any case: a game's stream moves on alike
+        return drawn._replace(actions=self.distribution.mode(outputs)) if self.greedy else drawn
+
+
+def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
+    """Whether the player sits on ``seat`` of the game ``spec`` as on the other side of the board.
+
+    Raises :class:`PlayerError` if it cannot sit there at all.
+    """
+    if card.env is not None:
+        raise PlayerError(f"player {card.name} does not fit seat {seat}: it plays {card.env.env_id}, not this game")
+    mirrored = seat not in card.seats
+    if mirrored and other_seat(seat) not in card.seats:
+        raise PlayerError(
+            f"player {card.name} does not fit seat {seat}: it sits on {', '.join(card.seats)} or the same seats of the "
+            "other team"
+        )
+    team = spec.seats_of(spec.team_of(seat))
+    if card.members > 1 and len(team) != card.members:
+        raise PlayerError(
+            f"player {card.name} does not fit seat {seat}: it plays a team of {card.members}, this one has {len(team)}"
+        )
+    if card.actions != len(ACTIONS):
+        raise PlayerError(
+            f"player {card.name} does not fit seat {seat}: it chooses among {card.actions} actions, this game has "
+            f"{len(ACTIONS)}"
+        )
+    needed = token_categories(spec) * card.members
+    if card.observation.categories is None:
+        raise PlayerError(f"player {card.name} does not fit seat {seat}: it reads a vector, this game shows tokens")
+    if card.observation.categories != needed:
+        raise PlayerError(
+            f"player {card.name} does not fit seat {seat}: it reads views of size {card.observation.view_size} "
+            f"({len(card.observation.categories)} tokens), this game shows size {spec.view_size} ({len(needed)} tokens)"
+        )
+    return mirrored

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.config import ScenarioConfig, data_root, load_scenario, scenario_names
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.factory import seat_players
+from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.match import Match
 from multigrid_rl.types import Policy
 from multigrid_rl.world.rendering import render_frame

@@ -11,13 +11,13 @@ from typing import Any
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.agents import fresh_copy, read_agent
-from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.bundle import bundle_folders, folder_kind, load_seats, read_cards
-from multigrid_rl.players.cards import Card, PlayerError, read_network
-from multigrid_rl.players.descendants import none_left
+from multigrid_rl.players.cards import BoxSignature, Card, ObservationSignature, PlayerError, read_network
 from multigrid_rl.players.external import ExternalPlayer, Limits
-from multigrid_rl.players.games import Played, PlayerFaultError, play_games
-from multigrid_rl.players.text import shown
+from multigrid_rl.players.leftovers import none_left
+from multigrid_rl.players.match import Played, PlayerFaultError, play_games
+from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.text import shown
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.constants import BLUE, RED
 
@@ -70,14 +70,14 @@ def _line(key: str, value: object) -> str:
 
 def _about(card: Card, weights: int) -> Iterator[str]:
     told: dict[str, Any] = card.provenance
-    kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key != "name")
+    silent = {"name"} if isinstance(card.actions, BoxSignature) else {"name", "bound", "log_std"}
+    kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key not in silent)
     acts = f"for {card.members} seats at once" if card.members > 1 else "for one seat"
-    view = f"{card.observation.view_size}x{card.observation.view_size}"
     yield _line("name", card.name)
     yield _line("network", shown(f"{card.architecture['name']}, {kind}", 200))
     yield _line("weights", f"{weights:,} in {card.bytes:,} bytes, sha256 {card.sha256}")
-    yield _line("reads", f"views of {view} cells, {len(card.observation.categories)} tokens")
-    yield _line("chooses", f"among {card.actions} actions, {acts}")
+    yield _line("reads", _reads(card.observation))
+    yield _line("chooses", f"{_choices(card)}, {acts}")
     yield _line("seats", f"{', '.join(card.seats)} of {card.scenario}")
     yield _line("trained for", f"{told['env_steps']:,} environment steps" if "env_steps" in told else "not told")
     for key in ("seed", "commit"):
@@ -93,6 +93,18 @@ def _about(card: Card, weights: int) -> Iterator[str]:
         rows[ROWS:] = [f"and {len(card.strength) - ROWS:,} rows more"]
     for k, row in enumerate(rows or ["not measured"]):
         yield _line("" if k else "strength", row)
+
+
+def _reads(seen: ObservationSignature) -> str:
+    if seen.categories is None:
+        return f"a vector of {seen.size} numbers"
+    return f"views of {seen.view_size}x{seen.view_size} cells, {len(seen.categories)} tokens"
+
+
+def _choices(card: Card) -> str:
+    if isinstance(card.actions, BoxSignature):
+        return f"{len(card.actions.low)} numbers within bounds"
+    return f"among {card.actions} actions"
 
 
 def _pairs(value: object) -> str:
@@ -139,7 +151,7 @@ def _how(players: dict[str, Policy], spec: GameSpec, team: str) -> str:
 
 
 def _whole(players: dict[str, Policy], spec: GameSpec, team: str) -> bool:
-    return team in players or len(players) == len(_seats(spec, team))
+    return team in players or len(players) == len(spec.seats_of(team))
 
 
 def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
@@ -173,7 +185,7 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
 
 def _games(spec: GameSpec, players: dict[str, Policy], team: str, games: int = GAMES) -> Played:
     """A handful of games, random players on all other seats."""
-    filled = _seats(spec, team) if team in players else list(players)
+    filled = spec.seats_of(team) if team in players else list(players)
     others: dict[str, Policy] = {seat: RandomPlayer() for seat in spec.seats if seat not in filled}
     return play_games(spec, {**players, **others}, games, seed=SEED)
 
@@ -183,9 +195,5 @@ def _result(played: Played, team: str) -> str:
     return f"{GAMES} games against random: win {win}, draw {draw}, loss {loss}"
 
 
-def _seats(spec: GameSpec, team: str) -> list[str]:
-    return [seat for seat in spec.seats if spec.team_of(seat) == team]
-
-
 def _teams(spec: GameSpec) -> list[str]:
-    return [team for team in ("red", "blue") if _seats(spec, team)]
+    return [team for team in ("red", "blue") if spec.seats_of(team)]

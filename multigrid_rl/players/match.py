@@ -1,15 +1,15 @@
-"""``Match``: a world whose background seats are filled, so that a learner sees only its own seats."""
+"""``Match``: a world whose background seats are filled, so that a learner sees only its own seats; and whole games."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.players.mixture import Mixture
+from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.types import (
     TEAM_ORDER,
     BatchedStep,
@@ -40,19 +40,20 @@ class EpisodeLog:
         self._length = np.zeros(games, np.int32)
         self._finished: list[EpisodeTable] = []
 
-    def add(self, step: Step) -> None:
-        """Take one step's rewards, events and ends."""
+    def add(self, step: Step, players: NDArray[np.int16]) -> None:
+        """Take one step's rewards, events and ends; ``players`` (N, P) are those of the pools."""
         add_up(step.reward, step.events, self._returns, self._events, self._length)
         done = step.done
         if done.any():
-            row = EpisodeTable(self._length[done], self._returns[done], self._events[done], step.winner[done])
-            self._finished.append(row)
+            columns = (self._length, self._returns, self._events, step.winner, players)
+            self._finished.append(EpisodeTable._make(column[done] for column in columns))
             self.forget(done)
 
-    def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
-        """Rows of the games in ``which`` as far as they went, without a winner."""
-        nobody = np.full(int(which.sum()), -1, np.int8)
-        return EpisodeTable(self._length[which], self._returns[which], self._events[which], nobody)
+    def unfinished(self, which: NDArray[np.bool_], players: NDArray[np.int16]) -> EpisodeTable:
+        """Return rows of the games in ``which`` as far as they went, without a winner."""
+        nobody = np.full(len(which), -1, np.int8)
+        columns = (self._length, self._returns, self._events, nobody, players)
+        return EpisodeTable._make(column[which] for column in columns)
 
     def forget(self, which: NDArray[np.bool_]) -> None:
         """Start the games in ``which`` from zero."""
@@ -70,9 +71,9 @@ class EpisodeLog:
         self._returns, self._events, self._length = (array.copy() for array in state["sums"])
         self._finished = list(state["finished"])
 
-    def drain(self) -> EpisodeTable:
-        """Rows of the episodes that finished since the last call."""
-        empty = EpisodeTable.empty(self._returns.shape[1], NUM_EVENTS)
+    def drain(self, pools: int) -> EpisodeTable:
+        """Return rows of the episodes that finished since the last call."""
+        empty = EpisodeTable.empty(self._returns.shape[1], NUM_EVENTS, pools)
         rows, self._finished = EpisodeTable.concatenate([empty, *self._finished]), []
         return rows
 
@@ -100,7 +101,7 @@ class _Bench:
 
 
 class Match:
-    """``num_games`` games with background players; implements ``types.SeatedEnv``.
+    """``num_games`` games with background players; implements ``types.BatchedEnv``.
 
     Args:
         spec: the game.
@@ -154,6 +155,8 @@ class Match:
             for k, team in enumerate(TEAM_ORDER)
             if (mixed := [bench for bench in self._benches if self._mixes(bench, team)])
         ]
+        pooled = {a: bench for bench in self._benches if isinstance(bench.player, OpponentPool) for a in bench.agents}
+        self._pooled = [pooled[a] for a in sorted(pooled)]
         self._draw_players(np.ones(games, np.bool_))
         self._log = EpisodeLog(games, self.spec.num_agents)
 
@@ -161,10 +164,16 @@ class Match:
         for stream, mixed in self._draws:
             drawn = stream.uniform_of(which)
             for bench in mixed:
-                bench.player.seat(bench.memory, which, drawn)
+                bench.player.assign(bench.memory, which, drawn)
+
+    def _players_of_pools(self) -> NDArray[np.int16]:
+        """Return who plays each seat that has a pool (N, P), seats in index order."""
+        if not self._pooled:
+            return np.zeros((self.num_envs, 0), np.int16)
+        return np.stack([bench.memory.chosen for bench in self._pooled], axis=1).astype(np.int16)
 
     def _mixes(self, bench: _Bench, team: str) -> bool:
-        return isinstance(bench.player, Mixture) and self.spec.team_of(self.spec.seats[bench.agents[0]]) == team
+        return isinstance(bench.player, OpponentPool) and self.spec.team_of(self.spec.seats[bench.agents[0]]) == team
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:
         """Start all games afresh under ``seed``; returns tokens (N, D) for each focal seat."""
@@ -187,7 +196,7 @@ class Match:
         self._clock.lap("players")
         step = self.world.step(self._actions)
         self._clock.lap("engine")
-        self._log.add(step)
+        self._log.add(step, self._players_of_pools())
         if step.done.any():
             for bench in self._benches:
                 bench.restart(step.done)
@@ -201,14 +210,14 @@ class Match:
             final_observations=self._shown(step.final_tokens),
             rewards={seat: reward[:, a] for seat, a in self._focal.items()},
             terminated={seat: step.terminated[:, a] for seat, a in self._focal.items()},
-            acted={seat: step.acted[:, a] for seat, a in self._focal.items()},
+            mask={seat: step.acted[:, a] for seat, a in self._focal.items()},
             truncated=step.truncated,
             done=step.done,
         )
 
     def drain_episodes(self) -> EpisodeTable:
         """Episodes that finished since the last call."""
-        return self._log.drain()
+        return self._log.drain(len(self._pooled))
 
     @property
     def actions(self) -> NDArray[np.int8]:
@@ -217,7 +226,7 @@ class Match:
 
     def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
         """Rows of the games in ``which`` (N,) as far as they went, without a winner."""
-        return self._log.unfinished(which)
+        return self._log.unfinished(which, self._players_of_pools())
 
     def get_state(self) -> dict[str, Any]:
         """Games, players' memories and random streams, without the players themselves."""
@@ -255,6 +264,73 @@ class Match:
 
 def _agents_of(spec: GameSpec, name: str) -> list[int]:
     if name in TEAM_ORDER:
-        return [a for a, seat in enumerate(spec.seats) if spec.team_of(seat) == name]
+        return [spec.seats.index(seat) for seat in spec.seats_of(name)]
     spec.team_of(name)
     return [spec.seats.index(name)]
+
+
+class PlayerFaultError(RuntimeError):
+    """A player that cannot go on in the middle of its games; ``name`` says who, the message why."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(reason)
+        self.name = name
+        self.reason = reason
+
+
+class Played(NamedTuple):
+    """``M`` games played once each; rows are in the order of the games' numbers."""
+
+    table: EpisodeTable  # of an unfinished game: as far as it went, without a winner
+    actions: NDArray[np.int8]  # (M, T, A), -1 behind a game's end
+    start: NDArray[np.uint8]  # (M, 128) cell codes of the boards at the start
+    finished: NDArray[np.bool_]  # (M,) all but where a player gave up
+    fault: PlayerFaultError | None  # of the player that gave up
+    first_game: int  # number of the game in row 0
+
+
+def play_games(spec: GameSpec, players: dict[str, Policy], games: int, *, seed: int, first_game: int = 0) -> Played:
+    """Play games number ``first_game`` to ``first_game + games - 1`` once each, every seat filled.
+
+    A game depends on ``seed``, its number and its players alone, not on how many others are played beside it.
+
+    Raises:
+        ValueError: an empty seat, or a player for a seat that the game does not have.
+    """
+    match = Match(spec, players, games, seed=seed, first_game=first_game, auto_reset=False)
+    if match.seats:
+        raise ValueError(
+            f"seats {', '.join(match.seats)} are empty; allowed is a player for each of {', '.join(spec.seats)}"
+        )
+    start = match.world.state.cells.copy()
+    finished = np.zeros(games, np.bool_)
+    order: list[NDArray[np.intp]] = []
+    actions: list[NDArray[np.int8]] = []
+    fault: PlayerFaultError | None = None
+    while not finished.all():
+        try:
+            done = match.step({}).done
+        except PlayerFaultError as error:
+            fault = error
+            break
+        actions.append(np.where(finished[:, None], np.int8(-1), match.actions))
+        if done.any():
+            order.append(np.flatnonzero(done))
+            finished |= done
+    order.append(np.flatnonzero(~finished))
+    table = EpisodeTable.concatenate([match.drain_episodes(), match.unfinished(~finished)])
+    rows = np.argsort(np.concatenate(order))
+    steps = np.stack(actions, axis=1) if actions else np.zeros((games, 0, spec.num_agents), np.int8)
+    return Played(table.rows(rows), steps, start, finished, fault, first_game)
+
+
+def play_episodes(spec: GameSpec, players: dict[str, Policy], episodes: int, *, seed: int) -> EpisodeTable:
+    """Play ``episodes`` whole games, one for each game number, every seat filled; rows in the order of the numbers.
+
+    Raises:
+        PlayerFaultError: a player gave up.
+    """
+    played = play_games(spec, players, episodes, seed=seed)
+    if played.fault is not None:
+        raise played.fault
+    return played.table

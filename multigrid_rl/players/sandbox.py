@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import IO
 
 from multigrid_rl.players.agents import AgentSpec
-from multigrid_rl.players.protocol import MAX_LINE
-from multigrid_rl.players.scratch import Scratch
-from multigrid_rl.players.text import shown
+from multigrid_rl.players.leftovers import Scratch
+from multigrid_rl.text import shown
 
+#: An answer may take so many bytes, its end of line included: 50 times what 200 games of a team of two need.
+MAX_LINE = 1_000_000
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _NOTHING = memoryview(b"")
 _CHUNK = 65_536

@@ -1,6 +1,7 @@
-"""Scripted yardsticks that know the whole board: the key-runner and the hunter (rules, section 9).
+"""Players without a network: random, idle, and the scripted yardsticks that know the whole board (rules, section 9).
 
-They look for the shortest way over poses (cell and heading) by breadth-first search, once for each game and step.
+The key-runner and the hunter look for the shortest way over poses (cell and heading) by breadth-first search, once for
+each game and step.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.jit import inlined, kernel
-from multigrid_rl.players.basic import _Memoryless
 from multigrid_rl.types import GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import (
+    ACTIONS,
     BALL,
     CELLS,
     DONE,
@@ -28,6 +29,40 @@ from multigrid_rl.world.constants import (
     TOGGLE,
 )
 from multigrid_rl.world.state import make_flags
+
+
+class _Memoryless:
+    name: str
+
+    def initial_state(self, games: int) -> None:  # noqa: ARG002
+        """No memory."""
+        return
+
+    def reset_state(self, state: None, done: NDArray[np.bool_]) -> None:  # noqa: ARG002
+        """Nothing to forget."""
+        return
+
+
+class RandomPlayer(_Memoryless):
+    """Every action with the same probability."""
+
+    name = "random"
+
+    def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[np.int8], None]:  # noqa: ARG002
+        """Draw actions (N,)."""
+        drawn = rng.uniform(1)[:, 0] * len(ACTIONS)
+        return drawn.astype(np.int8), None
+
+
+class IdlePlayer(_Memoryless):
+    """Does nothing."""
+
+    name = "idle"
+
+    def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[np.int8], None]:  # noqa: ARG002
+        """Return ``done`` for every game."""
+        return np.full(len(view.tokens), DONE, np.int8), None
+
 
 _POSES = CELLS * 4
 

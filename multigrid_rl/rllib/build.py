@@ -9,69 +9,89 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from multigrid_rl.config import RunConfig
+from multigrid_rl.learn.update import Schedule, UpdateConfig
 from multigrid_rl.rllib.algorithm import BatchPPO
-from multigrid_rl.rllib.callbacks import GateCallback
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
-from multigrid_rl.rllib.learner import CategoricalPPOLearner
+from multigrid_rl.rllib.learner import BatchLearner
 from multigrid_rl.rllib.modules import module_specs
-from multigrid_rl.rllib.stages import stages_of
+from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
 from multigrid_rl.sizes import Sizes
-from multigrid_rl.types import Cast
+from multigrid_rl.types import MultiAgentSpec
 
 
-def algorithm_config(config: RunConfig, hashes: dict[str, str] | None = None) -> PPOConfig:
-    """The RLlib configuration of a run: who plays is ``train.runner``, everything else is the same for both.
+def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PPOConfig:
+    """Return the RLlib configuration of a run: who plays is ``train.runner``, everything else is the same for both.
 
     Args:
         config: the run.
-        hashes: sha256 that frozen players must have, by name.
+        stages: its games, with the players that are loaded already; by default as they follow from ``config``.
 
     Raises:
         ConfigError: stages of a curriculum that do not fit together.
     """
-    stages = stages_of(config, hashes)
-    train, cast = config.train, stages[0].factory.cast
-    sizes = Sizes(config, Counter(unit.module for unit in cast.units))
-    spec = module_specs(cast, config.model.model_dump(), config.seed)
+    stages = stages or stages_of(config)
+    train, specs = config.train, stages[0].factory.specs
+    sizes = Sizes(config, Counter(agent.module for agent in specs.agents))
+    spec = module_specs(specs, config.model.model_dump(), config.seed)
     env_config = {
         "factory": stages[0].factory,
         "stages": stages,
         "num_envs": sizes.games_per_sampler,
         "num_steps": train.num_steps,
+        "bound": config.model.bound,
         "sample_timeout_s": config.cluster.sample_timeout_s,
-        "losses_in_a_row": config.cluster.losses_in_a_row,
+        "max_consecutive_failures": config.cluster.max_consecutive_failures,
     }
     if train.runner == "stock":
-        spec = stock_module_specs(spec, cast)
-        sampling = stock_sampling(config, sizes, env_config, cast)
+        spec = stock_module_specs(spec, specs)
+        sampling = stock_sampling(config, sizes, env_config, specs)
     else:
-        sampling = _batched_sampling(config, env_config, cast, spec)
+        sampling = _batched_sampling(config, env_config, specs, spec).learners(
+            learner_config_dict={"update": update_config(config, sizes)}
+        )
     return (
         sampling.rl_module(rl_module_spec=spec)
         .training(
-            lr=_schedule(train.lr, train.lr_final, train.until),
+            lr=_schedule(train.lr, train.lr_end, train.until),
             gamma=train.gamma,
             lambda_=train.lam,
             clip_param=train.clip,
             vf_loss_coeff=train.vf_coef,
             vf_clip_param=float("inf"),
-            entropy_coeff=_schedule(train.entropy_coef, train.entropy_final, train.entropy_decay),
+            entropy_coeff=_schedule(train.entropy_coef, train.entropy_end, train.entropy_decay),
             use_kl_loss=False,
             grad_clip=train.grad_clip,
             grad_clip_by="global_norm",
             num_epochs=train.epochs,
-            # A row of the batch is a step, or a whole sequence for a network with memory.
-            minibatch_size=sizes.sequences_per_minibatch if config.model.recurrent else train.minibatch_size,
+            minibatch_size=sizes.rows_per_minibatch,
             train_batch_size=train.batch_size,
         )
         .debugging(seed=config.seed, log_level="ERROR")
     )
 
 
-def _batched_sampling(config: RunConfig, env_config: dict[str, Any], cast: Cast, spec: MultiRLModuleSpec) -> PPOConfig:
+def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:
+    """Say how a run's batches are learned from."""
+    train = config.train
+    return UpdateConfig(
+        objective=train.objective,
+        epochs=train.epochs,
+        minibatch_size=sizes.rows_per_minibatch if train.minibatch_size else None,
+        lr=Schedule(train.lr, train.lr_end, train.until),
+        entropy_coef=Schedule(train.entropy_coef, train.entropy_end, train.entropy_decay),
+        clip=train.clip,
+        vf_coef=train.vf_coef,
+        grad_clip=train.grad_clip,
+        seed=config.seed,
+    )
+
+
+def _batched_sampling(
+    config: RunConfig, env_config: dict[str, Any], specs: MultiAgentSpec, spec: MultiRLModuleSpec
+) -> PPOConfig:
     runners, cluster = config.cluster.runners, config.cluster
-    one = spec.rl_module_specs[cast.modules[0]]
+    one = spec.rl_module_specs[specs.modules[0]]
     return (
         PPOConfig(algo_class=BatchPPO)
         .environment(
@@ -90,19 +110,18 @@ def _batched_sampling(config: RunConfig, env_config: dict[str, Any], cast: Cast,
             add_default_connectors_to_module_to_env_pipeline=False,
         )
         .learners(
-            learner_class=CategoricalPPOLearner,
+            learner_class=BatchLearner,
             num_learners=cluster.num_learners,
             num_gpus_per_learner=cluster.gpus_per_learner,
         )
-        # The crew replaces whoever is lost: RLlib shall neither stop for it nor let Ray revive the old one.
+        # The pool replaces whoever is lost: RLlib shall neither stop for it nor let Ray revive the old one.
         .fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)
-        .multi_agent(policies=set(cast.modules), policy_mapping_fn=_unit_is_module)
-        .callbacks(GateCallback)
+        .multi_agent(policies=set(specs.modules), policy_mapping_fn=_agent_is_module)
     )
 
 
-def _unit_is_module(unit: str, *_: Any, **__: Any) -> str:
-    return unit
+def _agent_is_module(agent: str, *_: Any, **__: Any) -> str:
+    return agent
 
 
 def _schedule(start: float, end: float, steps: int) -> float | list[list[float]]:

@@ -15,9 +15,9 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from multigrid_rl.config import ConfigError, RunConfig, data_root
-from multigrid_rl.players.catalogue import Seated
-from multigrid_rl.rllib.record import versions
-from multigrid_rl.rllib.stages import Everybody, Stage, seated_in
+from multigrid_rl.players.catalogue import LoadedPlayer
+from multigrid_rl.rllib.stages import AllOpponents, Stage, seated_in
+from multigrid_rl.runs.folder import versions
 
 #: Seconds that a node has to answer: a busy one starts a Python process and imports torch in less.
 PATIENCE_S = 60.0
@@ -45,7 +45,7 @@ class Node(NamedTuple):
 class Loads(Protocol):
     """A factory whose players can be loaded where it arrives."""
 
-    def load(self) -> dict[str, tuple[Seated, ...]]:
+    def load(self) -> dict[str, tuple[LoadedPlayer, ...]]:
         """Players by seat."""
         ...
 
@@ -123,8 +123,8 @@ def fitted(config: RunConfig, path: Path, stages: Sequence[Stage]) -> tuple[RunC
 def look_over(folder: Path, stages: Sequence[Stage], writers: Writers) -> list[str]:
     """:func:`preflight` with the background players of all games; returns and raises what it does."""
     hashes = {player.name: player.sha256 for row in seated_in(stages).values() for player in row if player.sha256}
-    everybody = Everybody(tuple(stage.factory.packed() for stage in stages))
-    return preflight(folder, hashes, factory=everybody, writers=writers)
+    opponents = AllOpponents(tuple(stage.factory.packed() for stage in stages))
+    return preflight(folder, hashes, factory=opponents, writers=writers)
 
 
 def preflight(

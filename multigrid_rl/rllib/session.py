@@ -17,27 +17,43 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import torch
 from ray._private import services, worker
 from ray._private.ray_constants import PROCESS_TYPE_RAYLET
+from ray.exceptions import RayError, RayTaskError
 
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus
-from multigrid_rl.rllib.errors import RunError, reason_of
+from multigrid_rl.types import RunError
 
+__all__ = ["RayError", "ray_session", "reason_of", "without_object_store"]
 LOG = logging.getLogger(__name__)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the reason inside an error of Ray's, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not isinstance(error, RayTaskError):
+        return lines[0] if lines else type(error).__name__
+    # The error of the other process, if it could travel, stands inside; its text ends with what was raised.
+    inner = error.cause
+    return lines[-1] if inner is None else f"{type(inner).__name__}: {' '.join(str(inner).split())}"
 
 
 @contextmanager
 def ray_session(config: RunConfig | None = None) -> Iterator[None]:
     """A Ray session for as long as it is needed: of this machine, or on the cluster that ``config`` names.
 
-    One that is already there is used and left alone. What one of this machine leaves in the folder for temporary files
-    is removed, unless it ended with an error: Ray's logs may tell more of it.
+    A run in which the driver alone plays and learns needs none, and gets none: starting one takes longer than all else
+    that a run does before its first step. One that is already there is used and left alone. What one of this machine
+    leaves in the folder for temporary files is removed, unless it ended with an error: Ray's logs may tell more of it.
 
     Raises:
-        ConfigError: the cluster that was asked for does not answer.
+        ConfigError: the cluster that was asked for does not answer, or this machine has too few GPUs.
         RunError: Ray does not start on this machine.
     """
-    if ray.is_initialized():
+    if config is not None:
+        _check_gpus(config)
+    if ray.is_initialized() or (config is not None and not _needs_ray(config)):
         yield
         return
     address = config.cluster.address if config else None
@@ -60,6 +76,44 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
         yield
     if address is None:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _check_gpus(config: RunConfig) -> None:
+    """Refuse learners on GPUs that this machine lacks: Ray would wait for them without a word."""
+    cluster, seen = config.cluster, torch.cuda.device_count()
+    learners = max(cluster.num_learners, 1)
+    if cluster.address is None and cluster.gpus_per_learner * learners > seen:
+        allowed = f"0 to {min(1, seen / learners):g}" if seen else "0"
+        raise ConfigError(
+            f"cluster.gpus_per_learner={cluster.gpus_per_learner:g}: torch sees {seen} GPU(s) here for {learners} "
+            f"learner(s); allowed is {allowed}, or a cluster.address"
+        )
+
+
+def _needs_ray(config: RunConfig) -> bool:
+    cluster = config.cluster
+    alone = cluster.address is None and not cluster.num_env_runners and not cluster.num_learners
+    return not alone or config.train.runner == "stock"
+
+
+@contextmanager
+def without_object_store() -> Iterator[None]:
+    """Let RLlib build its classes where there is no Ray session: what it puts into the object store stays as it is.
+
+    It puts its configuration there for env runners in other processes, of which there are none then.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    put, ray.put = ray.put, _as_it_is
+    try:
+        yield
+    finally:
+        ray.put = put
+
+
+def _as_it_is(value: Any, **_: Any) -> Any:
+    return value
 
 
 def _start(settings: dict[str, Any], address: str | None) -> Path:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from multigrid_rl.config import ConfigError, RunConfig
 from multigrid_rl.gates import Gate, GateKeeper
-from multigrid_rl.players.catalogue import Seated
-from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.goals import gates_of
+from multigrid_rl.learn.own import check_parts
+from multigrid_rl.players.catalogue import LoadedPlayer
+from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.schema import ScenarioConfig
 from multigrid_rl.types import EnvFactory
 
@@ -46,25 +46,28 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
         factory = env_factory(one, hashes)
         if scenario.game is None:
             factory.load()  # an unknown id is told with its key
-        stages.append(Stage(scenario, factory, gates_of(one, factory.cast), steps, held))
-    units = stages[-1].factory.cast.units
+        stages.append(Stage(scenario, factory, gates_of(one, factory.specs), steps, held))
+    agents = stages[-1].factory.specs.agents
     for k, stage in enumerate(stages):
-        if stage.factory.cast.units != units:
+        if stage.factory.specs.agents != agents:
             raise ConfigError(
                 f"curriculum.{k}.scenario={stage.scenario.name}: its networks read or decide other things than those "
                 f"of {config.scenario.name}; allowed is a scenario with the same view_size, mission_observed and team"
             )
+    specs = stages[-1].factory.specs
+    for module in specs.modules:
+        check_parts(specs.agent_of(module), config.model.model_dump(), config.train.objective)
     return stages
 
 
-class Everybody(NamedTuple):
+class AllOpponents(NamedTuple):
     """The background players of several games."""
 
     factories: tuple[EnvFactory, ...]
 
-    def load(self) -> dict[str, tuple[Seated, ...]]:
+    def load(self) -> dict[str, tuple[LoadedPlayer, ...]]:
         """Each player once, by seat. Raises what ``MatchFactory.load`` raises."""
-        seats: dict[str, dict[str, Seated]] = {}
+        seats: dict[str, dict[str, LoadedPlayer]] = {}
         for factory in self.factories:
             for seat, players in factory.load().items():
                 for player in players:
@@ -72,6 +75,6 @@ class Everybody(NamedTuple):
         return {seat: tuple(players.values()) for seat, players in seats.items()}
 
 
-def seated_in(stages: Sequence[Stage]) -> dict[str, tuple[Seated, ...]]:
+def seated_in(stages: Sequence[Stage]) -> dict[str, tuple[LoadedPlayer, ...]]:
     """Background players of all stages, each once, by seat. Raises what ``MatchFactory.load`` raises."""
-    return Everybody(tuple(stage.factory for stage in stages)).load()
+    return AllOpponents(tuple(stage.factory for stage in stages)).load()

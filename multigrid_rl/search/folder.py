@@ -12,54 +12,105 @@ from typing import Any, TypeVar
 
 import yaml
 
-from multigrid_rl.config import ConfigError
-from multigrid_rl.rllib.record import circumstances, locked
-from multigrid_rl.search.plans import Outcome, Spec
-from multigrid_rl.search.settings import AshaSettings, PbtSettings, ThreeStageSettings, parse_settings
-from multigrid_rl.search.space import Space, read_yaml, space_of
+from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.players.factories import env_factory, gates_of
+from multigrid_rl.runs.folder import circumstances, locked
+from multigrid_rl.search.outcomes import Outcome, TrialSpec
+from multigrid_rl.search.plans import plan_of
+from multigrid_rl.search.settings import Settings, load_settings, parse_settings
+from multigrid_rl.search.space import OWN_KEYS, Space, load_space, read_yaml
 
 Row = TypeVar("Row")
-AnySettings = ThreeStageSettings | AshaSettings | PbtSettings
-_ASKED, _BEGUN, _OUTCOMES = "search.yaml", "begun.jsonl", "outcomes.jsonl"
-_KEYS = {"name", "seed", "base", "settings", "space"}
+_REQUEST, _BEGUN, _OUTCOMES = "search.yaml", "begun.jsonl", "outcomes.jsonl"
+#: Trials end with a checkpoint when they see this file.
+STOP = "stop"
+
+
+def run_path(search: Path | str, trial: str) -> Path:
+    """Return the run folder of a trial."""
+    return Path(search, "trials", trial)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a search was asked for.
+class SearchRequest:
+    """What a search was asked for."""
 
-    Attributes:
-        name: of the ready-made search.
-        seed: of all its draws.
-        settings: its values.
-        space: what varies, around which overrides.
-        content: the space as its yaml has it.
+    name: str  # of the ready-made search
+    seed: int  # of all its draws
+    settings: Settings
+    space: Space  # what varies, around which overrides
+
+    @classmethod
+    def parse(cls, given: list[str]) -> SearchRequest:
+        """Read the overrides of a command, and check all that every trial would fail by.
+
+        Raises:
+            ConfigError, PlayerError: a mistake in what was asked for, before anything starts.
+        """
+        name, changes, seed, base = sort_overrides(given)
+        settings = load_settings(name, changes)
+        space = load_space(settings.space, base)
+        plan_of(settings, space, seed)
+        # One configuration out of the middle stands for all.
+        config = compose(space.overrides({variable.key: 0.5 for variable in space.variables}))
+        factory = env_factory(config)
+        try:
+            factory.load()
+            factory.build(1, 0)
+            gates = gates_of(config, factory.specs)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        if not gates:
+            raise ConfigError(f"scenario: expected one with gates to search for, got {config.scenario.name}")
+        return cls(name, seed, settings, space)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it as plain data, for ``search.yaml`` and ``results.json``."""
+        space, settings = self.space, self.settings.model_dump(mode="json")
+        whole = {"search": self.name, "settings": settings, "space": space.name, "variables": space.content}
+        return {**whole, "base": list(space.base), "seed": self.seed}
+
+
+def sort_overrides(given: list[str]) -> tuple[str, dict[str, str], int, list[str]]:
+    """Split overrides into the search's name, changes of its values, its seed, and what all trials share.
+
+    Raises:
+        ConfigError: no override at all, or one of what a search sets itself.
     """
-
-    name: str
-    seed: int
-    settings: AnySettings
-    space: Space
-    content: dict[str, Any]
+    name, seed, changes, base = "three-stage", 0, {}, []
+    for override in given:
+        key, sign, value = override.partition("=")
+        if not sign:
+            raise ConfigError(f"{override}: expected key=value, for example search=asha")
+        if key == "search":
+            name = value
+        elif key.startswith("search."):
+            changes[key.removeprefix("search.")] = value
+        elif key == "seed":
+            if not value.isdecimal() or int(value) >= 2**31 - 1000:
+                raise ConfigError(f"seed: expected a whole number from 0, below 2**31 - 1000, got {value}")
+            seed = int(value)
+        elif key in OWN_KEYS or key == "address" or key.partition(".")[0] == "cluster":
+            instead = "; a cluster is named by --address" if key in ("address", "cluster", "cluster.address") else ""
+            raise ConfigError(f"{override}: a search sets {key} itself, expected overrides without it{instead}")
+        else:
+            base.append(override)
+    if not any(override.startswith("experiment=") for override in base):
+        # A recipe is what a search is to find, not where it starts from.
+        base.append("experiment=none")
+    return name, changes, seed, base
 
 
 class SearchFolder:
-    """Reads and writes one search's folder; made by :meth:`create` and :meth:`reopen`.
+    """Reads and writes one search's folder; made by :meth:`create` and :meth:`reopen`."""
 
-    Attributes:
-        path: the folder.
-        asked: what the search was asked for.
-        provenance: command, commit, versions, machine.
-    """
-
-    def __init__(self, path: Path, asked: Asked, provenance: dict[str, Any]) -> None:
-        self.path = path
-        self.asked = asked
-        self.provenance = provenance
+    def __init__(self, path: Path, request: SearchRequest, provenance: dict[str, Any]) -> None:
+        self.path, self.request = path, request
+        self.provenance = provenance  # command, commit, versions, machine
 
     @classmethod
-    def create(cls, path: Path, asked: Asked) -> SearchFolder:
-        """A new search's folder.
+    def create(cls, path: Path, request: SearchRequest) -> SearchFolder:
+        """Make a new search's folder.
 
         Raises:
             ConfigError: it exists already, or cannot be made.
@@ -67,43 +118,33 @@ class SearchFolder:
         try:
             path.mkdir(parents=True, exist_ok=False)
         except FileExistsError as error:
-            raise ConfigError(
-                f"{path}: exists already; allowed is a folder that does not exist, or --resume"
-            ) from error
+            raise ConfigError(f"{path}: exists already, expected a folder that does not, or --resume") from error
         except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}; allowed is a folder that can be made") from error
-        written = {
-            "name": asked.name,
-            "seed": asked.seed,
-            "base": list(asked.space.base),
-            "settings": asked.settings.model_dump(mode="json"),
-            "space": {"name": asked.space.name, "variables": asked.content},
-        }
-        (path / _ASKED).write_text(yaml.safe_dump(written, sort_keys=False), encoding="utf-8")
-        folder = cls(path, asked, circumstances())
-        folder.write_json("provenance.json", folder.provenance)
+            raise ConfigError(f"{path}: expected a folder that can be made, got {error.strerror}") from error
+        folder = cls(path, request, circumstances())
+        folder.write_text(_REQUEST, yaml.safe_dump(request.as_data(), sort_keys=False))
+        folder.write_text("provenance.json", json.dumps(folder.provenance, indent=1) + "\n")
         return folder
 
     @classmethod
     def reopen(cls, path: Path) -> SearchFolder:
-        """The folder of a search that is to go on.
+        """Open the folder of a search that is to go on.
 
         Raises:
             ConfigError: no search folder, or a damaged one.
         """
-        if not (path / _ASKED).is_file():
-            raise ConfigError(f"--resume {path}: no {_ASKED} in it; allowed is the folder of a search")
-        content = read_yaml(path / _ASKED)
-        if set(content) != _KEYS:
-            raise ConfigError(f"{path / _ASKED}: keys are {', '.join(content)}; allowed is the file that search wrote")
-        space = space_of(content["space"]["name"], content["space"]["variables"], content["base"])
-        settings = parse_settings(content["settings"])
-        asked = Asked(content["name"], content["seed"], settings, space, content["space"]["variables"])
+        if not (path / _REQUEST).is_file():
+            raise ConfigError(f"--resume {path}: expected the folder of a search, got one without {_REQUEST}")
+        content = read_yaml(path / _REQUEST)
+        if set(content) != {"search", "settings", "space", "variables", "base", "seed"}:
+            raise ConfigError(f"{path / _REQUEST}: expected the file that search wrote, got keys {', '.join(content)}")
         try:
             provenance = json.loads((path / "provenance.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{path / 'provenance.json'}: damaged; allowed is the file that search wrote") from error
-        return cls(path, asked, provenance)
+            raise ConfigError(f"{path / 'provenance.json'}: damaged, expected the file that search wrote") from error
+        space = Space.build(content["space"], content["variables"], content["base"])
+        settings = parse_settings(content["settings"])
+        return cls(path, SearchRequest(content["search"], content["seed"], settings, space), provenance)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -114,20 +155,11 @@ class SearchFolder:
         """
         with locked(self.path / "lock"):
             for name in (_BEGUN, _OUTCOMES):
-                _mend(self.path / name)
-            self.stop_file.unlink(missing_ok=True)
+                _cut_torn_line(self.path / name)
+            (self.path / STOP).unlink(missing_ok=True)
             yield
 
-    def run_path(self, trial: str) -> Path:
-        """Run folder of a trial."""
-        return self.path / "trials" / trial
-
-    @property
-    def stop_file(self) -> Path:
-        """Trials end with a checkpoint when they see it."""
-        return self.path / "stop"
-
-    def begin(self, spec: Spec) -> None:
+    def begin(self, spec: TrialSpec) -> None:
         """Write a trial down for good, before it starts: its run folder is of this configuration and no other."""
         self._append(_BEGUN, asdict(spec))
 
@@ -141,16 +173,16 @@ class SearchFolder:
             file.flush()
             os.fsync(file.fileno())
 
-    def begun(self) -> list[Spec]:
-        """All trials that were ever started, in this order.
+    def begun(self) -> list[TrialSpec]:
+        """Read all trials that were ever started, in this order.
 
         Raises:
             ConfigError: a line is damaged.
         """
-        return self._read(_BEGUN, lambda data: Spec(**data))
+        return self._read(_BEGUN, lambda data: TrialSpec(**data))
 
     def outcomes(self) -> list[Outcome]:
-        """All recorded outcomes, in the order in which trials ended.
+        """Read all recorded outcomes, in the order in which trials ended.
 
         Raises:
             ConfigError: a line is damaged.
@@ -159,21 +191,15 @@ class SearchFolder:
 
     def _read(self, name: str, made_of: Callable[[dict[str, Any]], Row]) -> list[Row]:
         path = self.path / name
-        if not path.exists():
-            return []
         found = []
-        for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], 1):
             if not line.endswith(b"\n"):
                 break  # torn in two by a kill, or half written at this moment
             try:
                 found.append(made_of(json.loads(line)))
             except (ValueError, TypeError, KeyError) as error:
-                raise ConfigError(f"{path}: line {number}: damaged; allowed is what search wrote") from error
+                raise ConfigError(f"{path}: line {number}: damaged, expected what search wrote") from error
         return found
-
-    def write_json(self, name: str, content: Any) -> None:
-        """Write a file completely, or not at all."""
-        self.write_text(name, json.dumps(content, indent=1) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file completely, or not at all."""
@@ -182,7 +208,7 @@ class SearchFolder:
         unfinished.replace(self.path / name)
 
 
-def _mend(path: Path) -> None:
+def _cut_torn_line(path: Path) -> None:
     """Cut off a last line that a kill tore in two: the next one is to start a line of its own."""
     content = path.read_bytes() if path.exists() else b""
     whole = content.rfind(b"\n") + 1

@@ -1,224 +1,267 @@
-"""What a search tries next. Pure: plans know outcomes, and neither Ray nor files.
+"""What a search tries next: three-stage, pbt and asha. Pure: plans know outcomes, and neither Ray nor files.
 
-A plan that works in rounds is a generator: it yields the trials of a round and receives their outcomes.
+A plan that works in rounds is a generator: it yields the trials of a round and receives their outcomes. So nothing
+hangs on which trial ended first, and the same seed gives the same search.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 
-from multigrid_rl.search.objective import Score, worst
-from multigrid_rl.search.settings import ThreeStageSettings
-from multigrid_rl.search.space import Point, Space
+from multigrid_rl.config import ConfigError
+from multigrid_rl.search.outcomes import Outcome, Point, TrialSpec, ranked
+from multigrid_rl.search.settings import AshaSettings, PbtSettings, Settings, ThreeStageSettings
+from multigrid_rl.search.space import LAST, Space
 
-Status = Literal["finished", "stopped", "failed"]
+#: What may change while a policy learns: nothing that weights, games or batches have the shape of.
+MAY_CHANGE = (
+    *("train.lr", "train.lr_final", "train.entropy_coef", "train.entropy_final", "train.clip", "train.vf_coef"),
+    *("train.gamma", "train.lam", "train.grad_clip", "train.epochs", "train.minibatch_size"),
+)
 
-
-@dataclass(frozen=True)
-class Spec:
-    """A trial to be run.
-
-    Attributes:
-        id: its name, and that of its folder.
-        stage: the part of the plan that it belongs to.
-        point: coordinates of its configuration.
-        seed: of its run.
-        until: environment steps at which its run ends at the latest.
-        origin: the trial whose configuration it confirms, or whose policy it goes on with.
-        goes_on: whether it starts from the last checkpoint of ``origin``.
-    """
-
-    id: str
-    stage: str
-    point: Point
-    seed: int
-    until: int
-    origin: str | None = None
-    goes_on: bool = False
+Rounds = Generator[list[TrialSpec], list[Outcome], None]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a trial.
-
-    Attributes:
-        spec: the trial.
-        status: ``finished`` by itself, ``stopped`` because it lagged behind, or ``failed``.
-        score: how good it was; ``None`` if it failed.
-        env_steps: environment steps played.
-        seconds: from its start to its end.
-        reason: why it failed, in one line.
-    """
-
-    spec: Spec
-    status: Status
-    score: Score | None
-    env_steps: int = 0
-    seconds: float = 0.0
-    reason: str | None = None
-
-    def as_data(self) -> dict[str, Any]:
-        """As plain data; a margin of minus infinity, of a trial that never reported, is ``None``."""
-        data = asdict(self)
-        if self.score is not None and math.isinf(self.score.margin):
-            data["score"]["margin"] = None
-        return data
-
-    @staticmethod
-    def from_data(data: dict[str, Any]) -> Outcome:
-        """From what :meth:`as_data` made."""
-        told = data["score"]
-        margin = -math.inf if told and told["margin"] is None else told and told["margin"]
-        score = Score(told["env_steps_to_held"], margin) if told else None
-        return Outcome(**{**data, "spec": Spec(**data["spec"]), "score": score})
-
-
-class Plan(Protocol):
-    """Proposes trials one by one."""
-
-    def propose(self) -> Spec | None:
-        """The next trial; ``None`` if there is none before others have ended, or at all."""
-
-    def complete(self, outcome: Outcome) -> None:
-        """Take what came of a proposed trial."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing will be proposed any more."""
-
-
-Rounds = Generator[list[Spec], list[Outcome], None]
-
-
-@dataclass
-class InRounds:
+class RoundsPlan:
     """A plan out of a generator of rounds."""
 
-    rounds: Rounds
-    _open: list[Spec] = field(default_factory=list)
-    _order: list[str] = field(default_factory=list)
-    _done: dict[str, Outcome] = field(default_factory=dict)
-    _over: bool = False
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._take(next(rounds, None))
 
-    def __post_init__(self) -> None:
-        self._take(next(self.rounds, None))
-
-    def _take(self, specs: list[Spec] | None) -> None:
-        self._over = specs is None
+    def _take(self, specs: list[TrialSpec] | None) -> None:
+        self.finished = specs is None
         self._open = list(specs or [])
-        self._order = [spec.id for spec in self._open]
-        self._done = {}
+        self._done: dict[str, Outcome | None] = {spec.id: None for spec in self._open}
 
-    def propose(self) -> Spec | None:
-        """The next trial of this round."""
+    def propose(self) -> TrialSpec | None:
+        """Return the next trial of this round."""
         return self._open.pop(0) if self._open else None
 
     def complete(self, outcome: Outcome) -> None:
         """Take an outcome; the last one of a round brings the next round."""
         self._done[outcome.spec.id] = outcome
-        if len(self._done) == len(self._order):
-            # In the order in which they were planned: which of two trials ended first is chance.
+        # In the order in which they were planned: which of two trials ended first is chance.
+        done = [each for each in self._done.values() if each is not None]
+        if len(done) == len(self._done):
             try:
-                self._take(self.rounds.send([self._done[name] for name in self._order]))
+                self._take(self._rounds.send(done))
             except StopIteration:
                 self._take(None)
 
-    @property
-    def finished(self) -> bool:
-        """Whether the last round is over."""
-        return self._over
-
 
 def stream(seed: int, *place: int) -> np.random.Generator:
-    """The random stream of one draw: it depends on nothing but the seed and the place of the draw."""
+    """Return the random stream of one draw: it depends on nothing but the seed and the place of the draw."""
     return np.random.default_rng([seed, *place])
 
 
-def ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Outcomes that have a score, best first; of equals, the earlier."""
-    scored = [outcome for outcome in outcomes if outcome.score is not None]
-    return sorted(scored, key=lambda outcome: outcome.score or Score(None, 0.0), reverse=True)
-
-
 def three_stage(space: Space, settings: ThreeStageSettings, seed: int) -> Rounds:
-    """Broad random draws, draws near the best, long runs of the best over seeds."""
-    broad, refine = settings.broad, settings.refine
-    first = [
-        Spec(f"s1-{k:03d}", "broad", space.sample(stream(seed, 1, k)), seed, broad.until) for k in range(broad.trials)
+    """Plan broad random draws, draws near the best, and long runs of the best over seeds."""
+    broad, refine, confirm = settings.broad, settings.refine, settings.confirm
+    outcomes = yield [
+        TrialSpec(f"s1-{k:03d}", "broad", space.sample(stream(seed, 1, k)), seed, broad.until)
+        for k in range(broad.trials)
     ]
-    outcomes = yield first
-    best = ranked(outcomes)[: refine.best]
+    best = [outcome.spec for outcome in ranked(outcomes)[: refine.best]]
     if best and refine.trials:
         second = []
         for k in range(refine.trials):
-            centre = best[k % len(best)].spec
-            near = space.near(centre.point, refine.width, stream(seed, 2, k))
-            second.append(Spec(f"s2-{k:03d}", "refine", near, seed, refine.until, origin=centre.id))
+            centre = best[k % len(best)]
+            point = space.near(centre.point, refine.width, stream(seed, 2, k))
+            second.append(TrialSpec(f"s2-{k:03d}", "refine", point, seed, refine.until, origin=centre.id))
         outcomes = outcomes + (yield second)
-    yield from _confirm(settings, seed, [outcome.spec for outcome in ranked(outcomes)])
-
-
-def _confirm(settings: ThreeStageSettings, seed: int, candidates: list[Spec]) -> Rounds:
-    confirm = settings.confirm
+    candidates = [outcome.spec for outcome in ranked(outcomes)]
     for attempt in range(confirm.attempts):
         alive = candidates[attempt * confirm.candidates : (attempt + 1) * confirm.candidates]
         for number in range(1, confirm.seeds + 1):
             if not alive:
                 break
             # All seeds count: who misses one need not show the others.
-            done = yield [_confirming(each, seed + number, number, confirm.until) for each in alive]
-            alive = [each for each, o in zip(alive, done, strict=True) if o.score is not None and o.score.held]
+            done = yield [
+                TrialSpec(f"s3-{c.id}-seed{number}", "confirm", c.point, seed + number, confirm.until, origin=c.id)
+                for c in alive
+            ]
+            alive = [candidate for candidate, outcome in zip(alive, done, strict=True) if outcome.held]
         if alive:
             return
 
 
-def _confirming(candidate: Spec, seed: int, number: int, until: int) -> Spec:
-    return Spec(f"s3-{candidate.id}-seed{number}", "confirm", candidate.point, seed, until, origin=candidate.id)
+def population(space: Space, settings: PbtSettings, seed: int) -> Rounds:
+    """Plan generations of a population until one of its members has held its gates (Jaderberg et al. 2017).
+
+    Every member's generation is a trial of its own with a run folder of its own, which starts from a checkpoint: its
+    own, or that of the member it copies. https://arxiv.org/abs/1711.09846
+    """
+    members = [
+        TrialSpec(f"g00-m{m:02d}", "generation 0", space.sample(stream(seed, 0, m)), seed + m, settings.interval)
+        for m in range(settings.population)
+    ]
+    for generation in range(1, settings.generations + 1):
+        outcomes = yield members
+        over = generation == settings.generations or not ranked(outcomes)
+        if over or any(outcome.held for outcome in outcomes):
+            return
+        members = []
+        for m, (source, point) in enumerate(_exploited(space, settings, outcomes, stream(seed, generation))):
+            name, until = f"g{generation:02d}-m{m:02d}", source.until + settings.interval
+            stage = f"generation {generation}"
+            members.append(TrialSpec(name, stage, point, source.seed, until, origin=source.id, warm_start=True))
 
 
-@dataclass(frozen=True)
-class Winner:
-    """What a search recommends.
+def _exploited(
+    space: Space, settings: PbtSettings, outcomes: list[Outcome], rng: np.random.Generator
+) -> list[tuple[TrialSpec, Point]]:
+    """Select by truncation: for each place, whose policy goes on and with which values."""
+    order = ranked(outcomes)
+    count = min(max(math.ceil(settings.quantile * len(outcomes)), 1), len(order))
+    best = order[:count]
+    failed = [outcome for outcome in outcomes if outcome.score is None]
+    # Who failed has nothing to go on with; the rest of the places go to the worst.
+    worst = order[len(order) - max(count - len(failed), 0) :]
+    replaced = {o.spec.id for o in [*failed, *worst]} - {o.spec.id for o in best}
+    chosen = []
+    for spec in (outcome.spec for outcome in outcomes):
+        if spec.id in replaced:
+            source = best[int(rng.integers(len(best)))].spec
+            chosen.append((source, perturbed(space, source.point, settings, rng)))
+        else:
+            chosen.append((spec, spec.point))
+    return chosen
 
-    Attributes:
-        point: coordinates of the configuration.
-        trials: ids of the trials that it was judged by, best first.
-        score: the worst of them.
-        confirmed: whether it held its gates in all trials that the plan asks of a winner.
+
+def perturbed(space: Space, point: Point, settings: PbtSettings, rng: np.random.Generator) -> Point:
+    """Move coordinates by up to ``width`` in either direction, at least half of it; draw some anew."""
+    moved = {}
+    for variable in space.variables:
+        fresh, toss, way = float(rng.random()), rng.random(), rng.random()
+        if toss < settings.resample:
+            moved[variable.key] = fresh
+        elif variable.draw == "choice":
+            moved[variable.key] = point[variable.key]
+        else:
+            step = settings.width * (0.5 + 0.5 * fresh) * (1 if way < 0.5 else -1)
+            # At an edge a clipped value would stay there; a reflected one is always a change.
+            inside = abs(point[variable.key] + step)
+            moved[variable.key] = min(2 * LAST - inside if inside > LAST else inside, LAST)
+    return moved
+
+
+def distributions(space: Space) -> dict[str, Any]:
+    """Return Optuna's distributions of a space: numbers by coordinate, what has levels by level."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # noqa: PLC0415
+
+    result: dict[str, Any] = {}
+    for v in space.variables:
+        if v.levels is None:
+            result[v.key] = FloatDistribution(0.0, LAST)
+        else:
+            result[v.key] = CategoricalDistribution(range(v.levels)) if v.choices else IntDistribution(0, v.levels - 1)
+    return result
+
+
+def as_parameters(space: Space, point: Point) -> dict[str, float]:
+    """Return a point as Optuna knows it."""
+    return {v.key: v.level(point[v.key]) if v.levels else point[v.key] for v in space.variables}
+
+
+class OptunaPlan:
+    """Proposes what Optuna's TPE would try next, from what has ended so far; for ``asha``.
+
+    Optuna gets the outcomes of an interrupted search before it proposes, and what was under way goes on before
+    anything new is tried. With several trials at a time TPE's proposals depend, too, on which of them ended first.
     """
 
-    point: Point
-    trials: tuple[str, ...]
-    score: Score
-    confirmed: bool
+    def __init__(
+        self,
+        space: Space,
+        settings: AshaSettings,
+        seed: int,
+        known: Sequence[Outcome] = (),
+        begun: Sequence[TrialSpec] = (),
+    ) -> None:
+        import optuna  # noqa: PLC0415
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._space, self._settings, self._seed = space, settings, seed
+        self._distributions = distributions(space)
+        with warnings.catch_warnings():
+            # "multivariate" is marked experimental; without it TPE treats variables that work together one by one.
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            # An interrupted search goes on with other draws than those that were made before.
+            sampler = optuna.samplers.TPESampler(
+                seed=seed + len(known) + len(begun),
+                n_startup_trials=settings.startup,
+                multivariate=True,
+                constant_liar=True,
+            )
+        self._study = optuna.create_study(direction="maximize", sampler=sampler)
+        self._asked: dict[str, Any] = {}
+        for outcome in known:
+            self._ask(outcome.spec.id, outcome.spec.point)
+            self.complete(outcome)
+        for spec in begun:
+            self._ask(spec.id, spec.point)
+        taken = {outcome.spec.id for outcome in known} | {spec.id for spec in begun}
+        self._begun = list(begun)
+        self._free = [name for name in (f"a{k:03d}" for k in range(settings.trials)) if name not in taken]
+
+    def _ask(self, name: str, point: Point | None = None) -> Point:
+        if point is not None:
+            self._study.enqueue_trial(as_parameters(self._space, point))
+        trial = self._asked[name] = self._study.ask(self._distributions)
+        # A level is at its middle coordinate.
+        levels = {v.key: v.levels for v in self._space.variables}
+        return {key: (p + 0.5) / n if (n := levels[key]) else p for key, p in trial.params.items()}
+
+    def propose(self) -> TrialSpec | None:
+        """Return what was under way, then what Optuna would try next."""
+        if self._begun:
+            return self._begun.pop(0)
+        if not self._free:
+            return None
+        name = self._free.pop(0)
+        return TrialSpec(name, "asha", self._ask(name), self._seed, self._settings.until)
+
+    def complete(self, outcome: Outcome) -> None:
+        """Tell Optuna."""
+        from optuna.trial import TrialState  # noqa: PLC0415
+
+        trial = self._asked.pop(outcome.spec.id)
+        if outcome.score is None:
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial, outcome.score.number)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all trials were proposed and have ended."""
+        return not self._begun and not self._free and not self._asked
 
 
-def winner_of(outcomes: Sequence[Outcome], seeds: int) -> Winner | None:
-    """The best configuration: over all its seeds where a plan confirms (``seeds`` > 0), else the best trial.
+Plan = RoundsPlan | OptunaPlan
 
-    A configuration that was confirmed on all seeds comes before all that were not; among equals the worst seed decides.
-    ``None`` if no trial has a score.
+
+def plan_of(
+    settings: Settings, space: Space, seed: int, known: Sequence[Outcome] = (), begun: Sequence[TrialSpec] = ()
+) -> Plan:
+    """Make the plan of a kind of search: to go on after ``known`` outcomes, with trials that had ``begun``.
+
+    Plans in rounds draw the same trials again and need neither.
+
+    Raises:
+        ConfigError: the space holds what this kind cannot vary.
     """
-    runs: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        if outcome.spec.stage == "confirm":
-            runs.setdefault(str(outcome.spec.origin), []).append(outcome)
-    judged = [_judged(rows, seeds) for rows in runs.values() if all(row.score is not None for row in rows)]
-    if judged:
-        return max(judged, key=lambda winner: (winner.confirmed, len(winner.trials), winner.score))
-    best = ranked(outcomes)[:1]
-    if not best:
-        return None
-    score = best[0].score or Score(None, 0.0)
-    return Winner(best[0].spec.point, (best[0].spec.id,), score, confirmed=seeds == 0 and score.held)
-
-
-def _judged(rows: list[Outcome], seeds: int) -> Winner:
-    scores = [row.score for row in rows if row.score is not None]
-    confirmed = len(rows) >= seeds and all(score.held for score in scores)
-    return Winner(rows[0].spec.point, tuple(row.spec.id for row in ranked(rows)), worst(scores), confirmed)
+    if isinstance(settings, ThreeStageSettings):
+        return RoundsPlan(three_stage(space, settings, seed))
+    if isinstance(settings, AshaSettings):
+        return OptunaPlan(space, settings, seed, known, begun)
+    for key in (key for variable in space.variables for key in variable.keys):
+        if key not in MAY_CHANGE:
+            allowed = ", ".join(MAY_CHANGE)
+            raise ConfigError(f"space={space.name}: expected what can change during a run ({allowed}), got {key}")
+    return RoundsPlan(population(space, settings, seed))

@@ -8,30 +8,37 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from multigrid_rl.judge.figures import BLACK, BLUE, DPI, LARGE, NORMAL, SMALL, VERMILLION, save_figure
 from multigrid_rl.search.folder import SearchFolder
-from multigrid_rl.search.importance import Importance
-from multigrid_rl.search.plans import Outcome, ranked
-from multigrid_rl.search.results import Found
-from multigrid_rl.search.transforms import LAST, Value, Variable
+from multigrid_rl.search.outcomes import Outcome, ranked
+from multigrid_rl.search.results import Importance, SearchResult
+from multigrid_rl.search.space import LAST, Value, Variable
+from multigrid_rl.show.figures import (
+    BLACK,
+    BLUE,
+    GREY,
+    NORMAL,
+    SMALL,
+    VERMILLION,
+    add_legend,
+    save_figure,
+    titled_figure,
+)
 
 COORDINATES, IMPORTANCE = "parallel.png", "importance.png"
-_GREY = "#9a9a9a"
 #: Continuous axes get this many numbers.
 _TICKS = 5
 
 
-def write_plots(folder: SearchFolder, found: Found) -> list[Path]:
+def write_plots(folder: SearchFolder, result: SearchResult) -> list[Path]:
     """Draw what there is to draw; returns the files."""
-    variables = folder.asked.space.variables
+    variables = folder.request.space.variables
     figures = {}
-    if ranked(found.outcomes):
-        title = f"{folder.asked.name} on {folder.asked.space.config.scenario.name}"
-        figures[COORDINATES] = parallel_coordinates(variables, found, title)
-    if found.importance.shares:
-        figures[IMPORTANCE] = importance_bars(variables, found.importance)
+    if ranked(result.outcomes):
+        title = f"{folder.request.name} on {folder.request.space.config.scenario.name}"
+        figures[COORDINATES] = parallel_coordinates(variables, result, title)
+    if result.importance.shares:
+        figures[IMPORTANCE] = importance_bars(variables, result.importance)
     written = []
     for name, figure in figures.items():
         save_figure(figure, folder.path / name)
@@ -39,14 +46,16 @@ def write_plots(folder: SearchFolder, found: Found) -> list[Path]:
     return written
 
 
-def parallel_coordinates(variables: tuple[Variable, ...], found: Found, title: str) -> Figure:
-    """One axis a variable on the scale it was drawn on, one line a trial; who held the gates stands out."""
-    figure = Figure(figsize=(max(1.15 * len(variables) + 1.5, 7.0), 6.2), dpi=DPI, layout="constrained")
-    axes = figure.subplots()
-    order = ranked(found.outcomes)
-    best = set(found.winner.trials) if found.winner else set()
-    # The best on top, and the winner above all.
+def parallel_coordinates(variables: tuple[Variable, ...], result: SearchResult, title: str) -> Figure:
+    """Draw one axis a variable on the scale it was drawn on, one line a trial; who held the gates stands out."""
+    order = ranked(result.outcomes)
     worst_first = order[::-1]
+    held = sum(bool(o.score and o.score.held) for o in order)
+    size = (max(1.15 * len(variables) + 1.5, 7.0), 6.2)
+    figure = titled_figure(size, f"{title}: {len(order)} trials, {held} held all gates")
+    axes = figure.subplots()
+    best = set(result.winner.trials) if result.winner else set()
+    # The best on top, and the winner above all.
     for outcome in sorted(worst_first, key=lambda outcome: outcome.spec.id in best):
         _line(axes, variables, outcome, winner=outcome.spec.id in best)
     for place, variable in enumerate(variables):
@@ -65,25 +74,19 @@ def parallel_coordinates(variables: tuple[Variable, ...], found: Found, title: s
     axes.set_yticks([])
     axes.set_xlim(-0.2, len(variables) - 0.4)
     axes.set_ylim(-0.03, 1.03)
-    for side in ("left", "right", "top", "bottom"):
-        axes.spines[side].set_visible(False)
-    held = sum(bool(o.score and o.score.held) for o in order)
-    axes.set_title(f"{title}: {len(order)} trials, {held} held all gates", fontsize=LARGE)
-    legend = [
-        Line2D([], [], color=VERMILLION, linewidth=2.6, label="winner"),
-        Line2D([], [], color=BLUE, linewidth=1.4, label="held all gates"),
-        Line2D([], [], color=_GREY, linewidth=0.9, linestyle=(0, (4, 2)), label="did not"),
-    ]
-    figure.legend(handles=legend, loc="outside lower center", ncols=3, fontsize=NORMAL, frameon=False)
+    axes.spines[:].set_visible(False)
+    add_legend(figure, 3)
     return figure
 
 
 def _line(axes: Axes, variables: tuple[Variable, ...], outcome: Outcome, *, winner: bool) -> None:
     held = outcome.score is not None and outcome.score.held
     height = [_level(variable, outcome.spec.point[variable.key]) for variable in variables]
-    colour, width = (VERMILLION, 2.6) if winner else (BLUE, 1.4) if held else (_GREY, 0.9)
+    colour, width, label = (BLUE, 1.4, "held all gates") if held else (GREY, 0.9, "did not")
+    if winner:
+        colour, width, label = VERMILLION, 2.6, "winner"
     dashes: Any = "-" if held or winner else (0, (4, 2))
-    axes.plot(range(len(variables)), height, linestyle=dashes, color=colour, linewidth=width)
+    axes.plot(range(len(variables)), height, linestyle=dashes, color=colour, linewidth=width, label=label)
 
 
 def _level(variable: Variable, coordinate: float) -> float:
@@ -92,7 +95,7 @@ def _level(variable: Variable, coordinate: float) -> float:
 
 
 def ticks(variable: Variable) -> list[tuple[float, Value]]:
-    """Coordinates and values that an axis is labelled with."""
+    """Return the coordinates and values that an axis is labelled with."""
     levels = variable.levels
     if levels is not None and levels <= 2 * _TICKS:
         places = [(level + 0.5) / levels for level in range(levels)]
@@ -110,15 +113,14 @@ def _shown(value: Value) -> str:
 
 
 def importance_bars(variables: tuple[Variable, ...], importance: Importance) -> Figure:
-    """One bar a variable, largest on top."""
+    """Draw one bar a variable, largest on top."""
     names = {variable.key: variable.name for variable in variables}
     rows = list(importance.shares.items())[::-1]
-    figure = Figure(figsize=(8.0, 0.42 * len(rows) + 1.6), dpi=DPI, layout="constrained")
+    figure = titled_figure((8.0, 0.42 * len(rows) + 1.6), "")
     axes = figure.subplots()
     axes.barh([names[key] for key, _ in rows], [share for _, share in rows], color=BLUE)
     axes.tick_params(labelsize=SMALL)
     axes.set_xlabel("share of what tells the best trials from all", fontsize=NORMAL)
     axes.set_title(importance.note, fontsize=NORMAL)
-    for side in ("right", "top"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     return figure

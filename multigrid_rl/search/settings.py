@@ -1,11 +1,9 @@
-"""What a search may be told: one schema for each kind, values in ``configs/search/``."""
+"""The settings of a search: one schema for each kind, values in ``configs/search/``."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from multigrid_rl.config import ConfigError, data_root
@@ -20,7 +18,7 @@ class _Search(_Part):
     space: str
     #: Trials at a time; 0: as many as there are cores.
     max_concurrent: int = Field(default=0, ge=0)
-    #: Environment steps between two words of a trial to the search. Fewer: quicker Ctrl-C and decisions, more traffic.
+    #: Environment steps between two reports of a trial. Fewer: quicker Ctrl-C and decisions, more traffic.
     report_every: int = Field(default=25_000, ge=1)
 
 
@@ -71,7 +69,7 @@ class AshaSettings(_Search):
     @model_validator(mode="after")
     def _grace_fits(self) -> AshaSettings:
         if self.grace > self.until:
-            raise ValueError(f"grace={self.grace}: allowed is at most until={self.until}")
+            raise ValueError(f"expected grace of at most until={self.until}, got {self.grace}")
         return self
 
 
@@ -87,16 +85,16 @@ class PbtSettings(_Search):
     resample: float = Field(ge=0, le=1)
 
 
-Settings = Annotated[ThreeStageSettings | AshaSettings | PbtSettings, Field(discriminator="kind")]
-_ADAPTER: TypeAdapter[ThreeStageSettings | AshaSettings | PbtSettings] = TypeAdapter(Settings)
+Settings = ThreeStageSettings | AshaSettings | PbtSettings
+_ADAPTER: TypeAdapter[Settings] = TypeAdapter(Annotated[Settings, Field(discriminator="kind")])
 
 
 def search_names() -> list[str]:
-    """Names of all ready-made searches, sorted."""
+    """List the names of all ready-made searches, sorted."""
     return sorted(path.stem for path in (data_root() / "configs" / "search").glob("*.yaml"))
 
 
-def load_settings(name: str, changes: dict[str, str]) -> ThreeStageSettings | AshaSettings | PbtSettings:
+def load_settings(name: str, changes: dict[str, str]) -> Settings:
     """Read a ready-made search and change values of it.
 
     Args:
@@ -107,14 +105,24 @@ def load_settings(name: str, changes: dict[str, str]) -> ThreeStageSettings | As
         ConfigError: an unknown name or key, or a value that is not allowed.
     """
     if name not in search_names():
-        raise ConfigError(f"search={name}: unknown; allowed is {', '.join(search_names())}")
+        raise ConfigError(f"search: expected {', '.join(search_names())}, got {name}")
     values = read_yaml(data_root() / "configs" / "search" / f"{name}.yaml")
+    places = {key: (values, key) for key, value in values.items() if not isinstance(value, dict) and key != "kind"}
+    for part in (part for part in values if isinstance(values[part], dict)):
+        places |= {f"{part}.{key}": (values[part], key) for key in values[part]}
     for key, text in changes.items():
-        _set(values, key, text)
+        if key not in places:
+            raise ConfigError(f"search.{key}: unknown key, expected search.{', search.'.join(places)}")
+        node, last = places[key]
+        try:
+            number = float(text)  # 2e5 is a whole number to people
+            node[last] = int(number) if number.is_integer() else number
+        except ValueError:
+            node[last] = text
     return parse_settings(values)
 
 
-def parse_settings(values: dict[str, Any]) -> ThreeStageSettings | AshaSettings | PbtSettings:
+def parse_settings(values: dict[str, Any]) -> Settings:
     """Validate the values of a search.
 
     Raises:
@@ -126,32 +134,6 @@ def parse_settings(values: dict[str, Any]) -> ThreeStageSettings | AshaSettings 
         first = error.errors()[0]
         # The first word of the place is the kind, by which the schema was chosen.
         key = ".".join(["search", *map(str, first["loc"][1:])])
-        shown = f"={first['input']}" if not isinstance(first["input"], dict) else ""
-        said = first["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
-        raise ConfigError(f"{key}{shown}: {said}") from error
-
-
-def _set(values: dict[str, Any], key: str, text: str) -> None:
-    *places, last = key.split(".")
-    node: Any = values
-    for place in places:
-        node = node.get(place) if isinstance(node, dict) else None
-    if not isinstance(node, dict) or key == "kind" or (places and last not in node):
-        known = ", ".join(_keys(values))
-        raise ConfigError(f"search.{key}={text}: unknown key; allowed is {known}")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"search.{key}={text}: allowed is a number or a word") from error
-    # 2e6 is a word to yaml and a whole number to people.
-    if isinstance(value, str):
-        with suppress(ValueError):  # another word, as the name of a space
-            value = float(value)
-    if isinstance(value, float) and value.is_integer() and not isinstance(node.get(last), float):
-        value = int(value)
-    node[last] = value
-
-
-def _keys(values: dict[str, Any], place: str = "search") -> list[str]:
-    rows = [(f"{place}.{key}", value) for key, value in values.items() if key != "kind"]
-    return [name for key, value in rows for name in (_keys(value, key) if isinstance(value, dict) else [key])]
+        got = f", got {first['input']}" if not isinstance(first["input"], dict) else ""
+        said = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+        raise ConfigError(f"{key}: {said}{got}") from error

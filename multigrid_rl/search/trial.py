@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -15,102 +14,90 @@ from ray import tune
 
 from multigrid_rl.config import ConfigError, RunConfig, compose
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.rllib.checkpoints import Checkpoint, newest_good
-from multigrid_rl.rllib.record import LOCK, RunFolder, locked
 from multigrid_rl.rllib.stages import seated_in, stages_of
 from multigrid_rl.rllib.train import train
-from multigrid_rl.search.asha import METRIC, TIME
-from multigrid_rl.search.objective import Score, score_of
+from multigrid_rl.runs.checkpoints import newest_good
+from multigrid_rl.runs.folder import LOCK, RunFolder, locked
+from multigrid_rl.runs.reader import read_verdict
+from multigrid_rl.search.folder import STOP, run_path
+from multigrid_rl.search.outcomes import TrialSpec, score_of
 
-#: Key of a trial's last word: how it ended; and the word for one that the search's end ended.
-ENDED, INTERRUPTED = "ended", "interrupted"
+#: Keys of what a trial reports: its score's number, environment steps, and in its last report how it ended.
+METRIC, TIME, ENDED = "score", "env_steps", "ended"
+#: How a trial ended that the search's end ended.
+INTERRUPTED = "interrupted"
 #: Seconds that what is left of a killed search has to let go of a run.
 PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a trial's process is told.
+class TrialConfig:
+    """What a trial's process needs to know."""
 
-    Attributes:
-        id: name of the trial.
-        overrides: of ``train``, without those that follow.
-        seed: of the run.
-        until: environment steps at which it ends at the latest.
-        folder: of the run. What is in it is what an interruption left, and the run goes on from there.
-        origin: run folder whose last checkpoint it starts from; ``None``: from nothing.
-        report_every: environment steps between two reports.
-        working: directory that relative names in overrides are meant from.
-        stop_file: the trial ends, with a checkpoint, when it is there.
-    """
-
-    id: str
-    overrides: tuple[str, ...]
-    seed: int
-    until: int
-    folder: str
-    origin: str | None
-    report_every: int
-    working: str
-    stop_file: str
+    spec: TrialSpec
+    overrides: tuple[str, ...]  # of train, without those that the command adds
+    report_every: int  # environment steps
+    search: str  # folder of the search
+    working: str  # directory that relative names in overrides are meant from
 
     @property
     def command(self) -> list[str]:
         """The overrides that make ``train`` play the same run, if it starts from nothing."""
-        own = (f"seed={self.seed}", f"train.until={self.until}", "cluster.num_env_runners=0", "train.torch_threads=1")
-        return [*self.overrides, *own]
+        own = (f"seed={self.spec.seed}", f"train.until={self.spec.until}", "train.torch_threads=1")
+        return [*self.overrides, *own, "cluster.num_env_runners=0"]
 
 
-def run_trial(order: Order) -> dict[str, Any] | None:
-    """Train as ordered; returns the last report, or nothing if Tune ended it. Runs in a Tune trial's thread.
+def run_trial(trial: TrialConfig) -> dict[str, Any] | None:
+    """Train; returns the last report, or nothing if Tune ended it. Runs in a Tune trial's thread.
 
     Raises:
         ConfigError, PlayerError, RunError: the run failed; Tune records why.
     """
     # Ray has put its own words there, and a run's provenance tells how to play the run again.
-    sys.argv = ["multigrid-rl", "train", *order.command]
-    os.chdir(order.working)
-    verdict = ended_by_itself(Path(order.folder))
-    if verdict is not None:
-        return _last_words(verdict)
-    told = _Told(order.report_every, order.until, Path(order.stop_file))
-    config = compose(order.command)
-    folder, start = _opened(order, config)
+    sys.argv = ["multigrid-rl", "train", *trial.command]
+    os.chdir(trial.working)
+    verdict = _verdict_of_ended(run_path(trial.search, trial.spec.id))
+    if verdict is None:
+        reporter = _TuneReporter(trial)
+        config = compose(trial.command)
+        folder, start = _open_run(trial, config)
+        try:
+            verdict = train(config, folder, reporter.observe, reporter.interrupted, start)
+        finally:
+            folder.close()
+        if reporter.stopped:
+            return None
+    return {**report_of(verdict, verdict["env_steps"]), ENDED: verdict["ended"]}
+
+
+def report_of(verdict: dict[str, Any], env_steps: int) -> dict[str, Any]:
+    """Return what a trial reports: its score so far, as a number and in parts, and the environment steps played."""
+    score = score_of(verdict)
+    parts = {"env_steps_to_held": score.env_steps_to_held, "margin": score.margin}
+    return {METRIC: score.number, TIME: env_steps, **parts}
+
+
+def _verdict_of_ended(run: Path) -> dict[str, Any] | None:
+    """Return the verdict of a run that reached its end before a kill kept it from saying so; ``None`` otherwise."""
     try:
-        verdict = train(config, folder, told.observe, told.interrupted, start)
-    finally:
-        folder.close()
-    return None if told.asked else _last_words(verdict)
-
-
-def ended_by_itself(run: Path) -> dict[str, Any] | None:
-    """The verdict of a run that reached its end, though nobody heard of it; ``None`` for every other."""
-    try:
-        verdict: dict[str, Any] = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return verdict if verdict.get("ended") in ("held", "until") else None
-
-
-def whole_checkpoint(run: Path) -> Checkpoint | None:
-    """The newest whole checkpoint of a run, if it has one."""
-    try:
-        return newest_good(run)
+        verdict = read_verdict(run)
     except ConfigError:
         return None
+    return verdict if verdict["ended"] in ("held", "until") else None
 
 
-def _opened(order: Order, config: RunConfig) -> tuple[RunFolder, Path | None]:
-    path = Path(order.folder)
+def _open_run(trial: TrialConfig, config: RunConfig) -> tuple[RunFolder, Path | None]:
+    path = run_path(trial.search, trial.spec.id)
     if path.exists():
         _wait_until_free(path)
-    left = whole_checkpoint(path)
-    if left is not None:
-        return RunFolder.reopened(path, config, left), left.path
-    if path.exists():
-        shutil.rmtree(path)  # begun, and killed before there was anything to go on from
+        try:
+            left = newest_good(path)
+        except ConfigError:
+            shutil.rmtree(path)  # begun, and killed before there was anything to go on from
+        else:
+            return RunFolder.reopened(path, config, left), left.path
     folder = RunFolder(path, config, seated_in(stages_of(config)))
-    return folder, newest_good(Path(order.origin)).path if order.origin else None
+    return folder, newest_good(run_path(trial.search, str(trial.spec.origin))).path if trial.spec.warm_start else None
 
 
 def _wait_until_free(run: Path) -> None:
@@ -127,40 +114,25 @@ def _wait_until_free(run: Path) -> None:
             return
 
 
-def _last_words(verdict: dict[str, Any]) -> dict[str, Any]:
-    return {**words(score_of(verdict), verdict["env_steps"]), ENDED: verdict["ended"]}
+class _TuneReporter:
+    """Reports to Tune how a trial goes, and notices when Tune or the search wants it to end."""
 
-
-def words(score: Score, env_steps: int) -> dict[str, Any]:
-    """What a trial reports: its score so far, as a number and in parts, and the environment steps played."""
-    return {
-        METRIC: score.number,
-        TIME: env_steps,
-        "env_steps_to_held": score.env_steps_to_held,
-        "margin": score.margin,
-    }
-
-
-class _Told:
-    """Tells Tune how a trial goes, and hears when Tune wants it to end."""
-
-    def __init__(self, every: int, until: int, stop_file: Path) -> None:
-        self._every = every
-        self._until = until
-        self._next = every
-        self._stop_file = stop_file
-        self.asked = False  # by Tune
+    def __init__(self, trial: TrialConfig) -> None:
+        self._trial = trial
+        self._next = trial.report_every
+        self.stopped = False  # by Tune
 
     def observe(self, row: dict[str, Any], keeper: GateKeeper) -> None:
-        # The end of a run is its verdict's to tell: a scheduler would take the last step for one too many.
-        if self.asked or not self._next <= row["env_steps"] < self._until or keeper.held:
+        # The end of a run is its verdict's to report: a scheduler would take the last step for one too many.
+        steps, every = row["env_steps"], self._trial.report_every
+        if self.stopped or not self._next <= steps < self._trial.spec.until or keeper.held:
             return
-        self._next = row["env_steps"] - row["env_steps"] % self._every + self._every
+        self._next = steps - steps % every + every
         try:
-            tune.report(words(score_of(keeper.verdict()), row["env_steps"]))
+            tune.report(report_of(keeper.verdict(), steps))
         except SystemExit:
             # So does Tune end a function. The run is to leave a checkpoint and a verdict, as it does after Ctrl-C.
-            self.asked = True
+            self.stopped = True
 
     def interrupted(self) -> bool:
-        return self.asked or self._stop_file.exists()
+        return self.stopped or Path(self._trial.search, STOP).exists()

@@ -1,195 +1,241 @@
-"""A plan on Ray Tune: Tune starts trials, stops those that lag behind, and tells what became of them."""
+"""A search on Ray Tune, from its folder to its result: Tune starts its trials and stops those that lag behind."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import cloudpickle, tune
 from ray.train._internal.session import get_session
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import AsyncHyperBandScheduler
 from ray.tune.search import Searcher
 from ray.tune.trainable.function_trainable import FunctionTrainable
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.rllib.errors import reason_of
-from multigrid_rl.rllib.session import ray_session
-from multigrid_rl.search.asha import METRIC, TIME
-from multigrid_rl.search.objective import Score
-from multigrid_rl.search.plans import Outcome, Plan, Spec
-from multigrid_rl.search.trial import ENDED, INTERRUPTED, Order, run_trial
+from multigrid_rl.rllib.cluster import Writers, look_over
+from multigrid_rl.rllib.session import ray_session, reason_of
+from multigrid_rl.rllib.stages import stages_of
+from multigrid_rl.search.folder import STOP, SearchFolder
+from multigrid_rl.search.outcomes import Outcome, Score, Status, TrialSpec
+from multigrid_rl.search.plans import plan_of
+from multigrid_rl.search.results import RESULTS, SearchResult, result_of, write_result
+from multigrid_rl.search.settings import AshaSettings
+from multigrid_rl.search.trial import ENDED, INTERRUPTED, METRIC, TIME, TrialConfig, run_trial
 
 #: Seconds that a trial gets to end its iteration and to write its checkpoint and verdict when it is stopped.
 PATIENCE_S = 60
-_KEY = "order"
+_KEY = "trial"
+#: Tune writes tables, TensorBoard events and advice of its own; a search prints all of it itself. Ctrl-C is the verb's.
+_QUIET = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_FUNCTION_THREAD_TIMEOUT_S": str(PATIENCE_S),
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+OnOutcome = Callable[[Outcome], None]
 
 
-@dataclass
-class Search:
-    """What Tune's objects share.
+def search(folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> SearchResult:
+    """Carry out a search, or go on with one, and write its result; after an interruption, the result so far.
 
-    Attributes:
-        plan: proposes trials.
-        known: outcomes of an interrupted search, by trial; they are not run again.
-        begun: all trials that were ever started, by id.
-        order: from a trial to what its process is told.
-        record: called with every new outcome.
+    Args:
+        folder: of the search.
+        on_outcome: called with every new outcome.
         interrupted: asked again and again; true ends the search.
-        stop_file: where trials look whether they are to end.
-        limit: trials at a time; 0: as many as CPUs.
-        scheduler: of Tune; ``None``: nothing is stopped early.
-        running: trials that have not ended, and when they began.
-        broken: why the folder could not be written, if it could not.
-    """
 
-    plan: Plan
-    known: dict[str, Outcome]
-    begun: dict[str, Spec]
-    order: Callable[[Spec], Order]
-    record: Callable[[Outcome], None]
-    interrupted: Callable[[], bool]
-    stop_file: Path
-    limit: int = 0
-    scheduler: TrialScheduler | None = None
-    running: dict[str, tuple[Spec, float]] = field(default_factory=dict)
-    broken: OSError | None = None
-    _ends_at: float | None = None
+    Raises:
+        ConfigError: another process searches in this folder, or its records do not fit its plan.
+        OSError: the folder cannot be written.
+    """
+    with folder.held():
+        began = time.monotonic()
+        # An interrupted search has written how long it took so far; a killed one has not: that session is not counted.
+        path = folder.path / RESULTS
+        before = float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) if path.exists() else 0.0
+        run = SearchRun(folder, on_outcome, interrupted)
+        try:
+            run_on_tune(run)
+        finally:
+            result = result_of(folder, complete=run.plan.finished, seconds=before + time.monotonic() - began)
+            write_result(folder, result)
+    return result
+
+
+@contextmanager
+def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
+    """Connect to a cluster all of whose nodes can run trials of a search; yields lines to print.
+
+    Raises:
+        ConfigError: it does not answer, or a node cannot take part.
+    """
+    config = folder.request.space.config
+    cluster = config.cluster.model_copy(update={"address": address})
+    with ray_session(config.model_copy(update={"cluster": cluster})):
+        yield look_over(folder.path, stages_of(config), Writers(trials=True))
+
+
+class SearchRun:
+    """A search under way: what the objects that Tune calls share."""
+
+    def __init__(self, folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> None:
+        self.folder = folder
+        self._on_outcome, self._interrupted = on_outcome, interrupted
+        self._known = {outcome.spec.id: outcome for outcome in folder.outcomes()}
+        self._begun = {spec.id: spec for spec in folder.begun()}
+        left = [spec for name, spec in self._begun.items() if name not in self._known]
+        request, known = folder.request, list(self._known.values())
+        self.plan = plan_of(request.settings, request.space, request.seed, known, left)
+        self.running: dict[str, tuple[TrialSpec, float]] = {}  # trials that have not ended, and when they began
+        self.broken: OSError | None = None  # why the folder could not be written
+        self._ends_at: float | None = None
 
     @property
     def ending(self) -> bool:
         """Whether nothing more is to be started."""
-        return self.broken is not None or self.interrupted()
+        return self.broken is not None or self._interrupted()
 
     def over(self) -> bool:
-        """Whether the search is to end now: it was to, and its trials have written their checkpoints, or had time to.
+        """Return whether to end now: the search is to end, and its trials wrote their checkpoints or had time to.
 
-        Trials are told by a file. Tune would give them ten seconds from a moment of its own choosing.
+        Trials look for a file. Tune would give them ten seconds from a moment of its own choosing.
         """
         if not self.ending:
             return False
         if self._ends_at is None:
             self._ends_at = time.monotonic() + PATIENCE_S
             try:
-                self.stop_file.touch()
+                (self.folder.path / STOP).touch()
             except OSError as error:
                 self.broken = error
         return not self.running or time.monotonic() > self._ends_at
 
-    def next_spec(self) -> Spec | None:
-        """The next trial that is to be run, if there is one now.
+    def start_next(self) -> TrialConfig | None:
+        """Record the beginning of the next trial that is to be run, if there is one now.
 
         Raises:
             ConfigError: a recorded trial is none that the plan draws.
         """
+        spec = self._next_spec()
+        if spec is None:
+            return None
+        try:
+            if spec.id not in self._begun:
+                self.folder.begin(spec)
+        except OSError as error:  # raised here, it would only confuse Tune, which is in the middle of its own work
+            self.broken = error
+            return None
+        self.running[spec.id] = (spec, time.monotonic())
+        request = self.folder.request
+        overrides, every = tuple(request.space.overrides(spec.point)), request.settings.report_every
+        return TrialConfig(spec, overrides, every, str(self.folder.path.resolve()), str(Path.cwd()))
+
+    def _next_spec(self) -> TrialSpec | None:
         while (spec := self.plan.propose()) is not None:
-            known = self.known.get(spec.id)
-            recorded = known.spec if known else self.begun.get(spec.id, spec)
-            if recorded != spec:
+            known = self._known.get(spec.id)
+            if spec != (known.spec if known else self._begun.get(spec.id, spec)):
                 raise ConfigError(
-                    f"trial {spec.id}: recorded with other values than this version draws; allowed is to search anew"
+                    f"trial {spec.id}: expected the values that this version draws, got a record of others"
                 )
             if known is None:
                 return spec
             self.plan.complete(known)
         return None
 
-    def complete(self, trial: str, ended: Callable[[Spec, float], Outcome]) -> None:
-        """Hand on what came of a trial."""
+    def complete(self, trial: str, status: Status, score: Score | None = None, **rest: Any) -> None:
+        """Record what came of a trial, and hand it on; ``rest`` are further values of the outcome."""
         spec, began = self.running.pop(trial)
-        outcome = ended(spec, time.monotonic() - began)
+        outcome = Outcome(spec, status, score, seconds=time.monotonic() - began, **rest)
         try:
-            self.record(outcome)
-        except OSError as error:  # raised here, it would only confuse Tune, which is in the middle of its own work
+            self.folder.record(outcome)
+            self._on_outcome(outcome)
+        except OSError as error:
             self.broken = self.broken or error
-            return
-        self.plan.complete(outcome)
+        else:
+            self.plan.complete(outcome)
 
 
-class _NotKept:
+class _Unpicklable:
     """Tune writes its objects down to go on from them; a search goes on from its own records."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
 
-class _Source(_NotKept, Searcher):
-    """What Tune asks for configurations."""
+class _PlanSearcher(_Unpicklable, Searcher):
+    """Hands the plan's trials to Tune."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, run: SearchRun) -> None:
         super().__init__(metric=METRIC, mode="max")
-        self._search = search
-        self._limit = search.limit or int(ray.cluster_resources().get("CPU", 1))
+        self._run = run
+        self._limit = run.folder.request.settings.max_concurrent or int(ray.cluster_resources().get("CPU", 1))
 
     def suggest(self, trial_id: str) -> Any:  # noqa: ARG002
-        if self._search.ending:
-            return Searcher.FINISHED
-        if len(self._search.running) >= self._limit:
-            return None
-        spec = self._search.next_spec()
-        if spec is None:
-            return Searcher.FINISHED if self._search.plan.finished else None
-        try:
-            order = self._search.order(spec)
-        except OSError as error:
-            self._search.broken = error
-            return Searcher.FINISHED
-        self._search.running[spec.id] = (spec, time.monotonic())
-        return {_KEY: order}
+        if not self._run.ending:
+            if len(self._run.running) >= self._limit:
+                return None
+            trial = self._run.start_next()
+            if trial is not None:
+                return {_KEY: trial}
+        return Searcher.FINISHED if self._run.ending or self._run.plan.finished else None
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        """Outcomes come by :class:`_Ears`, which hears reasons, too."""
+        """Do nothing: outcomes come by :class:`_TuneCallback`, which gets reasons, too."""
 
     def save_to_dir(self, checkpoint_dir: str, session_str: str) -> None:
-        """Nothing: a search goes on from its own records."""
+        """Do nothing: a search goes on from its own records."""
 
 
-class _Ears(_NotKept, tune.Callback):
-    """Hears from Tune what became of trials."""
+class _TuneCallback(_Unpicklable, tune.Callback):
+    """Takes from Tune what became of trials."""
 
-    def __init__(self, search: Search) -> None:
-        self._search = search
+    def __init__(self, run: SearchRun) -> None:
+        self._run = run
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
-        result = trial.last_result or {}
-        if result.get(ENDED) == INTERRUPTED:  # it goes on with the search
-            self._search.running.pop(trial.config[_KEY].id)
-            return
-
-        def ended(spec: Spec, seconds: float) -> Outcome:
-            if METRIC not in result:
-                return Outcome(spec, "failed", None, 0, seconds, "it ended without a word")
-            score = Score(result["env_steps_to_held"], result["margin"])
-            return Outcome(spec, "finished" if ENDED in result else "stopped", score, result[TIME], seconds)
-
-        self._search.complete(trial.config[_KEY].id, ended)
+        name, report = trial.config[_KEY].spec.id, trial.last_result or {}
+        if report.get(ENDED) == INTERRUPTED:  # it goes on with the search
+            self._run.running.pop(name)
+        elif METRIC not in report:
+            self._run.complete(name, "failed", reason=why_failed(trial))
+        else:
+            score = Score(report["env_steps_to_held"], report["margin"])
+            self._run.complete(name, "finished" if ENDED in report else "stopped", score, env_steps=report[TIME])
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
-        played = (trial.last_result or {}).get(TIME, 0)
-        reason = why_failed(trial)
-        self._search.complete(
-            trial.config[_KEY].id, lambda spec, seconds: Outcome(spec, "failed", None, played, seconds, reason)
-        )
+        env_steps = (trial.last_result or {}).get(TIME, 0)
+        self._run.complete(trial.config[_KEY].spec.id, "failed", env_steps=env_steps, reason=why_failed(trial))
 
 
-class _Stopper(_NotKept, tune.Stopper):
+def why_failed(trial: Any) -> str:
+    """Return why a trial failed, in one line."""
+    # Tune's own reader looks where files arrive later.
+    file = Path(trial.pickled_error_file) if trial.pickled_error_file else None
+    if file is None or not file.exists():
+        return "it ended without a word"
+    error: BaseException = cloudpickle.loads(file.read_bytes())
+    return reason_of(error)
+
+
+class _Stopper(_Unpicklable, tune.Stopper):
     """Ends the experiment when it is interrupted, or cannot write."""
 
-    def __init__(self, search: Search) -> None:
-        self._search = search
+    def __init__(self, run: SearchRun) -> None:
+        self._run = run
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
         return False
 
     def stop_all(self) -> bool:
-        return self._search.over()
+        return self._run.over()
 
 
 class Trainable(FunctionTrainable):
@@ -203,77 +249,52 @@ class Trainable(FunctionTrainable):
             tune.report({**last, "done": True})
 
     def cleanup(self) -> None:
-        """Wait for the run's last words, then clean up."""
+        """Wait for the run's last report, then clean up."""
         session = get_session()
         if session.training_started and session.training_thread.is_alive():
             session.finish(timeout=PATIENCE_S)
         super().cleanup()
 
 
-def why_failed(trial: Any) -> str:
-    """Why a trial failed, in one line."""
-    # Tune's own reader looks where files arrive later.
-    file = Path(trial.pickled_error_file) if trial.pickled_error_file else None
-    if file is None or not file.exists():
-        return "it ended without a word"
-    error: BaseException = cloudpickle.loads(file.read_bytes())
-    return reason_of(error)
-
-
-def run_on_tune(search: Search) -> None:
+def run_on_tune(run: SearchRun) -> None:
     """Run a plan's trials until it is finished or interrupted. A Ray session that was started here is ended.
 
     Raises:
         OSError: the search's folder cannot be written.
     """
-    with _quiet_tune(), ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
+    settings = run.folder.request.settings
+    scheduler = None  # nothing is stopped early
+    if isinstance(settings, AshaSettings):
+        scheduler = AsyncHyperBandScheduler(
+            time_attr=TIME,
+            metric=METRIC,
+            mode="max",
+            max_t=settings.until,
+            grace_period=settings.grace,
+            reduction_factor=settings.reduction,
+        )
+    os.environ.update(_QUIET)
+    # A failed trial is one line of the search's own; Tune would print it as pages.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    with ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
         tuner = tune.Tuner(
             tune.with_resources(Trainable, {"cpu": 1}),
             tune_config=tune.TuneConfig(
-                search_alg=_Source(search),
-                scheduler=search.scheduler or FIFOScheduler(),
+                search_alg=_PlanSearcher(run),
+                scheduler=scheduler,
                 num_samples=-1,
                 # A process that has loaded everything plays the next trial, too.
                 reuse_actors=True,
-                trial_dirname_creator=lambda trial: trial.config[_KEY].id,
+                trial_dirname_creator=lambda trial: trial.config[_KEY].spec.id,
             ),
             run_config=tune.RunConfig(
                 name="search",
                 storage_path=str(Path(scratch).resolve()),
-                stop=_Stopper(search),
-                callbacks=[_Ears(search)],
+                stop=_Stopper(run),
+                callbacks=[_TuneCallback(run)],
                 verbose=0,
             ),
         )
         tuner.fit()
-    if search.broken is not None:
-        raise search.broken
-
-
-#: Tune writes tables, TensorBoard events and advice of its own; a search tells everything itself. Ctrl-C is the verb's.
-_TUNE = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "TUNE_FUNCTION_THREAD_TIMEOUT_S": str(PATIENCE_S),
-    "RAY_AIR_NEW_OUTPUT": "0",
-}
-
-
-@contextmanager
-def _quiet_tune() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in _TUNE}
-    os.environ.update(_TUNE)
-    # A failed trial is one line of the search's own; Tune would print it as pages.
-    logger = logging.getLogger("ray.tune")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    if run.broken is not None:
+        raise run.broken

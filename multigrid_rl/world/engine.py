@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +40,6 @@ class World:
         seed: together with a game's number it decides everything random in that game.
         first_game: number of the first game; game ``k`` of any batch on any machine plays the same under one seed.
         auto_reset: start a finished game afresh at once; else it stays finished until :meth:`reset`.
-        threads: how many threads share the games.
 
     Raises:
         ValueError: for a specification that makes no game.
@@ -55,9 +53,8 @@ class World:
         seed: int = 0,
         first_game: int = 0,
         auto_reset: bool = True,
-        threads: int = 1,
     ) -> None:
-        _check(spec, num_games, threads)
+        _check(spec, num_games)
         self.spec = spec
         self.num_games = num_games
         self.first_game = first_game
@@ -67,8 +64,6 @@ class World:
         self.flags = make_flags(spec)
         self.tables = view_tables(spec.view_size)
         self._index_order = np.zeros((0, spec.num_agents), np.int8)
-        self._bounds = np.linspace(0, num_games, threads + 1).astype(int).tolist()
-        self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
         self.reset(seed)
 
     def reset(self, seed: int | None = None, which: NDArray[np.bool_] | None = None) -> NDArray[np.uint8]:
@@ -105,15 +100,8 @@ class World:
             )
         given = self._index_order if order is None else self._checked_order(order)
         actions = np.ascontiguousarray(actions)
-        if self._pool is None:
-            self._step_range(actions, given, 0, self.num_games)
-        else:
-            spans = list(zip(self._bounds[:-1], self._bounds[1:], strict=True))
-            waiting = [self._pool.submit(self._step_range, actions, given, lo, hi) for lo, hi in spans[1:]]
-            self._step_range(actions, given, *spans[0])
-            for future in waiting:
-                future.result()
         o = self.outputs
+        step_games(self.state, self.flags, o, self.tables, actions, given, self.auto_reset)
         return Step(o.tokens, o.final_tokens, o.reward, o.events, o.terminated, o.truncated, o.done, o.acted, o.winner)
 
     def observe(self) -> NDArray[np.uint8]:
@@ -154,14 +142,10 @@ class World:
             )
         return np.ascontiguousarray(order)
 
-    def _step_range(self, actions: NDArray[np.int8], given: NDArray[np.int8], lo: int, hi: int) -> None:
-        step_games(self.state, self.flags, self.outputs, self.tables, actions, given, lo, hi, self.auto_reset)
 
-
-def _check(spec: GameSpec, num_games: int, threads: int) -> None:
+def _check(spec: GameSpec, num_games: int) -> None:
     problems = {
         "num_games": (num_games, num_games >= 1, "at least 1"),
-        "threads": (threads, 1 <= threads <= num_games, f"1 to num_games ({num_games})"),
         "view_size": (spec.view_size, spec.view_size in VIEW_SIZES, " or ".join(map(str, VIEW_SIZES))),
         "max_steps": (spec.max_steps, spec.max_steps >= 1, "at least 1"),
         "red": (spec.red, 1 <= spec.red <= 4, "1 to 4 agents (a game without red is not defined)"),

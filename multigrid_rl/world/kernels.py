@@ -156,13 +156,11 @@ def step_games(
     tables: ViewTables,
     actions: NDArray[np.int8],
     given: NDArray[np.int8],
-    lo: int,
-    hi: int,
     auto_reset: bool,
 ) -> None:
-    """Step games lo..hi-1. ``given`` is (N, A) orders, or (0, A) for "as the rules say"."""
+    """Step all games. ``given`` is (N, A) orders, or (0, A) for "as the rules say"."""
     agents = len(f.team)
-    for g in range(lo, hi):
+    for g in range(len(actions)):
         _clear(o, g)
         if s.over[g]:
             for a in range(agents):

@@ -74,6 +74,10 @@ class Streams:
         _fill_uniform(self.state, out)
         return out
 
+    def rows(self, which: NDArray[np.intp]) -> RowStreams:
+        """Return the streams of the games numbered ``which`` (M,): they move on, the others stay."""
+        return RowStreams(self, which)
+
     def uniform_of(self, which: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return (N,) numbers in [0, 1); only the streams in ``which`` (N,) move on, the other rows are 0."""
         part = self.state[which]
@@ -82,4 +86,20 @@ class Streams:
         self.state[which] = part
         out = np.zeros(len(self.state), np.float64)
         out[which] = drawn[:, 0]
+        return out
+
+
+class RowStreams:
+    """The streams of some games; implements ``types.UniformSource``."""
+
+    def __init__(self, streams: Streams, which: NDArray[np.intp]) -> None:
+        self._streams = streams
+        self._which = which
+
+    def uniform(self, columns: int) -> NDArray[np.float64]:
+        """Return (M, columns) numbers in [0, 1)."""
+        part = self._streams.state[self._which]
+        out = np.empty((len(part), columns), np.float64)
+        _fill_uniform(part, out)
+        self._streams.state[self._which] = part
         return out

@@ -8,9 +8,9 @@ import shutil
 import pytest
 from playwright.sync_api import sync_playwright
 
-from multigrid_rl.judge.report.cup_page import cup_page
-from multigrid_rl.judge.report.run_data import OwnGames, read_report
-from multigrid_rl.judge.report.run_page import run_page
+from multigrid_rl.show.cup_page import cup_page
+from multigrid_rl.show.run_data import OwnGames, read_report
+from multigrid_rl.show.run_page import run_page
 from report_runs import EVILS, TEAMS, games_of, small_cup, write_run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -71,6 +71,8 @@ def visit(browser):
         page.on("dialog", lambda dialog: told.append(dialog.message))
         page.on("request", lambda asked: told.append(asked.url) if not asked.url.startswith("file:") else None)
         page.goto(path.as_uri())
+        if options.get("java_script_enabled", True):
+            page.wait_for_selector("#replay .scene", state="attached")  # games are decompressed after the page is there
         return page
 
     yield opened

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from multigrid_rl.judge.replays import replay
-from multigrid_rl.judge.report.moves import Pack
-from multigrid_rl.judge.report.page import asset_text
+from multigrid_rl.show.page import asset_text
+from multigrid_rl.show.replay import Pack
 from multigrid_rl.types import GameSpec, Rules
+from multigrid_rl.world.views import view_tables
 from report_runs import EVILS, TEAMS, games_of
 
 
@@ -41,21 +42,21 @@ SPECS = [GameSpec(max_steps=60, rules=Rules.classic()), TEAMS, GameSpec(blue=0, 
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=["classic", "teams", "alone"])
-def test_the_script_decodes_what_was_played(browser, spec):
-    pack, games = Pack(), games_of(spec, 2)
-    pack.games = [pack.pack(game) for game in games]
+def test_script_decodes_packed_games(browser, spec):
+    games = games_of(spec, 2)
     page = browser.new_page()
     found = page.evaluate(
         f"""(data) => {{ {asset_text(("decode.js",)).removeprefix('"use strict";(() => {').removesuffix("})();")}
-        return data.games.map((packed) => {{
-            const game = decodeGame(packed, data);
+        return Promise.all(data.games.map(async (packed) => {{
+            const game = decodeGame(packed, await inflated(packed.frames), data);
             return game.frames.map((frame, t) => ({{
                 cells: [...frame.cells], position: [...frame.position], heading: [...frame.heading],
                 hand: [...frame.hand], out: [...frame.out], total: game.rewards[t],
-                tokens: game.spec.seats.map((_, a) => tokensOf(game, t, a)),
+                tokens: frame.tokens.map((row) => [...row]),
+                seen: game.spec.seats.map((_, a) => [...seenCells(game, t, a)].sort((x, y) => x - y)),
             }}));
-        }}); }}""",
-        json.loads(json.dumps(pack.data())),
+        }})); }}""",
+        json.loads(json.dumps(Pack.of(games).data())),
     )
     page.close()
     for game, frames in zip(games, found, strict=True):
@@ -63,6 +64,10 @@ def test_the_script_decodes_what_was_played(browser, spec):
         for field in ("cells", "position", "heading", "hand", "out", "tokens"):
             told = np.array([frame[field] for frame in frames])
             np.testing.assert_array_equal(told, np.asarray(getattr(truth, field), np.int64), err_msg=field)
+        cells = view_tables(spec.view_size).cells[truth.position.astype(int) * 4 + truth.heading]
+        seen = truth.tokens[:, :, : spec.view_size**2] > 0
+        for t, frame in enumerate(frames):
+            assert frame["seen"] == [np.unique(c[s]).tolist() for c, s in zip(cells[t], seen[t], strict=True)]
         total = np.concatenate([np.zeros((1, spec.num_agents)), truth.reward.cumsum(axis=0)])
         np.testing.assert_allclose([frame["total"] for frame in frames], total, atol=1e-9)
 
@@ -86,7 +91,7 @@ def test_buttons_step_through_the_game(visit, run_file):
     assert step(page) == 0
 
 
-def test_play_advances_by_itself_and_stops(visit, run_file):
+def test_play_and_pause(visit, run_file):
     page = visit(run_file)
     page.get_by_role("button", name="Play", exact=True).click()
     wait_for_step(page, 2)
@@ -96,7 +101,7 @@ def test_play_advances_by_itself_and_stops(visit, run_file):
     assert step(page) == stopped >= 2
 
 
-def test_the_keyboard_alone_is_enough(visit, run_file):
+def test_keyboard_controls(visit, run_file):
     page = visit(run_file)
     board = page.get_by_role("group", name="Board")
     board.focus()
@@ -113,7 +118,7 @@ def test_the_keyboard_alone_is_enough(visit, run_file):
     page.keyboard.press("Space")
 
 
-def test_the_board_changes_with_the_step(visit, run_file):
+def test_board_changes_with_step(visit, run_file):
     page = visit(run_file)
     board = page.get_by_role("group", name="Board")
     before = board.screenshot()
@@ -121,7 +126,7 @@ def test_the_board_changes_with_the_step(visit, run_file):
     assert board.screenshot() != before
 
 
-def test_what_agents_do_carry_and_earn_stands_beside_the_board(visit, run_file):
+def test_agent_panels(visit, run_file):
     page = visit(run_file)
     assert page.locator(".panel").count() == 4
     page.get_by_role("group", name="Board").press("End")
@@ -135,7 +140,7 @@ def test_what_agents_do_carry_and_earn_stands_beside_the_board(visit, run_file):
     assert "<b>red_0</b>" in told
 
 
-def test_moments_are_buttons_that_go_there(visit, run_file):
+def test_moments_jump_to_their_step(visit, run_file):
     page = visit(run_file)
     moment = page.locator(".moments button").nth(2)
     there = int(moment.locator(".when").inner_text().removeprefix("step "))
@@ -144,7 +149,7 @@ def test_moments_are_buttons_that_go_there(visit, run_file):
     assert moment.get_attribute("aria-current") == "step"
 
 
-def test_games_are_chosen_from_a_list(visit, run_file):
+def test_game_selection(visit, run_file):
     page = visit(run_file)
     games = page.get_by_role("combobox", name="Game", exact=True)
     lengths = set()
@@ -155,7 +160,7 @@ def test_games_are_chosen_from_a_list(visit, run_file):
     assert len(lengths) > 1
 
 
-def test_speed_by_key_and_by_list(visit, run_file):
+def test_speed_controls(visit, run_file):
     page = visit(run_file)
     board = page.get_by_role("group", name="Board")
     speed = page.get_by_role("combobox", name="Speed", exact=True)
@@ -167,7 +172,7 @@ def test_speed_by_key_and_by_list(visit, run_file):
     assert speed.input_value() == "1"
 
 
-def test_a_screen_reader_hears_each_step_once_and_nothing_while_it_plays(visit, run_file):
+def test_live_region_is_silent_while_playing(visit, run_file):
     page = visit(run_file)
     status = page.get_by_role("status")
     board = page.get_by_role("group", name="Board")
@@ -185,14 +190,14 @@ def test_a_screen_reader_hears_each_step_once_and_nothing_while_it_plays(visit, 
     assert status.inner_text().startswith(f"Step {step(page)} of ")
 
 
-def test_nothing_moves_by_itself(visit, run_file):
+def test_no_autoplay_with_reduced_motion(visit, run_file):
     page = visit(run_file, reduced_motion="reduce")
     page.wait_for_timeout(900)
     assert step(page) == 0
     assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
 
 
-def test_what_agents_see_can_be_hidden(visit, run_file):
+def test_hides_fields_of_view(visit, run_file):
     page = visit(run_file)
     assert page.locator(".sight").first.is_visible()
     page.get_by_label("What agents see").uncheck()
@@ -202,7 +207,7 @@ def test_what_agents_see_can_be_hidden(visit, run_file):
 # --- curves and tables
 
 
-def test_curves_are_read_by_arrow_keys(visit, run_file):
+def test_curve_readout_by_keyboard(visit, run_file):
     page = visit(run_file)
     curve = page.get_by_role("slider", name="Episode length, by environment steps")
     curve.focus()
@@ -214,14 +219,14 @@ def test_curves_are_read_by_arrow_keys(visit, run_file):
     assert "8,192 steps" in page.locator(".readout").first.inner_text()
 
 
-def test_curves_are_read_by_pointing(visit, run_file):
+def test_curve_readout_by_pointer(visit, run_file):
     page = visit(run_file)
     area = page.locator(".area").first
     area.hover(position={"x": area.bounding_box()["width"] / 2, "y": 20})
     assert "122,880 steps" in page.locator(".readout").first.inner_text()
 
 
-def test_results_lead_to_their_games(visit, cup_file):
+def test_result_links_open_their_game(visit, cup_file):
     page = visit(cup_file)
     page.locator("article summary").first.click()
     link = page.locator("article .watch").first
@@ -234,7 +239,7 @@ def test_results_lead_to_their_games(visit, cup_file):
     assert page.evaluate("document.activeElement.className") == "stage"
 
 
-def test_games_of_one_entry(visit, long_cup_file):
+def test_filters_games_by_entry(visit, long_cup_file):
     page = visit(long_cup_file)
     entry = page.get_by_role("combobox", name="Of", exact=True)
     games = page.get_by_role("combobox", name="Game", exact=True)
@@ -249,7 +254,7 @@ def test_games_of_one_entry(visit, long_cup_file):
 
 
 @pytest.mark.parametrize("name", ["run_file", "cup_file"])
-def test_the_keyboard_reaches_everything_and_everything_has_a_name(visit, request, name):
+def test_controls_are_focusable_and_named(visit, request, name):
     page = visit(request.getfixturevalue(name))
     unnamed = page.evaluate(
         """() => [...document.querySelectorAll('button, select, input, a[href]')].filter((e) =>
@@ -281,7 +286,7 @@ PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobil
 
 @pytest.mark.parametrize("name", ["run_file", "cup_file"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_shows_it_without_scrolling_sideways(visit, request, name, scheme):
+def test_fits_phone_width(visit, request, name, scheme):
     page = visit(request.getfixturevalue(name), color_scheme=scheme, **PHONE)
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -296,7 +301,7 @@ def test_a_phone_shows_it_without_scrolling_sideways(visit, request, name, schem
 
 @pytest.mark.parametrize("name", ["run_file", "cup_file"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground(visit, request, name, scheme):
+def test_text_contrast(visit, request, name, scheme):
     page = visit(request.getfixturevalue(name), color_scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     assert page.evaluate(CONTRAST) == []
@@ -319,7 +324,7 @@ CONTRAST = """() => {
 }"""
 
 
-def test_dark_is_dark(browser, run_file):
+def test_dark_colour_scheme(browser, run_file):
     shades = []
     for scheme in ("light", "dark"):
         context = browser.new_context(color_scheme=scheme)
@@ -332,7 +337,7 @@ def test_dark_is_dark(browser, run_file):
     assert shades[1] < 200
 
 
-def test_what_strangers_wrote_never_runs(visit, cup_file):
+def test_hostile_names_stay_text(visit, cup_file):
     page = visit(cup_file)
     body = page.locator("body").inner_text()
     for evil in EVILS:
@@ -340,7 +345,7 @@ def test_what_strangers_wrote_never_runs(visit, cup_file):
     assert page.evaluate("document.querySelectorAll('main img, main b[onclick], main svg[onload]').length") == 0
 
 
-def test_the_policy_stops_what_is_smuggled_in(browser, cup_file, tmp_path):
+def test_policy_blocks_injected_markup(browser, cup_file, tmp_path):
     # Even where something came through, it would neither run nor load anything.
     text = cup_file.read_text(encoding="utf-8")
     smuggled = "<script>document.title='taken'</script><p style='color:red'>x</p><img src='http://192.0.2.1/x.png'>"
@@ -355,7 +360,16 @@ def test_the_policy_stops_what_is_smuggled_in(browser, cup_file, tmp_path):
     page.close()
 
 
-def test_without_scripts_everything_but_the_replay_is_there(visit, cup_file):
+def test_page_without_javascript(visit, cup_file):
     page = visit(cup_file, java_script_enabled=False)
     assert "The replay needs JavaScript" in page.locator("#games").inner_text()
     assert page.locator("#payoff table").count() == 3
+
+
+def test_page_without_decompression_says_so(browser, cup_file):
+    page = browser.new_page()
+    page.add_init_script("delete window.DecompressionStream")
+    page.goto(cup_file.as_uri())
+    assert "needs a browser of 2023 or later" in page.locator("#replay").inner_text()
+    assert page.locator("#payoff table").count() == 3
+    page.close()

@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from multigrid_rl.config import compose, data_root, experiment_names, load_scenario, scenario_names
-from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, check_fits, read_card, read_network, sha256_of
+from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, read_card, read_network, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
+from multigrid_rl.players.frozen import check_fits
 
 ROOT = data_root() / "checkpoints"
 LISTED = yaml.safe_load((ROOT / CATALOGUE_FILE).read_text(encoding="utf-8"))["players"] or {}

@@ -7,9 +7,9 @@ import pickle
 import numpy as np
 import pytest
 
-from multigrid_rl.players.multigrid_factory import MultigridFactory
-from multigrid_rl.world.multigrid_env import (
+from multigrid_rl.envs.multigrid import (
     MultigridEnvs,
+    MultigridFactory,
     make_env,
     mission_numbers,
     registered_ids,
@@ -52,7 +52,7 @@ def story(envs, actions):
     rows = [{seat: tokens.copy() for seat, tokens in envs.observations().items()}]
     for row in actions:
         step = envs.step(row)
-        rows.append(copied((step.observations, step.rewards, step.terminated, step.acted, step.truncated, step.done)))
+        rows.append(copied((step.observations, step.rewards, step.terminated, step.mask, step.truncated, step.done)))
     return rows
 
 
@@ -88,7 +88,7 @@ def test_every_environment_builds_and_plays_within_its_categories(env_id, agents
             assert tokens.dtype == np.uint8
             assert tokens.shape == (2, len(bound))
             assert (tokens < bound).all()
-            assert step.rewards[seat].shape == step.terminated[seat].shape == step.acted[seat].shape == (2,)
+            assert step.rewards[seat].shape == step.terminated[seat].shape == step.mask[seat].shape == (2,)
         assert step.done.shape == step.truncated.shape == (2,)
 
 
@@ -230,18 +230,18 @@ def test_an_agent_that_has_finished_stays_without_acting_until_all_have():
     envs.envs[0].success_termination_mode = "all"
     for action in TO_GOAL:
         step = envs.step({"agent_0": np.array([action]), "agent_1": np.array([DONE])})
-    assert step.acted["agent_0"][0]  # it acted in the step that finished it
+    assert step.mask["agent_0"][0]  # it acted in the step that finished it
     assert step.terminated["agent_0"][0]
     assert not step.terminated["agent_1"][0]
     assert not step.done[0]
     for action in TO_GOAL:
         step = envs.step({"agent_0": np.array([FORWARD]), "agent_1": np.array([action])})
-        assert not step.acted["agent_0"][0]
-        assert step.acted["agent_1"][0]
+        assert not step.mask["agent_0"][0]
+        assert step.mask["agent_1"][0]
         assert step.rewards["agent_0"][0] == 0.0
     assert step.done[0]
     assert not step.truncated[0]
-    assert envs.step(same(envs, DONE)).acted["agent_0"][0]  # a new episode
+    assert envs.step(same(envs, DONE)).mask["agent_0"][0]  # a new episode
 
 
 def test_failure_terminates_without_reward():
@@ -261,13 +261,13 @@ def test_failure_terminates_without_reward():
 
 
 def test_the_factory_announces_what_it_builds():
-    factory = MultigridFactory(HALLWAY, agents=2, seed=4)
+    factory = MultigridFactory(HALLWAY, num_agents=2, seed=4)
     built = pickle.loads(pickle.dumps(factory)).build(3, 5)
-    assert built.cast == factory.cast
+    assert built.specs == factory.specs
     assert built.num_envs == 3
     assert factory.load() == {}
-    assert factory.cast.learning == ("agent_0", "agent_1")
-    assert factory.cast.team_names == ("agents",)
+    assert factory.specs.learning == ("agent_0", "agent_1")
+    assert factory.specs.team_names == ("agents",)
     assert set(built.observations()) == {"agent_0", "agent_1"}
     bare = MultigridEnvs(HALLWAY, 3, agents=2, seed=4, first=5)
     assert (built.observations()["agent_1"] == bare.observations()["agent_1"]).all()
@@ -275,7 +275,7 @@ def test_the_factory_announces_what_it_builds():
 
 def test_an_unknown_id_is_one_line_with_a_suggestion_and_all_ids():
     with pytest.raises(ValueError, match=r"scenario.env_id=MultiGrid-Empty-8x9-v0: unknown \(did you mean ") as caught:
-        MultigridFactory("MultiGrid-Empty-8x9-v0", agents=1, seed=0).load()
+        MultigridFactory("MultiGrid-Empty-8x9-v0", num_agents=1, seed=0).load()
     text = str(caught.value)
     assert "did you mean MultiGrid-Empty-8x8-v0?" in text
     assert [name for name in IDS if name not in text] == []

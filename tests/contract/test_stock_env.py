@@ -10,7 +10,7 @@ from ray.rllib.utils.pre_checks.env import check_multiagent_environments
 
 from multigrid_rl.config import compose
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.rllib.stock_env import GAMES_PER_RUNNER, GameEnv
+from multigrid_rl.rllib.stock import GAMES_PER_RUNNER, GameEnv
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -73,7 +73,7 @@ def test_the_same_actions_give_what_the_batched_face_gives(overrides):
         np.testing.assert_equal(shown, {name: rows[0] for name, rows in expected.items() if name in shown})
         actions = {name: random_action(env, name, rng) for name in shown}
         shown, rewards, terminated, truncated, _ = env.step(actions)
-        joint = {unit.name: np.zeros((1, len(unit.seats)), np.int64) for unit in batched.cast.units}
+        joint = {agent.name: np.zeros((1, len(agent.seats)), np.int64) for agent in batched.specs.agents}
         joint |= {name: np.reshape(action, (1, -1)) for name, action in actions.items()}
         step = batched.step(joint)
         assert rewards == {name: step.rewards[name][0] for name in actions}
@@ -94,7 +94,7 @@ def test_the_same_actions_give_what_the_batched_face_gives(overrides):
     assert ends > 0 or overrides == SINGLE
 
 
-def test_an_eliminated_unit_is_terminated_once_and_heard_of_no_more():
+def test_an_eliminated_agent_is_terminated_once_and_heard_of_no_more():
     env, rng, seen = game(TEAM), np.random.default_rng(1), 0
     for _ in range(30):
         living = set(env.reset()[0])
@@ -112,7 +112,7 @@ def test_an_eliminated_unit_is_terminated_once_and_heard_of_no_more():
     assert seen > 5
 
 
-def test_a_game_that_goes_on_without_its_units_is_played_out_and_counted_once():
+def test_a_game_that_goes_on_without_its_agents_is_played_out_and_counted_once():
     env = game([*TEAM, "scenario.seats.red_1=random"])
     rng, longer = np.random.default_rng(2), 0
     for _ in range(30):

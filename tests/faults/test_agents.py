@@ -12,9 +12,8 @@ import pytest
 
 from agents import agent_of, exists, gone, living, play, player_of
 from multigrid_rl.players.external import Limits
-from multigrid_rl.players.games import PlayerFaultError
-from multigrid_rl.players.protocol import MAX_LINE
-from multigrid_rl.players.sandbox import AgentProcess
+from multigrid_rl.players.match import PlayerFaultError
+from multigrid_rl.players.sandbox import MAX_LINE, AgentProcess
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
 

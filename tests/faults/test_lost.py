@@ -15,7 +15,7 @@ import pytest
 from trainings import SMALL, Training, clear_lines, rows_of
 
 from multigrid_rl.config import data_root
-from multigrid_rl.rllib.checkpoints import check, newest_good
+from multigrid_rl.runs.checkpoints import check, newest_good
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
 RUNNER, LEARNER = "ray::BatchedEnvRunner", "ray::_WrappedExecutable"
@@ -84,7 +84,7 @@ def test_a_killed_env_runner_is_replaced_and_the_run_goes_on(start, tmp_path):
     assert "is back, with new games" in back
     assert "is back" in (run / "run.log").read_text()
     rows = rows_of(run)
-    assert rows[-1]["env_runner_losses"] == 1
+    assert rows[-1]["env_runner_restarts"] == 1
     steps = [row["env_steps"] for row in rows]
     assert [after - before for before, after in pairwise(steps)] == [256 * row["env_runners"] for row in rows[1:]]
     assert training.gone()
@@ -99,7 +99,7 @@ def test_a_runner_that_is_lost_again_and_again_ends_the_run_with_one_line(start,
     try:
         training = start(
             f"run_dir={tmp_path / 'run'}", "train.shaping=deadly:reward", "cluster.num_env_runners=1",
-            "cluster.losses_in_a_row=2", before=before,
+            "cluster.max_consecutive_failures=2", before=before,
         )  # fmt: skip
         lines = clear_lines(training.end())
     finally:
@@ -179,7 +179,7 @@ def test_an_opponent_removed_mid_run_harms_nobody_until_it_is_needed_again(start
     training.until(lambda: len(rows_of(run)) > 3, "the first rows")
     shutil.rmtree(players / "blue-rookie")
     os.kill(training.ours(RUNNER)[0], signal.SIGKILL)
-    training.until(lambda: rows_of(run)[-1]["env_runner_losses"] == 1, "the loss")
+    training.until(lambda: rows_of(run)[-1]["env_runner_restarts"] == 1, "the loss")
     played = len(rows_of(run))
     training.until(lambda: len(rows_of(run)) > played + 2, "rows of the runner that took its place")
     training.interrupt()

@@ -14,16 +14,15 @@ import pytest
 from agents import agent_of
 from commands import call
 from multigrid_rl.config import load_scenario
-from multigrid_rl.judge.cup.entries import Entry, Table
-from multigrid_rl.judge.cup.pairings import play_pairing
-from multigrid_rl.players import scratch
-from multigrid_rl.players.descendants import none_left
+from multigrid_rl.judge.cup.cup import play_pairing
+from multigrid_rl.judge.cup.entries import CupConfig, Entry
+from multigrid_rl.players import leftovers
+from multigrid_rl.players.leftovers import Scratch, none_left, remove_leftovers
 from multigrid_rl.players.sandbox import Limits
-from multigrid_rl.players.scratch import Scratch, remove_leftovers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone gives a process its orphans")
 
-TABLE = Table("1v1", load_scenario("1v1").spec, 2, 5, Limits(start_s=5))
+TABLE = CupConfig("1v1", load_scenario("1v1").spec, 2, 5, Limits(start_s=5))
 #: Starts a process that is in no group or session of the agent's and whose parent has left; it notes its number.
 DAEMON = """
 import subprocess
@@ -160,7 +159,7 @@ def test_an_agent_ends_with_a_referee_that_is_killed(stubborn, tmp_path, monkeyp
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     remove_leftovers()
     assert list((tmp_path / "tmp").iterdir()) == left  # too young: nobody may have come to lock it
-    monkeypatch.setattr(scratch, "_YOUNG_S", -1.0)
+    monkeypatch.setattr(leftovers, "_YOUNG_S", -1.0)
     with Scratch() as used:
         remove_leftovers()
         assert list((tmp_path / "tmp").iterdir()) == [used]

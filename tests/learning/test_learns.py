@@ -1,12 +1,13 @@
-"""Training learns: a short run against an opponent that does nothing."""
+"""Training learns: short runs of every kind reach a bound that chance does not."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from multigrid_rl.cli.training import run_training
+from multigrid_rl.cli.train import run_training
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -25,3 +26,55 @@ def test_red_learns_to_win_against_idle_within_200_000_steps(tmp_path):
     assert reports[-1]["episode_len_mean"] < 20
     assert reports[-1]["win/red_0"] > 0.95
     assert verdict["env_steps"] == 200_704
+
+
+def learned(path: Path, *overrides: str) -> dict[str, float]:
+    """Train with a seed of its own and return the last report."""
+    run_training([f"run_dir={path / 'run'}", "seed=0", "train.stop_when_held=false", *overrides])
+    rows = [json.loads(line) for line in (path / "run" / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "report_episodes" in row][-1]
+
+
+def test_cartpole_is_balanced_within_100_000_steps(tmp_path):
+    # The course's bound; 500 is the most there is, chance about 22.
+    assert learned(tmp_path, "env_id=CartPole-v1")["return_mean/agent_0"] > 475
+
+
+def test_a2c_learns_cartpole(tmp_path):
+    assert learned(tmp_path, "env_id=CartPole-v1", "train=a2c")["return_mean/agent_0"] > 250
+
+
+@pytest.mark.long
+def test_a_gaussian_learns_to_swing_a_pendulum_up(tmp_path):
+    # Chance earns about -1,200.
+    assert learned(tmp_path, "experiment=pendulum", "train.until=70000")["return_mean/agent_0"] > -500
+
+
+@pytest.mark.parametrize(("model", "low", "high"), [("gru", 0.95, 1.0), ("mlp", 0.3, 0.7)])
+def test_only_a_network_with_memory_recalls_a_cue(tmp_path, monkeypatch, model, low, high):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
+    sizes = (
+        "train.num_envs=32",
+        "train.num_steps=16",
+        "train.minibatch_size=256",
+        "model.hidden=[32]",
+        "train.lr=3e-3",
+    )
+    last = learned(tmp_path, "env_id=strangers:Recall-v0", f"model={model}", "train.until=40000", *sizes)
+    assert low <= last["return_mean/agent_0"] <= high
+
+
+def test_central_critics_learn_together(tmp_path):
+    last = learned(tmp_path, "scenario=2v2", "scheme=ctde", "train.until=80000")
+    assert last["team_return_mean/red"] > 1.0
+
+
+def test_a_joint_action_learns(tmp_path):
+    last = learned(tmp_path, "scenario=2v2", "train.until=120000")
+    assert last["team_return_mean/red"] > 1.0
+
+
+def test_a_mixture_of_opponents_is_beaten_one_by_one(tmp_path):
+    last = learned(tmp_path, "scenario=1v1", "scenario.seats.blue_0=random:1,idle:1", "train.until=150000")
+    assert last["win_against/red_0/random"] > 0.8
+    assert last["win_against/red_0/idle"] > 0.8

@@ -14,8 +14,7 @@ from commands import call
 from multigrid_rl.config import load_scenario
 from multigrid_rl.players.bundle import bundle_sha256, load_team, read_cards
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE, PlayerError, read_card
-from multigrid_rl.players.games import play_games
-from multigrid_rl.players.match import LEARNER_PURPOSE
+from multigrid_rl.players.match import LEARNER_PURPOSE, play_games
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.types import SeatView
 from multigrid_rl.world.streams import Streams
@@ -45,14 +44,14 @@ def export(*args: object):
     return call("export", *args)
 
 
-def rollout(run: Path):
-    """The env runner of the restored run, after it has sampled from fresh games."""
+def played(run: Path):
+    """The collector of the restored run after it has sampled from fresh games, and the seed that it draws from."""
     folder = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
     algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
     try:
         assert algorithm.env_runner.weights_hash() == algorithm.fingerprints()
         algorithm.env_runner.sample()
-        return algorithm.env_runner
+        return algorithm.env_runner.collector, algorithm.config.seed
     finally:
         algorithm.stop()
 
@@ -63,19 +62,19 @@ def test_the_bundle_takes_the_actions_of_the_runs_own_network(runs, name, seat, 
     assert result.exit_code == 0, result.output
     spec = load_scenario(RUNS[name][0].removeprefix("scenario=")).spec
     players = load_team(tmp_path / "mine", spec, "red")
-    runner = rollout(runs[name])
-    assert set(players) == set(runner.units)
-    for k, unit in enumerate(runner.units):
-        buffer, player = runner.buffers[unit], players[unit]
-        numbers = np.arange(runner.games, dtype=np.int64)
-        rng = Streams(runner.config.seed, numbers, LEARNER_PURPOSE + k)  # the numbers that the runner drew
-        state = player.initial_state(runner.games)
-        for t in range(runner.steps):
-            state = player.reset_state(state, buffer.starts[t])
-            actions, state = player.act(SeatView(buffer.obs[t], None, 0), state, rng)
-            np.testing.assert_array_equal(actions.reshape(buffer.actions[t].shape), buffer.actions[t])
-        assert len(np.unique(buffer.actions)) > 3
-        assert runner.boundary.any()  # games ended on the way, so that memory was cleared, too
+    collector, seed = played(runs[name])
+    assert set(players) == set(collector.rollouts)
+    for k, (agent, rollout) in enumerate(collector.rollouts.items()):
+        player, (steps, games) = players[agent], rollout.values.shape
+        # The numbers that the collector drew.
+        rng = Streams(seed, np.arange(games, dtype=np.int64), LEARNER_PURPOSE + k)
+        state = player.initial_state(games)
+        for t in range(steps):
+            state = player.reset_state(state, rollout.starts[t])
+            actions, state = player.act(SeatView(rollout.obs[t], None, 0), state, rng)
+            np.testing.assert_array_equal(actions.reshape(rollout.actions[t].shape), rollout.actions[t])
+        assert len(np.unique(rollout.actions)) > 3
+        assert rollout.done.any()  # games ended on the way, so that memory was cleared, too
 
 
 def test_a_bundle_holds_what_the_run_had_and_is_small(runs, tmp_path):
@@ -164,8 +163,8 @@ def test_the_readmes_python_plays_without_ray_and_without_the_run(runs, tmp_path
     assert len(program) == 4
     program += [
         "import json, sys",
-        "from multigrid_rl.players.basic import RandomPlayer",
-        "from multigrid_rl.players.games import play_games",
+        "from multigrid_rl.players.scripted import RandomPlayer",
+        "from multigrid_rl.players.match import play_games",
         "played = play_games(load_scenario('1v1').spec, {**players, 'blue_0': RandomPlayer()}, 5, seed=1)",
         "print(json.dumps([int(played.finished.sum()), 'ray' in sys.modules]))",
     ]

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
-from multigrid_rl.config import available_cpus, load_scenario
+from multigrid_rl.cli import live
+from multigrid_rl.config import available_cpus, compose, load_scenario
+from multigrid_rl.metrics import STAGES
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, token_categories, write_player
 from multigrid_rl.players.catalogue import Catalogue
@@ -53,13 +55,26 @@ def root(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def _halted(monkeypatch):
-    """Training ends where the run folder would be made: no test here starts Ray, whatever it lets pass."""
+    """Training ends where the first game would be played, and its folder is none: no test here trains or writes."""
 
-    def halt(path, config, seated):
-        raise PlayerError(f"halted before {path}")
+    class NoFolder:
+        begun = False
+
+        def __init__(self, path, config, seated):
+            self.path = path
+
+        def close(self):
+            pass
+
+        def discard(self):
+            pass
+
+    def halt(config, folder, *_):
+        raise PlayerError(f"halted before {folder.path}")
 
     monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)
-    monkeypatch.setattr("multigrid_rl.rllib.record.RunFolder", halt)
+    monkeypatch.setattr("multigrid_rl.runs.folder.RunFolder", NoFolder)
+    monkeypatch.setattr("multigrid_rl.rllib.train.train", halt)
 
 
 def train(root: Path, *args: object):
@@ -210,6 +225,65 @@ def test_preflight_tells_who_learns_who_plays_who_samples_and_where_it_lands(roo
         f"run:      {tmp_path / 'new'} (seed 7, at most 300,000 environment steps)",
     ):
         assert line in result.stdout
+
+
+def preflight_of(*overrides: str) -> list[str]:
+    """What ``train`` says of a run before it begins, without its opponents."""
+    return live.preflight(compose(list(overrides)), {}, 1, Path("runs/x"))
+
+
+ONLY = "(training reward only; gates score the game's own)"
+
+
+def test_preflight_and_explain_tell_what_is_added_to_the_reward(root):
+    said = f"key_pickup +1 for all {ONLY}"
+    assert f"bonus:    {said}" in train(root, "scenario=1v1").stdout
+    told = call("explain", "scenario=1v1").stdout
+    assert said in told
+    (row,) = [row for row in told.splitlines() if row.startswith("training reward")]
+    assert row.split("  ", 1)[1].split()[:2] == ["with", "bonus"]  # nothing claims that nothing is added
+    assert f"bonus:    key_pickup -0.5, success +2 for red_0 {ONLY}" in preflight_of(
+        "train.bonus={red_0: {key_pickup: -0.5, success: 2}}"
+    )
+    assert f"shaping:  my.rewards:f {ONLY}" in preflight_of("train.shaping=my.rewards:f")
+    plain = "\n".join(preflight_of("experiment=none"))
+    assert "bonus: " not in plain
+    assert "shaping: " not in plain
+    assert "the game's own" in call("explain", "experiment=none").stdout
+
+
+def test_preflight_and_explain_tell_which_schedules_act():
+    line = "a straight line over the first {} steps, then constant"
+    overrides = ["experiment=none", "train.lr=3e-4", "train.lr_final=1e-4", "train.until=300_000"]
+    rate, entropy = ("learning rate", "0.0003 to 0.0001"), ("entropy bonus", "0.02 to 0")
+    lines = preflight_of(*overrides)
+    told = call("explain", *overrides).stdout
+    for (name, values), steps in ((rate, "300,000"), (entropy, "400,000")):
+        assert f"schedule: {name} {values}, {line.format(steps)}" in lines
+        (row,) = [row for row in told.splitlines() if row.startswith(name)]
+        assert values in row
+        assert line.format(steps) in row
+    constant = preflight_of("experiment=none", "train.entropy_final=null")
+    assert "schedule: entropy bonus 0.02, the same all the time" in constant
+    assert not any("learning rate" in line for line in constant)
+    assert not any("schedule" in line for line in preflight_of("train.entropy_coef=0", "train.entropy_final=0"))
+
+
+def test_preflight_names_an_environment_of_gymnasium():
+    lines = preflight_of("env_id=Pendulum-v1", "env_args={g: 9.5}", "train.num_envs=8", "train.num_steps=64")
+    assert "env_id:   Pendulum-v1 g=9.5" in lines
+    (sampling,) = [line for line in lines if line.startswith("sampling:")]
+    assert "8 environments x 64 steps" in sampling
+    assert not any("games" in line for line in lines)
+
+
+def test_the_live_line_tells_returns_where_there_is_nothing_to_win():
+    row = {f"timing/{name}_s": 1.0 for name in (*STAGES, "other")} | {"env_steps": 1000, "env_steps_per_s": 10.0}
+    row |= {"win/agent_0": 0.0, "return_mean/agent_0": -1234.5}
+    line = live.headline(row, compose(["scenario=gymnasium"]))
+    assert line.endswith("| agent_0 mean return -1,234.50")
+    assert "wins" not in line
+    assert live.headline(row, compose(["scenario=1v1"])).endswith("| agent_0 wins 0%")
 
 
 @pytest.mark.parametrize("name", ["lr=3e-4 [a]", "x[red]y", "it's", "a[/b]"])

@@ -15,8 +15,8 @@ from multigrid_rl.players.cards import read_files
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.cluster import ClusterError, Writers, fitted, nodes, preflight, runners_for, sources_digest
 from multigrid_rl.rllib.doctor import check_cluster
-from multigrid_rl.rllib.record import versions
 from multigrid_rl.rllib.stages import stages_of
+from multigrid_rl.runs.folder import versions
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray warns about its own future at every start
 

@@ -7,8 +7,9 @@ import shutil
 
 import pytest
 
-from multigrid_rl.cli.training import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.players import catalogue
 from multigrid_rl.players.cards import read_card
 from multigrid_rl.rllib.stages import seated_in, stages_of
 from tiny_runs import rows_of, tiny_run, without_time
@@ -102,3 +103,10 @@ def test_networks_must_fit_all_stages():
 def test_everybody_is_loaded_before_the_first_stage():
     stages = stages_of(compose(["curriculum=[{seats:{blue_0:{random:1,hunter:1}},steps:9}]"]))
     assert [player.name for player in seated_in(stages)["blue_0"]] == ["random", "hunter", "blue-rookie"]
+
+
+def test_run_reads_each_player_once_before_its_first_step(tmp_path, monkeypatch):
+    seen, read = [], catalogue.read_network
+    monkeypatch.setattr(catalogue, "read_network", lambda source, card: seen.append(source.name) or read(source, card))
+    tiny_run(tmp_path / "run", "curriculum=[{seats:{blue_0:blue-adept},steps:512}]", "train.until=1024")
+    assert seen == ["blue-adept", "blue-rookie"]

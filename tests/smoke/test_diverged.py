@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from multigrid_rl.cli.training import resume_training
+from multigrid_rl.cli.train import hints, resume_training
 from multigrid_rl.config import ConfigError
+from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.rllib import train as loop
-from multigrid_rl.rllib.divergence import PATIENCE
-from multigrid_rl.rllib.errors import DivergedError
-from multigrid_rl.rllib.flat import FlatWeights
+from multigrid_rl.runs import divergence
+from multigrid_rl.runs.checkpoints import UNFINISHED, commit, seal
+from multigrid_rl.runs.divergence import PATIENCE, DivergedError
+from multigrid_rl.types import RunError
 from tiny_runs import rows_of, tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn ab
 
 def test_weights_that_grow_beyond_all_numbers_end_the_run_without_a_checkpoint(session, tmp_path, capsys):
     with pytest.raises(DivergedError, match=r"^step [0-9,]+: weight net\.\S+ of red_0 is not finite: the run diverged"):
-        tiny_run(tmp_path / "run", "train.lr=1e38", "train.lr_final=1e38", "train.checkpoint_every=1")
+        tiny_run(tmp_path / "run", "train.lr=1e38", "train.checkpoint_every=1")
     assert "is not finite" in (tmp_path / "run" / "run.log").read_text()
     (warning,) = [line for line in capsys.readouterr().err.splitlines() if "is not finite" in line]
     assert warning.startswith("multigrid-rl: step ")
@@ -27,13 +29,36 @@ def test_weights_that_grow_beyond_all_numbers_end_the_run_without_a_checkpoint(s
     assert not (tmp_path / "run" / "verdict.json").exists()
 
 
+def test_hint_after_weights_diverged_is_to_lower_the_step_size(tmp_path):
+    with pytest.raises(DivergedError) as caught, hints(write_checkpoint(tmp_path, 2048)):
+        raise DivergedError("step 4,096: weight net.table of red_0 is not finite")
+    assert caught.value.hint == (
+        "what was reported stays, and a checkpoint at step 2,048; it would diverge again: lower the step size, "
+        "train.lr, in a new run"
+    )
+
+
+def test_hint_after_an_env_runner_was_lost_is_to_resume(tmp_path):
+    with pytest.raises(RunError) as caught, hints(write_checkpoint(tmp_path, 2048)):
+        raise RunError("env runner 1 was lost")
+    assert caught.value.hint.endswith(f"a checkpoint at step 2,048; go on: train --resume {tmp_path}")
+
+
+def write_checkpoint(run, steps):
+    unfinished = run / "checkpoints" / UNFINISHED
+    unfinished.mkdir(parents=True)
+    seal(unfinished, {"env_steps": steps, "stage": 0, "gate_margin": None, "metrics_bytes": 0})
+    commit(unfinished, run / "checkpoints" / f"step_{steps:09d}")
+    return run
+
+
 def test_a_reward_that_is_no_number_ends_the_run_after_some_iterations(session, tmp_path, monkeypatch, capsys):
     (tmp_path / "turning.py").write_text(
-        "calls = 0  # one of them when kernels are warmed up\n"
+        "calls = 0  # two of them when kernels are warmed up\n"
         "def reward(events, reward):\n"
         "    global calls\n"
         "    calls += 1\n"
-        "    return reward * float('nan') if calls > 1 + 6 * 16 else reward\n"
+        "    return reward * float('nan') if calls > 2 + 6 * 16 else reward\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     run = tmp_path / "run"
@@ -70,7 +95,8 @@ def test_weights_that_the_last_step_broke_are_in_no_checkpoint_and_nobody_goes_o
     assert [path.name for path in (run / "checkpoints").glob("step_*")] == ["step_000001024"]
     # One that an earlier version wrote.
     calls.clear()
-    monkeypatch.setattr(loop, "not_finite", lambda weights: None)
+    for module in (loop, divergence):
+        monkeypatch.setattr(module, "not_finite", lambda weights: None)
     other = tmp_path / "other"
     tiny_run(other, "train.until=2048")
     monkeypatch.undo()

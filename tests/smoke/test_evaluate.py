@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
-from multigrid_rl.cli import evaluating
 from multigrid_rl.config import compose
 from multigrid_rl.judge.evaluation import evaluate
-from multigrid_rl.judge.lineups import judged_player
+from multigrid_rl.judge.lineups import player_target
 from multigrid_rl.judge.replays import GameRecord, replay
 from multigrid_rl.metrics import wilson_interval
 from tiny_runs import tiny_run
@@ -110,10 +109,10 @@ def test_parquet_holds_the_same_rows(master):
 
 
 def test_batches_make_no_difference(monkeypatch):
-    judged = judged_player("blue-adept", compose(["scenario=1v1"]))
-    whole = evaluate(judged, episodes=90, seed=4, modes=("stochastic",))
+    target = player_target("blue-adept", compose(["scenario=1v1"]))
+    whole = evaluate(target, episodes=90, seed=4, modes=("stochastic",))
     monkeypatch.setattr("multigrid_rl.judge.evaluation.BATCH", 32)
-    parts = evaluate(judged, episodes=90, seed=4, modes=("stochastic",))
+    parts = evaluate(target, episodes=90, seed=4, modes=("stochastic",))
     assert len(parts.parts[0].played) == 3
     np.testing.assert_array_equal(whole.parts[0].table.returns, parts.parts[0].table.returns)
 
@@ -171,7 +170,7 @@ def trained(session, tmp_path_factory):
 
 
 def test_an_output_that_cannot_be_written_is_told_before_anything_is_played(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluating, "evaluate", lambda *_, **__: pytest.fail("it played"))
+    monkeypatch.setattr("multigrid_rl.judge.evaluation.evaluate", lambda *_, **__: pytest.fail("it played"))
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "evaluation"
     assert complaint(run("idle", "-o", folder)).startswith(f"multigrid-rl: --output {folder}: ")

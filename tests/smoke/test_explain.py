@@ -31,13 +31,13 @@ def rows_of(*overrides: str) -> dict[str, str]:
     """Name -> value of everything that is explained."""
     config = compose(list(overrides))
     factory = env_factory(config)
-    told = sections(config, factory.cast, factory.load())
+    told = sections(config, factory.specs, factory.load())
     return {row.name: row.value for rows in told.values() for row in rows}
 
 
 def sizes(*overrides: str):
     config = compose(list(overrides))
-    return sizes_of(config, env_factory(config).cast)
+    return sizes_of(config, env_factory(config).specs)
 
 
 # --- what it says is what a run does
@@ -82,7 +82,7 @@ def test_it_shares_games_and_cores_out_as_train_does(monkeypatch, runners, threa
     built = algorithm_config(config)
     assert size.learner_threads == (threads or {0: 4, 2: 2}[runners])
     assert size.games_per_sampler == built.env_config["num_envs"]
-    assert size.sequences_per_minibatch == built.minibatch_size
+    assert size.rows_per_minibatch == built.minibatch_size
     assert size.batch_size == built.train_batch_size
 
 
@@ -100,7 +100,7 @@ def test_every_scenario_is_explained_with_every_size_and_gate():
         assert all(value for name, value in rows_of(f"scenario={scenario}").items() if name != "all together")
 
 
-def test_units_that_share_a_network_give_it_their_rows_together():
+def test_agents_that_share_a_network_give_it_their_rows_together():
     alone = rows_of("scenario=coop", "scheme=dtde")
     shared = rows_of("scenario=coop", "scheme=dtde", "shared=true")
     team = rows_of("scenario=coop", "scheme=ctce")

@@ -15,14 +15,13 @@ from safetensors.torch import load_file, save_file
 
 from bundles import bundle, vouch
 from commands import call, complaint
-from multigrid_rl.cli import grading
 from multigrid_rl.config import data_root, load_scenario
-from multigrid_rl.judge.entropy import Metered
-from multigrid_rl.judge.grading import read_rubric
+from multigrid_rl.judge import grading
+from multigrid_rl.judge.grading import Metered, read_rubric
 from multigrid_rl.players.bundle import load_team
 from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN
-from multigrid_rl.players.games import play_games
+from multigrid_rl.players.match import play_games
 
 BUNDLE = data_root() / "checkpoints" / "blue-master"
 SPEC = load_scenario("1v1").spec

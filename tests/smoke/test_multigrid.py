@@ -6,9 +6,12 @@ import json
 
 import pytest
 
-from multigrid_rl.cli.training import run_training
-from multigrid_rl.config import ConfigError
+from commands import call
+from multigrid_rl.cli.train import run_training
+from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.players.cards import PlayerError, read_card
+from multigrid_rl.players.frozen import check_fits
 from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -22,7 +25,12 @@ def test_an_environment_of_the_package_trains_and_its_run_tells_its_story(sessio
     assert (verdict["opponents"], verdict["gates"]) == ([], [])
     folder = tmp_path / "run" / verdict["checkpoint"]
     assert (folder / "rllib").is_dir()
-    assert not (folder / "players").exists()  # nothing that could sit in the red/blue-door game
+    card = read_card(folder / "players" / "agent_0")
+    assert (card.scenario, card.env.package) == ("multigrid", "multigrid")
+    result = call("evaluate", tmp_path / "run", "--episodes", 6, "--mode", "argmax", "-o", tmp_path / "judged")
+    assert result.exit_code == 0, (result.output, result.exception)
+    with pytest.raises(PlayerError, match="plays MultiGrid-Empty-Random-5x5-v0, not this game"):
+        check_fits(card, load_scenario("1v1").spec, "red_0")  # it cannot sit in the red/blue-door game
     assert json.loads((tmp_path / "run" / "provenance.json").read_text())["versions"]["multigrid"]
     named = {name for row in rows for name in row}
     assert [name for name in named if not any(matches(name, pattern) for pattern in METRICS)] == []

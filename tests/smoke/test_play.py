@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from commands import call, complaint
-from multigrid_rl.judge.human import Score, Session
-from multigrid_rl.judge.window import DisplayError, Options, Window
+from multigrid_rl.show.play import Score, Session
+from multigrid_rl.show.window import DisplayError, Options, Window
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from persons import plan_of, session

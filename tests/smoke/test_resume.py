@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigrid_rl.cli.training import resume_training
+from multigrid_rl.cli.train import resume_training
 from multigrid_rl.config import ConfigError, compose, resumed
 from multigrid_rl.rllib.build import algorithm_config
-from multigrid_rl.rllib.checkpoints import read_state, seal, write_state
+from multigrid_rl.runs.checkpoints import read_state, seal, write_state
+from multigrid_rl.runs.reader import read_config
 from multigrid_rl.types import RunError
 from tiny_runs import TINY, rows_of, tiny_run, without_time
 
@@ -134,11 +135,11 @@ def test_what_a_run_keeps_is_told_in_one_line(copy, overrides, parts):
 
 
 def test_what_is_no_run_is_told_in_one_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"--resume .*nowhere.*allowed is a run folder"):
-        resumed(tmp_path / "nowhere", [])
+    with pytest.raises(ConfigError, match=r"nowhere: no config.yaml in it; allowed is a run folder"):
+        resume_training(tmp_path / "nowhere", [])
     (tmp_path / "config.yaml").write_text("- 3\n")
-    with pytest.raises(ConfigError, match="holds no configuration"):
-        resumed(tmp_path, [])
+    with pytest.raises(ConfigError, match=r"config\.yaml: no object"):
+        resume_training(tmp_path, [])
 
 
 def test_an_opponent_that_is_another_one_by_now_is_told_and_nothing_is_touched(copy):
@@ -154,7 +155,7 @@ def test_an_opponent_that_is_another_one_by_now_is_told_and_nothing_is_touched(c
 
 def test_what_is_said_of_a_clusters_values_counts_wherever_it_stands(copy):
     for order in (["cluster=ray", "address=there:6379"], ["address=there:6379", "cluster=ray"]):
-        cluster = resumed(copy, [*order, "cluster.num_env_runners=2"]).cluster
+        cluster = resumed(read_config(copy), [*order, "cluster.num_env_runners=2"]).cluster
         assert (cluster.address, cluster.num_env_runners) == ("there:6379", 2)
 
 
@@ -208,11 +209,11 @@ def test_losses_of_env_runners_are_counted_over_resumptions(copy, session):
     state = copy / "checkpoints" / "step_000002048" / "run.pkl"
     told = pickle.loads(state.read_bytes())
     (copy / "checkpoints" / "step_000002048" / "manifest.json").unlink()
-    write_state(state.parent, {**told, "env_runner_losses": 7})
+    write_state(state.parent, {**told, "env_runner_restarts": 7})
     seal(state.parent, {"env_steps": 2048, "stage": 0, "gate_margin": None, "metrics_bytes": _size(copy)})
     resume_training(copy, ["train.until=2560"])
     resume_training(copy, ["train.until=3072", "cluster.num_env_runners=1"])
-    assert [row["env_runner_losses"] for row in rows_of(copy)][-2:] == [7, 7]
+    assert [row["env_runner_restarts"] for row in rows_of(copy)][-2:] == [7, 7]
 
 
 def _size(run):
@@ -226,7 +227,7 @@ def test_a_refused_row_is_one_line_and_nothing_else_breaks(session, tmp_path, mo
         self._metrics.write(json.dumps(row))
         self._metrics.flush()
 
-    monkeypatch.setattr("multigrid_rl.rllib.record.RunFolder.record", full)
+    monkeypatch.setattr("multigrid_rl.runs.folder.RunFolder.record", full)
     with pytest.raises(RunError, match="No space left on device"):
         tiny_run(tmp_path / "run")
 
@@ -240,9 +241,9 @@ def test_values_of_the_configuration_take_effect_over_those_of_the_checkpoint(ha
         assert algorithm.restore_run(start / "rllib", read_state(start))
         learner = algorithm.learner_group._learner
         assert learner.get_optimizer("red_0").param_groups[0]["lr"] == pytest.approx(7e-4)
-        weight = learner.entropy_coeff_schedulers_per_module["red_0"].get_current_value()
-        assert weight == pytest.approx(0.5 * (1 - HALF / config.train.entropy_decay))
-        assert learner.config.clip_param == 0.33
+        update = learner.our_update
+        assert update._entropy_coef == pytest.approx(0.5 * (1 - HALF / config.train.entropy_decay))
+        assert update.config.clip == 0.33
         moments = [state["exp_avg"].abs().sum() for state in learner.get_optimizer("red_0").state.values()]
         assert moments
         assert all(torch.isfinite(moment) and moment > 0 for moment in moments)

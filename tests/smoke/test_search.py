@@ -5,26 +5,23 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from commands import call
 from composing import read
-from multigrid_rl.cli import searching
+from multigrid_rl.cli import search as verb
 from multigrid_rl.config import compose
-from multigrid_rl.judge.runs import read_run
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib import algorithm as algorithms
-from multigrid_rl.rllib.checkpoints import newest_good
-from multigrid_rl.rllib.record import RunFolder
 from multigrid_rl.rllib.train import train
-from multigrid_rl.search import running, trial
-from multigrid_rl.search.objective import Score
-from multigrid_rl.search.plans import Outcome
-from multigrid_rl.search.running import search
-from multigrid_rl.search.tuning import Search
+from multigrid_rl.runs.checkpoints import newest_good
+from multigrid_rl.runs.folder import RunFolder
+from multigrid_rl.runs.reader import read_run
+from multigrid_rl.search import trial, tuning
+from multigrid_rl.search.outcomes import Outcome, Score
+from multigrid_rl.search.tuning import SearchRun, search
 from tiny_runs import TINY, rows_of, without_time
 
 #: What trials share: a small task whose reports come soon.
@@ -57,18 +54,18 @@ def space_file(path: Path, **variables: str) -> str:
 
 
 @pytest.mark.usefixtures("session")
-def test_three_stages_in_two_sittings_with_a_failed_trial_end_with_files_and_run_folders(tmp_path, capfd):
+def test_three_stages_in_two_sessions_leave_files_and_run_folders(tmp_path, capfd):
     # A training reward that does not take what it is given fails when the first game is played.
     space = space_file(
-        tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}", train__lr="{log_uniform: [3e-4, 3e-3]}"
+        tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}", train__lr="{loguniform: [3e-4, 3e-3]}"
     )
     folder = tmp_path / "search"
-    place = searching.created([*BASE, *THREE, space, "seed=2"], folder)
+    place = verb.opened([*BASE, *THREE, space, "seed=2"], folder, None)
     heard: list[Outcome] = []
     half = search(place, heard.append, lambda: bool(heard))
     assert not half.complete
     assert json.loads((folder / "results.json").read_text())["complete"] is False
-    first_sitting = (folder / "outcomes.jsonl").read_bytes()
+    first_session = (folder / "outcomes.jsonl").read_bytes()
     (failed,) = outcomes(folder)
     assert (failed["spec"]["id"], failed["status"]) == ("s1-000", "failed")
     assert failed["reason"] == "TypeError: math.floor() takes exactly one argument (2 given)"
@@ -77,7 +74,7 @@ def test_three_stages_in_two_sittings_with_a_failed_trial_end_with_files_and_run
     assert "1 trials have ended already" in result.output
     assert f"failed:   s1-000: {failed['reason']}" in result.output
     # What had ended was not run again.
-    assert (folder / "outcomes.jsonl").read_bytes().startswith(first_sitting)
+    assert (folder / "outcomes.jsonl").read_bytes().startswith(first_session)
     rows = outcomes(folder)
     assert [row["spec"]["stage"] for row in rows] == ["broad", "broad", "refine", "confirm"]
     assert [row["status"] for row in rows] == ["failed", "finished", "finished", "finished"]
@@ -103,13 +100,12 @@ def test_three_stages_in_two_sittings_with_a_failed_trial_end_with_files_and_run
     assert without_time(rows_of(first)) == without_time(rows_of(again))
 
 
-def test_a_search_whose_trials_all_fail_ends_with_one_line_and_status_1(tmp_path, monkeypatch):
-    def all_fail(run: Search) -> None:
-        while (spec := run.next_spec()) is not None:
-            run.running[spec.id] = (spec, 0.0)
-            run.complete(spec.id, lambda spec, seconds: Outcome(spec, "failed", None, 0, seconds, "RunError: no luck"))
+def test_ends_with_status_1_when_all_trials_fail(tmp_path, monkeypatch):
+    def all_fail(run: SearchRun) -> None:
+        while (started := run.start_next()) is not None:
+            run.complete(started.spec.id, "failed", reason="RunError: no luck")
 
-    monkeypatch.setattr(running, "run_on_tune", all_fail)
+    monkeypatch.setattr(tuning, "run_on_tune", all_fail)
     result = invoke(*BASE, *THREE, "--folder", str(tmp_path / "all"))
     assert result.exit_code == 1
     assert "multigrid-rl: all 2 trials failed; s1-000: RunError: no luck" in result.output
@@ -118,7 +114,7 @@ def test_a_search_whose_trials_all_fail_ends_with_one_line_and_status_1(tmp_path
 
 @pytest.mark.long
 @pytest.mark.usefixtures("session")
-def test_asha_stops_what_lags_behind_and_leaves_whole_run_folders(tmp_path):
+def test_asha_stops_trials_that_lag_behind_and_leaves_whole_run_folders(tmp_path):
     folder = tmp_path / "search"
     asha = [
         "search=asha",
@@ -166,7 +162,7 @@ def spied(monkeypatch) -> list[dict]:
 
 
 @pytest.mark.usefixtures("session")
-def test_perturbed_values_act_in_learner_and_loss_after_a_checkpoint_is_taken_over(tmp_path, monkeypatch):
+def test_perturbed_values_act_after_a_checkpoint_is_taken_over(tmp_path, monkeypatch):
     # A restored checkpoint brings its optimiser's step size and its schedules along (ray issue 62173).
     seen = spied(monkeypatch)
 
@@ -207,22 +203,19 @@ def test_perturbed_values_act_in_learner_and_loss_after_a_checkpoint_is_taken_ov
 def here(monkeypatch) -> None:
     """Run trials in this process, without Tune: quicker, and the trials are the same."""
 
-    def ended(words, spec, seconds) -> Outcome:
-        score = Score(words["env_steps_to_held"], words["margin"])
-        return Outcome(spec, "finished", score, words["env_steps"], seconds)
-
-    def run_here(run: Search) -> None:
-        while (spec := run.next_spec()) is not None:
-            run.running[spec.id] = (spec, 0.0)
-            run.complete(spec.id, partial(ended, trial.run_trial(run.order(spec))))
+    def run_here(run: SearchRun) -> None:
+        while (started := run.start_next()) is not None:
+            report = trial.run_trial(started)
+            score = Score(report["env_steps_to_held"], report["margin"])
+            run.complete(started.spec.id, "finished", score, env_steps=report["env_steps"])
 
     monkeypatch.setattr(sys, "argv", sys.argv)  # trials put their own command there
-    monkeypatch.setattr(trial.tune, "report", lambda words: None)
-    monkeypatch.setattr(running, "run_on_tune", run_here)
+    monkeypatch.setattr(trial.tune, "report", lambda report: None)
+    monkeypatch.setattr(tuning, "run_on_tune", run_here)
 
 
 @pytest.mark.usefixtures("session")
-def test_a_population_goes_on_from_the_best_with_values_of_its_own(tmp_path, monkeypatch):
+def test_population_goes_on_from_the_best_with_values_of_its_own(tmp_path, monkeypatch):
     here(monkeypatch)
     folder = tmp_path / "search"
     pbt = [
@@ -252,15 +245,15 @@ def test_a_population_goes_on_from_the_best_with_values_of_its_own(tmp_path, mon
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["search=fast"], "search=fast: unknown; allowed is asha, pbt, three-stage"),
-        (["scenario=1v1", "search.broad.trials=0"], "search.broad.trials=0: "),
+        (["search=fast"], "search: expected asha, pbt, three-stage, got fast"),
+        (["scenario=1v1", "search.broad.trials=0"], "search.broad.trials: expected greater than or equal to 1, got 0"),
         (["scenario=nowhere"], "scenario=nowhere: unknown"),
-        (["search=pbt", "search.space=default"], "space=default: train.entropy_decay cannot change during a run"),
-        (["--resume", "nowhere"], "--resume nowhere: no search.yaml in it"),
-        (["--resume", "nowhere", "seed=3"], "allowed are no overrides and no --folder beside it"),
+        (["search=pbt", "search.space=default"], "space=default: expected what can change during a run"),
+        (["--resume", "nowhere"], "--resume nowhere: expected the folder of a search"),
+        (["--resume", "nowhere", "seed=3"], "expected no overrides and no --folder beside it"),
     ],
 )
-def test_a_mistake_is_one_line_and_status_2(given, message):
+def test_rejects_mistakes_in_one_line_with_status_2(given, message):
     result = invoke(*given)
     assert result.exit_code == 2
     assert message in result.output

@@ -10,13 +10,13 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from multigrid_rl.config import MULTIGRID, compose, experiment_names
+from multigrid_rl.config import PACKAGES, compose, experiment_names
 from multigrid_rl.metrics import METRICS, STAGES, WORK, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.rllib.algorithm import BatchPPO, WeightsError
+from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.build import algorithm_config
-from multigrid_rl.rllib.errors import RunnerError
+from multigrid_rl.types import RunError
 from tiny_runs import TINY, rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -83,7 +83,19 @@ def test_every_metric_is_in_the_vocabulary_and_every_vocable_is_used(local):
     _, _, rows = local
     names = {name for row in rows for name in row}
     assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
-    assert [pattern for pattern in METRICS if not any(matches(name, pattern) for name in names)] == []
+    unused = [pattern for pattern in METRICS if not any(matches(name, pattern) for name in names)]
+    assert unused == ["win_against/<seat>/<player>"]  # only where players take turns: the next test
+
+
+def test_wins_are_told_by_opponent_where_several_take_turns(session, tmp_path):
+    seats = "scenario.seats.blue_0=random:1,idle:1"
+    _, rows = tiny_run(tmp_path / "run", "seed=5", seats, "scenario.game.max_steps=20", "train.until=4096")
+    told = [row for row in rows if "win/red_0" in row]
+    assert told
+    for row in told:
+        apart = [row[f"win_against/red_0/{name}"] for name in ("random", "idle")]
+        assert min(apart) <= row["win/red_0"] <= max(apart)
+        assert all(matches(f"win_against/red_0/{name}", "win_against/<seat>/<player>") for name in ("random", "idle"))
 
 
 def test_tensorboard_holds_the_same_numbers_in_groups(local):
@@ -154,10 +166,10 @@ def test_a_runner_with_other_weights_than_the_learner_sent_stops_the_run(session
             next(iter(runner.module["red_0"].parameters())).add_(1e-3)
 
     try:
-        algorithm.train()
+        algorithm.iterate()
         algorithm.env_runner_group.foreach_env_runner(spoil)
-        with pytest.raises(WeightsError, match="an env runner played with weights"):
-            algorithm.train()
+        with pytest.raises(RunError, match="an env runner played with weights"):
+            algorithm.iterate()
     finally:
         algorithm.stop()
 
@@ -165,10 +177,14 @@ def test_a_runner_with_other_weights_than_the_learner_sent_stops_the_run(session
 def test_a_runner_with_other_sources_than_the_driver_is_not_played_with(session, monkeypatch):
     # On a node that comes after the preflight, a replacement may find another checkout.
     monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
-    monkeypatch.setattr("multigrid_rl.rllib.crew.installed", lambda: {"multigrid-rl sources": "of another day"})
+    monkeypatch.setattr(
+        "multigrid_rl.rllib.env_runner_pool.installed", lambda: {"multigrid-rl sources": "of another day"}
+    )
     said = r"lost \(its node has multigrid-rl sources \w{12} \(the driver has of another day\)\)"
-    with pytest.raises(RunnerError, match=said):
-        algorithm_config(compose([*TINY, "cluster.num_env_runners=1", "cluster.losses_in_a_row=1"])).build_algo()
+    with pytest.raises(RunError, match=said):
+        algorithm_config(
+            compose([*TINY, "cluster.num_env_runners=1", "cluster.max_consecutive_failures=1"])
+        ).build_algo()
 
 
 def test_an_opponent_that_changed_since_it_was_announced_is_refused_on_the_runner():
@@ -245,22 +261,24 @@ def test_every_scheme_exports_players_that_decide_as_the_training_networks(kind)
     algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
     try:
         modules = {module: algorithm.env_runner.module[module].net for module in MODULES[name]}
-        cast = algorithm.config.env_config["factory"].cast
+        specs = algorithm.config.env_config["factory"].specs
     finally:
         algorithm.stop()
     assert {player.name for player in (folder / "players").iterdir()} == set(MODULES[name])
     for module, seats in MODULES[name].items():
         card = read_card(folder / "players" / module)
-        unit = cast.unit_of(module)
-        assert (card.seats, card.members) == (seats, len(unit.seats))
+        agent = specs.agent_of(module)
+        assert (card.seats, card.members) == (seats, len(agent.seats))
         player, net = read_network(folder / "players" / module, card), modules[module]
-        columns = [torch.arange(20) * 7 % count for count in (*unit.categories, *unit.central)]
+        own = agent.observation_space.nvec.tolist()
+        more = [] if agent.critic_space is None else agent.critic_space.nvec.tolist()
+        columns = [torch.arange(20) * 7 % count for count in (*own, *more)]
         tokens = torch.stack(columns, dim=1)
         memory = (torch.rand(20, net.state_size),) if net.state_size else ()
         with torch.no_grad():
-            wanted, found = net(tokens, *memory)[0], player(tokens[:, : len(unit.categories)], *memory)[0]
+            wanted, found = net(tokens, *memory)[0], player(tokens[:, : len(own)], *memory)[0]
         assert torch.equal(found, wanted)
-        assert wanted.shape == (20, 7 * len(unit.seats))
+        assert wanted.shape == (20, 7 * len(agent.seats))
         assert (wanted.std(dim=0) > 0).all()
 
 
@@ -283,7 +301,7 @@ def test_a_remote_runner_plays_the_same_run_as_the_driver_for_a_team_with_a_join
 # --- recipes
 
 
-@pytest.mark.parametrize("recipe", [name for name in experiment_names() if name != MULTIGRID])
+@pytest.mark.parametrize("recipe", [name for name in experiment_names() if name not in PACKAGES])
 def test_every_recipe_starts_and_trains_two_iterations(recipe, session, tmp_path):
     # The fixture that shrinks: one small layer fits every network, 1024 steps are two batches.
     verdict, rows = tiny_run(tmp_path / "run", f"experiment={recipe}", "train.until=1024", "model.hidden=[16]")

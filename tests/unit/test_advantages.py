@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from multigrid_rl.rllib.advantages import Trajectories, advantages, standardise
+from multigrid_rl.learn.advantages import gae, standardise
 
 GAMMA, LAM = 0.5, 0.5
 EXACT = {"rel": 1e-6}
 
 
-def path(rewards, values, next_values, **flags) -> Trajectories:
+def path(rewards, values, next_values, **flags) -> dict[str, np.ndarray]:
     """One environment: a column of ``T`` rows. Flags are lists of step numbers."""
     steps = len(rewards)
 
@@ -21,18 +21,18 @@ def path(rewards, values, next_values, **flags) -> Trajectories:
     def flag(name: str) -> np.ndarray:
         return np.isin(np.arange(steps), flags.get(name, ())).reshape(steps, 1)
 
-    return Trajectories(
-        rewards=column(rewards),
-        values=column(values),
-        next_values=column(next_values),
-        terminated=flag("terminated"),
-        done=flag("done"),
-        acted=~flag("absent"),
-    )
+    return {
+        "rewards": column(rewards),
+        "values": column(values),
+        "next_values": column(next_values),
+        "terminated": flag("terminated"),
+        "done": flag("done"),
+        "active": ~flag("absent"),
+    }
 
 
-def column_of(given: Trajectories) -> list[float]:
-    return advantages(given, GAMMA, LAM)[:, 0].tolist()
+def column_of(given, lam: float = LAM) -> list[float]:
+    return gae(**given, gamma=GAMMA, lam=lam)[:, 0].tolist()
 
 
 def test_three_steps_by_hand():
@@ -43,9 +43,9 @@ def test_three_steps_by_hand():
 
 def test_lambda_0_is_the_one_step_error_and_lambda_1_the_discounted_return():
     given = path([1, 2, 4], [4, 2, 6], [2, 6, 8])
-    assert advantages(given, GAMMA, 0.0)[:, 0].tolist() == [-2.0, 3.0, 2.0]
+    assert column_of(given, 0.0) == [-2.0, 3.0, 2.0]
     # returns with bootstrap 8: 4 + 4 = 8, 2 + 4 = 6, 1 + 3 = 4; minus the values 6, 2, 4
-    assert advantages(given, GAMMA, 1.0)[:, 0].tolist() == [0.0, 4.0, 2.0]
+    assert column_of(given, 1.0) == [0.0, 4.0, 2.0]
 
 
 def test_termination_drops_the_bootstrap():
@@ -56,7 +56,7 @@ def test_termination_drops_the_bootstrap():
 def test_truncation_bootstraps_from_the_final_observation():
     given = path([1, 2, 4], [4, 2, 6], [2, 6, 8], done=[2])
     assert column_of(given) == [-1.125, 3.5, 2.0]
-    further = given._replace(next_values=given.next_values + np.array([[0], [0], [10]], np.float32))
+    further = given | {"next_values": given["next_values"] + np.array([[0], [0], [10]], np.float32)}
     assert column_of(further)[2] == 2.0 + GAMMA * 10
 
 
@@ -69,7 +69,7 @@ def test_nothing_leaks_back_over_an_episode_boundary(ending):
     assert poor[2:] != rich[2:]
 
 
-def test_rows_not_acted_are_0_and_do_not_leak():
+def test_rows_out_of_the_game_are_0_and_do_not_leak():
     # The seat is eliminated in step 1 (terminated, the game goes on until step 3), and plays again from step 4.
     flags = {"terminated": [1, 3], "done": [3], "absent": [2, 3]}
     given = path([1, 2, 50, 60, 3], [4, 2, 70, 80, 1], [2, 90, 95, 99, 2], **flags)
@@ -77,7 +77,7 @@ def test_rows_not_acted_are_0_and_do_not_leak():
     assert column_of(given) == [-2.0, 0.0, 0.0, 0.0, 3.0]
 
 
-def test_rows_not_acted_are_cut_even_where_the_flag_of_termination_is_missing():
+def test_rows_out_of_the_game_are_cut_even_where_the_flag_of_termination_is_missing():
     given = path([1, 2, 50], [4, 2, 70], [2, 6, 95], absent=[2])
     assert column_of(given) == [-2 + 0.25 * 3, 3.0, 0.0]
 
@@ -85,46 +85,47 @@ def test_rows_not_acted_are_cut_even_where_the_flag_of_termination_is_missing():
 def test_environments_do_not_mix():
     one = path([1, 2, 4], [4, 2, 6], [2, 6, 8])
     two = path([9, 9, 9], [0, 5, 1], [5, 1, 0], terminated=[1], done=[1])
-    both = Trajectories(*(np.concatenate(columns, axis=1) for columns in zip(one, two, strict=True)))
-    result = advantages(both, GAMMA, LAM)
+    both = {name: np.concatenate([one[name], two[name]], axis=1) for name in one}
+    result = gae(**both, gamma=GAMMA, lam=LAM)
     assert result.shape == (3, 2)
     assert result.T.tolist() == [column_of(one), column_of(two)]
 
 
-def random_trajectories(steps: int = 60, games: int = 40) -> Trajectories:
+def random_trajectories(steps: int = 60, games: int = 40) -> dict[str, np.ndarray]:
     """Games with episodes of random length, seats that leave early, and both kinds of ending."""
     rng = np.random.default_rng(11)
     shape = (steps, games)
     done = rng.random(shape) < 0.15
-    acted = np.ones(shape, bool)
+    active = np.ones(shape, bool)
     terminated = done & (rng.random(shape) < 0.6)
     for n in range(games):
         absent = False
         for t in range(steps):
-            acted[t, n] = not absent
+            active[t, n] = not absent
             if not absent and not done[t, n] and rng.random() < 0.05:
                 terminated[t, n], absent = True, True
             if done[t, n]:
                 absent = False
     rewards, values, next_values = (rng.normal(size=shape).astype(np.float32) for _ in range(3))
-    return Trajectories(rewards, values, next_values, terminated, done, acted)
+    names = ("rewards", "values", "next_values", "terminated", "done", "active")
+    return dict(zip(names, (rewards, values, next_values, terminated, done, active), strict=True))
 
 
-def reference(given: Trajectories, gamma: float, lam: float) -> np.ndarray:
+def reference(given, gamma: float, lam: float) -> np.ndarray:
     """Each episode by itself, as the sum of its discounted one-step errors, in double precision."""
-    steps, games = given.values.shape
+    steps, games = given["values"].shape
     result = np.zeros((steps, games))
     for n in range(games):
         start = 0
         while start < steps:
             end = start
-            while end < steps - 1 and not given.done[end, n]:
+            while end < steps - 1 and not given["done"][end, n]:
                 end += 1
-            lived = [t for t in range(start, end + 1) if given.acted[t, n]]
+            lived = [t for t in range(start, end + 1) if given["active"][t, n]]
             errors = {}
             for t in lived:
-                bootstrap = 0.0 if given.terminated[t, n] else gamma * float(given.next_values[t, n])
-                errors[t] = float(given.rewards[t, n]) + bootstrap - float(given.values[t, n])
+                bootstrap = 0.0 if given["terminated"][t, n] else gamma * float(given["next_values"][t, n])
+                errors[t] = float(given["rewards"][t, n]) + bootstrap - float(given["values"][t, n])
             for t in lived:
                 result[t, n] = sum((gamma * lam) ** (k - t) * errors[k] for k in lived if k >= t)
             start = end + 1
@@ -134,17 +135,16 @@ def reference(given: Trajectories, gamma: float, lam: float) -> np.ndarray:
 @pytest.mark.parametrize(("gamma", "lam"), [(0.99, 0.95), (1.0, 1.0), (0.9, 0.0)])
 def test_agrees_with_a_plain_reference_for_each_episode(gamma, lam):
     given = random_trajectories()
-    assert (~given.acted).any()
-    assert (given.done & ~given.terminated).any()
-    np.testing.assert_allclose(advantages(given, gamma, lam), reference(given, gamma, lam), rtol=1e-4, atol=1e-4)
+    assert (~given["active"]).any()
+    assert (given["done"] & ~given["terminated"]).any()
+    np.testing.assert_allclose(gae(**given, gamma=gamma, lam=lam), reference(given, gamma, lam), rtol=1e-4, atol=1e-4)
 
 
 def test_inputs_are_left_alone_and_the_result_is_float32():
     given = random_trajectories(5, 3)
-    before = [array.copy() for array in given]
-    assert advantages(given, 0.99, 0.95).dtype == np.float32
-    for array, old in zip(given, before, strict=True):
-        np.testing.assert_array_equal(array, old)
+    before = {name: array.copy() for name, array in given.items()}
+    assert gae(**given, gamma=0.99, lam=0.95).dtype == np.float32
+    np.testing.assert_equal(given, before)
 
 
 def test_standardise_gives_zero_mean_and_unit_variance():

@@ -238,12 +238,10 @@ class TestSections:
     def test_two_threads_are_judged_where_both_cores_were_free(self):
         point = {
             "one thread": [world.Round(100.0, 1.0), world.Round(100.0, 1.0)],
-            "shared steps": [world.Round(90.0, 1.0), world.Round(180.0, 1.8)],
             "own halves": [world.Round(110.0, 1.1), world.Round(190.0, 2.0)],
         }
         assert world.of_linear(point["own halves"], point["one thread"]) == [0.55, 0.95]
         assert world.on_free_cores([point], "own halves") == [0.95]
-        assert world.on_free_cores([point], "shared steps") == [0.9]
 
     def test_memory_of_a_game(self):
         assert growth.kib_per_game([(16, 100.0), (1040, 104.0)]) == 4.0

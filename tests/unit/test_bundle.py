@@ -15,7 +15,7 @@ from multigrid_rl.players.cards import (
     CARD_FILE,
     read_card,
 )
-from multigrid_rl.players.games import play_games
+from multigrid_rl.players.match import play_games
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from games import (
     put,
     world,
 )
-from multigrid_rl.judge.captions import ACTION_WORDS, Commentator
+from multigrid_rl.show.captions import ACTION_WORDS, Commentator
 from multigrid_rl.world import constants as c
 
 

@@ -28,9 +28,9 @@ from multigrid_rl.players.cards import (
     write_player,
 )
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
-from multigrid_rl.players.factory import MatchFactory
+from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.games import play_episodes
+from multigrid_rl.players.match import play_episodes
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.streams import Streams
 
@@ -271,7 +271,11 @@ def test_an_oversize_card_is_refused(folder):
         (lambda c: c["observation"].update(colour="red"), "observation.colour: Extra inputs are not permitted"),
         (lambda c: c.pop("sha256"), "sha256: Field required"),
         (lambda c: c.update(format=2), "format: "),
-        (lambda c: c.update(actions="many"), "actions: "),
+        (lambda c: c.update(actions="many"), "actions."),
+        (lambda c: c.update(actions={"low": [1.0], "high": [1.0]}), "actions: expected low below high"),
+        (lambda c: c.update(actions={"low": [0.0, 0.0], "high": [1.0]}), "actions: expected low below high"),
+        (lambda c: c.update(actions={"low": [float("nan")], "high": [1.0]}), "actions."),
+        (lambda c: c["observation"].update(size=3), "observation: expected exactly one of categories and size"),
         (lambda c: c.update(architecture={**MLP, "name": "tree"}), "architecture.name=tree: unknown; allowed is mlp, "),
         (lambda c: c.update(architecture={}), "architecture: Value error, name=None: allowed is text"),
         (lambda c: c.update(architecture={**MLP, "hidden": []}), "architecture.hidden=[]: allowed is"),
@@ -356,7 +360,7 @@ def test_a_factory_refuses_another_player_than_the_one_announced(folder):
         return MatchFactory(SPEC, {"blue_0": {str(folder): 1.0}}, folder.parent, {str(folder): sha}, seed=1)
 
     announced = read_card(folder).sha256
-    assert factory(announced).build(2, 0).cast.learning == ("red_0",)
+    assert factory(announced).build(2, 0).specs.learning == ("red_0",)
     replace_weights(folder, lambda weights: weights["bias"].add_(1))
     with pytest.raises(PlayerError, match=rf"^scenario\.seats\.blue_0=.*: sha256 .*; allowed is {announced}$"):
         factory(announced).load()

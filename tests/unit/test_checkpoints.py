@@ -9,7 +9,7 @@ import pytest
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.gates import Gate, GateKeeper, Moment
-from multigrid_rl.rllib.checkpoints import (
+from multigrid_rl.runs.checkpoints import (
     MANIFEST,
     REMOVED,
     UNFINISHED,

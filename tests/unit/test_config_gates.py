@@ -7,13 +7,12 @@ import pytest
 from composing import error_of
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.gates import Gate
-from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.goals import gates_of
+from multigrid_rl.players.factories import env_factory, gates_of
 
 
 def gates(*overrides: str) -> list[Gate]:
     config = compose(list(overrides))
-    return gates_of(config, env_factory(config).cast)
+    return gates_of(config, env_factory(config).specs)
 
 
 def names_of(*overrides: str) -> list[str]:

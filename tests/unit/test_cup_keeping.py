@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,11 +16,11 @@ from agents import agent_of
 from commands import call, complaint
 from multigrid_rl.config import data_root, load_scenario
 from multigrid_rl.judge.cup import cup as cups
-from multigrid_rl.judge.cup import keeping, pairings
-from multigrid_rl.judge.cup.cup import play_cup
-from multigrid_rl.judge.cup.entries import Entry, Table, find_entries
-from multigrid_rl.judge.cup.manifest import alone_in
-from multigrid_rl.judge.cup.pairings import play_pairing
+from multigrid_rl.judge.cup import entries as cup_entries
+from multigrid_rl.judge.cup import folder as cup_folder
+from multigrid_rl.judge.cup.cup import play_cup, play_pairing
+from multigrid_rl.judge.cup.entries import CupConfig, Entry, find_entries
+from multigrid_rl.judge.cup.folder import alone_in
 from multigrid_rl.players import inspection
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
@@ -27,7 +28,7 @@ from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.sandbox import Limits
 
 SPEC = load_scenario("1v1").spec
-TABLE = Table("1v1", SPEC, 2, 5, Limits(start_s=5))
+TABLE = CupConfig("1v1", SPEC, 2, 5, Limits(start_s=5))
 LOGGER = "open('log.txt', 'a').write('started')\n"
 
 
@@ -40,7 +41,7 @@ def entries_in(folder: Path, *names: str) -> list[Entry]:
 
 
 def played(
-    folder: Path, output: Path, *names: str, table: Table = TABLE, until: int = 99
+    folder: Path, output: Path, *names: str, table: CupConfig = TABLE, until: int = 99
 ) -> dict[tuple[str, str], str]:
     """Outcomes of a cup that is killed after ``until`` pairings."""
 
@@ -56,10 +57,10 @@ def played(
 
 
 def test_what_agents_are_given_does_not_follow_from_the_games(monkeypatch):
-    one, two = (Table("1v1", SPEC, 2, 5, Limits()) for _ in range(2))
+    one, two = (CupConfig("1v1", SPEC, 2, 5, Limits()) for _ in range(2))
     assert one.agents_seed("red") != two.agents_seed("red")
     assert one.agents_seed("red") != one.agents_seed("blue")
-    same = Table("1v1", SPEC, 9, 6, Limits(), one.agents_key)
+    same = CupConfig("1v1", SPEC, 9, 6, Limits(), one.agents_key)
     assert same.agents_seed("red") == one.agents_seed("red")
     guess = int(hashlib.sha256(b"5 red").hexdigest()[:8], 16)
     assert guess not in (one.agents_seed("red"), two.agents_seed("red"))
@@ -142,7 +143,7 @@ def test_a_copy_that_is_damaged_is_made_anew_and_one_that_changes_in_play_forfei
         played(tmp_path / "in", tmp_path / "cup", "random", until=1)
     (copy / "agent.py").write_text("raise SystemExit(1)")
     assert all("r" not in o and "b" not in o for o in played(tmp_path / "in", tmp_path / "cup", "random").values())
-    keep = keeping.keep_agents
+    keep = cup_folder.keep_agents
 
     def spoiled(entries, folder):
         found = keep(entries, folder)
@@ -164,6 +165,27 @@ def test_a_bundle_that_changes_in_play_forfeits(tmp_path):
     assert (pairing.outcomes, pairing.reason) == ("rr", "mine: its files have changed since the cup began")
 
 
+def test_a_bundle_is_loaded_once_for_each_side_and_anew_when_a_file_has_changed(tmp_path, monkeypatch):
+    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "mine")
+    loads = []
+    load_team = cup_entries.load_team
+    monkeypatch.setattr(cup_entries, "load_team", lambda *args: loads.append(args[2]) or load_team(*args))
+    played(tmp_path / "in", tmp_path / "cup", "random", "idle", "hunter")
+    assert sorted(loads) == ["blue", "red"]
+    mine = next(entry for entry in entries_in(tmp_path / "in", "random") if entry.name == "mine")
+    (mine.folder / "model.safetensors").touch()
+    loads.clear()
+    assert play_pairing(mine, Entry("random", "scripted", ""), TABLE).at_fault is None
+    assert loads == ["red"]
+    # The same size, the same time of its last change: a hash tells.
+    model = mine.folder / "model.safetensors"
+    data, before = bytearray(model.read_bytes()), model.stat()
+    data[-1] ^= 1
+    model.write_bytes(data)
+    os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert "sha256" in str(play_pairing(mine, Entry("random", "scripted", ""), TABLE).reason)
+
+
 def test_a_copy_keeps_programs_and_links_and_shares_nothing(tmp_path):
     agent = agent_of(tmp_path / "in" / "a")
     (agent.folder / "sub").mkdir()
@@ -171,7 +193,7 @@ def test_a_copy_keeps_programs_and_links_and_shares_nothing(tmp_path):
     (agent.folder / "sub" / "run").chmod(0o500)
     (agent.folder / "link").symlink_to("sub/run")
     entry = next(entry for entry in entries_in(tmp_path / "in", "random") if entry.name == "a")
-    kept = keeping.keep_agents([entry], tmp_path / "cup")[0].folder
+    kept = cup_folder.keep_agents([entry], tmp_path / "cup")[0].folder
     assert kept == tmp_path / "cup" / "entries" / "a"
     assert (kept / "sub" / "run").stat().st_mode & 0o111 == 0o100
     assert (kept / "link").readlink() == Path("sub/run")
@@ -257,12 +279,12 @@ def test_a_full_disk_is_one_line_and_the_cup_goes_on_later(what, tmp_path, monke
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pairings.os, "fsync", full)
+        patch.setattr(os, "fsync", full)
         result = call(*command)
     assert result.exit_code == 3
     assert result.stderr.splitlines()[0].endswith("No space left on device")
     assert "goes on" in result.stderr.splitlines()[1]
-    assert not list((tmp_path / "cup").rglob("*.part"))
+    assert not list((tmp_path / "cup").rglob(".unfinished*"))
     again = call(*command)
     assert (again.exit_code, again.output.count("played before")) == (0, 1 if what == "a pairing" else 2)
 

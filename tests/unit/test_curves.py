@@ -13,8 +13,10 @@ import yaml
 from PIL import Image
 
 from commands import call, complaint
-from multigrid_rl.judge.curves import build_reference, compare, load_reference, save_reference
-from multigrid_rl.judge.runs import ALL_GATES, CurveError, read_run
+from multigrid_rl.config import ConfigError
+from multigrid_rl.gates import Gate
+from multigrid_rl.runs.reader import ALL_GATES, read_run
+from multigrid_rl.runs.reference import build_reference, compare, load_reference, save_reference, write_file
 
 GATES = [("episode_len_mean", "<=", 20.0), ("return_mean/red_0", ">=", 1.3)]
 
@@ -86,7 +88,7 @@ def test_a_line_that_a_kill_tore_in_two_is_left_out_but_a_damaged_one_is_refused
     file.write_text(whole + '{"env_steps": 500, "epis')
     assert read_run(runs[0]).env_steps == 400
     file.write_text("nonsense\n" + whole)
-    with pytest.raises(CurveError, match=r"metrics.jsonl: line 1: .*; allowed is one JSON object a line"):
+    with pytest.raises(ConfigError, match=r"metrics.jsonl: line 1: .*; allowed is one JSON object a line"):
         read_run(runs[0])
 
 
@@ -94,6 +96,15 @@ def test_a_run_without_a_verdict_can_be_read_and_has_held_nothing(runs):
     (runs[1] / "verdict.json").unlink()
     run = read_run(runs[1])
     assert (run.verdict, run.steps_to_held(), run.gates) == (None, {}, [])
+
+
+def test_gates_of_a_run_are_those_it_was_judged_by(runs):
+    verdict = json.loads((runs[0] / "verdict.json").read_text())
+    verdict["gates"][1] |= {"hold": "share", "share": 0.8}
+    (runs[0] / "verdict.json").write_text(json.dumps(verdict))
+    first, second = read_run(runs[0]).gates
+    assert first == Gate("episode_len_mean", "<=", 20.0, hold="every", window=50)
+    assert second == Gate("return_mean/red_0", ">=", 1.3, hold="share", share=0.8, window=50)
 
 
 # --- building
@@ -147,7 +158,7 @@ def test_what_to_expect_of_a_run_is_measured_on_the_seeds_themselves(runs):
 )
 def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path, changes, said):
     other = write_run(tmp_path, "other", **{"seed": 7, "lengths": [40, 30], **changes})
-    with pytest.raises(CurveError, match=said):
+    with pytest.raises(ConfigError, match=said):
         reference_of([runs[0], other])
 
 
@@ -157,7 +168,7 @@ def test_changes_in_the_checkout_alone_do_not_part_runs(runs, tmp_path):
 
 
 def test_one_run_is_no_reference(runs):
-    with pytest.raises(CurveError, match="allowed is at least 2 runs"):
+    with pytest.raises(ConfigError, match="allowed is at least 2 runs"):
         reference_of(runs[:1])
 
 
@@ -168,7 +179,7 @@ def test_a_saved_reference_loads_as_it_was_and_is_never_overwritten(runs, tmp_pa
     reference, file = reference_of(runs), tmp_path / "curves" / "1v1.json"
     save_reference(reference, file)
     assert load_reference(file) == reference
-    with pytest.raises(CurveError, match="exists already; allowed is a new file, or --force"):
+    with pytest.raises(ConfigError, match="exists already; allowed is a new file, or --force"):
         save_reference(reference, file)
     save_reference(reference, file, force=True)
 
@@ -192,7 +203,7 @@ def test_a_malformed_reference_is_refused_in_one_line(runs, tmp_path, damage, sa
     content = json.loads(file.read_text())
     damage(content)
     file.write_text(json.dumps(content))
-    with pytest.raises(CurveError) as caught:
+    with pytest.raises(ConfigError) as caught:
         load_reference(file)
     assert str(caught.value).startswith(f"{file}: ")
     assert said in str(caught.value)
@@ -226,8 +237,24 @@ def test_reports_before_the_reference_begins_do_not_count(runs, tmp_path):
     early = write_run(tmp_path, "early", seed=9, lengths=[99, 40], every=50)
     assert compare(read_run(early), reference_of(runs))[0].reports == 1
     shorter = write_run(tmp_path, "shorter", seed=9, lengths=[99], every=50)
-    with pytest.raises(CurveError, match="its last report is at 50 environment steps; the reference 1v1 begins at 100"):
+    with pytest.raises(
+        ConfigError, match="its last report is at 50 environment steps; the reference 1v1 begins at 100"
+    ):
         compare(read_run(shorter), reference_of(runs))
+
+
+def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path, monkeypatch):
+    path = tmp_path / "made" / "page.html"
+    write_file(path, b"old")
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(ConfigError, match="No space left on device; allowed is a file that can be written"):
+        write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(path.parent.iterdir()) == [path]
 
 
 # --- the verbs
@@ -254,7 +281,7 @@ def test_reference_and_overlay_from_the_command_line(runs, tmp_path):
 
 
 def test_overlay_takes_the_curves_of_the_runs_own_recipe(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("multigrid_rl.cli.curves.curves_folder", lambda: tmp_path / "curves")
+    monkeypatch.setattr("multigrid_rl.cli.overlay.curves_folder", lambda: tmp_path / "curves")
     asked = ("overlay", runs[0], "-o", tmp_path / "o.png")
     assert "reference 1v1: no curves of that name" in complaint(call(*asked))
     save_reference(reference_of(runs), tmp_path / "curves" / "1v1.json")
@@ -267,7 +294,7 @@ def test_overlay_takes_the_curves_of_the_runs_own_recipe(runs, tmp_path, monkeyp
     ("spoil", "said"),
     [
         (lambda run: (run / "metrics.jsonl").unlink(), "no metrics.jsonl in it; allowed is a run folder"),
-        (lambda run: (run / "config.yaml").unlink(), "config.yaml: "),
+        (lambda run: (run / "config.yaml").unlink(), "no config.yaml in it; allowed is a run folder"),
         (lambda run: (run / "config.yaml").write_text("- 1\n"), "config.yaml: "),
         (lambda run: (run / "metrics.jsonl").write_text('{"env_steps": 5}\n'), "no reports"),
         (lambda run: (run / "verdict.json").write_text("{"), "verdict.json: "),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from multigrid_rl.rllib.checkpoints import UNFINISHED, commit, seal
-from multigrid_rl.rllib.divergence import PATIENCE, Divergence, not_finite
-from multigrid_rl.rllib.errors import DivergedError
+from multigrid_rl.runs.checkpoints import UNFINISHED, commit, seal
+from multigrid_rl.runs.divergence import PATIENCE, DivergedError, Divergence, not_finite
 
 FINITE = {"red_0": {"net.policy.0.weight": np.ones((2, 2)), "net.policy.0.bias": np.ones(2)}}
 BROKEN = {"red_0": {"net.policy.0.weight": np.ones((2, 2)), "net.policy.0.bias": np.array([1.0, np.inf])}}
@@ -24,7 +22,8 @@ def row(steps: int, module: str = "red_0", **changes):
 
 
 def algorithm(weights=FINITE, lost_returns=()):
-    return SimpleNamespace(learner_weights=lambda: weights, lost_returns=list(lost_returns))
+    """What a check takes of an algorithm."""
+    return list(lost_returns), lambda: weights
 
 
 def checkpoint(run, steps):
@@ -47,14 +46,14 @@ def checkpoint(run, steps):
 def test_the_first_such_iteration_is_told_once(tmp_path, caplog, changes, named):
     watch = Divergence(tmp_path)
     for k in range(4):
-        watch.check(row(1024 + k, **changes), algorithm())
+        watch.check(row(1024 + k, **changes), *algorithm())
     assert [(r.levelno, r.message) for r in caplog.records] == [
         (logging.WARNING, f"step 1,024: {named} is not finite"),
     ]
 
 
 def test_a_reward_that_is_not_finite_is_named_as_the_cause(tmp_path, caplog):
-    Divergence(tmp_path).check(row(512, grad_norm=None), algorithm(lost_returns=["red_0"]))
+    Divergence(tmp_path).check(row(512, grad_norm=None), *algorithm(lost_returns=["red_0"]))
     assert "step 512: the training reward of red_0 (train.shaping, train.bonus) is not finite" in caplog.text
 
 
@@ -63,12 +62,12 @@ def test_so_many_in_a_row_end_the_run_and_one_that_is_well_begins_the_count_agai
     watch = Divergence(tmp_path)
     for turn in range(3):
         for k in range(PATIENCE - 1):
-            watch.check(row(1 + turn * 100 + k, grad_norm=None), algorithm())
-        watch.check(row(50 + turn * 100), algorithm(BROKEN))  # nobody asks for the weights of a run that is well
+            watch.check(row(1 + turn * 100 + k, grad_norm=None), *algorithm())
+        watch.check(row(50 + turn * 100), *algorithm(BROKEN))  # nobody asks for the weights of a run that is well
     for k in range(PATIENCE - 1):
-        watch.check(row(1000 + k, grad_norm=None), algorithm())
+        watch.check(row(1000 + k, grad_norm=None), *algorithm())
     with pytest.raises(DivergedError) as caught:
-        watch.check(row(4096, grad_norm=None), algorithm())
+        watch.check(row(4096, grad_norm=None), *algorithm())
     assert str(caught.value) == (
         "step 4,096: learner/red_0/grad_norm is not finite in 10 iterations in a row: the run diverged; "
         "the last checkpoint with finite weights is step_000002048"
@@ -77,7 +76,7 @@ def test_so_many_in_a_row_end_the_run_and_one_that_is_well_begins_the_count_agai
 
 def test_weights_that_are_not_finite_end_it_at_once(tmp_path, caplog):
     with pytest.raises(DivergedError) as caught:
-        Divergence(tmp_path).check(row(512, vf_loss=None), algorithm(BROKEN))
+        Divergence(tmp_path).check(row(512, vf_loss=None), *algorithm(BROKEN))
     said = "step 512: weight net.policy.0.bias of red_0 is not finite"
     assert str(caught.value) == f"{said}: the run diverged; no checkpoint was written before"
     assert caplog.messages == [said]
@@ -88,7 +87,7 @@ def test_what_a_run_that_is_well_may_say(tmp_path, caplog):
     absent = row(1, "red_1", lr=None, policy_loss=None, vf_loss=None, grad_norm=None, entropy=None)
     # Targets that do not vary have no explained variance; a network whose seats were out of every game tells nothing.
     for rows in (row(1) | {"explained_variance/red_0": None}, row(1) | {"entropy/red_1": None}, row(1) | absent):
-        watch.check(rows, algorithm(BROKEN))
+        watch.check(rows, *algorithm(BROKEN))
     assert caplog.messages == []
 
 

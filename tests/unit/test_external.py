@@ -13,12 +13,19 @@ import pytest
 from agents import SPEC, agent_of, play, player_of
 from multigrid_rl.config import load_scenario
 from multigrid_rl.players.agents import read_agent
-from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.external import ExternalPlayer, Limits
-from multigrid_rl.players.games import play_games
-from multigrid_rl.players.match import Match
-from multigrid_rl.players.protocol import AnswerError, act, encoded, hello, read_actions, read_ready
+from multigrid_rl.players.external import (
+    AnswerError,
+    ExternalPlayer,
+    Limits,
+    act,
+    encoded,
+    hello,
+    read_actions,
+    read_ready,
+)
+from multigrid_rl.players.match import Match, play_games
+from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.types import SeatView
 from multigrid_rl.world.constants import ACTIONS, BLUE, FORWARD, MISSIONS, RED
 from multigrid_rl.world.spaces import observation

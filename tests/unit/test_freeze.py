@@ -12,8 +12,8 @@ from multigrid_rl.config import load_scenario
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card, token_categories, write_player
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
-from multigrid_rl.players.freeze import freeze, rate, run_player
-from multigrid_rl.players.strength import measure
+from multigrid_rl.players.freeze import freeze, measure, rate
+from multigrid_rl.runs.players import run_player
 from multigrid_rl.world.constants import ACTIONS
 
 SPEC = load_scenario("1v1").spec
@@ -127,7 +127,7 @@ def test_freezing_writes_a_card_with_measured_strength_and_baseline(run, root):
 
 def test_the_strength_on_the_card_can_be_measured_again(run, root):
     for told in frozen(run, root).strength:
-        again = measure(Catalogue(root), "newcomer", told.opponent, SPEC, "1v1", episodes=GAMES, seed=told.seed)
+        again = measure(Catalogue(root), "newcomer", told.opponent, SPEC, "1v1", GAMES)
         assert again == told
 
 

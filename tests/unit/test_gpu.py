@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from multigrid_rl.learn.flat import FlatWeights
+from multigrid_rl.learn.losses import Rows, Weighting, loss_of, ppo
+from multigrid_rl.models.distributions import Categorical
 from multigrid_rl.models.registry import build
-from multigrid_rl.rllib.flat import FlatWeights
-from multigrid_rl.rllib.loss import Rows, Weighting, ppo_loss
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 CATEGORIES = (23,) * 25 + (4, 4)
@@ -23,15 +24,15 @@ def trained(device: str, architecture: dict) -> tuple[torch.Tensor, float]:
     tokens = torch.stack([torch.randint(0, n, (ROWS,), generator=generator) for n in CATEGORIES], dim=1).to(device)
     rows = Rows(
         torch.randint(0, 7, (ROWS, 1), generator=generator).to(device),
+        torch.ones(ROWS, 1).bool().to(device),
         torch.full((ROWS,), -1.9459).to(device),
         torch.randn(ROWS, generator=generator).to(device),
         torch.randn(ROWS, generator=generator).to(device),
-        torch.ones(ROWS, 1).bool().to(device),
     )
     for _ in range(STEPS):
         flat.gradient.zero_()
         logits, values = net(tokens)
-        loss, _ = ppo_loss(logits.view(ROWS, 1, 7), values, rows, Weighting(0.2, 0.5, 0.01))
+        loss, _ = loss_of(logits, values, rows, Categorical((7,)), ppo, Weighting(0.2, 0.5, 0.01))
         loss.backward()
         flat.clip(0.5)
         optimizer.step()

@@ -9,14 +9,13 @@ import pytest
 
 from games import where
 from multigrid_rl.config import ConfigError, data_root, load_scenario
-from multigrid_rl.judge.human import Score, Session, find_company, find_seat, save_games
 from multigrid_rl.judge.replays import replay
-from multigrid_rl.judge.video import read_games
-from multigrid_rl.judge.window import HELP, KEYS, Canvas
-from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.scripted import Hunter
+from multigrid_rl.players.scripted import Hunter, RandomPlayer
+from multigrid_rl.show.play import Score, Session, find_other_players, find_seat, save_games
+from multigrid_rl.show.video import read_games
+from multigrid_rl.show.window import HELP, KEYS, Canvas
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from persons import SPEC, plan_of, session
@@ -232,7 +231,7 @@ def test_seats_that_are_not_there_are_refused(scenario, side, seat, said):
 )
 def test_everybody_else_is_seated(scenario, seat, opponent, mate, names, catalogue):
     config = load_scenario(scenario)
-    company = find_company(config, catalogue, seat, opponent, mate)
+    company = find_other_players(config, catalogue, seat, opponent, mate)
     assert company.names == dict(zip(config.spec.seats, names, strict=True))
     game = Session(config.spec, company, seed=0)
     game.step(c.DONE)
@@ -252,21 +251,21 @@ def test_everybody_else_is_seated(scenario, seat, opponent, mate, names, catalog
 )
 def test_company_that_is_not_there_is_refused(scenario, opponent, mate, error, said, catalogue):
     with pytest.raises(error, match=said):
-        find_company(load_scenario(scenario), catalogue, "red_0", opponent, mate)
+        find_other_players(load_scenario(scenario), catalogue, "red_0", opponent, mate)
 
 
 def test_a_bundle_is_an_opponent_by_its_folder(catalogue):
     folder = f"{catalogue.root / 'blue-adept'}/"
-    company = find_company(load_scenario("1v1"), catalogue, "blue_0", folder, None)
+    company = find_other_players(load_scenario("1v1"), catalogue, "blue_0", folder, None)
     assert company.names == {"blue_0": "you", "red_0": "blue-adept"}
     assert company.players["red_0"].mirrored
 
 
 def test_a_mate_who_does_not_fit_gives_way_to_random_unless_asked_for(catalogue):
     config = load_scenario("2v2")
-    assert find_company(config, catalogue, "red_0", "2v2-rookie", None).names["red_1"] == "2v2-rookie"
+    assert find_other_players(config, catalogue, "red_0", "2v2-rookie", None).names["red_1"] == "2v2-rookie"
     with pytest.raises(PlayerError, match="does not fit seat red_1"):
-        find_company(config, catalogue, "red_0", "random", "blue-adept")
+        find_other_players(config, catalogue, "red_0", "random", "blue-adept")
 
 
 def test_whoever_is_out_watches_the_mate_play_on():

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from commands import call, complaint
-from multigrid_rl.cli import training
-from multigrid_rl.cli.live import Output
-from multigrid_rl.cli.training import TWICE_S, interruption, run_folder
-from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.cli import live
+from multigrid_rl.cli.live import TWICE_S, Output, interruption
+from multigrid_rl.cli.train import run_folder
+from multigrid_rl.config import ConfigError, compose, default_run_dir
 from tiny_runs import TINY
 
 
@@ -39,7 +39,7 @@ def test_a_signal_asks_a_run_to_end_and_timeout_may_send_it_twice(screen, number
 
 def test_only_a_second_ctrl_c_leaves_at_once(screen, monkeypatch):
     clock = iter([0.0, 10.0, 10.0 + TWICE_S])
-    monkeypatch.setattr(training.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(live.time, "monotonic", lambda: next(clock))
     with interruption(screen) as interrupted:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -112,7 +112,7 @@ def test_a_run_that_reported_nothing_leaves_no_folder_and_one_that_did_keeps_it(
 def test_a_default_folder_that_another_run_made_meanwhile_is_left_to_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = compose(TINY)
-    path = training.default_run_dir(config, datetime.now())
+    path = default_run_dir(config, datetime.now())
     path.mkdir(parents=True)
     with run_folder(config, path, {}, None) as folder:
         assert folder.path != path

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from multigrid_rl.models.registry import ARCHITECTURES, ArchitectureError, build, fingerprint
+from multigrid_rl.models.registry import ArchitectureError, build, fingerprint
+from multigrid_rl.schema import NETWORKS
 
 CATEGORIES = [5, 3, 4]
 ACTIONS = 7
-KNOWN = ", ".join(ARCHITECTURES)
+KNOWN = ", ".join(NETWORKS)
 MLP = {"name": "mlp", "hidden": [8, 6], "activation": "tanh"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import re
@@ -15,10 +16,10 @@ import numpy as np
 import pytest
 
 from multigrid_rl.config import compose, data_root
+from multigrid_rl.players import catalogue
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card, read_files, sha256_of
 from multigrid_rl.players.catalogue import CATALOGUE_FILE, Catalogue
-from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.factory import MatchFactory
+from multigrid_rl.players.factories import MatchFactory, env_factory
 
 SHIPPED = data_root() / "checkpoints"
 TEAM = "scenario.seats.blue_0={0} scenario.seats.blue_1={0}"
@@ -41,15 +42,15 @@ def played(factory, games: int = 6, steps: int = 25) -> list[np.ndarray]:
     env = factory.build(games, 3)
     rng, kept = np.random.default_rng(1), []
     for _ in range(steps):
-        step = env.step({unit.name: rng.integers(0, 7, (games, len(unit.seats))) for unit in env.cast.units})
+        step = env.step({agent.name: rng.integers(0, 7, (games, len(agent.seats))) for agent in env.specs.agents})
         kept += [array.copy() for part in (step.observations, step.rewards) for array in part.values()]
     return kept
 
 
 def sent(factory: MatchFactory) -> MatchFactory:
     """As it arrives in another process."""
-    copy: MatchFactory = pickle.loads(pickle.dumps(factory))
-    return copy
+    arrived: MatchFactory = pickle.loads(pickle.dumps(factory))
+    return arrived
 
 
 def with_files(factory: MatchFactory, name: str, **changes: bytes) -> MatchFactory:
@@ -88,9 +89,31 @@ def test_a_player_given_as_a_folder_travels_too(root, tmp_path, monkeypatch):
     expected, packed = played(plain), sent(plain.packed())
     shutil.rmtree(tmp_path / "handed-in")
     with pytest.raises(PlayerError, match=r"handed-in/card\.json: cannot be read"):
-        plain.build(1, 0)
+        sent(plain).build(1, 0)
     for one, two in zip(expected, played(packed), strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+def test_players_are_read_once_for_any_number_of_environments(root, monkeypatch):
+    seen, read = [], catalogue.read_network
+    monkeypatch.setattr(catalogue, "read_network", lambda source, card: seen.append(source) or read(source, card))
+    plain = factory_of(root, "scenario=1v1")
+    plain.load()
+    for factory in (plain, copy.deepcopy(plain)):
+        factory.build(2, 0)
+        factory.build(1, 5)
+    assert len(seen) == 1
+    sent(plain).load()  # another process checks for itself
+    assert len(seen) == 2
+
+
+def test_a_file_that_changed_since_it_was_loaded_is_not_packed(root):
+    plain = factory_of(root, "scenario=1v1")
+    plain.load()
+    shutil.rmtree(root / "blue-rookie")
+    shutil.copytree(root / "blue-adept", root / "blue-rookie")
+    with pytest.raises(PlayerError, match="blue-rookie"):
+        plain.packed()
 
 
 def test_another_process_builds_it_while_the_folder_is_gone(root, tmp_path):

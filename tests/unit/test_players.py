@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from multigrid_rl.config import load_scenario
-from multigrid_rl.players.basic import IdlePlayer, RandomPlayer
 from multigrid_rl.players.catalogue import BUILT_IN
-from multigrid_rl.players.games import play_episodes
-from multigrid_rl.players.match import Match
+from multigrid_rl.players.match import Match, play_episodes
+from multigrid_rl.players.scripted import IdlePlayer, RandomPlayer
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, Rules, SeatView
 from multigrid_rl.world.constants import ACTIONS, BLUE, DONE, EVENTS, NUM_EVENTS, RED
 from multigrid_rl.world.engine import World

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from multigrid_rl.judge.cup.entries import Entry, Table
-from multigrid_rl.judge.cup.pairings import Pairing, forfeited
-from multigrid_rl.judge.cup.ratings import cycles, ratings
-from multigrid_rl.judge.cup.standings import results
+from multigrid_rl.judge.cup.cup import forfeited
+from multigrid_rl.judge.cup.entries import CupConfig, Entry
+from multigrid_rl.judge.cup.results import Pairing
+from multigrid_rl.judge.cup.standings import cycles, ratings, results
 from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.types import GameSpec
 
-TABLE = Table("1v1", GameSpec(), 4, 7, Limits())
+TABLE = CupConfig("1v1", GameSpec(), 4, 7, Limits())
 
 
 def games_of(win: int, draw: int, loss: int) -> np.ndarray:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from typing import Any
 
 import pytest
 
+from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.cup.results import CupResults, PairResult
-from multigrid_rl.judge.report.cup_games import shown_games, sides_of
-from multigrid_rl.judge.report.cup_page import cup_page, cup_title, side_sentence, standings_title
-from multigrid_rl.judge.report.cup_tables import (
+from multigrid_rl.show.cup_page import (
     Cell,
     Scale,
     circle_sentence,
-    interval,
-    matrix,
+    cup_page,
+    cup_title,
     order,
     pair_cells,
+    shown_games,
     side_cells,
+    side_sentence,
+    sides_of,
+    standings_title,
     swapped,
     turned,
 )
-from multigrid_rl.judge.report.files import is_cup, read_results, write_cup_report
-from multigrid_rl.judge.runs import CurveError
+from multigrid_rl.show.page import templates
+from multigrid_rl.show.report import is_cup, read_results, write_cup_report
 from report_runs import EVILS, small_cup
 
 
@@ -39,6 +44,11 @@ def hostile(tmp_path_factory) -> CupResults:
     )
 
 
+def parts() -> Any:
+    """The macros that pages are made of."""
+    return templates().get_template("parts.html").module
+
+
 def rated(cup: CupResults, *rows: tuple[int, float, float, float]) -> CupResults:
     """The cup with other ranks, ratings and intervals in its first places."""
     standings = [
@@ -48,7 +58,7 @@ def rated(cup: CupResults, *rows: tuple[int, float, float, float]) -> CupResults
     return cup.model_copy(update={"standings": standings})
 
 
-def test_the_title_says_who_won_and_how_sure_that_is(cup):
+def test_title_names_winner_and_certainty(cup):
     one, two, three = (row.name for row in cup.standings)
     clear = rated(cup, (1, 1100, 1080, 1120), (2, 1000, 980, 1020), (3, 900, 880, 920))
     assert cup_title(clear) == f"{one} wins, 100 rating points ahead of {two}"
@@ -61,17 +71,17 @@ def test_the_title_says_who_won_and_how_sure_that_is(cup):
     assert "Three entries share a rank with another" in cup_page(shared)
 
 
-def test_a_page_has_every_part(cup):
+def test_page_has_every_section(cup):
     text = cup_page(cup)
     for key in ("standings", "rules", "payoff", "pairs", "games", "entries"):
         assert f'<section id="{key}"' in text
         assert f'href="#{key}"' in text
-    assert all(rule in text for rule in cup.rules)
+    assert all(rule in html.unescape(text) for rule in cup.rules)
     assert "No circles" in text
     assert text == cup_page(cup)
 
 
-def test_the_matrix_is_what_the_row_got_from_the_column(cup):
+def test_payoff_matrix_agrees_with_results(cup):
     names = order(cup)
     red = side_cells(cup.sides)
     for side in cup.sides:
@@ -79,23 +89,25 @@ def test_the_matrix_is_what_the_row_got_from_the_column(cup):
     both = pair_cells(cup.pairs)
     for (row, column), cell in both.items():
         assert both[column, row] == Cell(cell.loss, cell.draw, cell.win)
-        parts = zip(red[row, column], turned(red)[row, column], strict=True)
-        assert cell == Cell(*(one + two for one, two in parts))
-    made = matrix(names, both, "c", ("", ""))
+        sides = zip(red[row, column], turned(red)[row, column], strict=True)
+        assert cell == Cell(*(one + two for one, two in sides))
+    made = parts().matrix(names, both, "c", ("", ""))
     assert len(re.findall(r'<td class="s\d+( sure)?" title="', made)) == len(names) * (len(names) - 1)
 
 
-def test_a_cell_is_coloured_by_its_share_and_bold_where_sure():
-    made = matrix(["a", "b"], {("a", "b"): Cell(90, 0, 10), ("b", "a"): Cell(2, 1, 2)}, "c", (" as red", " as blue"))
+def test_cell_colour_follows_share_and_bold_certainty():
+    made = parts().matrix(
+        ["a", "b"], {("a", "b"): Cell(90, 0, 10), ("b", "a"): Cell(2, 1, 2)}, "c", (" as red", " as blue")
+    )
     assert '<td class="s9 sure" title="a as red against b as blue: 90 won, 0 drawn, 10 lost">90</td>' in made
     assert '<td class="s5" title="b as red against a as blue: 2 won, 1 drawn, 2 lost">50</td>' in made
 
 
-def test_games_that_nobody_played_are_a_dash():
-    assert "\u2013" in matrix(["a", "b"], {("a", "b"): Cell(0, 0, 0)}, "c", ("", ""))
+def test_unplayed_pair_is_a_dash():
+    assert "&ndash;" in parts().matrix(["a", "b"], {("a", "b"): Cell(0, 0, 0)}, "c", ("", ""))
 
 
-def test_a_pair_turned_round_is_the_same_pair():
+def test_swapped_pair_is_an_involution():
     pair = PairResult(
         one="a", two="b", games=10, win=7, draw=1, loss=2, forfeited=0, share=0.75, low=0.5, high=0.9, margin=0.4,
         length_mean=12.0,
@@ -106,28 +118,28 @@ def test_a_pair_turned_round_is_the_same_pair():
     assert swapped(other).model_dump() == pytest.approx(pair.model_dump())
 
 
-def test_circles_are_told_in_words(cup):
+def test_cycles_are_listed(cup):
     assert circle_sentence(["a", "b", "c"]) == "a beats b, b beats c and c beats a."
     text = cup_page(cup.model_copy(update={"cycles": [["hunter", "random", "key-runner"]]}))
     assert "hunter beats random, random beats key-runner and key-runner beats hunter." in text
 
 
-def test_sides_are_compared_over_all_games():
+def test_side_advantage_counts_all_games():
     assert side_sentence([Cell(60, 0, 40)]) == "Red has it easier: it takes 60% of the points"
     assert side_sentence([Cell(40, 0, 60)]) == "Blue has it easier: it takes 60% of the points"
     assert side_sentence([Cell(5, 90, 5)]).startswith("Neither side has it much easier")
     assert side_sentence([]) == "No game was played"
 
 
-def test_whoever_lies_below_the_scale_is_marked():
-    assert "far below" in interval(-300, -310, -290, Scale(900, 1100))
-    assert "far below" not in interval(1000, 990, 1010, Scale(900, 1100))
+def test_interval_below_scale_is_marked():
+    assert "far below" in parts().interval(-300, -310, -290, Scale(900, 1100))
+    assert "far below" not in parts().interval(1000, 990, 1010, Scale(900, 1100))
 
 
 # --- strangers
 
 
-def test_what_strangers_wrote_is_text(hostile):
+def test_escapes_names_and_reasons_of_entries(hostile):
     text = cup_page(hostile)
     outside = re.sub(r"<(script|style)[ >].*?</\1>", "", text, flags=re.DOTALL)
     assert "<script" not in outside
@@ -135,7 +147,7 @@ def test_what_strangers_wrote_is_text(hostile):
     assert outside.count("Forfeits every game: </b>") == len(EVILS)
 
 
-def test_forfeits_are_named_with_their_reasons(hostile):
+def test_forfeits_show_their_reasons(hostile):
     text = cup_page(hostile)
     assert f"{len(hostile.entries)} entries, five with faults" in text
     assert "not played: neither can play" in text
@@ -145,11 +157,11 @@ def test_forfeits_are_named_with_their_reasons(hostile):
 # --- games
 
 
-def test_every_game_is_there_and_the_best_come_first(cup):
+def test_games_are_ordered_by_rank(cup):
     shown = shown_games(cup)
     assert len(shown.pack.games) == len(cup.games)
     assert shown.left_out == 0
-    players = shown.pack.players.rows
+    players = shown.pack.data()["players"]
     first = {players[k] for k in shown.pack.games[0]["players"]}
     assert first == {row.name for row in cup.standings[:2]}
     for (red, blue), number in shown.number.items():
@@ -162,7 +174,7 @@ def bytes_of(rows: list[dict]) -> list[int]:
     return [len(json.dumps(row, separators=(",", ":"))) for row in rows]
 
 
-def test_where_space_is_short_every_pairing_keeps_one_game(cup):
+def test_byte_budget_keeps_one_game_per_pairing(cup):
     everything = shown_games(cup)
     pairings = {sides_of(game) for game in cup.games}
     assert len(everything.pack.games) > len(pairings)
@@ -178,7 +190,7 @@ def test_where_space_is_short_every_pairing_keeps_one_game(cup):
     assert (nothing.pack.games, nothing.left_out, nothing.number) == ([], len(cup.games), {})
 
 
-def test_the_page_says_how_many_games_were_left_out(cup, monkeypatch):
+def test_page_counts_games_left_out(cup, monkeypatch):
     everything = shown_games(cup)
     budget = sum(bytes_of(everything.pack.games)) - 1
     left = shown_games(cup, budget).left_out
@@ -187,7 +199,7 @@ def test_the_page_says_how_many_games_were_left_out(cup, monkeypatch):
     assert f"; {left} more would have made this page too large." in cup_page(cup)
 
 
-def test_a_cup_without_games_says_so(cup):
+def test_cup_without_games(cup):
     text = cup_page(cup.model_copy(update={"games": []}))
     assert "No finished game was kept" in text
     assert 'id="replay"' not in text
@@ -196,13 +208,13 @@ def test_a_cup_without_games_says_so(cup):
 # --- files
 
 
-def test_a_cups_folder_has_its_page(cup, tmp_path):
+def test_writes_report_into_cup_folder(cup, tmp_path):
     (tmp_path / "results.json").write_text(cup.model_dump_json())
     assert is_cup(tmp_path)
     written = write_cup_report(tmp_path)
     assert written == tmp_path / "report.html"
     assert written.read_text(encoding="utf-8") == cup_page(cup)
-    with pytest.raises(CurveError, match="exists already"):
+    with pytest.raises(ConfigError, match="exists already"):
         write_cup_report(tmp_path, tmp_path / "results.json")
 
 
@@ -210,22 +222,22 @@ def test_a_cups_folder_has_its_page(cup, tmp_path):
     ("change", "told"),
     [({"seed": "x"}, "results.json: seed: "), ({"games": [{}]}, "results.json: games.0.label: ")],
 )
-def test_damaged_results_are_one_line(cup, tmp_path, change, told):
+def test_rejects_damaged_results(cup, tmp_path, change, told):
     (tmp_path / "results.json").write_text(json.dumps({**cup.model_dump(mode="json"), **change}))
-    with pytest.raises(CurveError, match=told) as caught:
+    with pytest.raises(ConfigError, match=told) as caught:
         write_cup_report(tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_game_that_does_not_end_is_one_line(cup, tmp_path):
+def test_rejects_unfinished_game(cup, tmp_path):
     content = cup.model_dump(mode="json")
     content["games"][0]["actions"] = {seat: text[:1] for seat, text in content["games"][0]["actions"].items()}
     (tmp_path / "results.json").write_text(json.dumps(content))
-    with pytest.raises(CurveError, match=r"results.json: games: game \d+ of seed 9"):
+    with pytest.raises(ConfigError, match=r"results.json: games: game \d+ of seed 9"):
         write_cup_report(tmp_path)
 
 
-def test_a_folder_without_results_is_one_line(tmp_path):
+def test_rejects_folder_without_results(tmp_path):
     assert not is_cup(tmp_path)
-    with pytest.raises(CurveError, match=r"results.json: No such file"):
+    with pytest.raises(ConfigError, match=r"results.json: No such file"):
         read_results(tmp_path / "results.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -9,13 +10,12 @@ import shutil
 import numpy as np
 import pytest
 
-from multigrid_rl.config import data_root
-from multigrid_rl.judge.curves import build_reference, save_reference
-from multigrid_rl.judge.report.files import write_run_report
-from multigrid_rl.judge.report.run_data import read_report
-from multigrid_rl.judge.report.run_page import run_page
-from multigrid_rl.judge.report.run_text import verdict_title
-from multigrid_rl.judge.runs import CurveError, read_run
+from multigrid_rl.config import ConfigError, data_root
+from multigrid_rl.runs.reader import read_run
+from multigrid_rl.runs.reference import build_reference, save_reference
+from multigrid_rl.show.report import write_run_report
+from multigrid_rl.show.run_data import read_report
+from multigrid_rl.show.run_page import run_page, verdict_title
 from report_runs import EVIL, Story, write_run
 
 
@@ -29,48 +29,48 @@ def heading(text: str) -> str:
     return found[1]
 
 
-def test_a_run_that_held(tmp_path):
+def test_run_that_held_its_gates(tmp_path):
     text = told(tmp_path / "run", Story())
     assert heading(text) == "Held all four gates after 184,320 steps"
     assert "All four gates are held at the end" in text
-    assert text.count("\u2713 held") == 4
+    assert text.count("&check; held") == 4
     assert 'id="games"' not in text
     assert len(text) < 400_000
 
 
-def test_a_run_that_spent_its_budget_says_what_was_missed(tmp_path):
+def test_run_that_missed_its_gates(tmp_path):
     text = told(tmp_path / "run", Story(reports=30, good_from=99, ended="until"))
     assert heading(text) == "None of four gates held within 122,880 steps"
     assert "None of four gates held, none met at the end" in text
     assert "episode_len_mean ended 40 short" in text
-    assert text.count("\u2717 not met") == 4
+    assert text.count("&cross; not met") == 4
 
 
-def test_met_but_not_for_long_enough(tmp_path):
+def test_gate_met_but_not_held(tmp_path):
     text = told(tmp_path / "run", Story(reports=30, good_from=25, ended="until"))
     assert "met at its end, but not for 100,000 steps" in text
-    assert "\u2713 met" in text
+    assert "&check; met" in text
 
 
-def test_an_interrupted_run(tmp_path):
+def test_interrupted_run(tmp_path):
     text = told(tmp_path / "run", Story(reports=5, ended="interrupted"))
     assert heading(text).startswith("Interrupted after 20,480 steps")
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_killed_run_is_judged_by_its_reports(tmp_path, torn):
+def test_killed_run_is_judged_by_its_reports(tmp_path, torn):
     text = told(tmp_path / "run", Story(ended=None, torn=torn))
     assert heading(text) == "Held all four gates after 184,320 steps"
     assert "still going, or it was killed" in text
 
 
-def test_a_run_that_is_still_going_has_no_verdict(tmp_path):
+def test_running_run_has_no_verdict(tmp_path):
     text = told(tmp_path / "run", Story(reports=10, ended=None))
     assert heading(text) == "No verdict: none of four gates held after 40,960 steps"
     assert "None of four gates held, none met so far" in text
 
 
-def test_a_killed_run_whose_configuration_is_not_understood_still_has_its_curves(tmp_path):
+def test_killed_run_with_unknown_configuration_has_curves(tmp_path):
     folder = write_run(tmp_path / "run", Story(ended=None))
     config = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(config + "new_key: 1\n")
@@ -80,14 +80,14 @@ def test_a_killed_run_whose_configuration_is_not_understood_still_has_its_curves
     assert "The policy could not be played" in text
 
 
-def test_a_run_without_a_checkpoint_says_so_in_one_sentence(tmp_path):
+def test_run_without_checkpoint(tmp_path):
     text = run_page(read_report(write_run(tmp_path / "run")))
     assert "The policy could not be played" in text
     assert "holds no checkpoint" in text
     assert 'id="replay"' not in text
 
 
-def test_other_environments_are_not_played(tmp_path):
+def test_run_of_other_environment_is_not_played(tmp_path):
     folder = write_run(tmp_path / "run")
     lines = (folder / "config.yaml").read_text().replace("env_id: null", "env_id: MultiGrid-Empty-5x5-v0")
     (folder / "config.yaml").write_text(re.sub(r"  game:\n(    .*\n)+", "  game: null\n", lines))
@@ -95,13 +95,13 @@ def test_other_environments_are_not_played(tmp_path):
     assert "The policy could not be played" in text
 
 
-def test_without_gates_the_page_is_what_was_played(tmp_path):
+def test_run_without_gates(tmp_path):
     text = told(tmp_path / "run", Story(overrides=("scenario.gates=[]",), ended="until"))
     assert heading(text) == "Played 245,760 steps; there are no gates to hold"
     assert 'id="gates"' not in text
 
 
-def test_reference_curves_lie_below(tmp_path):
+def test_draws_reference_curves(tmp_path):
     runs = []
     for seed in (1, 2, 3):
         folder = write_run(tmp_path / f"seed{seed}", Story(good_from=18 + seed))
@@ -112,22 +112,22 @@ def test_reference_curves_lie_below(tmp_path):
     text = told(tmp_path / "run", Story(), reference=tmp_path / "curves.json")
     assert "Below it lies the recipe 1v1 over 3 seeds" in text
     assert 'class="band"' in text
-    assert "the recipe's median seed" in text
+    assert "the recipe's median seed" in html.unescape(text)
 
 
-def test_the_projects_own_curves_fit(tmp_path):
+def test_draws_shipped_reference_curves(tmp_path):
     reference = data_root() / "configs" / "experiment" / "curves" / "1v1.json"
     text = told(tmp_path / "run", Story(), reference=reference)
-    assert "the middle 80% of the recipe's seeds" in text
+    assert "the middle 80% of the recipe's seeds" in html.unescape(text)
 
 
-def test_what_the_user_wrote_is_text(tmp_path):
+def test_escapes_command_and_commit(tmp_path):
     text = run_page(read_report(write_run(tmp_path / "run", command=EVIL, commit=EVIL), games=0))
     assert EVIL not in text
     assert "&lt;script&gt;alert(1)" in text
 
 
-def test_long_runs_make_no_long_pages(tmp_path):
+def test_page_size_of_long_run(tmp_path):
     text = told(tmp_path / "run", Story(reports=6000, good_from=3000))
     assert len(text) < 900_000
 
@@ -135,39 +135,39 @@ def test_long_runs_make_no_long_pages(tmp_path):
 # --- files
 
 
-def test_the_page_in_its_own_folder_is_written_anew_but_nothing_else(tmp_path):
+def test_rewrites_only_its_own_report(tmp_path):
     folder = write_run(tmp_path / "run")
     written = write_run_report(folder, games=0)
     assert written == folder / "report.html"
     assert write_run_report(folder, games=0) == written
     written.write_text("my own notes")
-    with pytest.raises(CurveError, match="exists already"):
+    with pytest.raises(ConfigError, match="exists already"):
         write_run_report(folder, games=0)
     assert written.read_text() == "my own notes"
     write_run_report(folder, games=0, force=True)
     assert written.read_text().startswith("<!doctype html>")
 
 
-def test_another_file_is_never_overwritten_without_force(tmp_path):
+def test_overwrites_other_files_only_with_force(tmp_path):
     folder = write_run(tmp_path / "run")
     output = tmp_path / "new" / "page.html"
     assert write_run_report(folder, output, games=0) == output
-    with pytest.raises(CurveError, match="exists already; allowed is a new file, or --force"):
+    with pytest.raises(ConfigError, match="exists already; allowed is a new file, or --force"):
         write_run_report(folder, output, games=0)
     write_run_report(folder, output, games=0, force=True)
-    with pytest.raises(CurveError, match="is a folder"):
+    with pytest.raises(ConfigError, match="is a folder"):
         write_run_report(folder, tmp_path, games=0, force=True)
     assert [path.name for path in output.parent.iterdir()] == ["page.html"]
 
 
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
+def test_rejects_unwritable_output(tmp_path):
     folder = write_run(tmp_path / "run")
-    with pytest.raises(CurveError, match="allowed is a file that can be written"):
+    with pytest.raises(ConfigError, match="allowed is a file that can be written"):
         write_run_report(folder, folder / "config.yaml" / "page.html", games=0)
 
 
 @pytest.mark.parametrize("lost", ["policy_updates_to_held", "gates.met"])
-def test_a_verdict_that_lacks_something_is_one_line(tmp_path, lost):
+def test_rejects_incomplete_verdict(tmp_path, lost):
     folder = write_run(tmp_path / "run")
     verdict = json.loads((folder / "verdict.json").read_text())
     if lost.startswith("gates."):
@@ -175,15 +175,15 @@ def test_a_verdict_that_lacks_something_is_one_line(tmp_path, lost):
     else:
         del verdict[lost]
     (folder / "verdict.json").write_text(json.dumps(verdict))
-    with pytest.raises(CurveError, match=f"verdict.json: no {lost}"):
+    with pytest.raises(ConfigError, match=f"verdict.json: no {lost}"):
         read_report(folder, games=0)
 
 
-def test_rows_that_no_run_wrote_are_one_line(tmp_path):
+def test_rejects_rows_out_of_order(tmp_path):
     folder = write_run(tmp_path / "run", Story(ended=None))
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     (folder / "metrics.jsonl").write_text("\n".join([*lines, lines[3]]) + "\n")
-    with pytest.raises(CurveError, match=r"metrics.jsonl: line 61: env_steps=16384"):
+    with pytest.raises(ConfigError, match=r"metrics.jsonl: line 61: env_steps=16384"):
         read_report(folder, games=0)
 
 
@@ -195,7 +195,7 @@ def test_reading_changes_nothing(tmp_path):
         assert path.read_bytes() == (folder / path.name).read_bytes()
 
 
-def test_titles_count_gates_as_people_do(tmp_path):
+def test_titles_count_gates_in_words(tmp_path):
     report = read_report(write_run(tmp_path / "run"), games=0)
     titles = []
     for number in (1, 2, 3):
@@ -204,7 +204,7 @@ def test_titles_count_gates_as_people_do(tmp_path):
     assert titles == ["Held its gate", "Held both gates", "Held all three gates"]
 
 
-def test_totals_are_of_the_whole_run(tmp_path):
+def test_timing_totals_cover_whole_run(tmp_path):
     report = read_report(write_run(tmp_path / "run"), games=0)
     assert report.totals["learn"] == pytest.approx(60 * 0.3)
     assert np.isclose(report.last["seconds"], 30.0)

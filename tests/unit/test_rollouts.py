@@ -7,14 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from ray.rllib.core.columns import Columns
 
 from multigrid_rl.config import compose
+from multigrid_rl.learn.rollout import Experience
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.rllib.algorithm import BatchPPO, _columns
+from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.build import algorithm_config
-from multigrid_rl.rllib.env_runner import BatchedEnvRunner, Rollout
-from multigrid_rl.rllib.modules import ALIVE, MEMORY, STARTS
+from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.stages import stages_of
 from multigrid_rl.world.constants import EV_VICTIM
 
@@ -49,15 +48,16 @@ class Spied:
                 for name, weight in module.net.named_parameters():
                     if name.startswith("policy"):
                         weight.mul_(50)  # far from uniform, so that a wrong log-probability shows
-        self.cast = factory.cast
-        self.match = self.runner.env.env
+        self.specs = factory.specs
+        self.env = self.runner.collector.env
+        self.match = self.env.env
         self.shown, self.steps = [], []
         self.alive = []  # (N, seats), from the engine's own events
-        self._living = np.ones((GAMES, len(self.cast.seats)), bool)
-        step = self.runner.env.step
+        self._living = np.ones((GAMES, len(self.specs.seats)), bool)
+        step = self.env.step
 
         def spy(actions):
-            self.shown.append({name: np.array(tokens) for name, tokens in self.runner.env.observations().items()})
+            self.shown.append({name: np.array(tokens) for name, tokens in self.env.observations().items()})
             self.alive.append(self._living.copy())
             outcome = step(actions)
             self._living &= self.match.world.outputs.events[..., EV_VICTIM] == 0
@@ -73,34 +73,34 @@ class Spied:
             )
             return outcome
 
-        self.runner.env.step = spy
+        self.env.step = spy
 
-    def sample(self) -> Rollout:
+    def sample(self) -> Experience:
         self.shown, self.steps, self.alive = [], [], []
         return self.runner.sample()
 
-    def net(self, unit):
-        return self.runner.module[unit.module].net
+    def net(self, agent):
+        return self.runner.module[agent.module].net
 
-    def living(self, unit) -> np.ndarray:
-        """(T, N, C): the unit's seats that were in the game when each step began."""
-        return np.stack(self.alive)[..., [self.cast.seats.index(seat) for seat in unit.seats]]
+    def living(self, agent) -> np.ndarray:
+        """(T, N, C): the agent's seats that were in the game when each step began."""
+        return np.stack(self.alive)[..., [self.specs.seats.index(seat) for seat in agent.seats]]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_no_row_comes_from_a_seat_after_its_elimination(scheme):
     spied = Spied(scheme)
     for _ in range(3):
-        rollout = spied.sample()
+        experience = spied.sample()
         missing = half = 0
-        for unit in spied.cast.units:
-            batch, living = rollout.units[unit.name], spied.living(unit)
+        for agent in spied.specs.agents:
+            batch, living = experience.batches[agent.name], spied.living(agent)
             lived = living.any(axis=2)
-            shown = np.stack([row[unit.name] for row in spied.shown])
+            shown = np.stack([row[agent.name] for row in spied.shown])
             np.testing.assert_array_equal(batch.obs, shown[lived])
-            np.testing.assert_array_equal(batch.alive, living[lived])
+            np.testing.assert_array_equal(batch.mask, living[lived])
             missing += int((~lived).sum())
-            half += int((~batch.alive).any(axis=1).sum())
+            half += int((~batch.mask).any(axis=1).sum())
         assert (half if scheme == "scheme=ctce" else missing) > 20
         if scheme != "scheme=ctce":
             assert half == 0
@@ -111,14 +111,14 @@ def test_sequences_are_whole_and_tell_which_steps_were_lived(network):
     spied = Spied("scheme=dtde", f"model={network}", "model.hidden=[8]")
     starts, missing = np.ones(GAMES, bool), 0
     for _ in range(3):
-        rollout = spied.sample()
-        for unit in spied.cast.units:
-            batch, living = rollout.units[unit.name], spied.living(unit)
-            shown = np.stack([row[unit.name] for row in spied.shown], axis=1)
+        experience = spied.sample()
+        for agent in spied.specs.agents:
+            batch, living = experience.batches[agent.name], spied.living(agent)
+            shown = np.stack([row[agent.name] for row in spied.shown], axis=1)
             np.testing.assert_array_equal(batch.obs, shown)
-            np.testing.assert_array_equal(batch.alive, living.swapaxes(0, 1))
-            missing += int((~batch.alive).sum())
-            assert not batch.advantages[~batch.alive.any(axis=2)].any()
+            np.testing.assert_array_equal(batch.mask, living.swapaxes(0, 1))
+            missing += int((~batch.mask).sum())
+            assert not batch.advantages[~batch.mask.any(axis=2)].any()
             done = np.stack([step.done for step in spied.steps])
             np.testing.assert_array_equal(batch.starts, np.concatenate([starts[None], done[:-1]]).T)
         starts = done[-1]
@@ -129,10 +129,10 @@ def test_sequences_are_whole_and_tell_which_steps_were_lived(network):
 def joint(logits, batch):
     """Log-probability and entropy (rows,) of what was done, summed over living members, in double precision."""
     rows = batch.actions.reshape(-1, batch.actions.shape[-1])
-    alive = batch.alive.reshape(rows.shape)
+    mask = batch.mask.reshape(rows.shape)
     log_all = torch.log_softmax(torch.as_tensor(logits).double().view(*rows.shape, 7), dim=2).numpy()
     chosen = np.take_along_axis(log_all, rows[..., None], axis=2)[..., 0]
-    return (chosen * alive).sum(1), (-(np.exp(log_all) * log_all).sum(2) * alive).sum(1)
+    return (chosen * mask).sum(1), (-(np.exp(log_all) * log_all).sum(2) * mask).sum(1)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -140,17 +140,21 @@ def joint(logits, batch):
 def test_the_learner_finds_the_log_probabilities_and_values_that_were_sampled(network, scheme):
     spied = Spied(scheme, f"model={network}", "model.hidden=[8]")
     for round_ in range(3):
-        rollout = spied.sample()
-        for unit in spied.cast.units:
-            batch = rollout.units[unit.name]
-            columns = {name: torch.from_numpy(column) for name, column in _columns(batch).items()}
-            assert (MEMORY in columns) == (STARTS in columns) == (network != "mlp")
+        experience = spied.sample()
+        for agent in spied.specs.agents:
+            batch = experience.batches[agent.name]
+            columns = batch._make(map(torch.from_numpy, batch))
+            assert (columns.memory.shape[1] > 0) == (columns.starts.shape[1] > 0) == (network != "mlp")
+            net = spied.net(agent)
             with torch.no_grad():
-                out = spied.runner.module[unit.module].forward_train(columns)
-            logp, entropy = joint(out[Columns.ACTION_DIST_INPUTS], batch)
+                if network == "mlp":
+                    outputs, values = net(columns.obs)
+                else:
+                    outputs, values = net.sequence(columns.obs, columns.memory, columns.starts)
+            logp, entropy = joint(outputs, batch)
             np.testing.assert_allclose(batch.logp.flatten(), logp, atol=2e-5)
             np.testing.assert_allclose(batch.entropy.flatten(), entropy, atol=2e-5)
-            np.testing.assert_allclose(batch.values.flatten(), out[Columns.EMBEDDINGS].numpy(), atol=2e-5)
+            np.testing.assert_allclose(batch.values.flatten(), values.numpy(), atol=2e-5)
             assert batch.logp.std() > 0.05
             if network != "mlp":
                 carried = np.abs(batch.memory).sum(axis=1) > 0
@@ -163,13 +167,13 @@ def test_the_learner_finds_the_log_probabilities_and_values_that_were_sampled(ne
 @pytest.mark.parametrize("network", NETWORKS)
 def test_targets_bootstrap_from_the_right_value(network, scheme):
     # With lambda 0 the target of a step is r + gamma V(what follows): the next observation's value, the final
-    # observation's where the game was cut, nothing where the unit's episode was over.
+    # observation's where the game was cut, nothing where the agent's episode was over.
     spied = Spied(scheme, f"model={network}", "model.hidden=[8]", "train.lam=0", "train.gamma=0.5")
-    state = {unit.name: torch.zeros(GAMES, spied.net(unit).state_size) for unit in spied.cast.units}
+    state = {agent.name: torch.zeros(GAMES, spied.net(agent).state_size) for agent in spied.specs.agents}
     cut_alive = 0
 
-    def value(unit, tokens, memory):
-        net = spied.net(unit)
+    def value(agent, tokens, memory):
+        net = spied.net(agent)
         rows = torch.from_numpy(np.ascontiguousarray(tokens))
         with torch.no_grad():
             if not net.state_size:
@@ -178,21 +182,21 @@ def test_targets_bootstrap_from_the_right_value(network, scheme):
             return values.numpy(), following
 
     for _ in range(3):
-        rollout = spied.sample()
-        after = spied.runner.env.observations()
-        for unit in spied.cast.units:
-            name, wanted = unit.name, []
+        experience = spied.sample()
+        after = spied.env.observations()
+        for agent in spied.specs.agents:
+            name, wanted = agent.name, []
             for t, step in enumerate(spied.steps):
-                _, following = value(unit, spied.shown[t][name], state[name])
+                _, following = value(agent, spied.shown[t][name], state[name])
                 state[name] = following * torch.from_numpy(~step.done)[:, None]
                 upcoming = spied.shown[t + 1][name] if t + 1 < STEPS else after[name]
-                ahead, _ = value(unit, upcoming, state[name])
+                ahead, _ = value(agent, upcoming, state[name])
                 if step.done.any():
-                    final, _ = value(unit, step.final[name], following)
+                    final, _ = value(agent, step.final[name], following)
                     ahead = np.where(step.done, np.where(step.truncated, final, 0), ahead)
                 cut_alive += int((step.done & step.truncated & ~step.terminated[name]).sum())
                 wanted.append(step.rewards[name] + 0.5 * np.where(step.terminated[name], 0, ahead))
-            batch, lived = rollout.units[name], spied.living(unit).any(axis=2)
+            batch, lived = experience.batches[name], spied.living(agent).any(axis=2)
             if network == "mlp":
                 np.testing.assert_allclose(batch.targets, np.stack(wanted)[lived], atol=2e-5)
             else:
@@ -200,21 +204,21 @@ def test_targets_bootstrap_from_the_right_value(network, scheme):
     assert cut_alive > 0
 
 
-def test_units_that_share_a_network_learn_together():
+def test_agents_that_share_a_network_learn_together():
     spied = Spied("shared=true")
-    rollouts = [spied.sample(), spied.sample()]
+    collected = [spied.sample(), spied.sample()]
     holder = SimpleNamespace(stages=stages_of(spied.config), stage=0)
-    (batch,) = BatchPPO._by_module(holder, rollouts).values()
-    rows = [rollout.units[name] for name in ("red_0", "red_1") for rollout in rollouts]
+    (batch,) = BatchPPO._by_module(holder, collected).values()
+    rows = [experience.batches[name] for name in ("red_0", "red_1") for experience in collected]
     np.testing.assert_array_equal(batch.obs, np.concatenate([part.obs for part in rows]))
     np.testing.assert_array_equal(batch.advantages, np.concatenate([part.advantages for part in rows]))
-    assert _columns(batch)[ALIVE].shape == (len(batch.obs), 1)
+    assert batch.mask.shape == (len(batch.obs), 1)
 
 
 @pytest.mark.parametrize("scheme", ["scheme=dtde", "scheme=ctce"])
 def test_the_same_games_are_played_whatever_runs_beside_them(scheme):
     # What seats do is drawn from their game's own stream.
-    all_of_them = Spied(scheme).sample().units
+    all_of_them = Spied(scheme).sample().batches
     few = compose([*DEADLY, scheme, "train.num_envs=4"])
     runner = BatchedEnvRunner(config=algorithm_config(few), worker_index=0)
     for module in runner.module.values():
@@ -222,6 +226,6 @@ def test_the_same_games_are_played_whatever_runs_beside_them(scheme):
             for name, weight in module.net.named_parameters():
                 if name.startswith("policy"):
                     weight.mul_(50)
-    for name, batch in runner.sample().units.items():
+    for name, batch in runner.sample().batches.items():
         first = {row.tobytes() for row in all_of_them[name].obs}
         assert {row.tobytes() for row in batch.obs} <= first

@@ -25,7 +25,7 @@ from games import (
 )
 from multigrid_rl.world.constants import BLUE, DROP, PICKUP, RED
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.units import UnitFold
+from multigrid_rl.world.traces import UnitFold
 
 both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])
 RED_START, BLUE_START = (9, 1, WEST), (6, 6, EAST)

@@ -12,18 +12,23 @@ import pytest
 import yaml
 from rich.console import Console
 
-from multigrid_rl.cli import searching
+from multigrid_rl.cli import search as verb
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.search.folder import Asked, SearchFolder
-from multigrid_rl.search.objective import Score
-from multigrid_rl.search.plans import Outcome, Spec
+from multigrid_rl.search.folder import SearchFolder, SearchRequest, sort_overrides
+from multigrid_rl.search.outcomes import Outcome, Score, TrialSpec
 from multigrid_rl.search.plots import ticks, write_plots
-from multigrid_rl.search.report import as_markdown
-from multigrid_rl.search.results import as_csv, as_recipe, found_in, recipe_of, winning_command, write_found
+from multigrid_rl.search.results import (
+    as_csv,
+    as_markdown,
+    as_recipe,
+    recipe_of,
+    result_of,
+    winning_command,
+    write_result,
+)
 from multigrid_rl.search.settings import load_settings
-from multigrid_rl.search.space import space_of
-from multigrid_rl.search.transforms import parse_variable
+from multigrid_rl.search.space import Space, Variable
 from multigrid_rl.search.tuning import why_failed
 
 BASE = ["scenario=single-obstacle", "train.num_envs=64", "experiment=none"]
@@ -31,21 +36,21 @@ NAMES = {"train.lr": 0.3, "model": 0.75}
 
 
 @pytest.fixture(scope="module")
-def asked():
+def request_():
     content = {
-        "train.lr": {"log_uniform": [1e-4, 1e-2], "also": ["train.lr_final"]},
+        "train.lr": {"loguniform": [1e-4, 1e-2], "also": ["train.lr_final"]},
         "model": {"choice": ["mlp", "gru"]},
     }
-    return Asked("three-stage", 7, load_settings("three-stage", {}), space_of("small", content, BASE), content)
+    return SearchRequest("three-stage", 7, load_settings("three-stage", {}), Space.build("small", content, BASE))
 
 
 @pytest.fixture
-def folder(tmp_path, asked):
-    return SearchFolder.create(tmp_path / "search", asked)
+def folder(tmp_path, request_):
+    return SearchFolder.create(tmp_path / "search", request_)
 
 
 def ended(name: str, lr: float, got: Score | None, stage: str = "broad", **more) -> Outcome:
-    spec = Spec(name, stage, {"train.lr": lr, "model": 0.75}, 7, 1000, **more)
+    spec = TrialSpec(name, stage, {"train.lr": lr, "model": 0.75}, 7, 1000, **more)
     return Outcome(spec, "finished" if got else "failed", got, 900, 12.5, None if got else "no more memory")
 
 
@@ -57,7 +62,7 @@ ROWS = [
 ]
 
 
-def test_outcomes_are_read_back_as_they_were_recorded(folder):
+def test_reads_outcomes_back_as_recorded(folder):
     for row in ROWS:
         folder.record(row)
     assert folder.outcomes() == ROWS
@@ -65,11 +70,11 @@ def test_outcomes_are_read_back_as_they_were_recorded(folder):
     assert all(json.loads(line, parse_constant=pytest.fail) for line in lines)  # JSON for everybody: no Infinity
     again = SearchFolder.reopen(folder.path)
     assert again.outcomes() == ROWS
-    assert again.asked == folder.asked
+    assert again.request == folder.request
     assert again.provenance == folder.provenance
 
 
-def test_a_line_that_a_kill_tore_is_cut_off_and_another_damaged_one_is_told(folder):
+def test_cuts_off_torn_lines_and_rejects_damaged_ones(folder):
     for row in ROWS[:2]:
         folder.record(row)
     file = folder.path / "outcomes.jsonl"
@@ -85,14 +90,14 @@ def test_a_line_that_a_kill_tore_is_cut_off_and_another_damaged_one_is_told(fold
         folder.outcomes()
 
 
-def test_trials_are_known_from_their_beginning(folder):
+def test_records_trials_before_they_start(folder):
     assert folder.begun() == []
     for row in ROWS[:2]:
         folder.begin(row.spec)
     assert folder.begun() == [row.spec for row in ROWS[:2]]
 
 
-def test_a_drive_without_locks_is_told_and_searched_on(folder, monkeypatch, caplog):
+def test_searches_on_drives_without_locks(folder, monkeypatch, caplog):
     def no_locks(*args):
         raise OSError(37, "No locks available")
 
@@ -101,21 +106,21 @@ def test_a_drive_without_locks_is_told_and_searched_on(folder, monkeypatch, capl
         assert "no locks on this drive" in caplog.text
 
 
-def test_a_folder_is_made_once_and_searched_in_once_at_a_time(folder, asked):
-    with pytest.raises(ConfigError, match="exists already; allowed is a folder that does not exist, or --resume"):
-        SearchFolder.create(folder.path, asked)
+def test_locks_the_folder_and_never_overwrites_it(folder, request_):
+    with pytest.raises(ConfigError, match="exists already, expected a folder that does not, or --resume"):
+        SearchFolder.create(folder.path, request_)
     with folder.held(), pytest.raises(ConfigError, match="another process is writing to it"), folder.held():
         pass
     with folder.held():
         assert (folder.path / "lock").exists()
 
 
-def test_other_folders_cannot_be_resumed(folder, tmp_path):
-    with pytest.raises(ConfigError, match=r"no search.yaml in it; allowed is the folder of a search"):
+def test_rejects_other_folders(folder, tmp_path):
+    with pytest.raises(ConfigError, match=r"expected the folder of a search, got one without search.yaml"):
         SearchFolder.reopen(tmp_path)
     text = (folder.path / "search.yaml").read_text()
     (folder.path / "search.yaml").write_text("seed: 3\n")
-    with pytest.raises(ConfigError, match="keys are seed; allowed is the file that search wrote"):
+    with pytest.raises(ConfigError, match="expected the file that search wrote, got keys seed"):
         SearchFolder.reopen(folder.path)
     (folder.path / "search.yaml").write_text(text)
     (folder.path / "provenance.json").write_text("{")
@@ -126,8 +131,8 @@ def test_other_folders_cannot_be_resumed(folder, tmp_path):
 def found(folder, rows=ROWS):
     for row in rows:
         folder.record(row)
-    result = found_in(folder, complete=True, seconds=61.5)
-    write_found(folder, result)
+    result = result_of(folder, complete=True, seconds=61.5)
+    write_result(folder, result)
     return result
 
 
@@ -148,20 +153,20 @@ def test_results_hold_every_trial_and_the_winner(folder):
     assert rows[2]["train.lr_final"] == rows[2]["train.lr"]
 
 
-def test_the_winner_is_a_recipe_that_composes_to_its_configuration(folder):
+def test_winner_is_a_recipe_that_composes_to_its_configuration(folder):
     result = found(folder)
     text = (folder.path / "winner.yaml").read_text()
-    assert text == as_recipe(folder, result)
+    assert text == as_recipe(folder, result.winner)
     assert text.startswith("# @package _global_\n# Held all gates on 3 of 3 seeds")
     recipe = yaml.safe_load(text)
     assert recipe["defaults"] == [{"override /scenario": "single-obstacle"}, {"override /model": "gru"}]
-    config = compose(folder.asked.space.overrides(result.winner.point))
+    config = compose(folder.request.space.overrides(result.winner.point))
     assert compose([f"experiment={folder.path / 'winner.yaml'}"]) == config
     assert recipe["train"] == {"num_envs": 64, "lr": config.train.lr, "lr_final": config.train.lr}
     assert winning_command(folder, result.winner) in text
 
 
-def test_overrides_become_a_tree():
+def test_turns_overrides_into_a_recipe():
     overrides = [
         "scenario=1v1",
         "train.lr=1e-05",
@@ -177,26 +182,24 @@ def test_overrides_become_a_tree():
 
 
 @pytest.mark.parametrize("name", ["1v1", "blue-adept", "2v2"])
-def test_a_recipe_that_a_search_started_from_is_part_of_its_winner(name, tmp_path):
+def test_winner_includes_the_recipe_that_a_search_started_from(name, tmp_path):
     file = tmp_path / "winner.yaml"
     file.write_text(yaml.safe_dump(recipe_of([f"experiment={name}", "train.clip=0.3"])))
     own, found = compose([f"experiment={name}", "train.clip=0.3"]), compose([f"experiment={file}"])
     assert found.model_copy(update={"experiment": name}) == own
 
 
-def test_a_search_without_winner_has_no_recipe(folder):
+def test_writes_no_recipe_without_a_winner(folder):
     result = found(folder, [ROWS[1]])
     assert result.winner is None
     assert not (folder.path / "winner.yaml").exists()
     assert write_plots(folder, result) == []
-    with pytest.raises(ValueError, match="no recipe"):
-        as_recipe(folder, result)
-    lines = searching.closing(folder, result, [])
+    lines = verb.closing(folder, result, [])
     assert "failed:   s1-001: no more memory" in lines
     assert any("importance needs 20" in line for line in lines)
 
 
-def test_pictures_are_drawn(folder):
+def test_draws_pictures(folder):
     many = [ended(f"s1-{k:03d}", k / 40, Score(100 + k, 0.1) if k > 20 else Score(None, -k)) for k in range(40)]
     result = found(folder, many)
     assert [path.name for path in write_plots(folder, result)] == ["parallel.png", "importance.png"]
@@ -204,22 +207,25 @@ def test_pictures_are_drawn(folder):
         assert (folder.path / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_axes_are_labelled_in_the_variable_s_own_units():
-    lr = parse_variable("train.lr", {"log_uniform": [1e-4, 1e-2]})
+def test_labels_axes_in_units_of_the_variable():
+    lr = Variable.parse("train.lr", {"loguniform": [1e-4, 1e-2]})
     assert [value for _, value in ticks(lr)] == pytest.approx([1e-4, 3.16228e-4, 1e-3, 3.16228e-3, 1e-2])
-    assert ticks(parse_variable("train.minibatch_size", {"power_of_two": [8, 9]})) == [(0.25, 256), (0.75, 512)]
+    assert ticks(Variable.parse("train.minibatch_size", {"randint": [8, 9], "transform": "power_of_two"})) == [
+        (0.25, 256),
+        (0.75, 512),
+    ]
 
 
-def test_the_table_shows_the_best_first(folder):
+def test_table_shows_the_best_first(folder):
     result = found(folder)
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(searching.table(folder, result))
+    console.print(verb.table(folder, result))
     text = console.export_text()
     assert text.index("s3-s1-002-seed1") < text.index("s3-s1-002-seed3") < text.index("s1-002 ") < text.index("s1-000")
     assert "1,500" in text
 
 
-def test_the_page_tells_everything(folder):
+def test_report_holds_winner_importance_and_every_trial(folder):
     result = found(folder)
     page = as_markdown(folder, result, ["parallel.png"])
     assert page.startswith("# A search: three-stage on single-obstacle\n")
@@ -231,24 +237,24 @@ def test_the_page_tells_everything(folder):
     assert [row[0] for row in rows][-3:] == ["| s1-002", "| s1-000", "| s1-001"]
     assert rows[-1][1] == "failed: no more memory"
     assert rows[0][3] == "500"
-    assert "Every trial failed." in as_markdown(folder, found_in_only_failures(folder), [])
+    assert "Every trial failed." in as_markdown(folder, result_of_failures(folder), [])
 
 
-def found_in_only_failures(folder):
+def result_of_failures(folder):
     (folder.path / "outcomes.jsonl").unlink()
     return found(folder, [ROWS[1]])
 
 
-def test_an_outcome_is_one_line(folder):
-    lines = [searching.outcome_line(folder, row) for row in ROWS]
+def test_tells_outcomes_in_one_line(folder):
+    lines = [verb.outcome_line(folder, row) for row in ROWS]
     assert "FAILED after 12 s: no more memory" in lines[1]
     assert "not held, margin    -0.250" in lines[2]
     assert "HELD at       500 steps" in lines[3]
-    assert "(stopped)" in searching.outcome_line(folder, replace(ROWS[2], status="stopped"))
+    assert "(stopped)" in verb.outcome_line(folder, replace(ROWS[2], status="stopped"))
     assert not any("\n" in line for line in lines)
 
 
-def test_a_trial_that_left_no_error_is_told_as_such(tmp_path):
+def test_tells_why_a_trial_failed(tmp_path):
     class Silent:
         pickled_error_file = None
 
@@ -263,44 +269,44 @@ def test_a_trial_that_left_no_error_is_told_as_such(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["scenario"], "scenario: not an override; allowed is key=value, for example search=asha"),
-        (["seed=-1"], "seed=-1: allowed is a whole number from 0"),
-        (["seed=2147483647"], "seed=2147483647: allowed is a whole number"),
-        (["train.until=9"], "train.until=9: a search sets it itself"),
-        (["run_dir=x"], "run_dir=x: a search sets it itself"),
-        (["cluster.num_env_runners=2"], "a search sets it itself"),
+        (["scenario"], "scenario: expected key=value, for example search=asha"),
+        (["seed=-1"], "seed: expected a whole number from 0"),
+        (["seed=2147483647"], "below 2**31 - 1000, got 2147483647"),
+        (["train.until=9"], "train.until=9: a search sets train.until itself"),
+        (["run_dir=x"], "run_dir=x: a search sets run_dir itself"),
+        (["cluster.num_env_runners=2"], "a search sets cluster.num_env_runners itself"),
     ],
 )
-def test_a_mistake_in_the_overrides_is_one_line(given, message):
+def test_rejects_mistakes_in_overrides_in_one_line(given, message):
     with pytest.raises(ConfigError) as caught:
-        searching.sorted_out(given)
+        sort_overrides(given)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_overrides_are_sorted_out():
+def test_sorts_overrides():
     given = ["scenario=1v1", "search=asha", "search.trials=9", "seed=4", "train.clip=0.3"]
-    assert searching.sorted_out(given) == (
+    assert sort_overrides(given) == (
         "asha",
         {"trials": "9"},
         4,
         ["scenario=1v1", "train.clip=0.3", "experiment=none"],
     )
-    assert searching.sorted_out(["experiment=1v1"]) == ("three-stage", {}, 0, ["experiment=1v1"])
+    assert sort_overrides(["experiment=1v1"]) == ("three-stage", {}, 0, ["experiment=1v1"])
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["scenario=single"], "scenario=single: it has no gates to search for"),
+        (["scenario=single"], "scenario: expected one with gates to search for, got single"),
         (["scenario=1v1", "train.bonus.all.key_pikcup=1.0"], "unknown event (did you mean key_pickup?)"),
         (["scenario=1v1", "scenario.seats.blue_0=nobody"], "nobody"),
         (["scenario=multigrid"], "scenario=multigrid has no events to weigh"),
     ],
 )
-def test_what_every_trial_would_fail_by_is_told_before_any_starts(given, message, tmp_path):
+def test_rejects_before_any_trial_what_every_trial_would_fail_by(given, message, tmp_path):
     with pytest.raises((ConfigError, PlayerError)) as caught:
-        searching.created(given, tmp_path / "search")
+        verb.opened(given, tmp_path / "search", None)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "search").exists()

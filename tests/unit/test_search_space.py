@@ -10,106 +10,96 @@ from scipy import stats
 
 from composing import CONFIGS, read
 from multigrid_rl.config import ConfigError, compose
-from multigrid_rl.search.pbt import check_space
+from multigrid_rl.search.plans import plan_of
 from multigrid_rl.search.settings import load_settings, search_names
-from multigrid_rl.search.space import fitted, load_space, space_names, space_of
-from multigrid_rl.search.transforms import KINDS, LAST, in_words, parse_variable
+from multigrid_rl.search.space import LAST, Space, Variable, fitted, in_words, load_space, space_names
 
 DRAWS = 2000
 BASE = ["scenario=single-obstacle", "experiment=none"]
 CONTINUOUS = {
-    "uniform": ([0.1, 0.3], lambda v: (v - 0.1) / 0.2),
-    "log_uniform": (["1e-4", 3.0e-3], lambda v: math.log(v / 1e-4) / math.log(30)),
+    "uniform": ({"uniform": [0.1, 0.3]}, 0.1, 0.3, lambda v: (v - 0.1) / 0.2),
+    "loguniform": ({"loguniform": ["1e-4", 3.0e-3]}, 1e-4, 3e-3, lambda v: math.log(v / 1e-4) / math.log(30)),
+    "lograndint": ({"lograndint": [100_000, 800_000]}, 1e5, 8e5, lambda v: math.log(v / 1e5) / math.log(8)),
     # Even in the logarithm of the horizon 1 / (1 - gamma).
-    "one_minus_log_uniform": ([0.003, 0.1], lambda v: math.log(0.1 / (1 - v)) / math.log(0.1 / 0.003)),
+    "one_minus": (
+        {"loguniform": [0.003, 0.1], "transform": "one_minus"},
+        *(0.9, 0.997, lambda v: math.log(0.1 / (1 - v)) / math.log(0.1 / 0.003)),
+    ),
 }
 LEVELS = {
-    "whole_uniform": ([2, 8], [2, 3, 4, 5, 6, 7, 8]),
-    "power_of_two": ([8, 11], [256, 512, 1024, 2048]),
-    "choice": (["mlp", "gru"], ["mlp", "gru"]),
+    "randint": ({"randint": [2, 8]}, [2, 3, 4, 5, 6, 7, 8]),
+    "power_of_two": ({"randint": [8, 11], "transform": "power_of_two"}, [256, 512, 1024, 2048]),
+    "choice": ({"choice": ["mlp", "gru"]}, ["mlp", "gru"]),
 }
 
 
-def coordinates(seed: int = 5):
-    return np.random.default_rng(seed).random(DRAWS)
+def coordinates(seed: int = 5) -> list[float]:
+    rng = np.random.default_rng(seed)
+    return rng.random(DRAWS).tolist()
 
 
-@pytest.mark.parametrize("kind", CONTINUOUS)
-def test_a_number_is_even_on_its_scale_and_within_its_range(kind):
-    bounds, scale = CONTINUOUS[kind]
-    variable = parse_variable("train.x", {kind: bounds})
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_draws_numbers_evenly_on_their_scale_and_within_bounds(name):
+    given, low, high, scale = CONTINUOUS[name]
+    variable = Variable.parse("train.x", given)
     values = [variable.value(c) for c in coordinates()]
-    low, high = variable.range
+    assert (variable.value(0.0), variable.value(LAST)) == pytest.approx((low, high), rel=1e-5)
     assert min(values) >= low * (1 - 1e-5)
     assert max(values) <= high * (1 + 1e-5)
     assert stats.kstest([scale(v) for v in values], "uniform").pvalue > 0.01
     # The scale matters: on the plain one a logarithmic variable is anything but even.
     plain = stats.kstest([(v - low) / (high - low) for v in values], "uniform").pvalue
-    assert (plain > 0.01) == (kind == "uniform")
+    assert (plain > 0.01) == (name == "uniform")
+    assert {type(value) for value in values} == {int if name == "lograndint" else float}
 
 
-@pytest.mark.parametrize("kind", LEVELS)
-def test_what_has_levels_takes_each_of_them_equally_often(kind):
-    content, expected = LEVELS[kind]
-    variable = parse_variable("train.x", {kind: content})
+@pytest.mark.parametrize("name", LEVELS)
+def test_draws_every_level_equally_often(name):
+    given, expected = LEVELS[name]
+    variable = Variable.parse("train.x", given)
     values = [variable.value(c) for c in coordinates()]
     counts = [values.count(level) for level in expected]
     assert sum(counts) == DRAWS
     assert stats.chisquare(counts).pvalue > 0.01
     assert variable.levels == len(expected)
-
-
-def test_a_whole_logarithmic_number_is_whole_and_even_on_its_scale():
-    variable = parse_variable("train.entropy_decay", {"whole_log_uniform": [100_000, 800_000]})
-    values = [variable.value(c) for c in coordinates()]
-    assert all(isinstance(v, int) for v in values)
-    assert stats.kstest([math.log(v / 1e5) / math.log(8) for v in values], "uniform").pvalue > 0.01
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_values_and_coordinates_go_back_and_forth(kind):
-    content = {**{k: b for k, (b, _) in CONTINUOUS.items()}, **{k: c for k, (c, _) in LEVELS.items()}}
-    variable = parse_variable("train.x", {kind: content.get(kind, [10, 1000])})
-    for coordinate in (0.0, 0.2, 0.5, 0.77, LAST):
-        value = variable.value(coordinate)
-        back = variable.coordinate(value)
-        again = variable.value(back)
-        assert again == value if variable.levels else again == pytest.approx(value, rel=1e-5)
-        if variable.levels is None and kind != "whole_log_uniform":
-            assert back == pytest.approx(coordinate, abs=1e-4)
+    assert (variable.value(0.0), variable.value(LAST)) == (expected[0], expected[-1])
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"log_uniform": [0, 1]}, "train.x.log_uniform=[0, 1]: allowed is two numbers above 0, the smaller first"),
-        ({"log_uniform": [2, 1]}, "the smaller first"),
-        ({"uniform": [1]}, "allowed is two numbers"),
-        ({"uniform": [1, "x"]}, "allowed is two numbers"),
-        ({"uniform": [True, 2]}, "allowed is two numbers"),
-        ({"uniform": [0, float("inf")]}, "allowed is two numbers"),
-        ({"uniform": 3}, "train.x.uniform=3: allowed is two numbers"),
-        ({"one_minus_log_uniform": [0.1, 1.0]}, "above 0 and below 1"),
-        ({"power_of_two": [8, 40]}, "whole exponents from 0 to 30"),
-        ({"power_of_two": [8.5, 9]}, "whole exponents"),
-        ({"whole_uniform": [1.5, 3]}, "two whole numbers"),
+        ({"loguniform": [0, 1]}, "train.x.loguniform: expected two numbers above 0, the smaller first, got [0, 1]"),
+        ({"loguniform": [2, 1]}, "the smaller first"),
+        ({"uniform": [1]}, "expected two numbers"),
+        ({"uniform": [1, "x"]}, "expected two numbers"),
+        ({"uniform": [1, 2, 3]}, "expected two numbers"),
+        ({"uniform": [True, 2]}, "expected two numbers"),
+        ({"uniform": [0, float("inf")]}, "expected two numbers"),
+        ({"uniform": 3}, "train.x.uniform: expected two numbers, the smaller first, got 3"),
+        ({"randint": [8, 40], "transform": "power_of_two"}, "expected two whole numbers from 0 to 30"),
+        ({"randint": [8.5, 9], "transform": "power_of_two"}, "two whole numbers"),
+        ({"randint": [1.5, 3]}, "two whole numbers"),
+        ({"lograndint": [0, 3]}, "two whole numbers above 0"),
+        ({"uniform": [1, 3], "transform": "power_of_two"}, "train.x.transform: expected one_minus of uniform or"),
+        ({"uniform": [1, 3], "transform": []}, "train.x.transform: expected one_minus of uniform or"),
+        ({"choice": [1, 2], "transform": "one_minus"}, "got one_minus of choice"),
         ({"choice": ["mlp"]}, "at least two different values"),
         ({"choice": ["mlp", "mlp"]}, "at least two different values"),
-        ({"normal": [0, 1]}, "allowed is exactly one of uniform"),
-        ({"uniform": [0, 1], "choice": [1, 2]}, "allowed is exactly one of uniform"),
-        ({"uniform": [0, 1], "also": "train.y"}, "train.x.also=train.y: allowed is a list of keys"),
-        (7, "train.x=7: allowed is exactly one of"),
+        ({"normal": [0, 1]}, "expected exactly one of uniform"),
+        ({"uniform": [0, 1], "choice": [1, 2]}, "expected exactly one of uniform"),
+        ({"uniform": [0, 1], "also": "train.y"}, "train.x.also: expected a list of keys, got train.y"),
+        (7, "train.x: expected exactly one of"),
     ],
 )
-def test_a_mistake_in_a_variable_is_one_line(given, message):
+def test_rejects_mistakes_in_variables_in_one_line(given, message):
     with pytest.raises(ConfigError) as caught:
-        parse_variable("train.x", given)
+        Variable.parse("train.x", given)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [3, 0.000012345, "gru", True, None, [64, 64], {"all": {"step": -0.01}}])
-def test_an_override_reads_back_as_its_value(value):
+def test_overrides_read_back_as_their_values(value):
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
 
     parsed = OverridesParser.create().parse_override(f"a={in_words(value)}")
@@ -118,7 +108,7 @@ def test_an_override_reads_back_as_its_value(value):
 
 @pytest.mark.parametrize("name", space_names())
 def test_shipped_spaces_draw_what_train_takes(name):
-    space = space_of(*load_space(name), [*BASE, "train.num_envs=64"])
+    space = load_space(name, [*BASE, "train.num_envs=64"])
     for k in range(5):
         point = space.sample(np.random.default_rng(k))
         config = compose(space.overrides(point)).model_dump()
@@ -133,19 +123,18 @@ def test_shipped_spaces_draw_what_train_takes(name):
 def test_shipped_searches_are_valid_and_name_a_space(name):
     settings = load_settings(name, {})
     assert settings.kind == name
-    space = space_of(*load_space(settings.space), BASE)
-    if name == "pbt":
-        check_space(space)
+    space = load_space(settings.space, BASE)
+    assert not plan_of(settings, space, 0).finished
 
 
-def test_every_yaml_of_a_search_explains_its_keys():
+def test_search_configs_begin_with_an_explanation():
     for path in (CONFIGS / "search").glob("*.yaml"):
         lines = path.read_text(encoding="utf-8").splitlines()
         assert lines[0].startswith("# "), path
 
 
-def test_a_shrunken_space_is_even_around_its_centre_and_ends_at_the_edges():
-    space = space_of(*load_space("default"), BASE)
+def test_shrunken_space_is_even_around_its_centre_and_ends_at_the_edges():
+    space = load_space("default", BASE)
     centre = {v.key: 0.5 for v in space.variables} | {"train.clip": 0.02}
     rng = np.random.default_rng(3)
     near = [space.near(centre, 0.1, rng) for _ in range(DRAWS)]
@@ -156,14 +145,14 @@ def test_a_shrunken_space_is_even_around_its_centre_and_ends_at_the_edges():
     assert stats.binomtest(int(moved * DRAWS), DRAWS, 0.1).pvalue > 0.01
 
 
-def test_what_a_user_sets_does_not_vary():
-    space = space_of(*load_space("default"), [*BASE, "train.lr_final=1e-4", "model=lstm"])
+def test_keys_that_a_user_sets_do_not_vary():
+    space = load_space("default", [*BASE, "train.lr_final=1e-4", "model=lstm"])
     assert {"train.lr", "model"}.isdisjoint(v.key for v in space.variables)
     assert compose(space.overrides(space.sample(np.random.default_rng(0)))).model.name == "lstm"
 
 
-def test_two_keys_of_one_variable_get_one_value():
-    space = space_of(*load_space("default"), BASE)
+def test_also_gives_several_keys_one_value():
+    space = load_space("default", BASE)
     train = compose(space.overrides(space.sample(np.random.default_rng(1)))).train
     assert train.lr == train.lr_final != compose(BASE).train.lr
 
@@ -175,33 +164,34 @@ def test_two_keys_of_one_variable_get_one_value():
         ({"train.lr": {"uniform": [-1, 1]}}, "space=mine: train.lr=-1.0"),
         ({"train.gamma": {"uniform": [0.5, 1.5]}}, "space=mine: train.gamma=1.5"),
         ({"model": {"choice": ["mlp", "transformer"]}}, "space=mine: model=transformer: unknown"),
-        ({"seed": {"whole_uniform": [0, 9]}}, "seed: cannot be varied"),
-        ({"train.until": {"whole_uniform": [1, 9]}}, "train.until: cannot be varied"),
+        ({"seed": {"randint": [0, 9]}}, "seed: cannot be varied"),
+        ({"train.until": {"randint": [1, 9]}}, "train.until: cannot be varied"),
         ({"scenario.seats.red_0": {"choice": ["a", "b"]}}, "scenario.seats.red_0: cannot be varied"),
         ({"train.lr": {"uniform": [0.1, 1], "also": ["scheme"]}}, "scheme: cannot be varied"),
         (
             {"train.lr": {"uniform": [0.1, 1], "also": ["train.clip"]}, "train.clip": {"uniform": [0.1, 1]}},
-            "space=mine: train.clip is set twice",
+            "space=mine: expected each key once, got train.clip twice",
         ),
-        ({"train.vf_coef": {"uniform": [0.1, 1]}}, "space=mine: nothing is left to vary"),
+        ({"train.vf_coef": {"uniform": [0.1, 1]}}, "space=mine: expected at least one free variable"),
     ],
 )
-def test_a_mistake_in_a_space_is_one_line_before_anything_starts(content, message):
+def test_rejects_mistakes_in_spaces_in_one_line(content, message):
     with pytest.raises(ConfigError) as caught:
-        space_of("mine", content, [*BASE, "train.vf_coef=0.5"])
+        Space.build("mine", content, [*BASE, "train.vf_coef=0.5"])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_spaces_can_be_files_and_unknown_names_are_told(tmp_path):
+def test_loads_spaces_from_files_and_rejects_unknown_names(tmp_path):
     file = tmp_path / "mine.yaml"
-    file.write_text("train.lr: {log_uniform: [1e-4, 1e-3]}\n")
-    assert load_space(str(file)) == ("mine", {"train.lr": {"log_uniform": ["1e-4", "1e-3"]}})
-    with pytest.raises(ConfigError, match=r"search.space=wide: unknown; allowed is default, pbt, or a yaml file"):
-        load_space("wide")
+    file.write_text("train.lr: {loguniform: [1e-4, 1e-3]}\n")
+    space = load_space(str(file), BASE)
+    assert (space.name, space.content) == ("mine", {"train.lr": {"loguniform": ["1e-4", "1e-3"]}})
+    with pytest.raises(ConfigError, match=r"search.space: expected default, pbt or a yaml file, got wide"):
+        load_space("wide", BASE)
     file.write_text("- 1\n")
-    with pytest.raises(ConfigError, match="allowed is a yaml mapping"):
-        load_space(str(file))
+    with pytest.raises(ConfigError, match="expected a yaml mapping"):
+        load_space(str(file), BASE)
 
 
 CONFIG = compose([*BASE, "train.num_envs=8", "train.num_steps=24", "train.minibatch_size=96"])
@@ -221,7 +211,7 @@ CONFIG = compose([*BASE, "train.num_envs=8", "train.num_steps=24", "train.miniba
         ({"model": "mlp", "model.activation": "relu"}, {"model.activation": "relu"}),
     ],
 )
-def test_values_are_made_to_fit_together(chosen, expected):
+def test_fits_values_together(chosen, expected):
     result = fitted(chosen, CONFIG)
     assert {key: result[key] for key in expected} == expected
     assert {key: v for key, v in result.items() if key not in expected} == {
@@ -231,14 +221,14 @@ def test_values_are_made_to_fit_together(chosen, expected):
 
 def test_no_draw_fails_by_a_rule_that_ties_keys():
     content = {
-        "train.num_envs": {"power_of_two": [3, 8]},
+        "train.num_envs": {"randint": [3, 8], "transform": "power_of_two"},
         "train.num_steps": {"choice": [8, 12, 16, 40]},
-        "train.minibatch_size": {"power_of_two": [4, 12]},
+        "train.minibatch_size": {"randint": [4, 12], "transform": "power_of_two"},
         "model": {"choice": ["mlp", "gru", "lstm", "cnn"]},
         "model.hidden": {"choice": [[16], [16, 24]]},
         "model.activation": {"choice": ["tanh", "relu"]},
     }
-    space = space_of("tied", content, BASE)
+    space = Space.build("tied", content, BASE)
     for k in range(15):
         config = compose(space.overrides(space.sample(np.random.default_rng(k))))
         assert config.train.minibatch_size <= config.train.batch_size
@@ -247,26 +237,29 @@ def test_no_draw_fails_by_a_rule_that_ties_keys():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("fast", {}, "search=fast: unknown; allowed is asha, pbt, three-stage"),
-        ("asha", {"trial": "3"}, "search.trial=3: "),
-        ("asha", {"trials": "0"}, "search.trials=0: "),
-        ("asha", {"trials": "many"}, "search.trials=many: "),
-        ("asha", {"trials": "true"}, "search.trials=True: "),
-        ("asha", {"grace": "2e6"}, "grace=2000000: allowed is at most until=1000000"),
-        ("asha", {"kind": "pbt"}, "search.kind=pbt: unknown key; allowed is search.space"),
-        ("pbt", {"quantile": "0.7"}, "search.quantile=0.7: "),
-        ("three-stage", {"broad.runs": "3"}, "search.broad.runs=3: unknown key; allowed is search.space"),
-        ("three-stage", {"wide.trials": "3"}, "search.wide.trials=3: unknown key"),
+        ("fast", {}, "search: expected asha, pbt, three-stage, got fast"),
+        ("asha", {"trial": "3"}, "search.trial: unknown key, expected search.space"),
+        ("asha", {"trials": "0"}, "search.trials: expected greater than or equal to 1"),
+        ("asha", {"trials": "many"}, "search.trials: expected a valid integer, got many"),
+        ("asha", {"trials": "true"}, "search.trials: expected a valid integer, got true"),
+        ("asha", {"trials": "2.5"}, "search.trials: expected a valid integer, got 2.5"),
+        ("asha", {"grace": "2e6"}, "expected grace of at most until=1000000, got 2000000"),
+        ("asha", {"kind": "pbt"}, "search.kind: unknown key, expected search.space"),
+        ("pbt", {"quantile": "0.7"}, "search.quantile: expected less than or equal to 0.5, got 0.7"),
+        ("pbt", {"quantile": "nan"}, "search.quantile: "),
+        ("three-stage", {"broad.runs": "3"}, "search.broad.runs: unknown key, expected search.space"),
+        ("three-stage", {"broad": "3"}, "search.broad: unknown key"),
+        ("three-stage", {"wide.trials": "3"}, "search.wide.trials: unknown key"),
     ],
 )
-def test_a_mistake_in_a_search_is_one_line(name, changes, message):
+def test_rejects_mistakes_in_settings_in_one_line(name, changes, message):
     with pytest.raises(ConfigError) as caught:
         load_settings(name, changes)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_values_of_a_search_can_be_changed():
+def test_changes_values_of_settings():
     settings = load_settings("three-stage", {"broad.trials": "7", "broad.until": "2e5", "space": "pbt"})
     assert (settings.broad.trials, settings.broad.until, settings.space) == (7, 200_000, "pbt")
     assert settings.refine.trials == read(CONFIGS / "search" / "three-stage.yaml")["refine"]["trials"]

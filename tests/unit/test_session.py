@@ -14,14 +14,20 @@ import pytest
 import ray
 from ray._private import services
 
-from commands import call
+from commands import call, complaint
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.rllib import session
-from multigrid_rl.rllib.errors import RunError
 from multigrid_rl.rllib.session import ray_session
+from multigrid_rl.types import RunError
 
 #: Ray's own words when its node does not come up; it raises a bare Exception.
 SAID = "The current node timed out during startup."
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_session():
+    """End the session that smoke tests of the same process may have left for one another."""
+    ray.shutdown()
 
 
 def refuse(**settings):
@@ -42,7 +48,7 @@ def test_what_ray_refuses_is_told_as_rays_and_our_handler_is_back(monkeypatch):
 
 def test_a_start_that_ray_refuses_leaves_no_run_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(ray, "init", refuse)
-    result = call("train", f"run_dir={tmp_path / 'run'}")
+    result = call("train", "cluster.num_env_runners=1", f"run_dir={tmp_path / 'run'}")
     assert result.exit_code == 3, result.output
     assert result.stderr.startswith(f"multigrid-rl: Ray: it does not start on this machine: {SAID}")
     assert len(result.stderr.splitlines()) == 1
@@ -117,3 +123,20 @@ def test_a_lost_raylet_ends_the_process_with_a_line_and_status_3(monkeypatch, ca
             assert told.wait(60)
     assert statuses == ([3] if lost else [])
     assert ("Ray: its raylet on this machine was lost" in caplog.text) == lost
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        (
+            ["cluster.gpus_per_learner=1"],
+            "gpus_per_learner=1: torch sees 0 GPU(s) here for 1 learner(s); allowed is 0",
+        ),
+        (["cluster.num_learners=2", "cluster.gpus_per_learner=0.5"], "=0.5: torch sees 0 GPU(s) here for 2 learner(s)"),
+    ],
+)
+def test_learners_on_gpus_that_are_not_there_are_refused_before_ray_starts(monkeypatch, tmp_path, cluster, said):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr(ray, "init", lambda **settings: pytest.fail("Ray starts"))
+    assert said in complaint(call("train", *cluster, f"run_dir={tmp_path / 'run'}"))
+    assert not (tmp_path / "run").exists()

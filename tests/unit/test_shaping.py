@@ -22,9 +22,9 @@ from games import (
     put,
     world,
 )
-from multigrid_rl.players.basic import RandomPlayer
-from multigrid_rl.players.factory import MatchFactory
+from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.match import Match
+from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.shaping import EventBonus
@@ -133,7 +133,7 @@ def test_a_step_is_not_counted_for_the_eliminated():
         row = rng.integers(0, 7, (16, 2))
         together, single = team.step({"red": row}), apart.step({"red_0": row[:, :1], "red_1": row[:, 1:]})
         canonical = apart.env.world.outputs.reward[:, 2:]
-        acted = together.acted["red"]
+        acted = together.mask["red"]
         np.testing.assert_allclose(together.rewards["red"], (canonical - acted).sum(axis=1), atol=1e-12)
         for k, seat in enumerate(("red_0", "red_1")):
             np.testing.assert_allclose(single.rewards[seat], canonical[:, k] - acted[:, k], atol=1e-12)

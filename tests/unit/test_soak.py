@@ -18,7 +18,7 @@ def told(speed_after: float = 1000.0, seconds: int = 59):
         at = tick / 10
         alone = any(begin <= at < end for begin, end in AWAY)
         steps += 0.1 * (500.0 if alone else speed_after if at >= 28 else 1000.0)
-        rows.append((at, {"env_steps": steps, "env_runners": 1 if alone else 2, "env_runner_losses": 2}))
+        rows.append((at, {"env_steps": steps, "env_runners": 1 if alone else 2, "env_runner_restarts": 2}))
     memory = [
         (float(at), 10 * 2**20 + at * 2**20 // 60, {"raylet": 30 * 2**20, "agent.py": at * 2**20 // 30}, at // 40)
         for at in range(0, seconds, 5)

@@ -15,6 +15,9 @@ import typer
 from typer.testing import CliRunner
 
 from multigrid_rl.cli.app import TRACEBACK, Verbs, fail
+from multigrid_rl.config import ConfigError
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.types import RunError
 
 
 def ended(raised: BaseException | None, **env: str):
@@ -67,6 +70,33 @@ def test_where_no_file_can_be_written_a_variable_shows_the_place(tmp_path, monke
 def test_what_the_machine_refuses_is_one_line_and_status_3(raised, said):
     result = ended(raised)
     assert (result.exit_code, result.stderr) == (3, f"multigrid-rl: {said}\n")
+
+
+@pytest.mark.parametrize("raised", [ConfigError("seed=x: allowed is a number"), PlayerError("nobody: unknown")])
+def test_a_mistake_of_the_user_is_its_line_and_status_2(raised):
+    result = ended(raised)
+    assert (result.exit_code, result.stderr) == (2, f"multigrid-rl: {raised}\n")
+
+
+@pytest.mark.parametrize("hint", ["", "go on: train --resume run"])
+def test_a_run_that_broke_off_is_a_line_a_hint_and_status_3(hint):
+    error = RunError("env runner 1 is lost")
+    error.hint = hint
+    result = ended(error)
+    lines = ["multigrid-rl: env runner 1 is lost", *([f"multigrid-rl: {hint}"] if hint else [])]
+    assert (result.exit_code, result.stderr.splitlines()) == (3, lines)
+
+
+def test_help_imports_neither_the_configuration_nor_numpy():
+    program = (
+        "import sys\n"
+        "from multigrid_rl.cli.main import app\n"
+        "app(['--help'], standalone_mode=False)\n"
+        "sys.exit(' '.join({'multigrid_rl.config', 'numpy', 'pydantic', 'torch', 'ray'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr.strip() == ""
+    assert "Train the learning seats" in done.stdout
 
 
 def test_statuses_that_a_verb_chose_are_its_own():

@@ -20,9 +20,9 @@ def actions_of_game(game):
     return rng.choice([0, 1, 2, 2, 2, 3, 4, 5, 6], size=(STEPS, SPEC.num_agents)).astype(np.int8)
 
 
-def history(first, games, seed=5, threads=1):
+def history(first, games, seed=5):
     """Everything that ``games`` games answer in STEPS steps with auto-reset: field -> (STEPS, games, ...)."""
-    w = World(SPEC, games, seed=seed, first_game=first, threads=threads)
+    w = World(SPEC, games, seed=seed, first_game=first)
     plans = np.stack([actions_of_game(first + k) for k in range(games)], axis=1)
     rows = {name: [] for name in FIELDS}
     rows["cells"] = []
@@ -58,11 +58,6 @@ def test_a_game_plays_the_same_alone_as_among_64(game, many):
 
 def test_a_slice_of_games_plays_the_same_as_the_whole(many):
     assert_same(history(20, 7), {name: values[:, 20:27] for name, values in many.items()})
-
-
-@pytest.mark.parametrize("threads", [2, 3, 64])
-def test_threads_change_nothing(threads, many):
-    assert_same(history(0, 64, threads=threads), many)
 
 
 def test_another_seed_plays_other_games(many):

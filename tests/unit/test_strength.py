@@ -11,13 +11,13 @@ import torch
 
 from multigrid_rl.config import load_scenario
 from multigrid_rl.models.registry import build
-from multigrid_rl.players.basic import RandomPlayer
 from multigrid_rl.players.cards import PlayerError, token_categories, write_player
-from multigrid_rl.players.catalogue import Catalogue, Seated
-from multigrid_rl.players.factory import seat_players
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.factories import seat_players
+from multigrid_rl.players.freeze import measure, side
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import Match
-from multigrid_rl.players.strength import measure, side
+from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.types import GameSpec, Rules
 
 DUEL = load_scenario("1v1").spec
@@ -27,7 +27,7 @@ MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 
 
 def result(name: str, opponent: str, spec: GameSpec = DUEL, episodes: int = 1000, catalogue: Catalogue = NOBODY):
-    return measure(catalogue, name, opponent, spec, "some", episodes=episodes, seed=7)
+    return measure(catalogue, name, opponent, spec, "some", episodes)
 
 
 def network(members: int = 1):
@@ -166,10 +166,10 @@ def test_a_team_player_acts_for_each_member_by_its_own_logits():
     ],
 )
 def test_a_team_player_on_a_part_of_its_team_is_one_line(seats, listed):
-    team = Seated(FrozenPlayer("team", network(2), "", members=2), "team", None, [], members=2)
+    team = LoadedPlayer(FrozenPlayer("team", network(2), "", members=2), "team", None, [], members=2)
     seated = {"red_0": (team,)}
     if "other" in seats:
-        seated["red_1"] = (Seated(RandomPlayer(), "random", None, []),)
+        seated["red_1"] = (LoadedPlayer(RandomPlayer(), "random", None, []),)
     with pytest.raises(PlayerError) as caught:
         seat_players(FOUR, seated)
     assert str(caught.value) == (
@@ -179,7 +179,7 @@ def test_a_team_player_on_a_part_of_its_team_is_one_line(seats, listed):
 
 
 def test_a_team_player_and_a_single_one_cannot_take_turns():
-    team = Seated(FrozenPlayer("team", network(2), "", members=2), "team", None, [], members=2)
-    both = (team, Seated(RandomPlayer(), "random", None, []))
+    team = LoadedPlayer(FrozenPlayer("team", network(2), "", members=2), "team", None, [], members=2)
+    both = (team, LoadedPlayer(RandomPlayer(), "random", None, []))
     with pytest.raises(PlayerError, match=r"^scenario\.seats\.red_0=team\+random: plays a whole team"):
         seat_players(FOUR, {"red_0": both, "red_1": both})

@@ -13,12 +13,11 @@ from PIL import Image
 
 from commands import call, complaint
 from multigrid_rl.config import load_scenario
-from multigrid_rl.judge.pictures import fitted, font, shortened
 from multigrid_rl.judge.replays import GameRecord, record
-from multigrid_rl.judge.video import VideoError, choose, find_games, pictures, read_games, write_video
-from multigrid_rl.players.basic import IdlePlayer
-from multigrid_rl.players.games import play_games
-from multigrid_rl.players.scripted import KeyRunner
+from multigrid_rl.players.match import play_games
+from multigrid_rl.players.scripted import IdlePlayer, KeyRunner
+from multigrid_rl.show.pictures import fitted, font, shortened
+from multigrid_rl.show.video import VideoError, choose, find_games, pictures, read_games, write_video
 
 SPEC = load_scenario("1v1").spec
 BOARD = 8 * 32  # rows of pixels above the captions
@@ -243,7 +242,7 @@ def test_an_unknown_source_is_refused_in_one_line(source, said, tmp_path, monkey
 
 
 def test_a_gif_too_large_for_memory_is_refused(games, tmp_path, monkeypatch):
-    monkeypatch.setattr("multigrid_rl.judge.video._MOST_GIF_BYTES", 10_000)
+    monkeypatch.setattr("multigrid_rl.show.video._MOST_GIF_BYTES", 10_000)
     with pytest.raises(VideoError, match=r"allowed is \.mp4 or less --tile"):
         write_video(games[0], tmp_path / "game.gif")
     assert list(tmp_path.iterdir()) == []

@@ -36,12 +36,6 @@ def test_no_games_are_refused(games):
         World(GAME, games)
 
 
-@pytest.mark.parametrize("threads", [0, -1, 5])
-def test_threads_without_games_are_refused(threads):
-    with pytest.raises(ValueError, match=re.escape(f"threads={threads}: allowed is 1 to num_games (4)")):
-        World(GAME, 4, threads=threads)
-
-
 @pytest.mark.parametrize("shape", [(2,), (2, 2), (2, 4), (3, 3), (1, 2, 3), (0, 3)])
 def test_actions_of_another_shape_are_refused(shape):
     w = World(GAME, 2)

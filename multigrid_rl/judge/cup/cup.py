@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
-from multigrid_rl.judge.cup.entries import Entry, Table
-from multigrid_rl.judge.cup.keeping import as_handed_in, guarded, keep_agents
-from multigrid_rl.judge.cup.manifest import EntryLine, Manifest, begin
-from multigrid_rl.judge.cup.pairings import Pairing, forfeited, load_pairing, pairing_file, play_pairing, save_pairing
+import numpy as np
+
+from multigrid_rl.files import write_whole
+from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, reason_of
+from multigrid_rl.judge.cup.folder import as_handed_in, begin, guarded, keep_agents, load_pairing, pairing_file
+from multigrid_rl.judge.cup.results import Pairing
+from multigrid_rl.judge.replays import GameRecord, record
+from multigrid_rl.players.leftovers import none_left
+from multigrid_rl.players.match import Played, PlayerFaultError, play_games
+from multigrid_rl.types import Policy
 
 LOG = logging.getLogger(__name__)
 #: Pairings that an entry may spoil before it is out of the cup: one that hangs would else cost a night.
@@ -28,16 +36,8 @@ class Progress:
     played: bool  # now, not in an earlier session
 
 
-def schedule(entries: list[Entry]) -> Iterator[tuple[Entry, Entry]]:
-    """All pairings (red, blue): each pair twice, once from each side."""
-    for k, one in enumerate(entries):
-        for two in entries[k + 1 :]:
-            yield one, two
-            yield two, one
-
-
-def play_cup(entries: list[Entry], table: Table, folder: Path, show: Callable[[Progress], None]) -> list[Pairing]:
-    """Play what is not yet in ``folder`` and return all pairings, in the order of :func:`schedule`.
+def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callable[[Progress], None]) -> list[Pairing]:
+    """Play what is not yet in ``folder`` and return all pairings: each pair twice, once from each side.
 
     Every finished pairing is a file of its own, written in one go: a killed cup goes on with the first that is missing.
     Only what was there at the start counts as played; the rest is held in memory and compared with its file at the end.
@@ -47,47 +47,110 @@ def play_cup(entries: list[Entry], table: Table, folder: Path, show: Callable[[P
         ScratchError, OSError: this machine has no room for results or agents.
     """
     entries = as_handed_in(entries, folder)
-    begin(Manifest(
-        scenario=table.scenario,
-        spec=asdict(table.spec),
-        games=table.games,
-        seed=table.seed,
-        agents_key=table.agents_key,
-        limits=asdict(table.limits),
-        entries=[EntryLine(name=e.name, kind=e.kind, sha256=e.sha256, problem=e.problem) for e in entries],
-    ), folder)  # fmt: skip
-    pairs = list(schedule(keep_agents(entries, folder)))
+    begin(config, entries, folder)
+    pairs = [pair for one, two in combinations(keep_agents(entries, folder), 2) for pair in ((one, two), (two, one))]
     paths = [pairing_file(folder, red, blue) for red, blue in pairs]
-    held = {path: load_pairing(path) for path in paths if path.exists()}
+    before = {path: load_pairing(path) for path in paths if path.exists()}
+    held = {path: data for path, (_, data) in before.items()}
     strikes: Counter[str] = Counter()
     pairings = []
     with guarded(folder, held):
         for number, (path, (red, blue)) in enumerate(zip(paths, pairs, strict=True), 1):
-            known = path in held
-            pairing = held[path] if known else _play(red, blue, table, strikes)
-            if not known:
-                _save(path, pairing)
-                held[path] = pairing
+            pairing = before[path][0] if path in before else _play(red, blue, config, strikes)
+            if path not in before:
+                if path.exists():
+                    LOG.warning("%s: written while the cup ran, not by the cup; what was played takes its place", path)
+                data = pairing.model_dump_json().encode()
+                write_whole(path, data)
+                held[path] = data
             if pairing.at_fault is not None:
                 strikes[pairing.at_fault] += 1
             pairings.append(pairing)
-            show(Progress(number, len(pairs), pairing, not known))
+            show(Progress(number, len(pairs), pairing, path not in before))
     return pairings
 
 
-def _save(path: Path, pairing: Pairing) -> None:
-    if path.exists():
-        LOG.warning("%s: written while the cup ran, not by the cup; what was played takes its place", path)
-    save_pairing(path, pairing)
-
-
-def _play(red: Entry, blue: Entry, table: Table, strikes: Counter[str]) -> Pairing:
+def _play(red: Entry, blue: Entry, config: CupConfig, strikes: Counter[str]) -> Pairing:
+    broken = {entry.name: str(entry.problem) for entry in (red, blue) if entry.kind == "broken"}
     out = {
         entry.name: f"out after {STRIKES} spoiled pairings"
         for entry in (red, blue)
-        if strikes[entry.name] >= STRIKES and entry.kind != "broken"
+        if strikes[entry.name] >= STRIKES and entry.name not in broken
     }
-    if out:
-        broken = {entry.name: str(entry.problem) for entry in (red, blue) if entry.kind == "broken"}
-        return forfeited(red, blue, table, out | broken)
-    return play_pairing(red, blue, table)
+    return forfeited(red, blue, config, out | broken) if out else play_pairing(red, blue, config)
+
+
+def play_pairing(red: Entry, blue: Entry, config: CupConfig) -> Pairing:
+    """Play all games of a pairing. Who is broken, or gives up, forfeits what is not finished.
+
+    Raises:
+        ScratchError: this machine has no room for an agent's files, for which nobody shall forfeit.
+    """
+    broken = {entry.name: str(entry.problem) for entry in (red, blue) if entry.kind == "broken"}
+    if broken:
+        return forfeited(red, blue, config, broken)
+    with ExitStack() as stack:
+        if "external" in (red.kind, blue.kind):
+            stack.enter_context(none_left())
+        players: dict[str, Policy] = {}
+        for entry, team in ((red, "red"), (blue, "blue")):
+            try:
+                players |= stack.enter_context(entry.players_of(config, team))
+            except PlayerFaultError as error:
+                return forfeited(red, blue, config, {entry.name: str(error)})
+            except UNREADABLE as error:
+                return forfeited(red, blue, config, {entry.name: reason_of(error, entry.folder, entry.name)})
+        played = play_games(config.spec, players, config.games, seed=config.seed)
+    return _pairing(red, blue, config, played)
+
+
+def forfeited(red: Entry, blue: Entry, config: CupConfig, reasons: dict[str, str]) -> Pairing:
+    """Return a pairing without a game: the entries named in ``reasons`` forfeit all of them."""
+    letter = "-" if len(reasons) == 2 else "r" if red.name in reasons else "b"
+    none = [0.0] * config.games
+    both = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    return Pairing(
+        red=red.name,
+        blue=blue.name,
+        outcomes=letter * config.games,
+        length=[0] * config.games,
+        return_red=none,
+        return_blue=none,
+        reason=both if len(reasons) == 2 else next(iter(reasons.values())),
+    )
+
+
+def _pairing(red: Entry, blue: Entry, config: CupConfig, played: Played) -> Pairing:
+    outcomes = ["RBD"[winner] for winner in played.table.winner.tolist()]  # nobody is -1, the last
+    if played.fault is not None:
+        letter = "r" if played.fault.name == red.name else "b"
+        outcomes = [o if done else letter for o, done in zip(outcomes, played.finished, strict=True)]
+    returns = {
+        team: played.table.returns[:, [a for a, s in enumerate(config.spec.seats) if config.spec.team_of(s) == team]]
+        for team in ("red", "blue")
+    }
+    return Pairing(
+        red=red.name,
+        blue=blue.name,
+        outcomes="".join(outcomes),
+        length=played.table.length.tolist(),
+        return_red=returns["red"].sum(axis=1).round(6).tolist(),
+        return_blue=returns["blue"].sum(axis=1).round(6).tolist(),
+        reason=None if played.fault is None else played.fault.reason,
+        kept=_kept(red, blue, config, played),
+    )
+
+
+def _kept(red: Entry, blue: Entry, config: CupConfig, played: Played) -> list[GameRecord]:
+    # One game for each outcome that occurred, the one of middle length: what usually happens, not a freak.
+    spec = config.spec
+    seats = {seat: red.name if spec.team_of(seat) == "red" else blue.name for seat in spec.seats}
+    kept = []
+    for code, label in ((0, "red wins"), (1, "blue wins"), (-1, "drawn")):
+        games = np.flatnonzero((played.table.winner == code) & played.finished)
+        if len(games):
+            order = games[np.argsort(played.table.length[games], kind="stable")]
+            share = f"{len(games)} of {len(played.finished)}"
+            told = f"{red.name} (red) - {blue.name} (blue): {label}, as in {share} games"
+            kept.append(record(spec, played, int(order[len(order) // 2]), seed=config.seed, players=seats, label=told))
+    return kept

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Literal
 
 from multigrid_rl.players.agents import AGENT_FILE, fresh_copy, read_agent
-from multigrid_rl.players.bundle import bundle_sha256, load_team
-from multigrid_rl.players.cards import CARD_FILE, PlayerError, read_card
+from multigrid_rl.players.bundle import bundle_folders, bundle_sha256, load_team, read_cards
+from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue
 from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.sandbox import Limits
-from multigrid_rl.players.text import printable, shown
+from multigrid_rl.text import printable, shown
 from multigrid_rl.types import GameSpec, Policy
 
 Kind = Literal["scripted", "frozen", "external", "broken"]
@@ -41,6 +41,7 @@ class Entry:
         sha256: of its files; ``None`` for scripted players.
         problem: why it is broken.
         folder: its files; ``None`` for scripted players.
+        loaded: frozen players of each team, and the state of the files that they were loaded from.
     """
 
     name: str
@@ -49,10 +50,11 @@ class Entry:
     sha256: str | None = None
     problem: str | None = None
     folder: Path | None = None
+    loaded: dict[str, tuple[object, dict[str, Policy]]] = field(default_factory=dict, compare=False, repr=False)
 
     @contextmanager
-    def seated(self, game: Table, team: str) -> Iterator[dict[str, Policy]]:
-        """Its players for ``team``, as a match takes them; an external agent's process ends with the block.
+    def players_of(self, config: CupConfig, team: str) -> Iterator[dict[str, Policy]]:
+        """Yield its players for ``team``, as a match takes them; an external agent's process ends with the block.
 
         Raises:
             PlayerError: it cannot be loaded, or is not what it was when the cup began.
@@ -60,19 +62,32 @@ class Entry:
             ScratchError: there is no room for an agent's files.
         """
         if self.kind == "scripted" or self.folder is None:
-            yield {seat: BUILT_IN[self.name](game.spec) for seat in game.spec.seats if game.spec.team_of(seat) == team}
+            yield {seat: BUILT_IN[self.name](config.spec) for seat in config.spec.seats_of(team)}
         elif self.kind == "external":
             with (
                 fresh_copy(self.folder, self.name) as agent,
-                ExternalPlayer(agent, game.spec, team, game.scenario, game.agents_seed(team), game.limits) as player,
+                ExternalPlayer(
+                    agent, config.spec, team, config.scenario, config.agents_seed(team), config.limits
+                ) as player,
             ):
                 self._check(agent.sha256)
-                player.start(game.games)
-                seats = [seat for seat in game.spec.seats if game.spec.team_of(seat) == team]
+                player.start(config.games)
+                seats = config.spec.seats_of(team)
                 yield {team if len(seats) > 1 else seats[0]: player}
         else:
-            self._check(bundle_sha256(self.folder))
-            yield load_team(self.folder, game.spec, team)
+            yield self.load(self.folder, config.spec, team)
+
+    def load(self, folder: Path, spec: GameSpec, team: str) -> dict[str, Policy]:
+        """Load its frozen players for ``team`` once, and anew, with their hashes checked, whenever a file has changed.
+
+        Raises:
+            PlayerError: damaged, made for another game, or not what it was when the cup began.
+        """
+        files = _state(folder)
+        if team not in self.loaded or self.loaded[team][0] != files:
+            self._check(bundle_sha256(folder))
+            self.loaded[team] = files, load_team(folder, spec, team)
+        return self.loaded[team][1]
 
     def _check(self, sha256: str) -> None:
         if sha256 != self.sha256:
@@ -80,14 +95,14 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Table:
-    """What is played at every table of a cup.
+class CupConfig:
+    """What every pairing of a cup plays.
 
     Attributes:
         scenario: its name.
         spec: the game.
         games: for each pair and side.
-        seed: of the games; the same at every table, so that everybody meets the same layouts.
+        seed: of the games; the same in every pairing, so that everybody meets the same layouts.
         limits: of external agents.
         agents_key: decides what agents are given as their seeds. Drawn, never made of ``seed``: whoever knows the
             games' seed knows where the keys will lie and what the opponents will do, and a hash of a number that one
@@ -106,7 +121,7 @@ class Table:
         return int(hashlib.sha256(f"{self.agents_key} {team}".encode()).hexdigest()[:8], 16)
 
 
-def find_entries(folder: Path, names: list[str], catalogue: Catalogue, table: Table) -> list[Entry]:
+def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: CupConfig) -> list[Entry]:
     """Entries in ``folder``, one for each folder below it, and players of ``catalogue``; in alphabetical order.
 
     Whatever is wrong with an entry makes it ``broken`` and is told in its ``problem``; it never raises. Where the
@@ -123,9 +138,9 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, table: Ta
         handed_in = [path for path in paths if path.is_dir() or path.suffix in HANDED_IN or path.is_symlink()]
     except OSError as error:
         raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
-    homes = {path: listed.get(path.name, {}).get("scenario", table.scenario) for path in handed_in}
-    entries = [_entry(path, table) for path in handed_in if homes[path] == table.scenario]
-    entries += [_by_name(name, catalogue, table) for name in names]
+    homes = {path: listed.get(path.name, {}).get("scenario", config.scenario) for path in handed_in}
+    entries = [_entry(path, config) for path in handed_in if homes[path] == config.scenario]
+    entries += [_by_name(name, catalogue, config) for name in names]
     twice = sorted({e.name for e in entries if sum(other.name == e.name for other in entries) > 1})
     if twice:
         raise PlayerError(f"{twice[0]}: two entries of this name; allowed is each name once")
@@ -134,18 +149,18 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, table: Ta
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def _by_name(name: str, catalogue: Catalogue, table: Table) -> Entry:
+def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
     if name in BUILT_IN:
         return Entry(name, "scripted", f"built in: {WHAT[name]}")
     if name not in catalogue.entries:
         raise PlayerError(f"--with {name}: unknown; allowed is {', '.join(catalogue.names())}")
-    entry = _entry(catalogue.folder(name), table)
+    entry = _entry(catalogue.folder(name), config)
     if entry.problem is not None:
         raise PlayerError(f"--with {name}: {entry.problem}")
     return entry
 
 
-def _entry(path: Path, table: Table) -> Entry:
+def _entry(path: Path, config: CupConfig) -> Entry:
     name = filed_name(path.name)
     note = "" if name == path.name else f" (folder {shown(path.name)})"
     try:
@@ -155,9 +170,10 @@ def _entry(path: Path, table: Table) -> Entry:
             raise PlayerError("is a file; allowed is a folder with a bundle or an external agent")
         if (path / AGENT_FILE).exists():
             return external(path, name, note)
+        entry = Entry(name, "frozen", f"{_about(path)}{note}", bundle_sha256(path), folder=path)
         for team in _TEAMS:
-            load_team(path, table.spec, team)
-        return Entry(name, "frozen", f"{_about(path)}{note}", bundle_sha256(path), folder=path)
+            entry.load(path, config.spec, team)
+        return entry
     except UNREADABLE as error:
         return Entry(name, "broken", f"cannot play{note}", problem=reason_of(error, path, name), folder=path)
 
@@ -192,8 +208,14 @@ def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
     return said if len(said) <= 400 else f"{said[:100]} ... {said[-300:]}"
 
 
+def _state(folder: Path) -> list[tuple[str, int, int, int, int]]:
+    """Return what changes with any change of a bundle's files; nobody but the system sets a ``ctime``."""
+    files = [home / name for home in bundle_folders(folder).values() for name in (CARD_FILE, MODEL_FILE)]
+    found = [(str(file), file.lstat()) for file in files]
+    return [(name, its.st_ino, its.st_size, its.st_mtime_ns, its.st_ctime_ns) for name, its in found]
+
+
 def _about(path: Path) -> str:
-    folder = path if (path / CARD_FILE).is_file() else next(p for p in sorted(path.iterdir()) if p.is_dir())
-    card = read_card(folder)
+    card = next(iter(read_cards(path).values()))
     steps = card.provenance.get("env_steps", 0)
     return f"{card.architecture['name']} for {', '.join(card.seats)} of {card.scenario}, {steps:,} training steps"

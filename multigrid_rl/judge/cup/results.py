@@ -1,16 +1,50 @@
-"""What a cup found, as plain data: ``results.json`` in its folder, and what its report shows."""
+"""What a cup found, as plain data: a file for each pairing, ``results.json``, and what its report shows."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from multigrid_rl.judge.replays import GameRecord
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Pairing(_Part):
+    """All games of ``red`` on the red side against ``blue`` on the blue side.
+
+    One letter a game: who won it (``R``, ``B``), nobody (``D``), who forfeited it (``r``, ``b``), or ``-`` where both
+    entries are broken and the game counts for nobody.
+    """
+
+    format: int = Field(default=1, ge=1, le=1)
+    red: str
+    blue: str
+    outcomes: str  # one letter a game, in the order of their numbers
+    length: list[int]  # steps of each game, 0 where it was not played
+    return_red: list[float]  # canonical return of the team in each game
+    return_blue: list[float]
+    reason: str | None = None  # why games were forfeited
+    kept: list[GameRecord] = []  # to look at
+
+    @model_validator(mode="after")
+    def _rows_fit(self) -> Pairing:
+        for name in ("length", "return_red", "return_blue"):
+            if len(getattr(self, name)) != len(self.outcomes):
+                raise ValueError(f"{name} has {len(getattr(self, name))} rows; allowed is {len(self.outcomes)}")
+        return self
+
+    def count(self, letters: str) -> int:
+        """Count the games that ended with one of ``letters``."""
+        return sum(self.outcomes.count(letter) for letter in letters)
+
+    @property
+    def at_fault(self) -> str | None:
+        """The entry that forfeited games while it played, or could not begin."""
+        return self.red if "r" in self.outcomes else self.blue if "b" in self.outcomes else None
 
 
 class Fault(_Part):

@@ -1,0 +1,179 @@
+"""The ``compare`` verb: which runs are meant, what is printed and written."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from typer.core import TyperCommand
+
+from multigrid_rl.cli.app import console, fail
+
+if TYPE_CHECKING:
+    from multigrid_rl.judge.seeds import Interval
+    from multigrid_rl.judge.sets import RunSet, SetComparison
+
+AGAINST = "--against"
+
+
+class ManyAgainst(TyperCommand):
+    """Lets ``--against`` take all words up to the next option, as a shell makes them out of a pattern."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse ``--against a b`` as ``--against a --against b``."""
+        return list(super().parse_args(ctx, spread(args)))
+
+
+def spread(args: list[str]) -> list[str]:
+    """Put ``--against`` before each of the words that follow it."""
+    result: list[str] = []
+    inside = False
+    for word in args:
+        if word.startswith("-"):
+            inside = word == AGAINST
+            result += [] if inside else [word]
+        else:
+            result += [AGAINST, word] if inside else [word]
+    return result
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(help="Runs: folders, folders of some, patterns. Two: the first against the second."),
+    ],
+    against: Annotated[
+        list[str] | None, typer.Option(AGAINST, help="Runs of the other side; takes all words up to the next option.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="PNG to write.")] = Path("compare.png"),
+    json_file: Annotated[Path | None, typer.Option("--json", help="JSON to write, too.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite these files if they exist.")] = False,
+    reps: Annotated[int, typer.Option(min=1000, help="Bootstrap samples.")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
+) -> None:
+    """Say what two sets of runs over seeds differ in, and how surely: IQM, intervals, share of pairs."""
+    import numpy as np
+
+    from multigrid_rl.judge.sets import check_sets, compare_sets, notes, read_set, seeds_of
+    from multigrid_rl.runs.reference import refuse_to_overwrite
+
+    if not against and len(runs) != 2:
+        raise fail(f"{len(runs)} without --against: allowed are two folders of runs, or A... --against B...")
+    files = [path for path in (output, json_file) if path]
+    for path in files:
+        refuse_to_overwrite(path, force=force)
+    ours = read_set("A", runs if against else runs[:1])
+    theirs = read_set("B", against or runs[1:])
+    check_sets(ours, theirs)
+    said = list(notes(ours, theirs))
+    rows = compare_sets(ours, theirs, reps, np.random.default_rng(seed))
+    # Imported here: matplotlib takes a second, which a mistake above need not cost.
+    from multigrid_rl.show.figures import draw_comparison, save_figure
+
+    save_figure(draw_comparison(ours, theirs, np.random.default_rng(seed)), output)
+    if json_file is not None:
+        found = _report(ours, theirs, rows, {"notes": said, "reps": reps, "seed": seed})
+        try:
+            json_file.parent.mkdir(parents=True, exist_ok=True)
+            json_file.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise fail(f"{json_file}: {error.strerror}; allowed is a file that can be written") from error
+    screen = console(140)
+    for side in (ours, theirs):
+        for scenario, group in side.by_scenario.items():
+            places = ", ".join(dict.fromkeys(str(run.path.parent) for run in group))
+            seeds = ", ".join(map(str, seeds_of(group)))
+            screen.print(f"{side.name}: {scenario}, {len(group)} runs, seeds {seeds} ({places})")
+    for line in said:
+        screen.print(line if line.startswith("warning") else f"note: {line}")
+    screen.print(_table(rows))
+    for row in rows:
+        screen.print(sentence(row, len(ours.runs), len(theirs.runs)))
+    apart = sum(row.told_apart for row in rows)
+    screen.print(
+        f"told apart by {apart} of {len(rows)} metrics; where nothing differs about one in twenty tells sets apart, "
+        "too, and metrics of the same runs are not independent."
+    )
+    screen.print("drawn: " + ", ".join(map(str, files)))
+
+
+def _table(rows: list[SetComparison]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for number, title in enumerate(("metric", "better", "A (IQM, 95 %)", "B (IQM, 95 %)", "A - B", "A is better")):
+        table.add_column(title, justify="left" if number < 2 else "right", no_wrap=number == 0, overflow="fold")
+    for row in rows:
+        table.add_row(
+            row.metric,
+            "less" if row.smaller else "more",
+            _told(row.ours, row.metric),
+            _told(row.theirs, row.metric),
+            _told(row.difference, row.metric, "+") if row.difference else "-",
+            f"{row.better.value:.0%} ({row.better.low:.0%} to {row.better.high:.0%})",
+        )
+    return table
+
+
+def _told(its: Interval, metric: str, plus: str = "") -> str:
+    from multigrid_rl.judge.sets import HELD
+
+    form = f"{plus},.0f" if metric == HELD else f"{plus}.3g"
+    value, low, high = ("never" if math.isinf(x) else format(x, form) for x in its)
+    return f"{value} ({low} to {high})"
+
+
+def sentence(row: SetComparison, ours: int, theirs: int) -> str:
+    """Tell one metric in plain words, no surer than the seeds allow."""
+    from multigrid_rl.judge.sets import HELD
+
+    ahead, share, low, high = "A", row.better.value, row.better.low, row.better.high
+    if share < 0.5:
+        ahead, share, low, high = "B", 1 - share, 1 - high, 1 - low
+    how = "sooner" if row.metric == HELD else "lower" if row.smaller else "higher"
+    told = f"{row.metric}: {ahead} is {how} in {share:.0%} of the pairs, 95 % interval {low:.0%} to {high:.0%}"
+    if any(row.never):
+        told += f"; never held: {row.never[0]} of {ours} in A, {row.never[1]} of {theirs} in B"
+    p = "less than 0.1 %" if row.p < 0.001 else f"{row.p:.1%}".replace("%", " %")
+    if row.told_apart:
+        return f"{told}: {ahead} is better by these seeds; dealt at random, runs differ so in {p} of all deals."
+    # Where the interval alone would have said otherwise, the reader should know why it was not believed.
+    chance = f" (dealt at random, so few runs differ as much in {p} of all deals)"
+    sure = not row.better.low <= 0.5 <= row.better.high
+    return f"{told}: these seeds do not tell A and B apart{chance if sure else ''}."
+
+
+def _report(ours: RunSet, theirs: RunSet, rows: list[SetComparison], how: dict[str, Any]) -> dict[str, Any]:
+    """Return everything that was found, as plain data; ``null`` stands for "never"."""
+    return {
+        "format": 1,
+        "sets": {
+            runs.name: [
+                {"run": str(run.path), "scenario": name, "seed": run.config["seed"]}
+                for name, group in runs.by_scenario.items()
+                for run in group
+            ]
+            for runs in (ours, theirs)
+        },
+        **how,
+        "metrics": [
+            {
+                "metric": row.metric,
+                "better": "less" if row.smaller else "more",
+                "A": _plain(row.ours),
+                "B": _plain(row.theirs),
+                "A - B": _plain(row.difference) if row.difference else None,
+                "probability_of_improvement": _plain(row.better),
+                "permutation_p": row.p,
+                "told_apart": row.told_apart,
+                "never": {"A": row.never[0], "B": row.never[1]},
+            }
+            for row in rows
+        ],
+    }
+
+
+def _plain(its: Interval) -> dict[str, float | None]:
+    return {name: None if math.isinf(value) else value for name, value in its._asdict().items()}

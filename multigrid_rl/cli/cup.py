@@ -1,0 +1,126 @@
+"""The ``cup`` verb: who takes part, how far it is, who won."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread
+
+if TYPE_CHECKING:
+    from multigrid_rl.judge.cup.cup import Progress
+    from multigrid_rl.judge.cup.entries import CupConfig, Entry
+    from multigrid_rl.judge.cup.results import CupResults
+
+
+def cup(
+    folder: Annotated[Path, typer.Argument(help="Folder with one folder for each entry: a bundle or an agent.")],
+    scenario: Annotated[str, typer.Option(help="What is played: a scenario with two teams.")] = "1v1",
+    games: Annotated[int, typer.Option(min=1, help="Games for each pair and side.")] = 200,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of the games, instead of one that nobody can guess; keep it to yourself.")
+    ] = None,
+    also: Annotated[
+        list[str] | None, typer.Option("--with", help="A player of `multigrid-rl players` who takes part; repeat it.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder of the cup, new or to go on with; runs/cups/... by default."),
+    ] = None,
+    start_s: Annotated[float, typer.Option(min=0.1, help="Seconds in which an external agent must be ready.")] = 20.0,
+    step_s: Annotated[float, typer.Option(min=0.01, help="Seconds for an answer, all games of a step together.")] = 5.0,
+    total_s: Annotated[float, typer.Option(min=0.1, help="Seconds for all answers of a pairing.")] = 120.0,
+    memory_mb: Annotated[int, typer.Option(min=16, help="Memory of an external agent.")] = 2048,
+) -> None:
+    """Everybody against everybody from both sides; goes on where it was interrupted; the last line is JSON."""
+    from multigrid_rl.cli.live import warnings_on_screen
+    from multigrid_rl.config import data_root, load_scenario, scenario_id
+    from multigrid_rl.judge.cup.entries import CupConfig, find_entries
+    from multigrid_rl.judge.cup.folder import alone_in, read_manifest
+    from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
+    from multigrid_rl.players.sandbox import Limits
+    from multigrid_rl.types import RunError
+
+    one_thread()
+    with ended_by_signals("the same command goes on with the cup"):
+        spec, name = load_scenario(scenario).spec, scenario_id(scenario)
+        if spec.blue != spec.red:
+            raise fail(
+                f"--scenario {scenario}: {spec.red} red and {spec.blue} blue; allowed is a scenario with two teams "
+                "of the same size"
+            )
+        place = output or Path("runs") / "cups" / f"{folder.resolve().name}-{name}"
+        before = read_manifest(place)  # a cup that has begun goes on as it says, where nothing else was asked for
+        if seed is None:
+            seed = before.seed if before else secrets.randbits(63)
+        config = CupConfig(name, spec, games, seed, Limits(start_s, step_s, total_s, memory_mb))
+        if before:
+            config = replace(config, agents_key=before.agents_key)
+        entries = find_entries(folder, list(also or ()), Catalogue(data_root() / "checkpoints"), config)
+        remove_leftovers()
+        try:
+            with alone_in(place), warnings_on_screen():
+                _play(entries, config, place)
+        except (ScratchError, OSError) as error:
+            said = f"{error.filename or place}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            failure = RunError(said)
+            failure.hint = "pairings that were played stay; the same command goes on with the rest"
+            raise failure from error
+
+
+def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
+    from multigrid_rl.judge.cup.cup import play_cup
+    from multigrid_rl.judge.cup.folder import versions, write_results
+    from multigrid_rl.judge.cup.standings import results
+    from multigrid_rl.show.report import write_cup_report
+
+    screen, began = console(120), time.perf_counter()
+    pairings = f"{len(entries) * (len(entries) - 1)} pairings, {config.games} games each"
+    screen.print(f"cup of {len(entries)} entries in {config.scenario}: {pairings}, in {folder}")
+    for entry in entries:
+        screen.print(f"  {entry.name}: {entry.problem or entry.about}" + (" (forfeits)" if entry.problem else ""))
+    played = play_cup(entries, config, folder, lambda progress: screen.print(_told(progress)))
+    found = results(entries, played, config, versions())
+    files = [*write_results(found, played, folder), write_cup_report(folder, found=found)]
+    screen.print(f"winner: {', '.join(row.name for row in found.standings if row.rank == 1)}")
+    for circle in found.cycles:
+        screen.print(f"circle: {' beats '.join([*circle, circle[0]])}")
+    screen.print(_standings(found))
+    screen.print(f"wrote {', '.join(map(str, files))}")
+    last = {
+        "entries": len(found.entries),
+        "pairings": len(found.sides),
+        "games": sum(side.games for side in found.sides),
+        "forfeited": sum(side.forfeited for side in found.sides),
+        "seconds": round(time.perf_counter() - began, 3),
+        "ranking": [row.name for row in found.standings],
+    }
+    typer.echo(json.dumps(last))
+
+
+def _told(progress: Progress) -> str:
+    pairing = progress.pairing
+    result = f"{pairing.count('Rb')} / {pairing.count('D')} / {pairing.count('Br')}"
+    told = f"[{progress.number}/{progress.of}] {pairing.red} (red) - {pairing.blue} (blue): "
+    told += result if progress.played else "played before"
+    lost = pairing.count("rb")
+    return told + (f"; {pairing.at_fault} forfeits {lost}: {pairing.reason}" if lost else "")
+
+
+def _standings(found: CupResults) -> Table:
+    grid = Table("rank", "entry", box=None, pad_edge=False)
+    for title in ("rating (95 %)", "points", "games", "win", "draw", "loss", "forfeited", "margin"):
+        grid.add_column(title, justify="right")
+    for row in found.standings:
+        rating = f"{row.rating:.0f} ({row.low:.0f} to {row.high:.0f})"
+        counts = (row.games, row.win, row.draw, row.loss, row.forfeited)
+        grid.add_row(str(row.rank), row.name, rating, f"{row.points:g}", *map(str, counts), f"{row.margin:+.2f}")
+    return grid

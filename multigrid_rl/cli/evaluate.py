@@ -1,0 +1,212 @@
+"""The ``evaluate`` verb: who is judged, what is printed and written."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+
+from multigrid_rl.cli.app import console, fail, one_thread, written_beside
+
+if TYPE_CHECKING:
+    from multigrid_rl.judge.environments import EnvTarget
+    from multigrid_rl.judge.evaluation import Evaluation, Mode
+    from multigrid_rl.judge.lineups import EvalTarget, Sides
+
+
+def evaluate(
+    who: Annotated[str, typer.Argument(help="A player of `multigrid-rl players`, its folder, or a run folder.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Hydra overrides: scenario=1v1 scenario.seats.blue_0=blue-master. By default a run's own."),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Games in each mode.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Decides the games: the same seed, the same table.")] = 10_000,
+    opponent: Annotated[str | None, typer.Option(help="Player on every seat of the other team.")] = None,
+    sides: Annotated[
+        Literal["own", "other", "red", "blue", "both"] | None,
+        typer.Option(help="Whom it plays for; a player by default both, a run the side it learned."),
+    ] = None,
+    mode: Annotated[
+        Literal["stochastic", "argmax", "both"],
+        typer.Option(help="Draw actions as in training, take the likeliest, or both one after the other."),
+    ] = "both",
+    checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write; runs/evaluations/... by default.")
+    ] = None,
+    parquet: Annotated[bool, typer.Option("--parquet", help="Write episodes.parquet, too.")] = False,
+) -> None:
+    """Play fresh games and say how it did, with intervals; the last line is JSON."""
+    from multigrid_rl.judge import environments, evaluation
+
+    one_thread()
+    given = list(overrides or ())
+    modes = evaluation.MODES if mode == "both" else (mode,)
+    target = _find_env_target(who, given, checkpoint, {"--opponent": opponent, "--sides": sides})
+    if target is None:
+        judged, played_sides = find_target(who, given, checkpoint, opponent, sides)
+        if episodes < len(judged.teams(played_sides)):
+            raise fail(f"--episodes {episodes}: allowed is at least one for each side that is played")
+    name = judged.name if target is None else target.name
+    folder = output or Path("runs") / "evaluations" / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    report, heading = None, [f"{name}: seed {seed}"]
+    try:
+        with written_beside(folder, "folder") as unfinished:
+            unfinished.mkdir()
+            files, games = [], None
+            if target is not None:
+                report = environments.report(target, episodes=episodes, seed=seed, modes=modes)
+            else:
+                found = evaluation.evaluate(judged, episodes=episodes, seed=seed, modes=modes, sides=played_sides)
+                for part in (part for part in found.parts if part.mode == modes[0]):
+                    seats = ", ".join(f"{seat} {player}" for seat, player in part.lineup.names().items())
+                    heading.append(f"as {part.lineup.team}: {seats}")
+                report = _report(found, modes)
+                files = evaluation.write_episodes(evaluation.episode_columns(found), unfinished, parquet=parquet)
+                games = json.dumps([game.model_dump() for game in evaluation.kept_games(found)])
+            for file, text in (("summary.json", json.dumps(report, indent=2)), ("games.json", games)):
+                if text is not None:
+                    files.append(unfinished / file)
+                    files[-1].write_text(text + "\n", encoding="utf-8")
+    finally:
+        if report is not None:  # even if the disk is full
+            screen = console(130 if target is None else None)
+            for line in heading:
+                screen.print(line)
+            screen.print(_table(report))
+    screen.print(f"wrote {', '.join(str(folder / file.name) for file in files)}")
+    typer.echo(json.dumps(_last_line(report, modes)))  # whole, however narrow the terminal is
+
+
+def _find_env_target(
+    who: str, overrides: list[str], checkpoint: str | None, options: dict[str, str | None]
+) -> EnvTarget | None:
+    """Return the player or run that is meant if it plays an environment of another package, else ``None``."""
+    from multigrid_rl.config import compose, data_root
+    from multigrid_rl.judge import environments
+    from multigrid_rl.players.cards import read_card
+    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+    from multigrid_rl.runs.reader import run_config
+
+    folder, env, home = Path(who), None, None
+    if (folder / "config.yaml").is_file():
+        if run_config(folder).scenario.game is not None:
+            return None
+    else:
+        catalogue = Catalogue(data_root() / "checkpoints")
+        if who in BUILT_IN or not (who in catalogue.entries or folder.is_dir()):
+            return None
+        home = catalogue.folder(who)
+        env = read_card(home).env
+        if env is None:
+            return None
+    for option, value in options.items():
+        if value is not None:
+            raise fail(f"{option}: expected nothing for {who}, whose environment has no opponents, got {value}")
+    if home is None or env is None:
+        return environments.run_env_target(folder, compose(overrides) if overrides else None, checkpoint)
+    own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}", f"scenario.agents={env.agents}"]
+    own += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
+    return environments.player_env_target(home, compose([*own, *overrides]))
+
+
+def find_target(
+    who: str, overrides: list[str], checkpoint: str | None, opponent: str | None, sides: Sides | None
+) -> tuple[EvalTarget, Sides]:
+    """Return the player or run that is meant, and the sides it plays.
+
+    Raises:
+        ConfigError, PlayerError: no such player or run, or one that does not fit.
+    """
+    from multigrid_rl.config import compose, data_root
+    from multigrid_rl.judge import lineups
+    from multigrid_rl.players.cards import read_card
+    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+
+    usual: Sides = "own"
+    if (Path(who) / "config.yaml").is_file():
+        judged = lineups.run_target(Path(who), compose(overrides) if overrides else None, checkpoint)
+    else:
+        if checkpoint is not None:
+            raise fail(f"--checkpoint {checkpoint}: {who} is no run; allowed is a run folder")
+        if not any(override.startswith(("scenario=", "experiment=")) for override in overrides):
+            # A frozen player is judged where it was made, unless told otherwise.
+            catalogue = Catalogue(data_root() / "checkpoints")
+            home = "1v1" if who in BUILT_IN else read_card(catalogue.folder(who)).scenario
+            overrides = [f"scenario={home}", *overrides]
+        judged = lineups.player_target(who, compose(overrides))
+        usual = "both" if judged.spec.blue == judged.spec.red else "own"
+    if opponent is not None:
+        judged = lineups.against(judged, opponent)
+    return judged, sides or usual
+
+
+def _report(found: Evaluation, modes: tuple[Mode, ...]) -> dict[str, Any]:
+    """Return everything but the single episodes: ``summary.json``."""
+    from multigrid_rl.judge.evaluation import seat_returns, summary
+
+    return {
+        "format": 1,
+        "player": found.name,
+        "seed": found.seed,
+        "seconds": round(found.seconds, 3),
+        "parts": [
+            {
+                "mode": part.mode,
+                "side": part.lineup.team,
+                "players": part.lineup.names(),
+                "sha256": {seat: [row.sha256 for row in rows] for seat, rows in part.lineup.seated.items()},
+                **summary([part], found.spec),
+                "return_by_seat": seat_returns(part, found.spec),
+            }
+            for part in found.parts
+        ],
+        "modes": {mode: summary([part for part in found.parts if part.mode == mode], found.spec) for mode in modes},
+    }
+
+
+def _last_line(report: dict[str, Any], modes: tuple[Mode, ...]) -> dict[str, Any]:
+    """Return the closing line: of all games if there is one mode, else of the stochastic ones, the others beside."""
+    keys = ("episodes", "win", "draw", "loss", "return_mean", "length_mean")
+    rows = {mode: {key: round(row[key], 6) for key in keys if key in row} for mode, row in report["modes"].items()}
+    first = rows[modes[0]]
+    line = {"episodes": first["episodes"], "seconds": report["seconds"], **first, "mode": modes[0]}
+    return line | {mode: rows[mode] for mode in modes[1:]}
+
+
+def _table(report: dict[str, Any]) -> Table:
+    """Lay out one row for each mode and side, and one for both sides together; without sides, one for each mode."""
+    parts = report.get("parts", [])
+    table = Table("mode", *(["side"] if parts else []), box=None, pad_edge=False)
+    outcomes = ("win (95 %)", "draw", "loss") if parts else ()
+    for title in ("episodes", *outcomes, "return (95 %)", "length (95 %)"):
+        table.add_column(title, justify="right")
+    for mode, whole in report["modes"].items():
+        if not parts:
+            table.add_row(mode, f"{whole['episodes']:,}", *_means(whole))
+            continue
+        rows = [(part["side"], part) for part in parts if part["mode"] == mode]
+        for side, row in [*rows, *([("both", whole)] if len(rows) > 1 else [])]:
+            table.add_row(mode, side, *_shares(row), *_means(row))
+        for name, row in whole["against"].items():
+            table.add_row(mode, f"against {name}", *_shares(row), "", "")
+    return table
+
+
+def _shares(row: dict[str, Any]) -> list[str]:
+    low, high = row.get("win_interval", (0.0, 1.0))
+    win = f"{row['win']:.1%} ({low:.1%} to {high:.1%})"
+    return [f"{row['episodes']:,}", win, f"{row['draw']:.1%}", f"{row['loss']:.1%}"]
+
+
+def _means(row: dict[str, Any]) -> list[str]:
+    cells = []
+    for name, digits in (("return", 3), ("length", 1)):
+        low, high = row[f"{name}_interval"]
+        cells.append(f"{row[f'{name}_mean']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})")
+    return cells

@@ -1,0 +1,115 @@
+"""Verbs about the catalogue of players: ``players``, ``rate`` and ``freeze``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from multigrid_rl.cli.app import fail, one_thread
+
+if TYPE_CHECKING:
+    from multigrid_rl.players.catalogue import Catalogue
+
+Checkpoints = Annotated[Path | None, typer.Option(help="Folder of frozen players.")]
+
+
+def players(
+    measure: Annotated[
+        int, typer.Option(help="Play so many games against random now instead of quoting the catalogue.")
+    ] = 0,
+    scenario: Annotated[str, typer.Option(help="Scenario of the games played now.")] = "1v1",
+    checkpoints: Checkpoints = None,
+) -> None:
+    """List the players with their measured strength."""
+    from multigrid_rl.config import load_scenario
+    from multigrid_rl.players import freeze as measuring
+    from multigrid_rl.players.cards import PlayerError, read_card
+    from multigrid_rl.players.catalogue import BUILT_IN, WHAT
+
+    if measure < 0:
+        raise fail(f"--measure {measure}: allowed is 0 or more games")
+    catalogue = _catalogue(checkpoints)
+    titles = ("player", "seats", "what it is", "against random: win / draw / loss", "sha256")
+    table = Table(*titles, box=None, pad_edge=False)
+    for name in catalogue.names():
+        if name in BUILT_IN:
+            seats, what, sha = "any", WHAT[name], "-"
+        else:
+            card = read_card(catalogue.folder(name))
+            trained, architecture = card.provenance.get("env_steps"), card.architecture["name"]
+            seats, sha = ", ".join(card.seats), card.sha256[:16]
+            what = f"frozen {architecture} of {card.scenario}" + (f", {trained:,} steps" if trained else "")
+        rows = [row for row in catalogue.strength(name) if row.opponent == "random"]
+        if measure:
+            one_thread()
+            spec = load_scenario(scenario).spec
+            try:
+                rows = [measuring.measure(catalogue, name, "random", spec, scenario, measure)]
+            except PlayerError:
+                rows = []  # this player does not play this game
+        shares = (
+            f"{row.win:.1%} / {row.draw:.1%} / {row.loss:.1%} ({row.scenario}, {row.episodes} games)" for row in rows
+        )
+        table.add_row(name, seats, what, "\n".join(shares) or "not measured", sha)
+    Console(highlight=False).print(table)
+
+
+def rate(
+    scenario: Annotated[str, typer.Argument(help="Scenario whose frozen players meet.")],
+    episodes: Annotated[int, typer.Option(min=100, help="Games for each pair, half from each side.")] = 1000,
+    checkpoints: Checkpoints = None,
+) -> None:
+    """Measure every frozen player of a scenario against random, scripted and frozen players; rewrites their cards."""
+    from multigrid_rl.config import scenario_id
+    from multigrid_rl.players import freeze
+
+    one_thread()
+    catalogue = _catalogue(checkpoints)
+    known = sorted({str(entry["scenario"]) for entry in catalogue.entries.values() if "scenario" in entry})
+    if scenario_id(scenario) not in known:
+        allowed = ", ".join(known) or "none"
+        raise fail(f"scenario={scenario}: no frozen player was made for it; allowed is {allowed}")
+    table = Table("player", "opponent", "win", "draw", "loss", "length", box=None, pad_edge=False)
+    for card in freeze.rate(catalogue, scenario_id(scenario), episodes):
+        for row in card.strength:
+            if row.scenario == scenario_id(scenario):
+                shares = (f"{share:.1%}" for share in (row.win, row.draw, row.loss))
+                table.add_row(card.name, row.opponent, *shares, f"{row.length_mean:.1f}")
+    Console(highlight=False).print(table)
+
+
+def freeze(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    seat: Annotated[str, typer.Option(help="Seat to freeze, for example blue_0; a team if one network plays it.")],
+    name: Annotated[str, typer.Option(help="Name in the catalogue, for example blue-rookie.")],
+    checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")] = None,
+    episodes: Annotated[int, typer.Option(min=100, help="Games that measure its strength.")] = 1000,
+    checkpoints: Checkpoints = None,
+) -> None:
+    """Turn a trained seat into a frozen player: model, card and catalogue entry. Never overwrites."""
+    from multigrid_rl.players import freeze
+    from multigrid_rl.runs.players import run_player
+
+    one_thread()
+    catalogue = _catalogue(checkpoints)
+    card = freeze.freeze(run_player(run, seat, checkpoint), name, catalogue, episodes)
+    typer.echo(f"froze {catalogue.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
+    if card.env is not None:
+        typer.echo(f"plays {card.env.env_id}; how well: multigrid-rl evaluate {catalogue.root / name}")
+        return
+    won, base = card.strength[0], card.baseline[0]
+    typer.echo(
+        f"{won.episodes} games against {won.opponent}: win {won.win:.1%}, draw {won.draw:.1%}, loss {won.loss:.1%} "
+        f"(random itself: win {base.win:.1%}, draw {base.draw:.1%}, loss {base.loss:.1%})"
+    )
+
+
+def _catalogue(checkpoints: Path | None) -> Catalogue:
+    from multigrid_rl.config import data_root
+    from multigrid_rl.players.catalogue import Catalogue
+
+    return Catalogue(checkpoints or data_root() / "checkpoints")

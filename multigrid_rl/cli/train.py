@@ -1,0 +1,224 @@
+"""The ``train`` verb: check what was asked for, take the folder, train, say what came of it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from multigrid_rl.cli.app import fail
+
+if TYPE_CHECKING:
+    from multigrid_rl.config import RunConfig
+    from multigrid_rl.players.catalogue import LoadedPlayer
+    from multigrid_rl.rllib.stages import Stage
+    from multigrid_rl.runs.checkpoints import Checkpoint
+    from multigrid_rl.runs.folder import RunFolder
+
+LOG = logging.getLogger(__name__)
+
+
+def train(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Hydra overrides: scenario=1v1 seed=3 train.lr=3e-4")
+    ] = None,
+    until: Annotated[float | None, typer.Option(help="Environment steps at which the run ends at the latest.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Run folder to go on with, from its newest whole checkpoint.")
+    ] = None,
+    require_gates: Annotated[
+        bool, typer.Option("--require-gates", help="Leave with status 1 unless all gates were held.")
+    ] = False,
+) -> None:
+    """Train the learning seats of a scenario and judge them by its gates."""
+    given = list(overrides or [])
+    if until is not None:
+        if not math.isfinite(until) or until != int(until):
+            raise fail(f"--until {until}: allowed is a whole number of environment steps")
+        given.append(f"train.until={int(until)}")
+    verdict = run_training(given) if resume is None else resume_training(resume, given)
+    if verdict["ended"] == "interrupted":
+        raise typer.Exit(130)  # what a shell calls "ended by Ctrl-C"
+    if require_gates and not verdict["held"]:
+        raise typer.Exit(1)
+
+
+def run_training(overrides: list[str]) -> dict[str, Any]:
+    """Train as the overrides say and return the verdict.
+
+    Raises:
+        ConfigError, PlayerError: before training starts, with one line.
+        RunError: the run broke off.
+    """
+    from multigrid_rl.config import ConfigError, compose, default_run_dir
+
+    config = compose(overrides)
+    path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
+    try:
+        str(path).encode()
+        there = path.exists()
+    except UnicodeEncodeError as error:  # Ray takes no such letters
+        raise ConfigError(f"run_dir={str(path)!r}: not UTF-8; allowed is a folder whose name is") from error
+    except OSError as error:  # too long
+        raise ConfigError(f"run_dir={path}: {error.strerror}; allowed is a folder that can be made") from error
+    if there:
+        raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet")
+    above = next(folder for folder in path.absolute().parents if os.access(folder, os.F_OK))
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise ConfigError(f"run_dir={path}: nothing can be made in {above}; allowed is a folder that can be made")
+    return _run(config, path, None)
+
+
+def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
+    """Go on with a run from its newest whole checkpoint and return the verdict.
+
+    Raises:
+        ConfigError, PlayerError: before training starts, with one line.
+        RunError: the run broke off.
+    """
+    from multigrid_rl.cli.live import warnings_on_screen
+    from multigrid_rl.config import ConfigError, resumed
+    from multigrid_rl.runs.checkpoints import newest_good
+    from multigrid_rl.runs.reader import read_config
+
+    config = resumed(read_config(run), overrides)
+    with warnings_on_screen():
+        start = newest_good(run)
+    # Killed between its last checkpoint and its verdict: the verdict is written.
+    unjudged = not (run / "verdict.json").exists() and start.env_steps < config.train.until + config.train.batch_size
+    if start.env_steps >= config.train.until and not unjudged:
+        raise ConfigError(
+            f"train.until={config.train.until}: {run} has played {start.env_steps} steps; allowed is --until above that"
+        )
+    if _ended_held(run) and not any(override.startswith("train.stop_when_held=") for override in overrides):
+        # Its gates are held already: who goes on with it wants to see more of it.
+        config = config.model_copy(update={"train": config.train.model_copy(update={"stop_when_held": False})})
+    return _run(config, run, start)
+
+
+def _ended_held(run: Path) -> bool:
+    from multigrid_rl.config import ConfigError
+    from multigrid_rl.runs.reader import read_verdict
+
+    try:
+        return bool(read_verdict(run)["ended"] == "held")
+    except ConfigError:
+        return False  # killed, or its verdict is damaged: the checkpoint decides
+
+
+def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str, tuple[LoadedPlayer, ...]]]:
+    """Load and check all players before Ray starts: a damaged file costs a second, not a minute.
+
+    ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.
+    """
+    from multigrid_rl.config import ConfigError
+    from multigrid_rl.rllib.stages import seated_in, stages_of
+    from multigrid_rl.runs.reader import opponent_hashes
+
+    try:
+        stages = stages_of(config, None if before is None else opponent_hashes(before))
+        seated = seated_in(stages)
+        for stage in stages:
+            stage.factory.build(1, 0)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return stages, seated
+
+
+def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, Any]:
+    from multigrid_rl.cli import live
+    from multigrid_rl.sizes import Sizes
+    from multigrid_rl.types import RunError
+
+    screen = live.live_console()
+    screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
+    screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
+    stages, seated = _load(config, path if start else None)
+    from multigrid_rl.rllib.cluster import fitted
+    from multigrid_rl.rllib.session import RayError, ray_session, reason_of
+    from multigrid_rl.rllib.train import train
+
+    with ExitStack() as stack:
+        stack.enter_context(live.warnings_on_screen())
+        try:
+            if config.cluster.address is not None:
+                stack.enter_context(ray_session(config))
+                config, lines = fitted(config, path, stages)
+                for line in lines:
+                    screen.print(line, markup=False)
+            for line in live.preflight(config, seated, Sizes(config, {}).learner_threads, path):
+                screen.print(line, markup=False)
+            # Before there is a folder, which would block its own name, and before the signals, one of which Ray takes.
+            stack.enter_context(ray_session(config))
+            interrupted = stack.enter_context(live.interruption(screen))
+            folder = stack.enter_context(run_folder(config, path, seated, start))
+            path = folder.path
+            stack.enter_context(hints(path))
+            if start is not None:
+                screen.print(f"resumed:  from {start.path.name} of {path}", markup=False)
+            progress = stack.enter_context(live.Progress(screen, config))
+            verdict = train(config, folder, progress.show, interrupted, start.path if start else None, stages)
+        except RayError as error:  # before OSError: a timeout of Ray's is one, too
+            raise RunError(f"Ray: {reason_of(error)}") from error
+        except OSError as error:
+            # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
+            raise RunError(f"{error.filename or path}: {error.strerror or error}") from error
+    for line in live.closing(verdict, path):
+        screen.print(line)
+    return verdict
+
+
+@contextmanager
+def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Checkpoint | None) -> Iterator[RunFolder]:
+    """Open the folder of a run, closed at the end; a new one that nothing was reported to is removed after an error.
+
+    Raises:
+        ConfigError: another process has made it meanwhile, or writes to it.
+    """
+    from multigrid_rl.config import ConfigError, default_run_dir
+    from multigrid_rl.runs.folder import RunFolder
+
+    try:
+        folder = RunFolder.reopened(path, config, start) if start else RunFolder(path, config, seated)
+    except FileExistsError as error:
+        if config.run_dir:
+            raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet") from error
+        # Another run began in the same second, with the same seed.
+        folder = RunFolder(default_run_dir(config, datetime.now()), config, seated)
+        LOG.warning("%s: another run has this folder; this one goes to %s", path, folder.path)
+    try:
+        yield folder
+    except BaseException:
+        folder.close()
+        if start is None and not folder.begun:
+            folder.discard()
+        raise
+    folder.close()
+
+
+@contextmanager
+def hints(path: Path) -> Iterator[None]:
+    """Give a run that breaks off the line that says how to go on with it, if there is anything to go on from."""
+    from multigrid_rl.config import ConfigError
+    from multigrid_rl.runs.checkpoints import newest_good
+    from multigrid_rl.runs.divergence import DivergedError
+    from multigrid_rl.types import RunError
+
+    try:
+        yield
+    except RunError as error:
+        with suppress(ConfigError):
+            left = newest_good(path, say=False)
+            then = f"go on: train --resume {path}"
+            if isinstance(error, DivergedError) and not error.by_reward:
+                then = "it would diverge again: lower the step size, train.lr, in a new run"
+            error.hint = f"what was reported stays, and a checkpoint at step {left.env_steps:,}; {then}"
+        raise

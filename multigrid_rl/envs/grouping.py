@@ -1,0 +1,164 @@
+"""Training schemes: how seats that learn become agents.
+
+* DTDE (decentralised training, decentralised execution): each seat is an agent; actor and critic read its own view.
+* CTDE: each seat is an agent; its critic also reads the views and last actions of all team mates, its actor does not.
+* CTCE: the team is one agent; it reads all its members' views and decides for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EpisodeTable, MultiAgentSpec
+
+Scheme = Literal["dtde", "ctde", "ctce"]
+Array = NDArray[Any]
+
+
+def agents_of(
+    scheme: Scheme, *, shared: bool, seats: dict[str, str], view: tuple[int, ...], choices: int
+) -> tuple[AgentSpec, ...]:
+    """Group the learning ``seats`` (seat -> team, in index order) into agents.
+
+    Args:
+        scheme: dtde, ctde or ctce.
+        shared: all learning seats of a team play one network.
+        seats: seat -> team.
+        view: number of values of each token of one seat's own view.
+        choices: number of actions of one seat.
+    """
+    teams = {team: [s for s, t in seats.items() if t == team] for team in dict.fromkeys(seats.values())}
+    if scheme == "ctce":
+        return tuple(
+            AgentSpec(team, team, tuple(members), _tokens(view * len(members)), _tokens((choices,) * len(members)))
+            for team, members in teams.items()
+        )
+    agents = []
+    for seat, team in seats.items():
+        mates = len(teams[team]) - 1
+        # Own last action and the mates'; one value more for "none yet".
+        central = view * mates + (choices + 1,) * (mates + 1)
+        critic_space = _tokens(central) if scheme == "ctde" else None
+        module = team if shared else seat
+        agents.append(AgentSpec(seat, module, (seat,), _tokens(view), _tokens((choices,)), critic_space))
+    return tuple(agents)
+
+
+def _tokens(counts: tuple[int, ...]) -> spaces.MultiDiscrete:
+    return spaces.MultiDiscrete(counts)
+
+
+class GroupedEnv:
+    """Shows an environment of seats by agent; implements ``types.BatchedEnv``.
+
+    Observations are the agent's own tokens, one seat after the other, then what only its critic reads: the views of its
+    team mates in index order, its own last action, and the mates' last actions in index order. A seat that is out of
+    the game, or has not acted yet, has the number of actions as its last action.
+    """
+
+    def __init__(self, env: BatchedEnv, specs: MultiAgentSpec) -> None:
+        self.env = env
+        self.specs = specs
+        self.num_envs = env.num_envs
+        self._mates = {agent.name: self._mates_of(agent) for agent in specs.agents}
+        self._critics = any(agent.critic_space is not None for agent in specs.agents)
+        self._last = {seat: np.empty(self.num_envs, np.uint8) for seat in specs.learning}
+        self._none_yet = {seat: _choices(agent) for agent in specs.agents for seat in agent.seats}
+        self._forget(np.ones(self.num_envs, np.bool_))
+
+    def _mates_of(self, agent: AgentSpec) -> list[str]:
+        if agent.critic_space is None:
+            return []
+        team = self.specs.teams[self.specs.seats.index(agent.seats[0])]
+        return [seat for seat in self.specs.members(team) if seat not in agent.seats]
+
+    def _forget(self, which: NDArray[np.bool_]) -> None:
+        for seat, last in self._last.items():
+            last[which] = self._none_yet[seat]
+
+    def reset(self, seed: int) -> dict[str, Array]:
+        """Start all environments afresh; returns tokens (N, D) of each agent."""
+        obs = self.env.reset(seed)
+        self._forget(np.ones(self.num_envs, np.bool_))
+        return self._grouped(obs)
+
+    def observations(self) -> dict[str, Array]:
+        """Return the tokens (N, D) of each agent as the environments stand."""
+        return self._grouped(self.env.observations())
+
+    def step(self, actions: dict[str, Array]) -> BatchedStep:
+        """Play one step; ``actions`` holds (N, C) integers for each agent."""
+        agents = self.specs.agents
+        taken = {seat: actions[agent.name][:, c] for agent in agents for c, seat in enumerate(agent.seats)}
+        step = self.env.step(taken)
+        if self._critics:
+            for seat, last in self._last.items():
+                last[:] = np.where(step.mask[seat], taken[seat], self._none_yet[seat])
+        final = self._grouped(step.final_observations) if step.done.any() else step.final_observations
+        if self._critics:
+            self._forget(step.done)
+        return BatchedStep(
+            observations=self._grouped(step.observations),
+            final_observations=final,
+            rewards={agent.name: _total(step.rewards, agent) for agent in agents},
+            terminated={agent.name: _all(step.terminated, agent) for agent in agents},
+            mask={agent.name: np.stack([step.mask[seat] for seat in agent.seats], axis=1) for agent in agents},
+            truncated=step.truncated,
+            done=step.done,
+        )
+
+    def drain_episodes(self) -> EpisodeTable:
+        """Return the episodes that finished since the last call."""
+        return self.env.drain_episodes()
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Return the seconds spent on ``engine`` and ``players`` since the last call."""
+        return self.env.drain_seconds()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of the environments, and the last actions that central critics are shown."""
+        return {"env": self.env.get_state(), "last": {seat: last.copy() for seat, last in self._last.items()}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other environments."""
+        if set(state["last"]) != set(self._last):
+            raise ValueError(f"state: expected the seats {', '.join(self._last)}, got {', '.join(state['last'])}")
+        self.env.set_state(state["env"])
+        for seat, last in self._last.items():
+            last[:] = state["last"][seat]
+
+    def _grouped(self, tokens: dict[str, Array]) -> dict[str, Array]:
+        obs = {}
+        for agent in self.specs.agents:
+            if len(agent.seats) == 1 and agent.critic_space is None:
+                obs[agent.name] = tokens[agent.seats[0]]
+                continue
+            members = (*agent.seats, *self._mates[agent.name])
+            parts = [tokens[seat] for seat in members]
+            if agent.critic_space is not None:
+                parts += [self._last[seat][:, None] for seat in members]
+            obs[agent.name] = np.concatenate(parts, axis=1)
+        return obs
+
+
+def _choices(agent: AgentSpec) -> int:
+    assert isinstance(agent.action_space, spaces.MultiDiscrete)
+    return int(agent.action_space.nvec[0])
+
+
+def _total(rewards: dict[str, NDArray[np.float64]], agent: AgentSpec) -> NDArray[np.float64]:
+    if len(agent.seats) == 1:
+        return rewards[agent.seats[0]]
+    total: NDArray[np.float64] = np.sum([rewards[seat] for seat in agent.seats], axis=0)
+    return total
+
+
+def _all(flags: dict[str, NDArray[np.bool_]], agent: AgentSpec) -> NDArray[np.bool_]:
+    if len(agent.seats) == 1:
+        return flags[agent.seats[0]]
+    everybody: NDArray[np.bool_] = np.all([flags[seat] for seat in agent.seats], axis=0)
+    return everybody

@@ -1,0 +1,332 @@
+"""Environments of the ``multigrid`` package, ``N`` side by side, behind the face that matches wear.
+
+One agent sees ``V * V`` cells, its own direction, and a mission. Its tokens are the cells' types, then their colours,
+then their states, each as ``[i][j]``, then the direction, then the number of its mission string among all strings of
+the mission space. (In ``BlockedUnlockPickup`` that string is drawn apart from the box, so there it says nothing.)
+
+The package is imported when the first environment is built: it pulls in pygame.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.clock import Clock
+from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
+from multigrid_rl.types import BatchedStep, EpisodeTable, MultiAgentSpec
+
+#: All agents of such an environment are one team, and all of them learn.
+TEAM = "agents"
+
+#: What an agent that has finished does while the others play on.
+_DONE = 6
+#: Values of one token of type uint8.
+_MOST_MISSIONS = 256
+
+
+class _Library:
+    """The parts of ``multigrid`` and ``gymnasium`` that are needed."""
+
+    def __init__(self) -> None:
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
+        import gymnasium  # noqa: PLC0415
+        from multigrid.base import MultiGridEnv  # noqa: PLC0415
+        from multigrid.core.constants import Color, Direction, State, Type  # noqa: PLC0415
+        from multigrid.envs import CONFIGURATIONS  # noqa: PLC0415
+        from multigrid.utils.random import RandomMixin  # noqa: PLC0415
+
+        self.gymnasium: Any = gymnasium
+        self.env: Any = MultiGridEnv
+        self.own_ids: tuple[str, ...] = tuple(CONFIGURATIONS)
+        self.mixin: Any = RandomMixin
+        self.types, self.colours = len(Type), len(Color)
+        # An agent's heading stands where an object's state does.
+        self.states = max(len(State), len(Direction))
+        self.directions = len(Direction)
+
+
+@lru_cache(maxsize=1)
+def _library() -> _Library:
+    return _Library()
+
+
+def registered_ids() -> tuple[str, ...]:
+    """Ids of the package's environments, and of environments that somebody derived from its class and registered."""
+    library = _library()
+    derived = [
+        name
+        for name, spec in library.gymnasium.registry.items()
+        if isinstance(spec.entry_point, type) and issubclass(spec.entry_point, library.env)
+    ]
+    return tuple(sorted({*library.own_ids, *derived}))
+
+
+def make_env(env_id: str, agents: int) -> Any:
+    """One environment, a ``multigrid.base.MultiGridEnv``.
+
+    Raises:
+        ValueError: the id is not registered.
+    """
+    allowed = registered_ids()
+    if env_id not in allowed:
+        close = difflib.get_close_matches(env_id, allowed, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise ValueError(f"env_id={env_id}: unknown{hint}; allowed is {', '.join(allowed)}")
+    return _library().gymnasium.make(env_id, agents=agents, disable_env_checker=True).unwrapped
+
+
+def mission_numbers(env: Any) -> dict[str, int]:
+    """Every string of an environment's mission space and its number, in the order of the space.
+
+    Raises:
+        ValueError: more strings than one token has values.
+    """
+    space = env.mission_space
+    strings = dict.fromkeys(str(space.get(index)) for index in np.ndindex(*map(int, space.nvec)))
+    if len(strings) > _MOST_MISSIONS:
+        raise ValueError(f"{type(env).__name__}: {len(strings)} missions; allowed is at most {_MOST_MISSIONS}")
+    return {string: number for number, string in enumerate(strings)}
+
+
+def token_categories(env: Any) -> tuple[int, ...]:
+    """Number of values of each of the ``3 * V * V + 2`` tokens of one agent."""
+    library, area = _library(), env.agents[0].view_size ** 2
+    cells = (library.types,) * area + (library.colours,) * area + (library.states,) * area
+    return (*cells, library.directions, len(mission_numbers(env)))
+
+
+class MultigridEnvs:
+    """``num_envs`` environments of one id; implements ``types.BatchedEnv`` with the seats ``agent_0`` to ``agent_A-1``.
+
+    Finished environments start afresh at once. What environment ``k`` does follows from ``seed``, ``k``, the number of
+    its episode and the actions alone. An agent that has finished while others have not stays, does nothing, and its
+    ``mask`` is false. The table's winner is 0 where somebody's return was positive.
+
+    Args:
+        env_id: id of a registered environment.
+        num_envs: how many environments ``N``.
+        agents: how many agents ``A`` in each.
+        seed: of everything random.
+        first: number of the first environment.
+
+    Raises:
+        ValueError: the id is not registered, or its observations do not fit into tokens.
+    """
+
+    def __init__(self, env_id: str, num_envs: int, *, agents: int = 1, seed: int = 0, first: int = 0) -> None:
+        self.num_envs = num_envs
+        self.seats = tuple(f"agent_{a}" for a in range(agents))
+        self.envs = [make_env(env_id, agents) for _ in range(num_envs)]
+        self.categories = token_categories(self.envs[0])
+        self._missions = mission_numbers(self.envs[0])
+        self._first = first
+        self._clock = Clock()
+        view = self.envs[0].agents[0].view_size
+        self._area = view * view
+        shape = (num_envs, agents)
+        self._images = np.zeros((*shape, view, view, 3), np.uint8)
+        self._tokens = np.zeros((*shape, len(self.categories)), np.uint8)
+        self._final = np.zeros_like(self._tokens)
+        self._gone = np.zeros(shape, np.bool_)
+        self._returns = np.zeros(shape)
+        self._length = np.zeros(num_envs, np.int32)
+        self._episode = np.zeros(num_envs, np.int64)
+        self._played: list[list[list[int]]] = [[] for _ in range(num_envs)]
+        self._finished: list[EpisodeTable] = []
+        self.reset(seed)
+
+    def reset(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Start all environments afresh under ``seed``, from their first episode; returns tokens (N, D) by seat."""
+        self._seed = seed
+        self._episode[:] = 0
+        self._finished = []
+        self._begin(np.arange(self.num_envs))
+        return self.observations()
+
+    def observations(self) -> dict[str, NDArray[Any]]:
+        """Tokens (N, D) of each seat as the environments stand."""
+        return _by_seat(self.seats, self._tokens)
+
+    def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
+        """Play one step; ``actions`` holds (N,) integers for each seat."""
+        mask = ~self._gone
+        chosen = np.stack([actions[seat] for seat in self.seats], axis=1)
+        chosen[self._gone] = _DONE
+        self._clock.begin()
+        rewards, timed_out = self._play(chosen)
+        self._encode(slice(None))
+        self._clock.lap("engine")
+        done = timed_out | self._gone.all(axis=1)
+        truncated = done & ~self._gone.all(axis=1)
+        terminated = self._gone.copy()
+        self._returns += rewards
+        self._length += 1
+        if done.any():
+            self._final[done] = self._tokens[done]
+            self._close(done)
+        return BatchedStep(
+            observations=self.observations(),
+            final_observations=_by_seat(self.seats, self._final),
+            rewards=_by_seat(self.seats, rewards),
+            terminated=_by_seat(self.seats, terminated),
+            mask=_by_seat(self.seats, mask),
+            truncated=truncated,
+            done=done,
+        )
+
+    def drain_episodes(self) -> EpisodeTable:
+        """Episodes that finished since the last call; there are no event columns."""
+        rows, self._finished = [EpisodeTable.empty(len(self.seats), 0), *self._finished], []
+        return EpisodeTable.concatenate(rows)
+
+    def get_state(self) -> dict[str, Any]:
+        """Actions since each episode began, and copies of our arrays: the package's objects cannot be copied."""
+        played = [[list(row) for row in rows] for rows in self._played]
+        return {"seed": self._seed, "played": played, "arrays": [array.copy() for array in self._arrays()]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`get_state` was asked: begins the same episodes again and plays the same actions.
+
+        Raises:
+            ValueError: a state of other environments.
+        """
+        if state["seed"] != self._seed or len(state["played"]) != self.num_envs:
+            raise ValueError(
+                f"state of {len(state['played'])} environments with seed {state['seed']}; allowed is that of "
+                f"{self.num_envs} with seed {self._seed}"
+            )
+        self._episode[:] = state["arrays"][-1]
+        self._begin(np.arange(self.num_envs))
+        for env, rows, mine in zip(self.envs, state["played"], self._played, strict=True):
+            for row in rows:
+                env.step(dict(enumerate(row)))
+            mine[:] = [list(row) for row in rows]
+        for array, saved in zip(self._arrays(), state["arrays"], strict=True):
+            array[...] = saved
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        names = ("_images", "_tokens", "_final", "_gone", "_returns", "_length", "_episode")
+        return [getattr(self, name) for name in names]
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Seconds spent on the ``engine`` since the last call; there are no background players."""
+        return {"players": 0.0, **self._clock.drain()}
+
+    def _play(self, actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Step every environment; rewards (N, A), and where the time is over (N,)."""
+        rewards = np.zeros(actions.shape)
+        timed_out = np.zeros(len(actions), np.bool_)
+        # Plain integers: the package compares each action with its enum, and numpy's scalars are slow at that.
+        for n, (env, row) in enumerate(zip(self.envs, actions.tolist(), strict=True)):
+            shown, gained, ended, cut, _ = env.step(dict(enumerate(row)))
+            self._played[n].append(row)
+            self._see(n, shown)
+            for a in range(len(row)):
+                if gained[a]:
+                    rewards[n, a] = gained[a]
+                if ended[a]:
+                    self._gone[n, a] = True
+                if cut[a]:
+                    timed_out[n] = True
+        return rewards, timed_out
+
+    def _see(self, n: int, shown: dict[int, dict[str, Any]]) -> None:
+        for a, seen in shown.items():
+            self._images[n, a] = seen["image"]
+            tokens = self._tokens[n, a]
+            tokens[-2] = seen["direction"]
+            tokens[-1] = self._missions[str(seen["mission"])]
+
+    def _encode(self, which: Any) -> None:
+        runs = np.moveaxis(self._images[which], -1, 2)
+        self._tokens[which, :, : 3 * self._area] = runs.reshape(*runs.shape[:2], -1)
+
+    def _close(self, done: NDArray[np.bool_]) -> None:
+        winner = np.where((self._returns[done] > 0).any(axis=1), 0, -1).astype(np.int8)
+        events = np.zeros((len(winner), len(self.seats), 0))
+        self._finished.append(
+            EpisodeTable(self._length[done], self._returns[done], events, winner, np.zeros((len(winner), 0), np.int16))
+        )
+        self._episode[done] += 1
+        self._begin(np.flatnonzero(done))
+
+    def _begin(self, which: NDArray[np.int64]) -> None:
+        """Start the environments numbered ``which`` (M,) afresh."""
+        for n in which:
+            sequence = np.random.SeedSequence((self._seed, self._first + int(n), int(self._episode[n])))
+            env = self.envs[n]
+            # The package draws layouts from the generator that it was built with, whatever seed a reset is given.
+            _library().mixin.__init__(env, np.random.default_rng(sequence))
+            shown, _ = env.reset(seed=int(sequence.generate_state(1)[0]))
+            self._see(int(n), shown)
+            self._played[n] = []
+        self._gone[which] = False
+        self._returns[which] = 0.0
+        self._length[which] = 0
+        self._encode(which)
+
+
+def _by_seat(seats: tuple[str, ...], columns: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    return {seat: columns[:, a] for a, seat in enumerate(seats)}
+
+
+@dataclass(frozen=True)
+class MultigridFactory:
+    """Builds environments of one id, in this process or another; implements ``types.EnvFactory``.
+
+    Args:
+        env_id: id of a registered environment, for example ``MultiGrid-Empty-8x8-v0``.
+        num_agents: number of agents.
+        seed: of all environments.
+        scheme: how the seats become learning agents.
+        shared: all agents play one network.
+    """
+
+    env_id: str
+    num_agents: int
+    seed: int
+    scheme: Scheme = "dtde"
+    shared: bool = False
+
+    @cached_property
+    def specs(self) -> MultiAgentSpec:
+        """Who is in the environments. Raises ``ValueError`` for an unknown id."""
+        env = make_env(self.env_id, self.num_agents)
+        seats = {f"agent_{a}": TEAM for a in range(self.num_agents)}
+        choices = int(env.action_space[0].n)
+        view = token_categories(env)
+        return MultiAgentSpec(
+            agents=agents_of(self.scheme, shared=self.shared, seats=seats, view=view, choices=choices),
+            seats=tuple(seats),
+            teams=tuple(seats.values()),
+            team_names=(TEAM,),
+            events=(),
+        )
+
+    def load(self) -> dict[str, tuple[Any, ...]]:
+        """Check the id; there are no background players to load.
+
+        Raises:
+            ValueError: unknown id; one line naming the key, its value and what is allowed.
+        """
+        try:
+            make_env(self.env_id, self.num_agents)
+        except ValueError as error:
+            raise ValueError(f"scenario.{error}") from error
+        return {}
+
+    def packed(self) -> MultigridFactory:
+        """Return itself: there are no players whose files would have to travel."""
+        return self
+
+    def build(self, num_envs: int, first: int) -> GroupedEnv:
+        """Build environments number ``first`` to ``first + num_envs - 1``, by agent."""
+        envs = MultigridEnvs(self.env_id, num_envs, agents=self.num_agents, seed=self.seed, first=first)
+        return GroupedEnv(envs, self.specs)

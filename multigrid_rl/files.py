@@ -1,0 +1,76 @@
+"""Files that somebody else may have written, read with care; files of our own, written as a whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+#: Largest file; a run's ``config.yaml`` has some 2 kB.
+MAX_BYTES = 256 * 1024
+_MAX_WHOLE = 2**63
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Without anchors, by which a few hundred bytes become more values than any memory holds, and huge integers."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if getattr(event, "anchor", None) is not None:
+            raise yaml.MarkedYAMLError(problem="anchors and aliases are not allowed", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value = super().construct_yaml_int(node)
+        if abs(value) >= _MAX_WHOLE:
+            raise yaml.MarkedYAMLError(problem="whole numbers beyond 64 bits are not allowed")
+        return value
+
+
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_yaml_int)
+
+
+def read_plain_yaml(path: Path) -> Any:
+    """The content of a yaml file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: no yaml, or anchors, or too large; the message is one line without the file's name.
+    """
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES} bytes")
+    try:
+        return yaml.load(data.decode(), Loader=_PlainLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"not valid yaml: {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def unfinished(path: Path) -> Iterator[Path]:
+    """Yield a place to write the file or folder ``path`` to, which gets its name when the block ends well.
+
+    What was at ``path`` stays until then. After a failure nothing is left, after a kill a hidden folder at most.
+
+    Raises:
+        OSError: it cannot be written or renamed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".unfinished-", dir=path.parent, ignore_cleanup_errors=True) as folder:
+        beside = Path(folder, path.name)
+        yield beside
+        beside.replace(path)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file in one go, onto the disk: after a kill there is the old one or the new one. Raises ``OSError``."""
+    with unfinished(path) as beside, beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,277 @@
+"""A cup's folder: what is played and by whom, a copy of each agent, a file for each pairing, and the tables.
+
+Agents write where they like. So a cup plays copies of them, as they were handed in, and holds every result in memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from multigrid_rl.files import write_whole
+from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, external
+from multigrid_rl.judge.cup.results import CupResults, Pairing
+from multigrid_rl.players.agents import copy_folder, folder_sha256
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.leftovers import lock, remove_tree
+from multigrid_rl.text import one_line
+
+LOG = logging.getLogger(__name__)
+#: Written before the first game, and compared when the cup goes on.
+MANIFEST_FILE = "cup.json"
+#: Folder with a copy of each agent as it was handed in.
+COPIES = "entries"
+#: Folder with a file for each pairing.
+PAIRINGS = "pairings"
+RESULTS_FILE = "results.json"
+
+
+class EntryLine(BaseModel):
+    """What a cup remembers of an entry: enough to know whether it is still the same."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    kind: str
+    sha256: str | None
+    problem: str | None
+
+
+class Manifest(BaseModel):
+    """What a cup plays."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: int = Field(default=1, ge=1, le=1)
+    scenario: str
+    spec: dict[str, Any]
+    games: int
+    seed: int
+    agents_key: str  # what agents are given as their seeds follows from this, not from `seed`
+    limits: dict[str, float]
+    entries: list[EntryLine]
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make ``folder`` and keep it locked for the block.
+
+    Raises:
+        PlayerError: another cup is at work in it, or it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise PlayerError(f"{folder}: {error.strerror}; allowed is a folder that can be written") from error
+    try:
+        if lock(handle):
+            raise PlayerError(f"{folder}: another cup is at work in it; allowed is another --output, or to wait")
+        yield
+    finally:
+        os.close(handle)
+
+
+# --- what is played, and by whom
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """Read what the cup in ``folder`` plays; nothing if it has not begun.
+
+    Raises:
+        PlayerError: the folder holds something else, or a damaged file.
+    """
+    path = folder / MANIFEST_FILE
+    try:
+        if path.exists():
+            return Manifest.model_validate_json(path.read_bytes())
+        if folder.exists() and any(folder.iterdir()):
+            raise PlayerError(f"{folder}: holds something that is no cup; allowed is a new folder, or a cup to go on")
+    except ValidationError as error:
+        raise PlayerError(f"{path}: not a cup's: {one_line(error)[:200]}") from error
+    except OSError as error:
+        raise PlayerError(f"{path}: {error.strerror}; allowed is a new folder, or a cup to go on") from error
+    return None
+
+
+def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
+    """Write what is played, or see to it that it is what the cup in ``folder`` plays.
+
+    Raises:
+        PlayerError: it plays something else.
+    """
+    lines = [EntryLine(name=e.name, kind=e.kind, sha256=e.sha256, problem=e.problem) for e in entries]
+    text = Manifest(**asdict(config), entries=lines).model_dump_json(indent=1)
+    before = read_manifest(folder)
+    if before is None:
+        write_whole(folder / MANIFEST_FILE, text.encode())
+        return
+    for key, ours in Manifest.model_validate_json(text):  # as it looks after writing: tuples become lists
+        theirs = getattr(before, key)
+        if key == "entries" and ours != theirs:
+            raise PlayerError(f"{folder}: {_changed(theirs, ours)}; allowed is the same cup, or another --output")
+        if key == "spec" and ours != theirs:
+            raise PlayerError(f"{folder}: {config.scenario} is another game now; allowed is another --output")
+        if ours != theirs:
+            raise PlayerError(f"{folder}: {key}={theirs} there, {ours} now; allowed is the same, or another --output")
+
+
+def _changed(before: list[EntryLine], now: list[EntryLine]) -> str:
+    old, new = ({entry.name: entry for entry in entries} for entries in (before, now))
+    for name in sorted(old.keys() | new.keys()):
+        if name not in new:
+            return f"entry {name} took part and is gone"
+        if name not in old:
+            return f"entry {name} did not take part"
+        if old[name] != new[name]:
+            return f"entry {name} has changed"
+    return "entries in another order"
+
+
+def as_handed_in(entries: list[Entry], folder: Path) -> list[Entry]:
+    """Return ``entries`` as they were when the cup in ``folder`` began, and warn of agents that have changed since.
+
+    Raises:
+        PlayerError: the folder holds something else than a cup.
+    """
+    before = read_manifest(folder)
+    hashes = {line.name: line.sha256 for line in before.entries if line.kind == "external"} if before else {}
+    return [_first(entry, folder / COPIES, hashes.get(entry.name)) for entry in entries]
+
+
+def _first(entry: Entry, copies: Path, sha256: str | None) -> Entry:
+    if sha256 is None or (entry.kind, entry.sha256) == ("external", sha256):
+        return entry
+    try:
+        kept = external(copies / entry.name, entry.name)
+    except UNREADABLE:
+        return entry
+    if kept.sha256 != sha256:
+        return entry
+    LOG.warning("entry %s: its folder has changed since the cup began; it plays as it was handed in", entry.name)
+    return kept
+
+
+def keep_agents(entries: list[Entry], folder: Path) -> list[Entry]:
+    """Copy agents into ``folder``, where they are not there yet; returns entries that play from these copies.
+
+    Raises:
+        PlayerError: an agent's files cannot be read any more.
+        OSError: ``folder`` cannot be written.
+    """
+    return [_kept(entry, folder / COPIES / entry.name) if entry.kind == "external" else entry for entry in entries]
+
+
+def _kept(entry: Entry, home: Path) -> Entry:
+    assert entry.folder is not None
+    try:
+        there = not home.is_symlink() and folder_sha256(home) == entry.sha256
+    except UNREADABLE:
+        there = False
+    if not there:
+        remove_tree(home)
+        copy_folder(entry.folder, home)
+    return replace(entry, folder=home)
+
+
+# --- pairings
+
+
+def pairing_file(folder: Path, red: Entry, blue: Entry) -> Path:
+    """Return where a pairing's result belongs."""
+    # Names may hold blanks, dots and dashes: the hash keeps two pairings from sharing a file.
+    both = json.dumps([red.name, blue.name])
+    return folder / PAIRINGS / f"{red.name}--{blue.name}--{hashlib.sha256(both.encode()).hexdigest()[:8]}.json"
+
+
+def load_pairing(path: Path) -> tuple[Pairing, bytes]:
+    """Read a pairing, and what its file holds. Raises :class:`PlayerError` for a damaged file."""
+    try:
+        data = path.read_bytes()
+        return Pairing.model_validate_json(data), data
+    except (OSError, ValidationError) as error:
+        said = one_line(error)[:200]
+        raise PlayerError(f"{path}: not the result of a pairing ({said}); allowed is to delete it") from error
+
+
+@contextmanager
+def guarded(folder: Path, held: dict[Path, bytes]) -> Iterator[None]:
+    """See to it, at the end of the block, that the files of pairings are those in ``held`` and no others."""
+    try:
+        yield
+    finally:
+        for path in sorted((folder / PAIRINGS).glob("*.json")):
+            if path not in held:
+                aside = path.with_suffix(".refused")
+                path.replace(aside)
+                LOG.warning("%s: written while the cup ran, not by the cup; now %s", path, aside.name)
+        for path, data in held.items():
+            if not _holds(path, data):
+                LOG.warning("%s: changed while the cup ran, not by the cup; written again", path)
+                write_whole(path, data)
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.is_file() and path.read_bytes() == data  # to open a pipe would wait for ever
+    except OSError:
+        return False
+
+
+# --- tables
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what decides a game."""
+    return {name: metadata.version(name) for name in ("multigrid-rl", "numpy", "numba", "torch", "evalica")}
+
+
+def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
+    """Write results, standings, pairs, sides and every single game; returns the files. They are made anew each time."""
+    files = {
+        RESULTS_FILE: found.model_dump_json(indent=1),
+        "standings.csv": _csv([row.model_dump() for row in found.standings]),
+        "pairs.csv": _csv([row.model_dump() for row in found.pairs]),
+        "sides.csv": _csv([row.model_dump() for row in found.sides]),
+        "games.csv": _csv(list(_games(pairings))),
+    }
+    for name, text in files.items():
+        write_whole(folder / name, text.encode())
+    return [folder / name for name in files]
+
+
+def _games(pairings: list[Pairing]) -> Iterator[dict[str, Any]]:
+    words = {"R": "red", "B": "blue", "D": "nobody", "r": "blue", "b": "red", "-": "not played"}
+    for pairing in pairings:
+        rows = zip(pairing.outcomes, pairing.length, pairing.return_red, pairing.return_blue, strict=True)
+        for game, (letter, length, red, blue) in enumerate(rows):
+            yield {
+                "red": pairing.red,
+                "blue": pairing.blue,
+                "game": game,
+                "winner": words[letter],
+                "forfeited_by": {"r": pairing.red, "b": pairing.blue}.get(letter, ""),
+                "length": length,
+                "return_red": red,
+                "return_blue": blue,
+            }
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

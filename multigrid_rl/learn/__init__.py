@@ -1,0 +1,1 @@
+"""The mathematics of training: rollouts, advantage estimates, losses, updates. Knows no Ray."""

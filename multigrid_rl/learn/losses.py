@@ -1,0 +1,245 @@
+"""Objectives of policy gradients: the loss, and for PPO on categorical actions its gradient in one compiled pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from multigrid_rl.jit import float_kernel
+from multigrid_rl.models.distributions import Categorical, Distribution
+from multigrid_rl.schema import ConfigError, import_object
+
+Array = NDArray[Any]
+
+
+class Rows(NamedTuple):
+    """What the loss reads beside the network's output; ``B`` steps of an agent with ``C`` action components."""
+
+    actions: Tensor  # (B, C) int64 or (B, A) float32
+    mask: Tensor  # (B, C) bool: the component's seat was in the game; a row without any is no part of the loss
+    logp: Tensor  # (B,) of the behaviour policy, summed over seats in the game
+    advantages: Tensor  # (B,)
+    targets: Tensor  # (B,) of the values
+
+
+class Weighting(NamedTuple):
+    """Parts of the loss: ``policy + vf_coef * value - entropy_coef * entropy``, ratios clipped to ``1 +- clip``."""
+
+    clip: float
+    vf_coef: float
+    entropy_coef: float
+
+
+class Statistics(NamedTuple):
+    """Means over the rows, without gradient."""
+
+    policy_loss: Tensor
+    vf_loss: Tensor
+    entropy: Tensor
+
+
+#: What a policy is to maximise in each row: (log-probabilities (B,) with gradient, rows, clip) -> (B,).
+Objective = Callable[[Tensor, Rows, float], Tensor]
+
+
+def ppo(logp: Tensor, rows: Rows, clip: float) -> Tensor:
+    """Return PPO's clipped surrogate (Schulman et al. 2017, equation 7, https://arxiv.org/abs/1707.06347)."""
+    ratio = torch.exp(logp - rows.logp)
+    surr1, surr2 = rows.advantages * ratio, rows.advantages * torch.clamp(ratio, 1 - clip, 1 + clip)
+    return torch.min(surr1, surr2)
+
+
+def policy_gradient(logp: Tensor, rows: Rows, clip: float) -> Tensor:  # noqa: ARG001 - nothing is clipped
+    """Return ``log pi(a|s) A`` (Sutton et al. 2000; as A2C: Mnih et al. 2016, https://arxiv.org/abs/1602.01783)."""
+    return logp * rows.advantages
+
+
+#: Objectives by name, as ``train.objective`` says them; others are ``module:function``.
+OBJECTIVES: dict[str, Objective] = {"ppo": ppo, "policy_gradient": policy_gradient}
+
+
+def objective_of(name: str) -> Objective:
+    """Return an objective by name or ``module:function``.
+
+    Raises:
+        ConfigError: neither; one line naming the key, the value and what is expected.
+    """
+    if name in OBJECTIVES:
+        return OBJECTIVES[name]
+    if ":" not in name:
+        raise ConfigError(f"train.objective={name}: allowed is {', '.join(OBJECTIVES)}, or module:function")
+    found: Objective = import_object("train.objective", name)
+    return found
+
+
+@float_kernel
+def _rows(
+    logits: Array,
+    values: Array,
+    actions: Array,
+    logp: Array,
+    advantages: Array,
+    targets: Array,
+    mask: Array,
+    weighting: Array,
+    by_logits: Array,
+    by_values: Array,
+    seat: Array,
+    sums: Array,
+) -> None:
+    rows, seats, choices = logits.shape
+    clip, vf_coef, entropy_coef = weighting[0], weighting[1], weighting[2]
+    active = 0
+    for b in range(rows):
+        for c in range(seats):
+            if mask[b, c]:
+                active += 1
+                break
+    scale = 1.0 / max(active, 1)
+    sums[:] = 0.0
+    by_values[:] = 0.0
+    by_logits[:] = 0.0
+    for b in range(rows):
+        chosen = 0.0
+        entropy = 0.0
+        some = False
+        for c in range(seats):
+            if not mask[b, c]:
+                continue
+            some = True
+            top = logits[b, c, 0]
+            for k in range(1, choices):
+                top = max(top, logits[b, c, k])
+            total = 0.0
+            weighted = 0.0
+            for k in range(choices):
+                shifted = logits[b, c, k] - top
+                weight = np.exp(shifted)
+                by_logits[b, c, k] = weight
+                total += weight
+                weighted += weight * shifted
+            log_total = np.log(total)
+            seat[c, 0] = total
+            seat[c, 1] = top + log_total
+            seat[c, 2] = log_total - weighted / total
+            entropy += seat[c, 2]
+            chosen += logits[b, c, actions[b, c]] - seat[c, 1]
+        if not some:
+            continue
+        ratio = np.exp(chosen - logp[b])
+        surr1 = advantages[b] * ratio
+        surr2 = advantages[b] * min(max(ratio, 1.0 - clip), 1.0 + clip)
+        # Where the surr2 side is the smaller one, the loss does not depend on the policy.
+        slope = 0.0 if surr1 > surr2 else -surr1 * scale  # of the loss by the log-probability
+        error = values[b] - targets[b]
+        sums[0] -= min(surr1, surr2)
+        sums[1] += error * error
+        sums[2] += entropy
+        by_values[b] = 2.0 * vf_coef * scale * error
+        for c in range(seats):
+            if not mask[b, c]:
+                continue
+            for k in range(choices):
+                p = by_logits[b, c, k] / seat[c, 0]
+                # The entropy H falls by p (log p + H) for each unit of a logit.
+                falls = p * (logits[b, c, k] - seat[c, 1] + seat[c, 2])
+                by_logits[b, c, k] = entropy_coef * scale * falls - slope * p
+            by_logits[b, c, actions[b, c]] += slope
+    for k in range(3):
+        sums[k] *= scale
+
+
+def ppo_gradient(logits: Array, values: Array, rows: Sequence[Any], weighting: Weighting) -> tuple[Array, Array, Array]:
+    """Return gradients of PPO's loss by the logits (B, C, K) and the values (B,), and its three parts (3,).
+
+    ``rows`` are the columns of :class:`Rows` as arrays.
+    """
+    by_logits, by_values, sums = np.empty_like(logits), np.empty_like(values), np.empty(3, np.float32)
+    seat = np.empty((logits.shape[1], 3))  # total weight, its logarithm before shifting, entropy
+    actions, mask, logp, advantages, targets = rows
+    given = (logits, values, actions, logp, advantages, targets, mask, np.array(weighting))
+    _rows(*given, by_logits, by_values, seat, sums)
+    return by_logits, by_values, sums
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, values: Tensor, rows: Rows, weighting: Weighting) -> tuple[Tensor, Tensor]:
+        columns = [column.numpy() for column in rows]
+        parts = ppo_gradient(logits.detach().numpy(), values.detach().numpy(), columns, weighting)
+        by_logits, by_values, sums = map(torch.from_numpy, parts)
+        ctx.save_for_backward(by_logits, by_values)
+        ctx.mark_non_differentiable(sums)
+        total = sums[0] + weighting.vf_coef * sums[1] - weighting.entropy_coef * sums[2]
+        return total.to(logits.dtype), sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        by_logits, by_values = ctx.saved_tensors
+        return by_logits * by_loss, by_values * by_loss, None, None
+
+
+def compiled(distribution: Distribution, objective: Objective) -> bool:
+    """Whether :func:`ppo_gradient` computes this objective: PPO, with equally many choices in each component."""
+    return objective is ppo and isinstance(distribution, Categorical) and distribution.equal
+
+
+def loss_of(
+    outputs: Tensor,
+    values: Tensor,
+    rows: Rows,
+    distribution: Distribution,
+    objective: Objective,
+    weighting: Weighting,
+) -> tuple[Tensor, Statistics]:
+    """Compute the loss of an objective.
+
+    Components of an action are independent given what the agent sees, so log-probabilities and entropies add up over
+    those in the game. The value loss is not clipped.
+
+    Args:
+        outputs: (B, K) of the policy.
+        values: (B,).
+        rows: what was done and what came of it.
+        distribution: what the outputs mean.
+        objective: what the policy is to maximise.
+        weighting: weights of the parts.
+
+    Returns:
+        The scalar loss, and its parts. A batch without an active row has loss 0 and no gradient.
+    """
+    if outputs.device.type == "cpu" and compiled(distribution, objective):
+        logits = distribution.logits(outputs)  # type: ignore[attr-defined]
+        loss, sums = _Loss.apply(logits, values, rows, weighting)  # type: ignore[no-untyped-call]
+        return loss, Statistics(*sums)
+    return reference(outputs, values, rows, distribution, objective, weighting)
+
+
+def reference(
+    outputs: Tensor,
+    values: Tensor,
+    rows: Rows,
+    distribution: Distribution,
+    objective: Objective,
+    weighting: Weighting,
+) -> tuple[Tensor, Statistics]:
+    """Compute the same in torch's own operations: for everything that is not compiled, and what tests compare with."""
+    active = rows.mask.any(-1)
+    if not active.any():
+        zero = torch.zeros((), device=outputs.device)
+        return 0.0 * (outputs.sum() + values.sum()), Statistics(zero, zero, zero)
+    outputs, values = outputs[active], values[active]
+    rows = Rows(*(column[active] for column in rows))
+    logp = (distribution.log_prob(outputs, rows.actions) * rows.mask).sum(1)
+    entropy = (distribution.entropy(outputs) * rows.mask).sum(1).mean()
+    policy_loss = -objective(logp, rows, weighting.clip).mean()
+    vf_loss = (values - rows.targets).pow(2).mean()
+    loss: Tensor = policy_loss + weighting.vf_coef * vf_loss - weighting.entropy_coef * entropy
+    return loss, Statistics(policy_loss.detach(), vf_loss.detach(), entropy.detach())

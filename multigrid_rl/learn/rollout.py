@@ -1,0 +1,261 @@
+"""The sampling path: play ``T`` steps of ``N`` environments and turn them into rows to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from multigrid_rl.clock import Clock
+from multigrid_rl.learn.advantages import gae, standardise
+from multigrid_rl.models.distributions import Bound, Distribution, distribution_of
+from multigrid_rl.players.match import LEARNER_PURPOSE
+from multigrid_rl.types import BatchedEnv, BatchedStep, EpisodeTable, MultiAgentSpec
+from multigrid_rl.world.streams import Streams
+
+Array = NDArray[Any]
+
+
+class Rollout(NamedTuple):
+    """``T`` steps of ``N`` environments as one agent with ``C`` action components lived them.
+
+    Its collector writes over it with every batch.
+    """
+
+    obs: Array  # (T, N, D)
+    actions: Array  # (T, N, C) int64 or (T, N, A) float32, as drawn
+    mask: Array  # (T, N, C) bool: the component's seat was in the game
+    logp: Array  # (T, N, C) float32, of the behaviour policy
+    entropy: Array  # (T, N, C) float32
+    values: Array  # (T, N) float32 V(s_t)
+    next_values: Array  # (T, N) V(s_{t+1}); of the final observation where the episode ended in this step
+    rewards: Array  # (T, N) float32
+    terminated: Array  # (T, N) bool
+    done: Array  # (T, N) bool: the environment's episode ended in this step; one array for all agents
+    starts: Array  # (T, N) bool: a new episode begins with this step
+    memory: Array  # (N, S) float32, before the first step; S = 0 without memory
+
+    @classmethod
+    def empty(cls, done: Array, obs: Array, distribution: Distribution, memory: int) -> Rollout:
+        """Allocate one for the shape (T, N) of ``done``; ``obs`` (N, D) is an example."""
+        shape, parts = done.shape, distribution.components
+
+        def floats(*more: int) -> Array:
+            return np.empty((*shape, *more), np.float32)
+
+        def flags(*more: int) -> Array:
+            return np.empty((*shape, *more), np.bool_)
+
+        return cls(
+            obs=np.empty((shape[0], *obs.shape), obs.dtype),
+            actions=np.empty((*shape, distribution.width), distribution.dtype),
+            mask=flags(parts),
+            logp=floats(parts),
+            entropy=floats(parts),
+            values=floats(),
+            next_values=floats(),
+            rewards=floats(),
+            terminated=flags(),
+            done=done,
+            starts=flags(),
+            memory=np.zeros((shape[1], memory), np.float32),
+        )
+
+
+class Batch(NamedTuple):
+    """Experience of one network, ready to learn from.
+
+    Networks without memory get one row for each step in which the agent was in the game (``B`` rows). Networks with
+    memory get one row for each environment, ``T`` steps long: shapes then start with ``(B, T, ...)``, and steps in
+    which the agent was out of the game have an empty mask.
+    """
+
+    obs: Array  # (B, D)
+    actions: Array  # (B, C) int64 or (B, A) float32
+    mask: Array  # (B, C) bool: the component's seat was in the game
+    logp: Array  # (B,) float32, of the behaviour policy, summed over seats in the game
+    values: Array  # (B,) float32
+    advantages: Array  # (B,) float32
+    targets: Array  # (B,) float32, advantages + values before they were standardised
+    entropy: Array  # (B,) float32, summed over seats in the game
+    memory: Array  # (B, S) float32, before the first step of each row; S = 0 without memory
+    starts: Array  # (B, T) bool: a new episode begins with this step; T = 0 without memory
+
+    @classmethod
+    def concatenate(cls, parts: list[Batch]) -> Batch:
+        """Join rows of one network (at least one part), in order."""
+        return parts[0] if len(parts) == 1 else cls._make(map(np.concatenate, zip(*parts, strict=True)))
+
+    def rows(self, which: Any) -> Batch:
+        """Return the rows ``which``, an array of numbers or a slice."""
+        if isinstance(which, slice):
+            return Batch._make(column[which] for column in self)
+        return Batch._make(column.take(which, axis=0) for column in self)
+
+    @property
+    def active(self) -> Array:
+        """Steps (B,) or (B, T) in which the agent was in the game."""
+        return np.asarray(self.mask.any(axis=-1))
+
+    def standardised(self) -> Batch:
+        """Return the batch with advantages of zero mean and unit variance over the steps that count."""
+        active = self.active
+        advantages = np.zeros_like(self.advantages)
+        advantages[active] = standardise(self.advantages[active])
+        return self._replace(advantages=advantages)
+
+
+class Experience(NamedTuple):
+    """What one sampling process hands over for one iteration."""
+
+    batches: dict[str, Batch]  # by agent; advantages not standardised yet
+    episodes: EpisodeTable
+    env_steps: int
+    weights: dict[str, str]  # fingerprint of the weights that played, by module
+    seconds: dict[str, float]  # spent on engine, players, tokens, forward, draw and gae
+
+
+def estimate(rollout: Rollout, gamma: float, lam: float) -> Batch:
+    """Turn a rollout into rows with advantages; everything is copied."""
+    active = np.asarray(rollout.mask.any(axis=2))
+    r = rollout
+    advantages = gae(
+        r.rewards, r.values, r.next_values, terminated=r.terminated, done=r.done, active=active, gamma=gamma, lam=lam
+    )
+    logp, entropy = ((column * r.mask).sum(axis=2) for column in (r.logp, r.entropy))
+    columns = (r.obs, r.actions, r.mask, logp, r.values, advantages, advantages + r.values, entropy)
+    if r.memory.shape[1]:
+        rows = [np.ascontiguousarray(column.swapaxes(0, 1)) for column in columns]
+        return Batch._make([*rows, r.memory.copy(), np.ascontiguousarray(r.starts.T)])
+    steps = np.flatnonzero(active.reshape(-1))
+    rows = [column.reshape(-1, *column.shape[2:]).take(steps, axis=0) for column in columns]
+    return Batch._make([*rows, np.empty((len(steps), 0), np.float32), np.empty((len(steps), 0), np.bool_)])
+
+
+class Collector:
+    """Plays environments with networks, batch after batch.
+
+    Args:
+        env: ``N`` environments.
+        specs: who is in them.
+        networks: by module; whatever weights they hold when :meth:`collect` is called play.
+        seed: of the actions that are drawn.
+        first: number of the first environment: each has random streams of its own.
+        steps: ``T`` of one batch.
+        bound: how a Gaussian's draws become actions.
+    """
+
+    def __init__(  # noqa: PLR0913 - what sampling is made of
+        self,
+        env: BatchedEnv,
+        specs: MultiAgentSpec,
+        networks: Mapping[str, Any],
+        *,
+        seed: int,
+        first: int,
+        steps: int,
+        bound: Bound = "clip",
+    ) -> None:
+        self.env = env
+        self.agents = {agent.name: agent for agent in specs.agents}
+        self.networks = networks
+        self.clock = Clock()
+        numbers = np.arange(first, first + env.num_envs, dtype=np.int64)
+        self.streams = {name: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, name in enumerate(self.agents)}
+        self.distributions = {name: distribution_of(agent.action_space, bound) for name, agent in self.agents.items()}
+        obs = env.observations()
+        self._done = np.empty((steps, env.num_envs), np.bool_)
+        self.rollouts = {
+            name: Rollout.empty(self._done, obs[name], self.distributions[name], self._net(name).state_size)
+            for name in self.agents
+        }
+        self._memory = {name: torch.zeros(rollout.memory.shape) for name, rollout in self.rollouts.items()}
+        self._fresh = np.ones(env.num_envs, np.bool_)
+
+    def _net(self, name: str) -> Any:
+        return self.networks[self.agents[name].module]
+
+    def collect(self) -> dict[str, Rollout]:
+        """Play ``T`` steps of every environment."""
+        with torch.inference_mode():
+            obs = self.env.observations()
+            for name, rollout in self.rollouts.items():
+                rollout.memory[:] = self._memory[name].numpy()
+            for t in range(len(self._done)):
+                actions = {name: self._act(name, t, obs[name]) for name in self.agents}
+                step = self.env.step(actions)
+                self._store(t, step)
+                obs = step.observations
+            for name, rollout in self.rollouts.items():
+                last = self._values(name, obs[name], self._memory[name])
+                # Where an episode went on, the next row's value is the bootstrap; where it ended, `_store` put the
+                # final observation's value.
+                following = np.concatenate([rollout.values[1:], last[None]])
+                np.copyto(rollout.next_values, following, where=~self._done)
+        return self.rollouts
+
+    def _act(self, name: str, t: int, obs: Array) -> Array:
+        rollout, distribution = self.rollouts[name], self.distributions[name]
+        self.clock.begin()
+        rollout.obs[t] = obs
+        rollout.starts[t] = self._fresh
+        self.clock.lap("tokens")
+        outputs, values, self._memory[name] = self._forward(name, torch.from_numpy(rollout.obs[t]), self._memory[name])
+        rollout.values[t] = values.numpy()
+        self.clock.lap("forward")
+        drawn = distribution.draw(outputs.numpy(), self.streams[name])
+        rollout.actions[t], rollout.logp[t], rollout.entropy[t] = drawn
+        self.clock.lap("draw")
+        return distribution.bounded(rollout.actions[t])
+
+    def _forward(self, name: str, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        net = self._net(name)
+        if net.state_size:
+            outputs, values, following = net(obs, memory)
+            return outputs, values, following
+        return *net(obs), memory
+
+    def _store(self, t: int, step: BatchedStep) -> None:
+        self._done[t] = step.done
+        cut = step.done & step.truncated
+        for name, rollout in self.rollouts.items():
+            rollout.rewards[t] = step.rewards[name]
+            rollout.terminated[t] = step.terminated[name]
+            rollout.mask[t] = step.mask[name]
+            rollout.next_values[t] = 0.0
+            memory = self._memory[name]
+            if cut.any():
+                final = step.final_observations[name][cut]
+                rollout.next_values[t, cut] = self._values(name, final, memory[torch.from_numpy(cut)])
+            if step.done.any() and memory.shape[1]:
+                self._memory[name] = memory * torch.from_numpy(~step.done).unsqueeze(1)
+        self._fresh = step.done.copy()
+
+    def _values(self, name: str, obs: Array, memory: Tensor) -> Array:
+        self.clock.begin()
+        values: Array = self._forward(name, torch.from_numpy(np.ascontiguousarray(obs)), memory)[1].numpy()
+        self.clock.lap("forward")
+        return values
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what environments, players and random streams will do follows from, beside the weights."""
+        return {
+            "env": self.env.get_state(),
+            "streams": {name: stream.state.copy() for name, stream in self.streams.items()},
+            "memory": {name: memory.numpy().copy() for name, memory in self._memory.items()},
+            "fresh": self._fresh.copy(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for other agents or environments."""
+        if set(state["streams"]) != set(self.streams):
+            raise ValueError(f"state: expected the agents {', '.join(self.streams)}, got {', '.join(state['streams'])}")
+        self.env.set_state(state["env"])
+        for name, stream in self.streams.items():
+            stream.state[:] = state["streams"][name]
+            self._memory[name] = torch.from_numpy(state["memory"][name].copy())
+        self._fresh = state["fresh"].copy()

@@ -1,0 +1,253 @@
+"""What a policy's outputs mean: distributions over actions, with draw, log-probability, entropy and mode.
+
+Sampling works on numpy arrays with each game's own random numbers, learning on torch tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor
+
+from multigrid_rl.jit import kernel
+from multigrid_rl.types import UniformSource
+
+Array = NDArray[Any]
+#: How a Gaussian draw becomes an action within bounds.
+Bound = Literal["clip", "tanh", "clip3"]
+BOUNDS: tuple[Bound, ...] = ("clip", "tanh", "clip3")
+#: A logit that stands where a component has fewer choices than others. Not infinite: 0 times infinity is no number.
+_NO_CHOICE = -1e9
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class Draw(NamedTuple):
+    """Actions drawn for ``N`` rows, as a batch keeps them."""
+
+    actions: Array  # (N, C) int64 choices, or (N, A) float32 before they are bounded
+    logp: NDArray[np.float32]  # (N, C) log-probability, or density, of each component
+    entropy: NDArray[np.float32]  # (N, C) in nats
+
+
+class Distribution(Protocol):
+    """A family of distributions over actions.
+
+    Attributes:
+        outputs: how many numbers a policy head puts out.
+        components: ``C``, parts of an action with a log-probability of their own; seats that are out are masked.
+        width: columns of an action in a batch.
+        dtype: of an action in a batch.
+    """
+
+    outputs: int
+    components: int
+    width: int
+    dtype: Any
+
+    def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
+        """Draw one action for each row of ``outputs`` (N, outputs) from the row's own stream."""
+        ...
+
+    def mode(self, outputs: NDArray[np.float32]) -> Array:
+        """Return the likeliest action (N, width) of each row."""
+        ...
+
+    def bounded(self, actions: Array) -> Array:
+        """Return what the environment takes for ``actions`` (N, width)."""
+        ...
+
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return log-probabilities (B, C) of ``actions`` (B, width)."""
+        ...
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Return entropies (B, C) in nats."""
+        ...
+
+
+@kernel
+def _sample(
+    logits: NDArray[np.float32],
+    uniform: NDArray[np.float64],
+    actions: NDArray[np.int8],
+    logp: NDArray[np.float32],
+    entropy: NDArray[np.float32],
+) -> None:
+    count = logits.shape[1]
+    for n in range(logits.shape[0]):
+        top = logits[n, 0]
+        for k in range(1, count):
+            top = max(top, logits[n, k])
+        total = 0.0
+        weighted = 0.0
+        for k in range(count):
+            weight = np.exp(float(logits[n, k] - top))
+            total += weight
+            weighted += weight * float(logits[n, k] - top)
+        log_total = np.log(total)
+        entropy[n] = log_total - weighted / total
+        # Inverse of the cumulative distribution; the last action also takes what rounding leaves over.
+        rest = uniform[n, 0] * total
+        choice = count - 1
+        for k in range(count - 1):
+            rest -= np.exp(float(logits[n, k] - top))
+            if rest < 0.0:
+                choice = k
+                break
+        actions[n] = choice
+        logp[n] = float(logits[n, choice] - top) - log_total
+
+
+def sample(logits: NDArray[np.float32], uniform: NDArray[np.float64]) -> Draw:
+    """Draw one of ``K`` choices for each row.
+
+    Args:
+        logits: (N, K) float32.
+        uniform: (N, 1) numbers in [0, 1).
+
+    Returns:
+        Actions (N,) int8, log-probabilities (N,), entropies (N,).
+    """
+    rows = len(logits)
+    drawn = Draw(np.empty(rows, np.int8), np.empty(rows, np.float32), np.empty(rows, np.float32))
+    _sample(np.ascontiguousarray(logits), uniform, *drawn)
+    return drawn
+
+
+class Categorical:
+    """Independent choices given the outputs: one for each seat of a team, or for each part of a ``MultiDiscrete``.
+
+    Args:
+        choices: number of choices of each of the ``C`` components.
+    """
+
+    dtype = np.int64
+
+    def __init__(self, choices: tuple[int, ...]) -> None:
+        self.choices = choices
+        self.components = self.width = len(choices)
+        self.outputs = sum(choices)
+        self.equal = len(set(choices)) == 1
+        most, first = max(choices), np.cumsum([0, *choices[:-1]])
+        places = [
+            [begin + k if k < count else self.outputs for k in range(most)]
+            for begin, count in zip(first, choices, strict=True)
+        ]
+        self._places = np.array(places)
+
+    def logits(self, outputs: Any) -> Any:
+        """Return logits (B, C, K) out of ``outputs`` (B, outputs), a numpy array or a tensor."""
+        if self.equal:
+            return outputs.reshape(len(outputs), self.components, -1)
+        if isinstance(outputs, Tensor):
+            rest = outputs.new_full((len(outputs), 1), _NO_CHOICE)
+            return torch.cat([outputs, rest], dim=1)[:, torch.from_numpy(self._places)]
+        padding = np.full((len(outputs), 1), _NO_CHOICE, outputs.dtype)
+        return np.concatenate([outputs, padding], axis=1)[:, self._places]
+
+    def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
+        """Draw one action for each row of ``outputs`` (N, outputs) from the row's own stream."""
+        logits = self.logits(outputs)
+        drawn = sample(logits.reshape(-1, logits.shape[-1]), rng.uniform(self.components).reshape(-1, 1))
+        shape = (len(outputs), self.components)
+        return Draw(*(column.reshape(shape) for column in drawn))
+
+    def mode(self, outputs: NDArray[np.float32]) -> Array:
+        """Return the likeliest action (N, C) of each row."""
+        best: Array = self.logits(outputs).argmax(axis=-1)
+        return best
+
+    def bounded(self, actions: Array) -> Array:
+        """Return ``actions``: every choice is one that the environment has."""
+        return actions
+
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return log-probabilities (B, C) of ``actions`` (B, C)."""
+        every = torch.log_softmax(self.logits(outputs), dim=-1)
+        return every.gather(2, actions.unsqueeze(2)).squeeze(2)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Return entropies (B, C) in nats."""
+        every = torch.log_softmax(self.logits(outputs), dim=-1)
+        return -(every.exp() * every).sum(-1)
+
+
+class Gaussian:
+    """A diagonal Gaussian over ``A`` numbers; outputs are ``A`` means, then ``A`` logarithms of standard deviations.
+
+    A batch keeps the raw draw and the environment gets the bounded one, so that ratios of densities need no Jacobian.
+
+    Args:
+        low, high: bounds (A,) of the environment's actions.
+        bound: ``clip`` cuts the draw off at the bounds; ``tanh`` squashes it into them (Haarnoja et al. 2018);
+            ``clip3`` cuts it off at +-3 and stretches that to the bounds, as ML-Agents does.
+    """
+
+    components = 1
+    dtype = np.float32
+
+    def __init__(self, low: Array, high: Array, bound: Bound) -> None:
+        self.low, self.high = np.asarray(low, np.float32), np.asarray(high, np.float32)
+        self.bound = bound
+        self.width = len(self.low)
+        self.outputs = 2 * self.width
+
+    def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
+        """Draw one action for each row of ``outputs`` (N, 2 A) from the row's own stream."""
+        mean, log_std = outputs[:, : self.width], outputs[:, self.width :]
+        normal = _normal(rng, self.width)
+        actions = mean + np.exp(log_std) * normal
+        logp = (-0.5 * normal**2 - log_std - _HALF_LOG_2PI).sum(axis=1, keepdims=True)
+        entropy = (log_std + 0.5 + _HALF_LOG_2PI).sum(axis=1, keepdims=True)
+        return Draw(actions.astype(np.float32), logp.astype(np.float32), entropy.astype(np.float32))
+
+    def mode(self, outputs: NDArray[np.float32]) -> Array:
+        """Return the mean (N, A) of each row."""
+        return outputs[:, : self.width]
+
+    def bounded(self, actions: Array) -> Array:
+        """Return what the environment takes for ``actions`` (N, A): numbers within its bounds."""
+        if self.bound == "clip":
+            inside: Array = np.clip(actions, self.low, self.high)
+            return inside
+        share = np.tanh(actions) if self.bound == "tanh" else np.clip(actions, -3, 3) / 3
+        within: Array = np.clip(self.low + (share + 1) / 2 * (self.high - self.low), self.low, self.high)
+        return within
+
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return log-densities (B, 1) of raw draws ``actions`` (B, A)."""
+        mean, log_std = outputs[:, : self.width], outputs[:, self.width :]
+        normal = (actions - mean) * torch.exp(-log_std)
+        return (-0.5 * normal.pow(2) - log_std - _HALF_LOG_2PI).sum(1, keepdim=True)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Return entropies (B, 1) of the raw draw in nats."""
+        return (outputs[:, self.width :] + 0.5 + _HALF_LOG_2PI).sum(1, keepdim=True)
+
+
+def _normal(rng: UniformSource, columns: int) -> NDArray[np.float32]:
+    """Return (N, columns) standard normal numbers (Box and Muller 1958) from each row's own stream."""
+    pairs = (columns + 1) // 2
+    uniform = rng.uniform(2 * pairs)
+    radius = np.sqrt(-2 * np.log1p(-uniform[:, :pairs]))
+    angle = 2 * np.pi * uniform[:, pairs:]
+    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    return both[:, :columns].astype(np.float32)
+
+
+def distribution_of(space: spaces.Space[Any], bound: Bound = "clip") -> Categorical | Gaussian:
+    """Return the distribution over the actions of ``space``: ``Box`` (A,) or ``MultiDiscrete`` (C,).
+
+    Raises:
+        TypeError: another space.
+    """
+    if isinstance(space, spaces.Box):
+        return Gaussian(space.low, space.high, bound)
+    if isinstance(space, spaces.MultiDiscrete):
+        return Categorical(tuple(int(count) for count in space.nvec))
+    raise TypeError(f"action space: expected Box or MultiDiscrete, got {space}")

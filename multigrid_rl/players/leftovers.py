@@ -1,0 +1,183 @@
+"""What agents leave behind, folders and processes: gone afterwards, and told apart from what is in use."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+_PREFIX = "multigrid-rl-agent-"
+#: A folder that is younger may belong to somebody who has not come to lock it.
+_YOUNG_S = 60.0
+
+
+class ScratchError(RuntimeError):
+    """The place for scratch folders cannot be used; the message is one line. No agent is to blame for it."""
+
+
+class Scratch:
+    """A new folder, removed with :meth:`close`. It is locked: who finds it unlocked knows that its owner was killed.
+
+    Raises:
+        ScratchError: there is no room for one.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self._handle = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise ScratchError(f"{tempfile.gettempdir()}: {error.strerror}; allowed is a TMPDIR with room") from error
+        lock(self._handle)
+
+    def close(self) -> None:
+        """Remove the folder and all that is in it; never raises. To be called once."""
+        remove_tree(self.path)
+        os.close(self._handle)
+
+    def __enter__(self) -> Path:
+        """Its path."""
+        return self.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove it."""
+        self.close()
+
+
+def lock(handle: int) -> bool:
+    """Lock an open file or folder until it is closed; says whether another process has done so before."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a network drive without locks
+        return False
+    return False
+
+
+def remove_leftovers() -> None:
+    """Remove the scratch folders of processes that were killed; never raises."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                found = os.fstat(handle)
+                old = time.time() - found.st_mtime > _YOUNG_S
+                if old and found.st_uid == os.geteuid() and not lock(handle):
+                    remove_tree(path)
+            finally:
+                os.close(handle)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder, however deep it is and whatever its modes are; never raises.
+
+    ``shutil.rmtree`` gives up at a thousand folders in one another. Here each folder is moved up to the top before it
+    is looked into, so that neither the stack nor a path grows.
+    """
+    waiting = [folder]
+    with suppress(OSError):
+        if folder.is_symlink():  # put in its place by somebody
+            folder.unlink()
+            return
+        folder.chmod(0o700)
+    while waiting:
+        here = waiting.pop()
+        with suppress(OSError):
+            for entry in list(os.scandir(here)):
+                waiting += _removed(entry, folder)
+        if here != folder:
+            with suppress(OSError):
+                here.rmdir()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _removed(entry: os.DirEntry[str], top: Path) -> list[Path]:
+    """Remove a file; move a folder to the top and return where it is now."""
+    with suppress(OSError):
+        if not entry.is_dir(follow_symlinks=False):
+            Path(entry.path).unlink()
+            return []
+        Path(entry.path).chmod(0o700)
+        place = tempfile.mkdtemp(dir=top)
+        Path(entry.path).rename(place)
+        return [Path(place)]
+    return []
+
+
+#: Of Linux alone; elsewhere the process group must do.
+_PR_SET_CHILD_SUBREAPER = 36
+#: Somebody who starts new processes faster than they are ended is left alone at last.
+_PATIENCE_S = 5.0
+
+
+@contextmanager
+def none_left() -> Iterator[None]:
+    """End, with the block, every process that was started in it, also by others on behalf of this one.
+
+    Within the block a process whose parent leaves becomes a child of this one: no daemon gets out of sight.
+    """
+    before = _children(_parents())
+    _adopt(yes=True)
+    try:
+        yield
+    finally:
+        _end_all(before)
+        _adopt(yes=False)
+
+
+def _adopt(*, yes: bool) -> None:
+    with suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
+
+
+def _end_all(spared: set[int]) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        parents = _parents()
+        new = _children(parents) - spared
+        if not new:
+            return
+        for pid in _family(new, parents):
+            with suppress(OSError):  # it left, or is somebody else's by now
+                os.kill(pid, signal.SIGKILL)
+        for pid in new:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.002)
+
+
+def _parents() -> dict[int, int]:
+    """Parent of each process of this machine; nothing where there is no process table to read."""
+    found = {}
+    with suppress(OSError):
+        for name in os.listdir("/proc"):  # noqa: PTH208 - a thousand names, all that is wanted of them
+            if name.isdigit():
+                with suppress(OSError):
+                    status = Path(f"/proc/{name}/stat").read_bytes()
+                    found[int(name)] = int(status.rpartition(b")")[2].split()[1])
+    return found
+
+
+def _children(parents: dict[int, int]) -> set[int]:
+    own = os.getpid()
+    return {pid for pid, parent in parents.items() if parent == own}
+
+
+def _family(pids: set[int], parents: dict[int, int]) -> set[int]:
+    family: set[int] = set()
+    young = pids
+    while young:
+        family |= young
+        young = {pid for pid, parent in parents.items() if parent in young} - family
+    return family

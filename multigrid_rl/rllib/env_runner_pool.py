@@ -1,0 +1,238 @@
+"""The remote env runners of a run: whoever is lost is replaced, and training goes on meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.rllib.core import COMPONENT_RL_MODULE
+
+from multigrid_rl.learn.rollout import Experience
+from multigrid_rl.rllib.cluster import differences, installed
+from multigrid_rl.rllib.env_runner import BatchedEnvRunner
+from multigrid_rl.rllib.session import reason_of
+from multigrid_rl.types import EnvFactory, RunError
+
+LOG = logging.getLogger(__name__)
+#: Numbers of games: a runner's replacement, and every stage of a curriculum, plays games that nobody played before.
+GENERATION, STAGE = 1 << 32, 1 << 52
+#: Seconds before a runner that was lost twice in a row is replaced again; doubled with every further loss.
+PAUSE_S = 2.0
+
+
+@dataclass
+class _Runner:
+    index: int  # from 1
+    actor: Any  # None: lost, and its replacement was not spawned yet
+    generation: int = 0  # its games are numbered by it: each replacement has a new one
+    spawned: bool = False  # made here, not by RLlib
+    failures: int = 0  # in a row
+    pending: Any = None  # what it answers once it is ready; None: it is, or it was not spawned yet
+    restart_at: float = 0.0  # when its replacement may be spawned, by the monotonic clock
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can play."""
+        return self.actor is not None and self.pending is None
+
+
+class EnvRunnerPool:
+    """Sends weights to remote env runners and collects what they play.
+
+    A runner that dies, whose node is lost or has other sources, or that does not answer in time is replaced by a new
+    one with games of its own; until that one is ready, batches are smaller. An error inside the game or a player is no
+    loss: it would come again, so it ends the run.
+
+    Args:
+        actors: the runners that RLlib made, in the order of their numbers.
+        config: RLlib's, that makes new ones.
+        timeout_s: seconds after which a runner that has not handed over its rollout counts as lost.
+        max_consecutive_failures: the run ends once one runner was lost so often without handing over anything between.
+
+    Attributes:
+        restarts: runners that were lost so far, and replaced.
+    """
+
+    def __init__(self, actors: list[Any], config: Any, timeout_s: float, max_consecutive_failures: int) -> None:
+        self._runners = [_Runner(index, actor) for index, actor in enumerate(actors, 1)]
+        self._config = config
+        self._timeout_s = timeout_s
+        self._max_consecutive_failures = max_consecutive_failures
+        self._weights: Any = None
+        self._game: Any = None
+        self._offset = 0
+        self._installed = installed()
+        self.restarts = 0
+        self._remote = ray.remote(num_cpus=config.num_cpus_per_env_runner)(BatchedEnvRunner)
+
+    def begin(self, factory: EnvFactory, stage: int) -> None:
+        """Let every runner play the games of ``factory``, from fresh ones on; waits for those that are ready.
+
+        Raises:
+            RunError: a runner could not build them.
+        """
+        first = self._game is None
+        self._game = ray.put(factory)
+        self._offset = stage * STAGE
+        waited = [runner for runner in self._runners if first or runner.ready]
+        for runner in self._runners:
+            self._begin(runner)
+        self._await(waited)
+
+    def _begin(self, runner: _Runner) -> None:
+        """Let a runner play fresh games of its generation; one that is not there yet begins with them once it is."""
+        if runner.actor is not None:
+            runner.pending = runner.actor.begin.remote(self._game, self._offset + runner.generation * GENERATION)
+
+    def send(self, weights: dict[str, Any]) -> None:
+        """Hand the learner's weights to every runner that is ready."""
+        self._weights = ray.put(weights)
+        for runner in self._runners:
+            if runner.ready:
+                self._set_weights(runner)
+
+    def _set_weights(self, runner: _Runner) -> None:
+        runner.actor.set_state.remote({COMPONENT_RL_MODULE: self._weights})
+
+    def sample(self) -> list[Experience]:
+        """One rollout of every runner that is ready, in the order of their numbers; at least one.
+
+        Raises:
+            RunError: an error inside the game, a runner that is lost again and again, or nobody came back in time.
+        """
+        while True:
+            self._await([])
+            asked = {runner.actor.sample.remote(): runner for runner in self._runners if runner.ready}
+            done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=self._timeout_s)
+            rollouts = [self._rollout(ref, runner, in_time=ref in done) for ref, runner in asked.items()]
+            if any(rollouts):
+                return [rollout for rollout in rollouts if rollout is not None]
+
+    def _rollout(self, ref: Any, runner: _Runner, *, in_time: bool) -> Experience | None:
+        if not in_time:
+            self._restart(runner, f"no answer within {self._timeout_s:g} s")
+            return None
+        try:
+            rollout: Experience = ray.get(ref)
+        except RayTaskError as error:
+            raise RunError(f"env runner {runner.index} failed while it played: {reason_of(error)}") from error
+        except RayError as error:
+            self._restart(runner, reason_of(error))
+            return None
+        runner.failures = 0
+        return rollout
+
+    def _restart(self, runner: _Runner, reason: str) -> None:
+        self.restarts += 1
+        runner.failures += 1
+        ray.kill(runner.actor)
+        if runner.failures >= self._max_consecutive_failures:
+            times = runner.failures
+            said = f"{times} times in a row (last: {reason})" if times > 1 else f"({reason})"
+            raise RunError(f"env runner {runner.index} was lost {said}")
+        LOG.warning("env runner %d was lost (%s); a new one takes its place", runner.index, reason)
+        runner.generation += 1
+        runner.spawned = True
+        # Ray takes some seconds to notice that a node is gone, and would put the next one there, too.
+        runner.restart_at = time.monotonic() + (PAUSE_S * 2 ** (runner.failures - 2) if runner.failures > 1 else 0)
+        runner.actor = runner.pending = None
+        self._spawn()
+
+    def _spawn(self) -> None:
+        """Start the replacements whose time has come."""
+        for runner in self._runners:
+            if runner.actor is None and time.monotonic() >= runner.restart_at:
+                size = len(self._runners)
+                runner.actor = self._remote.remote(config=self._config, worker_index=runner.index, num_workers=size)
+                self._begin(runner)
+
+    def _await(self, wanted: Sequence[_Runner]) -> None:
+        """Take in runners that have become ready; wait until ``wanted`` ones are, or are lost, and one is.
+
+        Raises:
+            RunError: nobody is there in time, or a runner could not build its games.
+        """
+        generations = {runner.index: runner.generation for runner in wanted}
+        while True:
+            self._spawn()
+            pending = {runner.pending: runner for runner in self._runners if runner.pending is not None}
+            waiting = not any(runner.ready for runner in self._runners) or any(
+                generations.get(runner.index) == runner.generation for runner in pending.values()
+            )
+            if not pending:
+                if not waiting:
+                    return
+                time.sleep(max(0.0, min(runner.restart_at for runner in self._runners) - time.monotonic()))
+                continue
+            done, _ = ray.wait(list(pending), num_returns=1, timeout=self._timeout_s if waiting else 0)
+            if done:
+                self._admit(pending[done[0]], done[0])
+            elif waiting:
+                raise RunError(
+                    f"{len(pending)} of {len(self._runners)} env runners did not start within {self._timeout_s:g} s: "
+                    "no CPU is free for them, or their nodes are gone"
+                )
+            else:
+                return
+
+    def _admit(self, runner: _Runner, ref: Any) -> None:
+        try:
+            theirs = ray.get(ref)
+        except RayTaskError as error:
+            raise RunError(f"env runner {runner.index} could not build its games: {reason_of(error)}") from error
+        except RayError as error:
+            self._restart(runner, reason_of(error))
+            return
+        if different := differences(theirs, self._installed):  # on a node that came after the preflight
+            self._restart(runner, f"its node has {', '.join(different)}")
+            return
+        runner.pending = None
+        if runner.failures:
+            LOG.warning("env runner %d is back, with new games", runner.index)
+        if self._weights is not None:
+            self._set_weights(runner)
+
+    def get_games(self) -> dict[int, Any]:
+        """State of every runner's games, by its number; runners that are on their way have none."""
+        asked = {runner.index: runner.actor.get_games.remote() for runner in self._runners if runner.ready}
+        games = {}
+        for index, ref in asked.items():
+            try:
+                games[index] = ray.get(ref, timeout=self._timeout_s)
+            except RayError as error:  # the next rollout finds out that it is lost
+                LOG.warning(
+                    "env runner %d did not tell its games (%s); a resumed run has fresh ones", index, reason_of(error)
+                )
+        return games
+
+    def go_on(self, games: dict[int, Any], fresh: int) -> None:
+        """Take up ``games``, by number of their runner; one without any plays fresh ones of generation ``fresh``."""
+        for runner in self._runners:
+            state = games.get(runner.index)
+            runner.generation = fresh if state is None else (state["offset"] % STAGE) // GENERATION
+            self._begin(runner)
+        generations = {runner.index: runner.generation for runner in self._runners}
+        self._await(self._runners)
+        asked = {
+            runner.actor.set_games.remote(games[runner.index]): runner
+            for runner in self._runners
+            if runner.index in games and runner.ready and runner.generation == generations[runner.index]
+        }
+        for ref, runner in asked.items():
+            try:
+                ray.get(ref, timeout=self._timeout_s)
+            except RayTaskError as error:
+                raise RunError(f"env runner {runner.index} could not go on: {reason_of(error)}") from error
+            except RayError as error:
+                self._restart(runner, reason_of(error))
+
+    def stop(self) -> None:
+        """End every runner that RLlib does not know of."""
+        for runner in self._runners:
+            if runner.spawned and runner.actor is not None:
+                ray.kill(runner.actor)

@@ -1,0 +1,164 @@
+"""What the training loop knows of an algorithm, whichever way its experience comes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ray.exceptions import RayError
+from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
+
+from multigrid_rl.clock import Clock
+from multigrid_rl.gates import GateKeeper
+from multigrid_rl.models.registry import fingerprint
+from multigrid_rl.rllib.session import reason_of, without_object_store
+from multigrid_rl.rllib.stages import Stage
+from multigrid_rl.runs.tracker import MetricsTracker
+from multigrid_rl.types import EpisodeTable, RunError
+
+_COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_from", "env_runner_restarts")
+_COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage", "env_runners", "env_runner_restarts")
+
+
+def _nothing(learner: Any) -> None:
+    """What a learner that lives can do."""
+
+
+class TrackedPPO(PPO):
+    """PPO that counts and tells what it did; ``train.runner`` says which of its kinds a run has.
+
+    Attributes:
+        env_steps: environment steps so far.
+        policy_updates: iterations so far.
+        gradient_steps: minibatch steps so far, per module.
+        latest: what the last iteration measured, by metric name.
+        finished: episodes that finished in the last iteration.
+        lost_returns: modules whose returns in the last iteration were not finite though their values were.
+        stages: the games of the run, one after the other.
+        stage: which of them it is in.
+        stage_from: environment steps when it was entered.
+        env_runners: processes that played in the last iteration.
+        env_runner_restarts: env runners that were lost so far, and replaced.
+        tracker: metrics, reports and gates.
+    """
+
+    def setup(self, config: Any) -> None:
+        """Build runners and learner."""
+        self.env_steps = 0
+        self.policy_updates = 0
+        self.gradient_steps = 0
+        self.latest: dict[str, float] = {}
+        self.finished: EpisodeTable | None = None
+        self.lost_returns: list[str] = []
+        self.stages: list[Stage] = config.env_config["stages"]
+        self.stage = 0
+        self.stage_from = 0
+        self.env_runners = 1
+        self.env_runner_restarts = 0
+        with without_object_store():
+            super().setup(config)
+        self.tracker = MetricsTracker(self.stages[0].gates)
+
+    def iterate(self) -> dict[str, float | None]:
+        """Play, learn and send weights once; returns the iteration's metrics by name."""
+        self.training_step()
+        return self.row()
+
+    def row(self) -> dict[str, float | None]:
+        """Return the metrics of the iteration that has just ended, by name."""
+        counts = {name: getattr(self, name) for name in _COUNTED}
+        return self.tracker.row(counts, self.latest, self.finished, self.stages[self.stage].factory.specs)
+
+    @property
+    def keeper(self) -> GateKeeper:
+        """The gates of the present stage."""
+        return self.tracker.keeper
+
+    @property
+    def clock(self) -> Clock:
+        """Seconds spent outside of iterations, by part."""
+        return self.tracker.clock
+
+    def stage_over(self) -> bool:
+        """Whether the present stage of the curriculum has ended; the last one has no end of its own."""
+        return self.stages[self.stage].over(self.env_steps - self.stage_from, self.keeper)
+
+    def enter(self, stage: int) -> None:
+        """Be judged by the gates of another stage, from here on."""
+        self.stage, self.stage_from = stage, self.env_steps
+        self.tracker.set_gates(self.stages[stage].gates)
+
+    def games_state(self) -> dict[int, Any]:
+        """State of the games, by the number of the env runner that plays them; none where they cannot be taken up."""
+        return {}
+
+    def go_on(self, games: dict[int, Any], env_runners: int) -> bool:  # noqa: ARG002
+        """Take up games that ``env_runners`` remote runners played; false where fresh ones are played instead."""
+        return False
+
+    def run_state(self) -> dict[str, Any]:
+        """What a run remembers beside RLlib's own state: counters, stage, gates, episodes and games under way."""
+        counters = {name: getattr(self, name) for name in _COUNTERS}
+        runners = self.config.num_env_runners
+        return {**counters, "tracker": self.tracker.get_state(), "games": self.games_state(), "env_runners": runners}
+
+    def restore_run(self, path: Path, state: dict[str, Any]) -> bool:
+        """Go on from RLlib's checkpoint in ``path`` and the :meth:`run_state` of the same moment.
+
+        Values of this algorithm's configuration stay: step sizes and weights of losses are its own, whatever the
+        checkpoint was trained with.
+
+        Returns:
+            Whether the games are taken up where they stood; else fresh ones are played.
+        """
+        self.restore_from_path(str(path.resolve()))
+        if state["stage"]:
+            self.enter(state["stage"])
+        for name in _COUNTERS:
+            setattr(self, name, state[name])
+        self.tracker.set_state(state["tracker"])
+        return self.go_on(state["games"], state["env_runners"])
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Around everything that asks the learners: says so where one of them is lost.
+
+        Raises:
+            RunError: a remote learner is lost.
+        """
+        try:
+            yield
+        except (RayError, AssertionError, IndexError) as error:  # RLlib counts the living ones before it asks
+            group = self.learner_group
+            if group.is_remote and not all(one.ok for one in group.foreach_learner(_nothing, healthy_only=False)):
+                raise RunError(f"a learner process was lost: {reason_of(error)}") from error
+            raise
+
+    def learner_weights(self) -> dict[str, dict[str, Any]]:
+        """The learner's weights, by module. Raises :class:`RunError`."""
+        with self.learning():
+            state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
+        modules: dict[str, dict[str, Any]] = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
+        return modules
+
+    def fingerprints(self) -> dict[str, str]:
+        """Fingerprints of the learner's weights, by module."""
+        return {module: fingerprint(weights) for module, weights in self.learner_weights().items()}
+
+    def _setup_logdir(self) -> None:
+        # Outside Tune, Ray would leave a folder in the user's home for every run.
+        self._scratch = None if self._storage else tempfile.TemporaryDirectory(prefix="multigrid-rl-")
+        if self._scratch is None:
+            super()._setup_logdir()
+        else:
+            self._logdir = self._scratch.name
+
+    def cleanup(self) -> None:
+        """Stop runners and learner, remove what was temporary."""
+        super().cleanup()
+        if self._scratch is not None:
+            self._scratch.cleanup()

@@ -1,0 +1,111 @@
+"""A run that diverged says so at once, and ends before it leaves nothing that can be used."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multigrid_rl.config import ConfigError
+from multigrid_rl.runs.checkpoints import newest_good
+from multigrid_rl.types import RunError
+
+LOG = logging.getLogger(__name__)
+#: Iterations in a row with something that is not finite after which a run ends.
+PATIENCE = 10
+_QUANTITIES = ("entropy/{}", "learner/{}/policy_loss", "learner/{}/vf_loss", "learner/{}/grad_norm")
+_DROPPED = "learner/{}/dropped_updates"
+
+
+#: Tensors by name, by module.
+Weights = Mapping[str, Mapping[str, Any]]
+
+
+class DivergedError(RunError):
+    """Weights are not finite any more, or nothing was learned for many iterations in a row.
+
+    Attributes:
+        by_reward: the training reward was not finite; the step size has nothing to do with it.
+    """
+
+    by_reward = False
+
+
+class Divergence:
+    """Watches what the learner says of itself; looks at weights only where that is not finite.
+
+    Args:
+        run: folder of the run, whose newest checkpoint is named.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._told = False
+        self._in_a_row = 0
+
+    def check(self, row: Mapping[str, Any], lost_returns: list[str], weights_now: Callable[[], Weights]) -> None:
+        """Take one iteration's row; warns of the first one in which something is not finite.
+
+        Args:
+            row: as the tracker made it.
+            lost_returns: modules whose returns were not finite though their values were.
+            weights_now: gives the learner's weights by module; called where something is not finite alone.
+
+        Raises:
+            DivergedError: weights are not finite, or this is the tenth such iteration in a row.
+        """
+        found = next(_told(row, lost_returns), None)
+        if found is None:
+            self._in_a_row = 0
+            return
+        self._in_a_row += 1
+        steps, weights = row["env_steps"], not_finite(weights_now())
+        if not self._told:
+            self._told = True
+            LOG.warning("step %s: %s is not finite", f"{steps:,}", weights or found)
+        if weights is not None:
+            raise diverged(steps, f"{weights} is not finite", self._run)
+        if self._in_a_row >= PATIENCE:
+            error = diverged(steps, f"{found} is not finite in {PATIENCE} iterations in a row", self._run)
+            error.by_reward = bool(lost_returns)
+            raise error
+
+
+def _told(row: Mapping[str, Any], lost_returns: list[str]) -> Iterator[str]:
+    """What is not finite in a row, in words, causes first."""
+    # A network that took no part in this iteration has no step size in the row, and all else of it means nothing.
+    modules = [name.split("/")[1] for name, value in row.items() if name.endswith("/lr") and value is not None]
+    for module in modules:
+        if module in lost_returns:
+            yield f"the training reward of {module} (train.shaping, train.bonus)"
+    for module in modules:
+        names = [pattern.format(module) for pattern in _QUANTITIES]
+        yield from (name for name in names if name in row and not _finite(row[name]))
+        if row.get(_DROPPED.format(module)):
+            yield names[-1]
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def not_finite(weights: Weights) -> str | None:
+    """The first of all modules' weights that holds a value that is not finite, in words; ``None``: all are finite."""
+    for module, tensors in weights.items():
+        for name, values in tensors.items():
+            if not bool(torch.isfinite(torch.as_tensor(values)).all()):
+                return f"weight {name} of {module}"
+    return None
+
+
+def diverged(env_steps: int, what: str, run: Path) -> DivergedError:
+    """The error of a run that diverged, with its last checkpoint: none is written of weights that are not finite."""
+    try:
+        left = f"the last checkpoint with finite weights is {newest_good(run, say=False).path.name}"
+    except ConfigError:
+        left = "no checkpoint was written before"
+    return DivergedError(f"step {env_steps:,}: {what}: the run diverged; {left}")

@@ -1,0 +1,252 @@
+"""A run folder tells its own story in text: configuration, provenance, metrics, verdict, TensorBoard, checkpoints."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from datetime import datetime, timezone
+from importlib.metadata import version
+from itertools import chain, count
+from pathlib import Path
+from typing import IO, Any
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from multigrid_rl.config import ConfigError, RunConfig, available_cpus, data_root, to_yaml
+from multigrid_rl.players.catalogue import LoadedPlayer
+from multigrid_rl.runs.checkpoints import Checkpoint, newest_good, set_aside_newer
+from multigrid_rl.runs.reader import read_provenance, read_verdict
+
+LOG = logging.getLogger(__name__)
+#: File by which a run belongs to one process.
+LOCK = "run.lock"
+PACKAGES = ("multigrid-rl", "ray", "torch", "numpy", "numba", "gymnasium", "pettingzoo", "multigrid")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of what decides a run."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def git_commit() -> str | None:
+    """Commit of the project's checkout, with ``+changes`` if files differ from it; ``None`` outside a checkout."""
+    git = shutil.which("git")
+    root = data_root()
+    if git is None or not (root / ".git").exists():
+        return None
+    head = subprocess.run([git, "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    dirty = subprocess.run([git, "-C", str(root), "status", "--porcelain"], capture_output=True, text=True, check=False)
+    if head.returncode != 0:
+        return None
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+
+
+def opponent_rows(seated: dict[str, tuple[LoadedPlayer, ...]]) -> list[dict[str, Any]]:
+    """Who sits on the background seats, for verdict and provenance."""
+    return [
+        {
+            "seat": seat,
+            "name": s.name,
+            "weight": s.weight,
+            "sha256": s.sha256,
+            "strength": [row.model_dump() for row in s.strength],
+        }
+        for seat, row in seated.items()
+        for s in row
+    ]
+
+
+class RunFolder:
+    """Writes one run's folder.
+
+    Args:
+        path: of the folder; must not exist yet.
+        config: the run.
+        seated: background players by seat, of all stages.
+
+    Raises:
+        FileExistsError: the folder exists already.
+    """
+
+    def __init__(self, path: Path, config: RunConfig, seated: dict[str, tuple[LoadedPlayer, ...]]) -> None:
+        path.mkdir(parents=True, exist_ok=False)
+        self.path = path
+        self._lock = locked(path / LOCK)
+        self.provenance: dict[str, Any] = {
+            **circumstances(),
+            "seed": config.seed,
+            "opponents": opponent_rows(seated),
+        }
+        self._open(config, first_step=None)
+
+    @classmethod
+    def reopened(cls, path: Path, config: RunConfig, checkpoint: Checkpoint) -> RunFolder:
+        """The folder of a run that goes on from ``checkpoint``.
+
+        What was reported after the checkpoint is reported once more, so those rows move aside, into
+        ``metrics.after-<steps>.jsonl``; an earlier verdict moves to ``verdict.<steps>.json``.
+
+        Raises:
+            ConfigError: another process is writing to the folder, or its provenance is damaged.
+        """
+        self = cls.__new__(cls)
+        self.path = path
+        self._lock = locked(path / LOCK)
+        try:
+            self.provenance = read_provenance(path)
+        except ConfigError:
+            self._lock.close()
+            raise
+        earlier = self.provenance.setdefault("resumed", [])
+        if newest_good(path, say=False).path != checkpoint.path:
+            self._lock.close()
+            raise ConfigError(
+                f"{path}: another process has written to it meanwhile; allowed is a run that nobody trains"
+            )
+        set_aside_newer(checkpoint.path)
+        earlier.append({"from_env_steps": checkpoint.env_steps, **circumstances()})
+        _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
+        verdict = path / "verdict.json"
+        if verdict.exists():
+            verdict.rename(_free(path, "verdict", str(_steps_of(verdict)), "json"))
+        self._open(config, first_step=checkpoint.env_steps + 1)
+        return self
+
+    def _open(self, config: RunConfig, first_step: int | None) -> None:
+        whole = self.path / "config.yaml.tmp"
+        whole.write_text(to_yaml(config), encoding="utf-8")
+        whole.replace(self.path / "config.yaml")
+        self._write_json("provenance.json", self.provenance)
+        self._log = logging.FileHandler(self.path / "run.log", encoding="utf-8")
+        self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.getLogger("multigrid_rl").addHandler(self._log)
+        self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
+        self._board = EventFileWriter(str(self.path / "tensorboard"))
+        if first_step is not None:
+            # TensorBoard forgets what another process wrote for these steps.
+            start = SessionLog(status=SessionLog.START)
+            self._board.add_event(Event(wall_time=time.time(), step=first_step, session_log=start))
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """sha256 of every frozen opponent, by name."""
+        return {row["name"]: row["sha256"] for row in self.provenance["opponents"] if row["sha256"]}
+
+    def record(self, row: dict[str, Any]) -> None:
+        """Append one iteration's row to ``metrics.jsonl`` and TensorBoard."""
+        self._metrics.write(json.dumps(row) + "\n")
+        self._metrics.flush()
+        # One event with all values: forty events take a tenth of an iteration. TensorBoard groups by what stands before
+        # the first slash.
+        values = [
+            Summary.Value(tag=name if "/" in name else f"run/{name}", simple_value=value)
+            for name, value in row.items()
+            if value is not None
+        ]
+        self._board.add_event(Event(wall_time=time.time(), step=row["env_steps"], summary=Summary(value=values)))
+
+    def last_row(self) -> dict[str, Any] | None:
+        """The last row of ``metrics.jsonl``, as :meth:`record` took it; ``None``: there is none yet."""
+        *whole, _ = (self.path / "metrics.jsonl").read_text(encoding="utf-8").split("\n")
+        row: dict[str, Any] | None = json.loads(whole[-1]) if whole else None
+        return row
+
+    def checkpoint_path(self, env_steps: int) -> Path:
+        """Folder of the checkpoint at ``env_steps``."""
+        return self.path / "checkpoints" / f"step_{env_steps:09d}"
+
+    def sync_metrics(self) -> int:
+        """Put all of ``metrics.jsonl`` on the disk; returns its length in bytes."""
+        os.fsync(self._metrics.fileno())
+        return self._metrics.tell()
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was reported."""
+        return (self.path / "metrics.jsonl").stat().st_size > 0
+
+    def discard(self) -> None:
+        """Remove the folder of a run that never began: its name is free again."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def verdict(self, verdict: dict[str, Any]) -> None:
+        """Write ``verdict.json``."""
+        self._write_json("verdict.json", verdict)
+
+    def close(self) -> None:
+        """Flush and close all files."""
+        logging.getLogger("multigrid_rl").removeHandler(self._log)
+        for part in (self._metrics, self._board, self._log, self._lock):
+            # A row that a full disk refused is refused once more here; the run has told so.
+            with suppress(OSError):
+                part.close()
+
+    def _write_json(self, name: str, content: Any) -> None:
+        whole = self.path / f"{name}.tmp"
+        whole.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        whole.replace(self.path / name)
+
+
+def circumstances() -> dict[str, Any]:
+    """Command, time, commit, versions and machine of this process, for provenance."""
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "commit": git_commit(),
+        "versions": versions(),
+        "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": available_cpus()},
+    }
+
+
+def locked(file: Path) -> IO[str]:
+    """A handle on a lock file: as long as it is open, other processes get none.
+
+    Raises:
+        ConfigError: another process has one.
+    """
+    handle = file.open("a", encoding="utf-8")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        handle.close()
+        raise ConfigError(
+            f"{file.parent}: another process is writing to it; allowed is a folder that nobody else works in"
+        ) from error
+    except OSError:  # a network drive without locks
+        LOG.warning("%s: no locks on this drive; see to it that only one process works in it", file.parent)
+    return handle
+
+
+def _set_aside(metrics: Path, length: int, name: str) -> None:
+    whole = metrics.read_bytes() if metrics.exists() else b""
+    if len(whole) < length:
+        LOG.warning("%s: %d bytes; the checkpoint knew %d: rows are missing", metrics, len(whole), length)
+    rest = whole[length:]
+    if rest:
+        _free(metrics.parent, "metrics", name, "jsonl").write_bytes(rest)
+        os.truncate(metrics, length)
+
+
+def _free(folder: Path, stem: str, name: str, ending: str) -> Path:
+    endings = chain([""], (f"-{k}" for k in count(2)))
+    names = (f"{stem}.{name}{again}.{ending}" for again in endings)
+    return next(folder / name for name in names if not (folder / name).exists())
+
+
+def _steps_of(verdict: Path) -> int | str:
+    try:
+        steps: int = read_verdict(verdict.parent)["env_steps"]
+    except ConfigError:
+        return "damaged"
+    return steps

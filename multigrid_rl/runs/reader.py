@@ -1,0 +1,277 @@
+"""Reads run folders: configuration, provenance, verdict, and its reports as curves.
+
+Whatever a folder lacks, and whatever somebody damaged or made up in it, is one line naming the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from multigrid_rl.config import ConfigError
+from multigrid_rl.files import read_plain_yaml
+from multigrid_rl.gates import Gate
+from multigrid_rl.schema import RunConfig
+
+Array = NDArray[np.float64]
+
+#: Key of the moment at which all gates are held, beside the metrics of single gates.
+ALL_GATES = "all gates"
+
+
+class Series(NamedTuple):
+    """One metric at a run's reports, without those where it had no value."""
+
+    env_steps: Array  # (R,) increasing
+    values: Array  # (R,)
+
+
+#: Counts of steps and the like: nobody plays more, and arrays hold no larger ones.
+_MOST = 2**53
+#: Of all other numbers: half of what a float holds would overflow when two are subtracted for a plot.
+_LARGEST = 1e100
+_Count = Annotated[int, Field(ge=0, lt=_MOST)]
+
+
+class _Told(BaseModel):
+    """What is read of a file that a run wrote; what else is in it is nobody's business."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False, strict=True)
+
+
+class _Moment(_Told):
+    env_steps: _Count
+    policy_updates: _Count
+    seconds: float
+
+
+class _Gate(_Told):
+    metric: str
+    comparison: Literal["<=", ">="]
+    bound: float
+    hold: Literal["every", "mean", "share"]
+    window: _Count
+    share: float = 1.0
+    value: float | None = None
+    met: bool = False
+    held: bool = False
+    first_reached: _Moment | None = None
+    first_held: _Moment | None
+
+
+class _Verdict(_Told):
+    gates: list[_Gate]
+    ended: str
+    env_steps: _Count
+    env_steps_to_held: _Count | None
+    policy_updates_to_held: _Count | None = None
+    seconds_to_held: float | None = None
+
+
+class _Strength(_Told):
+    opponent: str
+    win: float
+
+
+class _Opponent(_Told):
+    name: str
+    seat: str
+    weight: float = 1.0
+    sha256: str | None = None
+    strength: list[_Strength] = []
+
+
+class _Provenance(_Told):
+    command: str = ""
+    started: str = ""
+    commit: str | None = None
+    versions: dict[str, str] = {}
+    opponents: list[_Opponent] = []
+
+
+class _Scenario(_Told):
+    name: str
+    description: str = ""
+    seats: dict[str, Any] = {}
+
+
+class _Config(_Told):
+    scenario: _Scenario
+    seed: _Count
+    scheme: str | None = None
+    experiment: str | None = None
+    train: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was read from a run folder.
+
+    Attributes:
+        path: the folder.
+        config: resolved ``config.yaml``.
+        provenance: ``provenance.json``; empty where there is none.
+        verdict: ``verdict.json``, or ``None`` for a run that is still going or was killed.
+        series: metric -> its series; only numbers of reports.
+        env_steps: of the last report.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    provenance: dict[str, Any]
+    verdict: dict[str, Any] | None
+    series: dict[str, Series]
+    env_steps: int
+
+    @property
+    def gates(self) -> list[Gate]:
+        """The gates it was judged by, none without a verdict."""
+        keys = [field.name for field in fields(Gate)]
+        rows = self.verdict["gates"] if self.verdict else []
+        return [Gate(**{key: row[key] for key in keys if key in row}) for row in rows]
+
+    def steps_to_held(self) -> dict[str, int | None]:
+        """Environment steps until each gate was held first, and until all were (:data:`ALL_GATES`); ``None``: never."""
+        if self.verdict is None:
+            return {}
+        held = {row["metric"]: (row["first_held"] or {}).get("env_steps") for row in self.verdict["gates"]}
+        return {ALL_GATES: self.verdict["env_steps_to_held"], **held}
+
+
+def _checked(path: Path, schema: type[_Told]) -> dict[str, Any]:
+    """Read a file of a run, as it stands, if it fits ``schema``. Raises ``ConfigError``."""
+    allowed = "allowed is the file that the run wrote"
+    try:
+        content: dict[str, Any] = (
+            read_plain_yaml(path) if path.suffix == ".yaml" else json.loads(path.read_text(encoding="utf-8"))
+        )
+        schema.model_validate(content)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path.parent}: no {path.name} in it; allowed is a run folder") from error
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        told = f"no {key or 'object'}" if first["type"] in ("missing", "model_type") else f"{key}: {first['msg']}"
+        raise ConfigError(f"{path}: {told}; {allowed}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: {one_line(error)}; {allowed}") from error
+    return content
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """Read ``config.yaml`` as it stands. Raises ``ConfigError`` if it is missing or damaged."""
+    return _checked(run / "config.yaml", _Config)
+
+
+def read_provenance(run: Path) -> dict[str, Any]:
+    """Read ``provenance.json``. Raises ``ConfigError`` if it is missing or damaged."""
+    return _checked(run / "provenance.json", _Provenance)
+
+
+def read_verdict(run: Path) -> dict[str, Any]:
+    """Read ``verdict.json``. Raises ``ConfigError`` if it is missing, as long as a run goes on, or damaged."""
+    return _checked(run / "verdict.json", _Verdict)
+
+
+def run_config(run: Path) -> RunConfig:
+    """Return the configuration of a run. Raises ``ConfigError`` if there is none that this version understands."""
+    try:
+        return RunConfig.model_validate(read_config(run))
+    except ValidationError as error:
+        raise ConfigError(f"{run / 'config.yaml'}: not a run's configuration: {one_line(error)}") from error
+
+
+def opponent_hashes(run: Path) -> dict[str, str]:
+    """Return the sha256 of every frozen player that a run met, by name.
+
+    The players of the catalogue may have been trained anew since: a run goes on, and is judged, against those.
+
+    Raises:
+        ConfigError: its provenance is missing or damaged.
+    """
+    provenance = read_provenance(run)
+    if "opponents" not in provenance:
+        raise ConfigError(f"{run / 'provenance.json'}: no opponents; allowed is the file that the run wrote")
+    return {row["name"]: row["sha256"] for row in provenance["opponents"] if row["sha256"]}
+
+
+def read_run(path: Path) -> Run:
+    """Read a run folder; a last line that a kill tore in two is left out.
+
+    Raises:
+        ConfigError: not a run folder, a damaged file, or no reports yet.
+    """
+    if not (path / "metrics.jsonl").is_file():
+        raise ConfigError(f"{path}: no metrics.jsonl in it; allowed is a run folder")
+    config = read_config(path)
+    reports = [row for row in read_rows(path / "metrics.jsonl") if row.get("report_episodes")]
+    if not reports:
+        raise ConfigError(f"{path / 'metrics.jsonl'}: no reports; the first comes when 100 episodes have finished")
+    provenance = read_provenance(path) if (path / "provenance.json").exists() else {}
+    verdict = read_verdict(path) if (path / "verdict.json").exists() else None
+    return Run(path, config, provenance, verdict, read_series(reports), int(reports[-1]["env_steps"]))
+
+
+def read_series(reports: list[dict[str, Any]]) -> dict[str, Series]:
+    """Metric -> series, from rows that each hold ``env_steps``."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in reports:
+        for name, value in row.items():
+            if name != "env_steps" and isinstance(value, (int, float)) and math.isfinite(value):
+                points.setdefault(name, []).append((row["env_steps"], value))
+    return {name: Series(*np.array(rows, np.float64).T) for name, rows in points.items()}
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Every row of a ``metrics.jsonl``, reports or not; a last line that a kill tore in two is left out.
+
+    Raises:
+        ConfigError: a line that is no row of a run.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {one_line(error)}; allowed is the file that the run wrote") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines) and isinstance(error, json.JSONDecodeError):
+                break
+            raise ConfigError(f"{path}: line {number}: {one_line(error)}; allowed is one JSON object a line") from error
+        if not isinstance(row, dict) or not isinstance(row.get("env_steps"), int):
+            raise ConfigError(f"{path}: line {number}: no env_steps; allowed is a row that a run wrote")
+        rows.append({name: _number(value, f"{path}: line {number}: {name}") for name, value in row.items()})
+    return rows
+
+
+def _number(value: Any, where: str) -> float | None:
+    """A value of a row; ``None`` for what is not finite."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if not isinstance(value, (int, float)) or abs(value) >= _LARGEST:
+        shown = f"a value of {len(str(value))} letters" if isinstance(value, str) else f"a {type(value).__name__}"
+        raise ConfigError(f"{where}={shown}: allowed is a number below {_LARGEST:g}, or null")
+    return value
+
+
+def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:
+    """Leaves in which two nested mappings differ: (dotted key, one, other)."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        keys = dict.fromkeys([*ours, *theirs])
+        return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]
+    return [] if ours == theirs else [(key, ours, theirs)]
+
+
+def one_line(error: Exception) -> str:
+    """An error's message without line breaks."""
+    return " ".join(str(error).split())

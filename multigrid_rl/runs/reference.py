@@ -1,0 +1,357 @@
+"""Reference curves: what a recipe's runs look like over seeds, and how one run compares with them. Pure but for files.
+
+A reference is made of several runs that differ in nothing but the seed: median, 10th to 90th percentile and range on
+one grid of environment steps. Runs end when their gates are held, so they have different lengths: behind its end a
+run's last value is **held forward**, and the reference says for each grid point how many runs were **still running**.
+The grid begins where all have reported.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import statistics
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from multigrid_rl.config import ConfigError
+from multigrid_rl.gates import Gate
+from multigrid_rl.runs.reader import Array, Run, Series, differences, one_line
+
+End = Literal["better", "worse", "inside", "above", "below"]
+
+#: Points of a reference's grid: enough for a smooth line, few enough for a file that can be read.
+GRID_POINTS = 101
+#: Kept beside the metrics of the gates.
+ALWAYS = ("episode_len_mean", "return_mean/", "win/")
+_LOW, _HIGH = 10, 90  # percentiles of the band
+_PRIVATE = ("run_dir", "checkpoints")  # paths of one machine
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Band(_Part):
+    """One metric over seeds at every grid point."""
+
+    median: list[float]
+    p10: list[float]
+    p90: list[float]
+    min: list[float]
+    max: list[float]
+    #: Median share of a seed's reports inside the band of the *other* seeds: what to expect of a run that is no
+    #: different. ``None`` with fewer than three seeds.
+    own_inside: float | None = Field(default=None, ge=0, le=1)
+
+
+class SeedRun(_Part):
+    """One run behind a reference."""
+
+    seed: int
+    env_steps: int  # played in all
+    ended: str
+    steps_to_held: dict[str, int | None]
+
+
+class Reference(_Part):
+    """Reference curves of a recipe."""
+
+    format: int = Field(default=1, ge=1, le=1)
+    name: str
+    scenario: str
+    scheme: str
+    command: str  # SEED stands for the seed
+    commit: str | None
+    versions: dict[str, str]
+    gates: list[Gate]
+    runs: list[SeedRun] = Field(min_length=2)
+    env_steps: list[int] = Field(min_length=2)  # the grid
+    running: list[int]  # runs that had not ended at each grid point
+    metrics: dict[str, Band]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Reference:
+        points = len(self.env_steps)
+        if any(after <= before for before, after in zip(self.env_steps, self.env_steps[1:], strict=False)):
+            raise ValueError("env_steps: allowed is an increasing grid")
+        if len(self.running) != points:
+            raise ValueError(f"running has {len(self.running)} points; allowed is {points}, those of env_steps")
+        for metric, band in self.metrics.items():
+            for name in ("median", "p10", "p90", "min", "max"):
+                found = len(getattr(band, name))
+                if found != points:
+                    raise ValueError(f"metrics.{metric}.{name} has {found} points; allowed is {points}")
+        lost = [gate.metric for gate in self.gates if gate.metric not in self.metrics]
+        if lost:
+            raise ValueError(f"metrics lack {lost[0]}, which a gate names")
+        return self
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of the runs behind it."""
+        return [run.seed for run in self.runs]
+
+    @property
+    def whole(self) -> int:
+        """Points of the grid, from its start, at which every seed was still running."""
+        return sum(running == len(self.runs) for running in self.running)
+
+    def gate_of(self, metric: str) -> Gate | None:
+        """Return the gate on a metric, if there is one."""
+        return next((gate for gate in self.gates if gate.metric == metric), None)
+
+    def median_to_held(self, what: str) -> float | None:
+        """Return median environment steps until ``what`` was held, "never" as later than all; ``None``: never."""
+        steps = [math.inf if (its := run.steps_to_held.get(what)) is None else its for run in self.runs]
+        middle = statistics.median(steps)
+        return None if math.isinf(middle) else middle
+
+
+class Comparison(NamedTuple):
+    """One metric of a run against a reference."""
+
+    metric: str
+    gate: Gate | None
+    reports: int  # within the reference's grid or behind it
+    inside: float  # share of these reports inside the 10-90 % band
+    own_inside: float | None  # the same, typically, for the reference's own runs against each other
+    last: float  # value at the run's last report
+    median: float  # the reference's at that moment
+    end: End  # where `last` lies; better and worse as the gate compares, above and below without a gate
+    held: int | None  # environment steps until the gate was held; None: not held, or no gate
+    median_held: float | None
+
+
+# --- building a reference
+
+
+def build_reference(runs: list[Run], name: str) -> Reference:
+    """Build reference curves out of finished runs that differ in nothing but the seed.
+
+    Raises:
+        ConfigError: fewer than two runs, an unfinished one, the same seed twice, or runs that differ in more.
+    """
+    _check_alike(runs)
+    first = runs[0]
+    gates = first.gates
+    wanted = [gate.metric for gate in gates]
+    wanted += [m for m in first.series if m.startswith(ALWAYS) and m not in wanted]
+    lost = [(run, metric) for run in runs for metric in wanted if metric not in run.series]
+    if lost:
+        raise ConfigError(f"{lost[0][0].path}: no report holds {lost[0][1]}; allowed is a run that measured it")
+    grid = _grid(runs, wanted)
+    commits = [str(run.provenance.get("commit")) for run in runs]
+    return Reference(
+        name=name,
+        scenario=first.config["scenario"]["name"],
+        scheme=str(first.config.get("scheme")),
+        command=_command(first.provenance.get("command", "")),
+        commit=None if commits[0] == "None" else max(commits, key=len),  # "+changes" if any run had changes
+        versions=first.provenance.get("versions", {}),
+        gates=gates,
+        runs=[_seed_run(run) for run in runs],
+        env_steps=grid.astype(int).tolist(),
+        running=[sum(run.env_steps >= point for run in runs) for point in grid],
+        metrics={metric: _band([run.series[metric] for run in runs], grid) for metric in wanted},
+    )
+
+
+def _check_alike(runs: list[Run]) -> None:
+    if len(runs) < 2:
+        raise ConfigError(f"{len(runs)} run(s): allowed is at least 2 runs with different seeds")
+    first = runs[0]
+    for run in runs:
+        check_ended(run)
+        twins = [other for other in runs if other.config["seed"] == run.config["seed"]]
+        if len(twins) > 1:
+            raise ConfigError(f"{twins[1].path}: seed={run.config['seed']} as in {twins[0].path}; allowed is each once")
+        for key, ours, theirs in differences(decisive(first), decisive(run)):
+            raise ConfigError(f"{run.path}: {key}={theirs}, in {first.path} {ours}; allowed are runs of one recipe")
+
+
+def check_ended(run: Run) -> None:
+    """Refuse a run that did not end by itself. Raises :class:`ConfigError`."""
+    ended = run.verdict["ended"] if run.verdict else "nothing: it has no verdict.json"
+    if ended not in ("held", "until"):
+        raise ConfigError(f"{run.path}: ended by {ended}; allowed is a run that ended by itself")
+
+
+def decisive(run: Run) -> dict[str, Any]:
+    """Return what runs of one recipe have in common: configuration, commit and versions, without the seed."""
+    config = {key: value for key, value in run.config.items() if key not in ("seed", *_PRIVATE)}
+    # Writing one run's results changes the checkout of the next: "+changes" alone makes no difference.
+    commit = (run.provenance.get("commit") or "unknown").removesuffix("+changes")[:12]
+    return {**config, "commit": commit, "versions": run.provenance.get("versions", {})}
+
+
+def _seed_run(run: Run) -> SeedRun:
+    verdict = run.verdict or {}
+    return SeedRun(
+        seed=run.config["seed"],
+        env_steps=verdict["env_steps"],
+        ended=verdict["ended"],
+        steps_to_held=run.steps_to_held(),
+    )
+
+
+def _command(command: str) -> str:
+    try:
+        parts = shlex.split(command)
+    except ValueError:  # a quote that nobody closed: somebody has edited it
+        parts = command.split()
+    words = [word for word in parts if word.partition("=")[0] not in ("seed", *_PRIVATE)]
+    return " ".join([*words, "seed=SEED"])
+
+
+def _grid(runs: list[Run], metrics: list[str]) -> Array:
+    start = max(run.series[metric].env_steps[0] for run in runs for metric in metrics)
+    end = max(run.env_steps for run in runs)
+    if end <= start:
+        raise ConfigError(f"{runs[0].path}: all reports at {end:.0f} environment steps; allowed are longer runs")
+    return np.unique(np.linspace(start, end, GRID_POINTS).round())
+
+
+def _held_forward(series: Series, grid: Array) -> Array:
+    # np.interp goes on with the last value behind the last report.
+    return np.interp(grid, series.env_steps, series.values)
+
+
+def _band(rows: list[Series], grid: Array) -> Band:
+    values = np.stack([_held_forward(row, grid) for row in rows])  # (seeds, points)
+    low, middle, high = np.percentile(values, (_LOW, 50, _HIGH), axis=0)
+    own = []
+    if len(rows) >= 3:
+        for k, row in enumerate(rows):
+            others = np.delete(values, k, axis=0)
+            own.append(_share_inside(row, grid, *np.percentile(others, (_LOW, _HIGH), axis=0))[1])
+    return Band(
+        median=_short(middle),
+        p10=_short(low),
+        p90=_short(high),
+        min=_short(values.min(axis=0)),
+        max=_short(values.max(axis=0)),
+        own_inside=round(statistics.median(own), 4) if own else None,
+    )
+
+
+def _short(values: Array) -> list[float]:
+    return [float(f"{value:.5g}") for value in values]
+
+
+def _share_inside(series: Series, grid: Array, low: Array, high: Array) -> tuple[int, float]:
+    """Return how many reports lie behind the grid's start and which share of them lies between two curves (or NaN)."""
+    counted = series.env_steps >= grid[0]
+    steps, values = series.env_steps[counted], series.values[counted]
+    within = (values >= np.interp(steps, grid, low)) & (values <= np.interp(steps, grid, high))
+    return len(values), float(within.mean()) if len(values) else math.nan
+
+
+# --- files
+
+
+def save_reference(reference: Reference, path: Path, *, force: bool = False) -> None:
+    """Write a reference as JSON, one list a line.
+
+    Raises:
+        ConfigError: the file exists already, unless ``force``; it cannot be written.
+    """
+    refuse_to_overwrite(path, force=force)
+    content = reference.model_dump(mode="json")
+    metrics = ",\n".join(
+        f"  {json.dumps(metric)}: {{\n"
+        + ",\n".join(f"   {json.dumps(key)}: {json.dumps(value)}" for key, value in band.items())
+        + "\n  }"
+        for metric, band in content.pop("metrics").items()
+    )
+    head = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in content.items())
+    write_file(path, f'{{\n{head} "metrics": {{\n{metrics}\n }}\n}}\n'.encode())
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file as a whole, in a folder that is made if need be; what was there stays until the new one is complete.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            unfinished.write_bytes(content)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; allowed is a file that can be written") from error
+
+
+def refuse_to_overwrite(path: Path, *, force: bool) -> None:
+    """Raise :class:`ConfigError` if ``path`` exists, unless ``force``."""
+    if path.exists() and not force:
+        raise ConfigError(f"{path}: exists already; allowed is a new file, or --force")
+
+
+def load_reference(path: Path) -> Reference:
+    """Read and check a reference.
+
+    Raises:
+        ConfigError: it cannot be read or is malformed; one line naming file, key and what is allowed.
+    """
+    try:
+        return Reference.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        said = first["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
+        raise ConfigError(f"{path}: {key + ': ' if key else ''}{one_line(ValueError(said))}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {one_line(error)}; allowed is a file of reference curves") from error
+
+
+# --- comparing
+
+
+def compare(run: Run, reference: Reference) -> list[Comparison]:
+    """Compare each metric that both have, those of the gates first.
+
+    Raises:
+        ConfigError: they have no metric in common, or the run ended before the reference begins.
+    """
+    if run.env_steps < reference.env_steps[0]:
+        raise ConfigError(
+            f"{run.path}: its last report is at {run.env_steps} environment steps; "
+            f"the reference {reference.name} begins at {reference.env_steps[0]}"
+        )
+    common = [metric for metric in reference.metrics if metric in run.series]
+    if not common:
+        raise ConfigError(f"{run.path}: reports none of {', '.join(reference.metrics)}; the reference has no others")
+    return [_compare(run, reference, metric) for metric in common]
+
+
+def _compare(run: Run, reference: Reference, metric: str) -> Comparison:
+    series, band, gate = run.series[metric], reference.metrics[metric], reference.gate_of(metric)
+    grid = np.array(reference.env_steps, np.float64)
+    low, middle, high = (np.array(column) for column in (band.p10, band.median, band.p90))
+    reports, inside = _share_inside(series, grid, low, high)
+    last, moment = float(series.values[-1]), series.env_steps[-1]
+    below, above = last < np.interp(moment, grid, low), last > np.interp(moment, grid, high)
+    end: End = "below" if below else "above" if above else "inside"
+    if gate is not None and end != "inside":
+        end = "better" if below == (gate.comparison == "<=") else "worse"
+    return Comparison(
+        metric=metric,
+        gate=gate,
+        reports=reports,
+        inside=inside,
+        own_inside=band.own_inside,
+        last=last,
+        median=float(np.interp(moment, grid, middle)),
+        end=end,
+        held=run.steps_to_held().get(metric) if gate else None,
+        median_held=reference.median_to_held(metric) if gate else None,
+    )

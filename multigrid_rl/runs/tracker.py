@@ -1,0 +1,143 @@
+"""Metrics of a run: rows out of what the algorithm measured, and reports for the gates."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.clock import Clock
+from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
+from multigrid_rl.metrics import BEHAVIOUR, STAGES, WORK, outcome_shares
+from multigrid_rl.types import EpisodeTable, MultiAgentSpec
+
+
+def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, float]:
+    """Means over finished episodes (at least one) for the learning seats and for every team."""
+    row = {"report_episodes": float(table.episodes), "episode_len_mean": float(table.length.mean())}
+    returns = dict(zip(specs.seats, table.returns.mean(axis=0).tolist(), strict=True))
+    for seat in specs.learning:
+        a = specs.seats.index(seat)
+        win, draw, loss = outcome_shares(table.winner, specs.team_names.index(specs.teams[a]))
+        row[f"return_mean/{seat}"] = returns[seat]
+        row |= {f"win/{seat}": win, f"draw/{seat}": draw, f"loss/{seat}": loss}
+        for name, event in BEHAVIOUR.items():
+            if event in specs.events:
+                row[f"behaviour/{seat}/{name}"] = float(table.events[:, a, specs.events.index(event)].mean())
+        for name, games in games_against(table, specs, specs.teams[a]).items():
+            won = table.winner[games] == specs.team_names.index(specs.teams[a])
+            row[f"win_against/{seat}/{name}"] = float(won.mean()) if len(won) else float("nan")
+    for team in dict.fromkeys(specs.teams):
+        row[f"team_return_mean/{team}"] = sum(returns[seat] for seat in specs.members(team))
+    return row
+
+
+def games_against(table: EpisodeTable, specs: MultiAgentSpec, team: str) -> dict[str, NDArray[np.bool_]]:
+    """Return which episodes (M,) each player of a pool took part in, on a seat of another team than ``team``."""
+    found: dict[str, NDArray[np.bool_]] = {}
+    for column, (seat, names) in enumerate(specs.pools):
+        if specs.teams[specs.seats.index(seat)] == team:
+            continue
+        for k, name in enumerate(names):
+            there = table.players[:, column] == k
+            found[name] = found[name] | there if name in found else there
+    return found
+
+
+class MetricsTracker:
+    """Collects episodes into reports, hands them to the gates, and keeps the time.
+
+    Attributes:
+        keeper: the gates.
+        clock: seconds spent outside of iterations, by part.
+    """
+
+    def __init__(self, gates: list[Gate]) -> None:
+        self.set_gates(gates)
+        self.clock = Clock()
+        self._episodes = 0
+        self._began = self._before = time.perf_counter()
+        self._steps_before = 0
+
+    def set_gates(self, gates: list[Gate]) -> None:
+        """Judge by ``gates`` from here on; episodes that wait for a report belong to what was before."""
+        self.keeper = GateKeeper(gates)
+        self._pending: list[EpisodeTable] = []
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that the next reports and verdicts depend on."""
+        return {
+            "keeper": self.keeper.get_state(),
+            "pending": list(self._pending),
+            "episodes": self._episodes,
+            "steps": self._steps_before,
+            "seconds": time.perf_counter() - self._began,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state; time that passed in between does not count."""
+        self.keeper.set_state(state["keeper"])
+        self._pending = list(state["pending"])
+        self._episodes, self._steps_before = state["episodes"], state["steps"]
+        self._before = time.perf_counter()
+        self._began = self._before - state["seconds"]
+
+    def row(
+        self,
+        counts: Mapping[str, int],
+        measured: Mapping[str, float],
+        finished: EpisodeTable | None,
+        specs: MultiAgentSpec,
+    ) -> dict[str, float | None]:
+        """Return the row of the iteration that has just ended.
+
+        Args:
+            counts: environment steps, policy updates and what else is counted since the run began.
+            measured: what was measured in this iteration alone.
+            finished: episodes that finished in it.
+            specs: who played them.
+        """
+        self.clock.begin()
+        env_steps, seconds = counts["env_steps"], time.perf_counter() - self._began
+        row: dict[str, float] = {"iteration": counts["policy_updates"], "seconds": seconds, **counts, **measured}
+        if finished is not None:
+            self._pending.append(finished)
+            self._episodes += finished.episodes
+        row["episodes"] = self._episodes
+        if sum(table.episodes for table in self._pending) >= MIN_EPISODES:
+            table = EpisodeTable.concatenate(self._pending)
+            self._pending = []
+            row |= episode_metrics(table, specs)
+            moment = Moment(env_steps, counts["policy_updates"], seconds)
+            self.keeper.report(moment, table.episodes, row)
+        row |= _gate_columns(self.keeper)
+        self.clock.lap("metrics")
+        row |= self._timing(env_steps, measured)
+        return {name: value if math.isfinite(value) else None for name, value in row.items()}
+
+    def _timing(self, steps: int, measured: Mapping[str, float]) -> dict[str, float]:
+        now = time.perf_counter()
+        whole = now - self._before
+        seconds = {"metrics": 0.0, "checkpoint": 0.0, **self.clock.drain()}
+        row = {f"timing/{part}_s": value for part, value in seconds.items()}
+        parts = {**measured, **row}
+        row["timing/other_s"] = whole - sum(parts[f"timing/{stage}_s"] for stage in STAGES)
+        if f"timing/{WORK[0]}_s" in parts:  # RLlib's own env runners do not tell what they spend time on
+            row["timing/overhead_share"] = 1 - sum(parts.get(f"timing/{part}_s", 0.0) for part in WORK) / whole
+        row["env_steps_per_s"] = (steps - self._steps_before) / whole
+        self._before, self._steps_before = now, steps
+        return row
+
+
+def _gate_columns(keeper: GateKeeper) -> dict[str, float]:
+    if keeper.last is None:
+        return {}
+    row: dict[str, float] = {"gates/held": float(keeper.held)}
+    for state in keeper.states:
+        row[f"gates/{state.gate.metric}/met"] = float(state.gate.met(state.value))
+        row[f"gates/{state.gate.metric}/held_steps"] = float(state.held_steps(keeper.last.env_steps))
+    return row

@@ -1,0 +1,206 @@
+"""Curves of a page as inline SVG, and the axes of every figure: limits, ticks, units.
+
+Letters keep their size at any width: positions across the page are per cent, and only what lies in the plot's area is
+stretched (``templates/parts.html``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from multigrid_rl.gates import Gate
+from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.runs.reader import Array, Series
+from multigrid_rl.runs.reference import Reference
+from multigrid_rl.show.words import thousands
+
+#: Height of a plot's area in pixels, and width of the stretched drawing in units.
+HEIGHT, WIDTH = 190, 1000
+#: Points of a line: more than a screen shows, few enough for a small page.
+POINTS = 400
+_PAD = 0.08
+_EDGE = 0.012  # beyond an end that many lines lie on, so that they are not cut in half
+_UNITS = {"ratio": "ratio, 1 is perfect", "share": "share of the games", "reward": "reward per game"}
+
+
+class Line(NamedTuple):
+    """One line; the first of a chart is solid, the next ones dashed and dotted."""
+
+    label: str
+    series: Series
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Everything that one plot shows.
+
+    Attributes:
+        title: what is measured.
+        told: the conclusion, one sentence.
+        unit: what stands at the axis.
+        lines: at least one, each with at least one point.
+        x_max: environment steps at the right edge.
+        gate: drawn as a line at its bound.
+        held: environment steps (from, to) over which the gate was held first.
+        under: reference curves and the metric of theirs that lies below the lines.
+        share: the axis goes from 0 to 1 and is labelled in per cent.
+    """
+
+    title: str
+    told: str
+    unit: str
+    lines: tuple[Line, ...]
+    x_max: int
+    gate: Gate | None = None
+    held: tuple[int, int] | None = None
+    under: tuple[Reference, str] | None = None
+    share: bool = False
+
+
+# --- axes
+
+
+def limits(values: Array, always: Array) -> tuple[float, float]:
+    """Return limits that show ``always`` and all but the wildest ``values``: one outlier would flatten the rest."""
+    most = np.percentile(values, (2, 98))
+    reach = 0.5 * (most[1] - most[0])
+    low = values.min() if values.min() >= most[0] - reach else most[0]
+    high = values.max() if values.max() <= most[1] + reach else most[1]
+    low, high = float(min(low, *always)), float(max(high, *always))
+    margin = _PAD * (high - low) or 0.5
+    # What is never negative has no axis below nought.
+    return (-_EDGE * high if 0 <= low < margin else low - margin), high + margin
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """Return round numbers between ``low`` and ``high``, at most ``most``, at 1, 2 or 5 times a power of ten."""
+    if high <= low:
+        return [low]
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    step = next(power * factor for factor in (1, 2, 5, 10, 20) if (high - low) / (power * factor) < most)
+    return [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def unit_of(metric: str) -> str:
+    """Return what stands at a metric's axis: its unit, in full words where the glossary is terse."""
+    pattern = next((pattern for pattern in METRICS if matches(metric, pattern)), None)
+    unit = METRICS[pattern][1] if pattern else ""
+    return "steps per game" if metric == "episode_len_mean" else _UNITS.get(unit, unit)
+
+
+def thin(series: Series, points: int = POINTS) -> Series:
+    """Return at most ``points`` of a line: of each stretch the lowest and the highest, so that no spike is lost."""
+    length = len(series.values)
+    if length <= points:
+        return series
+    kept = {0, length - 1}
+    for start, end in pairwise(np.linspace(0, length, points // 2, dtype=int).tolist()):
+        part = series.values[start:end]
+        kept |= {int(start + part.argmin()), int(start + part.argmax())}
+    rows = np.array(sorted(kept))
+    return Series(series.env_steps[rows], series.values[rows])
+
+
+# --- drawing
+
+
+def drawn(chart: Chart) -> dict[str, Any]:
+    """Return what the template ``plot`` writes down: places of ticks, gate and shade, points of lines, the readout."""
+    low, high = _y_limits(chart)
+
+    def y(value: float) -> float:
+        return _number((high - value) / (high - low) * HEIGHT)
+
+    y_ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if chart.share else ticks(low, high, 5)
+    lines = [("polyline", f"line line-{k}", thin(line.series)) for k, line in enumerate(chart.lines)]
+    gate = None
+    if chart.gate is not None:
+        # The label stands where the line should not end: above a bound from above, below one from below.
+        at, sign = y(chart.gate.bound), "\u2264" if chart.gate.comparison == "<=" else "\u2265"
+        below = (chart.gate.comparison == ">=" and at + 18 < HEIGHT) or at < 16
+        gate = {"y": at, "label_y": _number(at + (14 if below else -6)), "label": f"gate {sign} {chart.gate.bound:g}"}
+    held = [100 * steps / chart.x_max for steps in chart.held] if chart.held else None
+    return {
+        "y_ticks": [(y(t), f"{t:.0%}" if chart.share else f"{t:.6g}".replace("-", "\u2212")) for t in y_ticks],
+        "x_ticks": [_x_tick(t, chart.x_max) for t in ticks(0, chart.x_max, 5)],
+        "gate": gate,
+        "held": [_number(held[0]), _number(held[1] - held[0])] if held else None,
+        "shapes": [
+            (kind, name, _points(series, chart.x_max, low, high)) for kind, name, series in [*_under(chart), *lines]
+        ],
+        "data": _data(chart),
+    }
+
+
+def _y_limits(chart: Chart) -> tuple[float, float]:
+    """Return limits that show the gate's bound and where each line ends."""
+    if chart.share:
+        return -_EDGE, 1 + _EDGE
+    values = [line.series.values for line in chart.lines]
+    always = [series[-1] for series in values] + ([chart.gate.bound] if chart.gate else [])
+    if chart.under is not None:
+        band = chart.under[0].metrics[chart.under[1]]
+        values += [np.array(band.p10), np.array(band.p90)]
+    return limits(np.concatenate(values), np.array(always))
+
+
+def _x_tick(steps: float, x_max: int) -> tuple[float, str, str]:
+    place = _number(100 * steps / x_max)
+    return place, "start" if place < 4 else "end" if place > 94 else "middle", thousands(steps)
+
+
+def _under(chart: Chart) -> list[tuple[str, str, Series]]:
+    """Return the reference's band, its median while every seed was still running, and the median after that."""
+    if chart.under is None:
+        return []
+    reference, band = chart.under[0], chart.under[0].metrics[chart.under[1]]
+    steps = np.array(reference.env_steps, np.float64)
+    there = int((steps <= chart.x_max).sum())
+    if there < 2:
+        return []
+    steps, low, high, middle = (np.array(c)[:there] for c in (steps, band.p10, band.p90, band.median))
+    whole = min(reference.whole, there)
+    outline = Series(np.concatenate([steps, steps[::-1]]), np.concatenate([low, high[::-1]]))
+    parts = ((slice(0, whole), "median"), (slice(max(whole - 1, 0), None), "median ended"))
+    medians = [("polyline", name, Series(steps[p], middle[p])) for p, name in parts if len(steps[p]) > 1]
+    return [("polygon", "band", outline), *medians]
+
+
+def _points(series: Series, x_max: int, low: float, high: float) -> str:
+    xs = series.env_steps / x_max * WIDTH
+    # A wild value is cut off by the area's edge; far beyond it would only cost digits.
+    ys = np.clip((high - series.values) / (high - low), -2, 3) * HEIGHT
+    points = " ".join(f"{_number(x)},{_number(y)}" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
+    return f"{points} {points}" if len(xs) == 1 else points  # a line without length is drawn as a dot
+
+
+def _data(chart: Chart) -> dict[str, Any]:
+    """Return what the readout tells at each point of the first line."""
+    at = thin(chart.lines[0].series).env_steps
+    rows = [(line.label, *line.series) for line in chart.lines]
+    if chart.under is not None:
+        # The grid begins where all seeds have reported, and its last value is held forward behind its end.
+        reference, metric = chart.under
+        rows.append(("median of the recipe", np.array(reference.env_steps), np.array(reference.metrics[metric].median)))
+    told = {name: np.interp(at, steps, values, left=math.nan) for name, steps, values in rows}
+    return {
+        "label": chart.title,
+        "share": chart.share,
+        "max": chart.x_max,
+        "x": at.astype(int).tolist(),
+        "rows": [
+            [name, [None if math.isnan(v) else float(f"{v:.5g}") for v in values.tolist()]]
+            for name, values in told.items()
+        ],
+        "gate": [chart.gate.comparison, chart.gate.bound] if chart.gate else None,
+    }
+
+
+def _number(value: float) -> float:
+    rounded = round(value, 1)
+    return int(rounded) if rounded == int(rounded) else rounded

@@ -1,0 +1,293 @@
+"""A cup as one page: payoffs, titles that say the conclusion, and which of its games are shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from multigrid_rl.judge.cup.results import CupResults, EntryResult, PairResult, SideResult, Standing
+from multigrid_rl.judge.replays import GameRecord
+from multigrid_rl.metrics import wilson_interval
+from multigrid_rl.show.page import render
+from multigrid_rl.show.replay import Pack
+from multigrid_rl.show.words import listed, percent, plural, spelled
+
+#: Bytes that packed games may take: with the tables of a dozen entries the page stays below 3 MB.
+GAMES_BYTES = 2_000_000
+_KINDS = {"scripted": "scripted player", "frozen": "trained player", "external": "program", "broken": "cannot play"}
+
+
+def cup_page(found: CupResults) -> str:
+    """Return the whole page. Pure: the same results give the same page.
+
+    Raises:
+        ReplayError: a record of a game that does not make a whole game.
+    """
+    shown, names, red = shown_games(found), order(found), side_cells(found.sides)
+    by_name = {entry.name: entry for entry in found.entries}
+    troubled = sum(bool(entry.problem or entry.faults) for entry in found.entries)
+    return render(
+        "cup.html",
+        kind=f"Cup \u00b7 {found.scenario} \u00b7 seed {found.seed}",
+        title=cup_title(found),
+        lead=_lead(found),
+        cup=found,
+        standings_title=standings_title(found),
+        standings_lead=_standings_lead(found),
+        rating_scale=rating_scale(found.standings),
+        made_with=", ".join(f"{name} {version}" for name, version in found.versions.items()),
+        payoff_title=side_sentence(list(red.values())),
+        names=names,
+        both=pair_cells(found.pairs),
+        red=red,
+        blue=turned(red),
+        pairs_title=_pairs_title(found),
+        pairs=ranked_pairs(found),
+        share_scale=Scale(0, 1),
+        circles=[circle_sentence(circle) for circle in found.cycles],
+        games_lead=_games_lead(shown),
+        shown=shown,
+        entries_title=f"{plural(len(found.entries), 'entry', 'entries')}, {spelled(troubled)} with faults",
+        entries=[(by_name[name], _place(found, by_name[name])) for name in names],
+        met={name: _met(name, names, found.sides) for name in names},
+        data=shown.pack.data() if shown.pack.games else None,
+    )
+
+
+# --- words
+
+
+def cup_title(found: CupResults) -> str:
+    """Return who won, and whether that is beyond doubt."""
+    rows = found.standings
+    if not rows:
+        return "Nobody was ranked"
+    first = [row for row in rows if row.rank == 1]
+    if len(first) > 1:
+        return f"{listed(row.name for row in first)} share the first place"
+    if len(rows) == 1:
+        return f"{first[0].name} is alone"
+    second = rows[1]
+    if first[0].low > second.high:
+        return f"{first[0].name} wins, {first[0].rating - second.rating:.0f} rating points ahead of {second.name}"
+    return f"{first[0].name} wins by a hair: {second.name} may be as strong"
+
+
+def _lead(found: CupResults) -> str:
+    if len(found.standings) < 2 or found.standings[1].rank == 1:
+        return ""
+    one, two = found.standings[:2]
+    words = "do not overlap" if one.low > two.high else "overlap"
+    return (
+        f"Ratings {one.rating:.0f} ({one.low:.0f} to {one.high:.0f}) and {two.rating:.0f} ({two.low:.0f} to "
+        f"{two.high:.0f}): the 95% intervals {words}."
+    )
+
+
+def standings_title(found: CupResults) -> str:
+    """Return how many may be the best: those whose intervals reach that of the first."""
+    rows = found.standings
+    close = [row.name for row in rows if row.high >= rows[0].low]
+    return (
+        f"{spelled(len(close)).capitalize()} may be the best" if len(close) > 1 else "The first place is beyond doubt"
+    )
+
+
+def _standings_lead(found: CupResults) -> str:
+    ranks = [row.rank for row in found.standings]
+    shared = sum(ranks.count(rank) > 1 for rank in ranks)
+    more = f" {spelled(shared).capitalize()} entries share a rank with another." if shared else ""
+    points = "points are 1 for a win and \u00bd for a draw."
+    return f"Rating is Bradley-Terry's on Elo's scale, 1000 on average; {points}{more}"
+
+
+def side_sentence(cells: list[Cell]) -> str:
+    """Return which side has it easier, over all games."""
+    games = sum(cell.games for cell in cells)
+    if not games:
+        return "No game was played"
+    share = sum(cell.win + cell.draw / 2 for cell in cells) / games
+    side, its = ("red", share) if share >= 0.5 else ("blue", 1 - share)
+    if its < 0.52:
+        return f"Neither side has it much easier: {side} takes {percent(its)} of the points"
+    return f"{side.capitalize()} has it easier: it takes {percent(its)} of the points"
+
+
+def _pairs_title(found: CupResults) -> str:
+    clear = sum(row.low > 0.5 or row.high < 0.5 for row in found.pairs if row.games)
+    played = sum(row.games > 0 for row in found.pairs)
+    return f"{clear} of {plural(played, 'pair')} {'is' if clear == 1 else 'are'} decided beyond doubt"
+
+
+def circle_sentence(circle: list[str]) -> str:
+    """Return a circle in words: ``a beats b, b beats c and c beats a.``."""
+    steps = [f"{one} beats {two}" for one, two in zip(circle, [*circle[1:], circle[0]], strict=True)]
+    return f"{listed(steps)}."
+
+
+def _place(found: CupResults, entry: EntryResult) -> str:
+    rank = next((f"rank {row.rank}" for row in found.standings if row.name == entry.name), "not ranked")
+    return f"{rank}, {_KINDS[entry.kind]}"
+
+
+# --- payoffs
+
+
+class Scale(NamedTuple):
+    """Numbers that an interval plot goes from and to."""
+
+    low: float
+    high: float
+
+    def place(self, value: float) -> float:
+        """Return where a number lies, in per cent of the width; numbers beyond lie at the end."""
+        return min(max(round(100 * (value - self.low) / (self.high - self.low), 2), 0), 100)
+
+
+def rating_scale(rows: list[Standing]) -> Scale:
+    """Return the scale of those who really played: who forfeits everything lies far below."""
+    playing = [row for row in rows if row.forfeited * 2 < max(row.games, 1)] or rows
+    low, high = min((row.low for row in playing), default=0.0), max((row.high for row in playing), default=0.0)
+    margin = 0.04 * (high - low) or 1.0
+    return Scale(low - margin, high + margin)
+
+
+def order(found: CupResults) -> list[str]:
+    """Return the entries as they are ranked; those without a rank stand last."""
+    ranked = [row.name for row in found.standings]
+    return ranked + [entry.name for entry in found.entries if entry.name not in ranked]
+
+
+class Cell(NamedTuple):
+    """What one entry got from another."""
+
+    win: int
+    draw: int
+    loss: int
+
+    @property
+    def games(self) -> int:
+        """Games of the cell."""
+        return self.win + self.draw + self.loss
+
+    @property
+    def share(self) -> float:
+        """Points per game."""
+        return (self.win + self.draw / 2) / self.games
+
+    @property
+    def classes(self) -> str:
+        """Its colour, and whether the 95 % interval of the share leaves one half out."""
+        low, high = wilson_interval(self.win + self.draw / 2, self.games)
+        return f"s{round(10 * self.share)}{' sure' if low > 0.5 or high < 0.5 else ''}"
+
+
+Cells = dict[tuple[str, str], Cell]  # (row, column) -> what the row got
+
+
+def side_cells(sides: list[SideResult]) -> Cells:
+    """Return what the row got as red from the column as blue."""
+    return {(row.red, row.blue): Cell(row.red_win, row.draw, row.blue_win) for row in sides}
+
+
+def turned(cells: Cells) -> Cells:
+    """Return the same seen from the other side."""
+    return {(blue, red): Cell(cell.loss, cell.draw, cell.win) for (red, blue), cell in cells.items()}
+
+
+def pair_cells(pairs: list[PairResult]) -> Cells:
+    """Return what the row got from both sides together."""
+    cells = {(row.one, row.two): Cell(row.win, row.draw, row.loss) for row in pairs}
+    return cells | turned(cells)
+
+
+def ranked_pairs(found: CupResults) -> list[PairResult]:
+    """Return every pair, seen from the one who is ranked higher, the best first."""
+    place = {name: number for number, name in enumerate(order(found))}
+    seen = [row if place[row.one] < place[row.two] else swapped(row) for row in found.pairs]
+    return sorted(seen, key=lambda row: (place[row.one], place[row.two]))
+
+
+def swapped(row: PairResult) -> PairResult:
+    """Return the same pair seen from the other one."""
+    return row.model_copy(update={
+        "one": row.two, "two": row.one, "win": row.loss, "loss": row.win, "share": 1 - row.share,
+        "low": 1 - row.high, "high": 1 - row.low, "margin": -row.margin,
+    })  # fmt: skip
+
+
+def _met(name: str, names: list[str], sides: list[SideResult]) -> list[dict[str, Any]]:
+    """Return what an entry got from each other one: as red and as blue, each with games that were forfeited."""
+    red, forfeited = side_cells(sides), {(side.red, side.blue): side.forfeited for side in sides}
+    blue, rows = turned(red), []
+    for other in names:
+        if (name, other) not in red and (other, name) not in red:
+            continue
+        cells = [part.get((name, other), Cell(0, 0, 0)) for part in (red, blue)]
+        whole = Cell(*map(sum, zip(*cells, strict=True)))
+        rows.append({
+            "name": other,
+            "red": (cells[0], forfeited.get((name, other), 0)),
+            "blue": (cells[1], forfeited.get((other, name), 0)),
+            "share": whole.share if whole.games else None,
+        })  # fmt: skip
+    return rows
+
+
+# --- games
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Games of a page.
+
+    Attributes:
+        pack: what its script reads.
+        number: (red entry, blue entry) -> number of the pairing's first game on the page.
+        left_out: games that did not fit.
+    """
+
+    pack: Pack
+    number: dict[tuple[str, str], int] = field(default_factory=dict)
+    left_out: int = 0
+
+
+def sides_of(game: GameRecord) -> tuple[str, str]:
+    """Return the entries on the red and on the blue side."""
+    names = {colour: game.players[seat] for colour in ("blue", "red") for seat in game.players if colour in seat}
+    return names.get("red", ""), names.get("blue", "")
+
+
+def shown_games(found: CupResults, budget: int = GAMES_BYTES) -> Shown:
+    """Pack the games, those of the best first. Raises ``ReplayError`` for a record that makes no whole game.
+
+    Where ``budget`` bytes are not enough, every pairing gets a first game before any gets its second.
+    """
+    place = {row.name: number for number, row in enumerate(found.standings)}
+    turns: dict[tuple[str, str], int] = {}
+    ranked: list[tuple[tuple[int, ...], int]] = []  # place on the page, number of the game
+    for number, game in enumerate(found.games):
+        sides = sides_of(game)
+        turns[sides] = turns.get(sides, -1) + 1
+        places = [place.get(name, len(place)) for name in sides]
+        ranked.append(((*sorted(places), places[0], turns[sides]), number))
+    pack, packed, left = Pack(), {}, budget
+    for at, number in sorted(sorted(ranked), key=lambda row: row[0][-1]):
+        game = found.games[number]
+        row = pack.pack(game, f"{game.label} ({game.steps} steps)")
+        size = len(json.dumps(row, separators=(",", ":")))
+        if size <= left:
+            packed[at, number] = row
+            left -= size
+    numbers: dict[tuple[str, str], int] = {}
+    for (_, number), row in sorted(packed.items(), key=lambda item: item[0]):
+        numbers.setdefault(sides_of(found.games[number]), len(pack.games))
+        pack.games.append(row)
+    return Shown(pack, numbers, len(found.games) - len(packed))
+
+
+def _games_lead(shown: Shown) -> str:
+    more = f"; {shown.left_out:,} more would have made this page too large" if shown.left_out else ""
+    games = plural(len(shown.pack.games), "game")
+    return f"For each pairing and each way it ended, one game that was kept. {games} in all{more}."

@@ -1,0 +1,67 @@
+"""Pages: templates that escape whatever they are given, in one file that asks nothing of the network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from multigrid_rl import __version__
+from multigrid_rl.show import charts, words
+
+#: Written into every page: a file that says so may be written anew.
+GENERATOR = "multigrid-rl report"
+#: In the order in which they are joined; only the last one does something, the others are functions.
+SCRIPTS = ("decode.js", "board.js", "replay.js", "page.js")
+STYLES = ("page.css", "replay.css")
+_FILTERS = (
+    words.bound, words.spelled, words.duration, words.listed, words.metric_title, words.percent, words.plural,
+    words.rounded, words.short, words.signed, charts.drawn,
+)  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def templates() -> Environment:
+    """Return the project's templates: everything is escaped, and a name that is missing is an error."""
+    made = Environment(
+        loader=PackageLoader("multigrid_rl.show"),
+        autoescape=True,
+        extensions=["jinja2.ext.do"],
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    made.filters |= {function.__name__: function for function in _FILTERS}
+    return made
+
+
+def render(template: str, **content: Any) -> str:
+    """Return a whole page. Pure: the same content gives the same page.
+
+    Args:
+        template: one that extends ``page.html``.
+        content: what it names: ``kind`` ("Training run"), ``title`` (the conclusion), ``lead``, ``data`` (what the
+            replay reads, or ``None``), and its own.
+    """
+    style, script = asset_text(STYLES), asset_text(SCRIPTS)
+    # With hashes nothing else runs, whatever somebody manages to write into a page: no attribute, no second script.
+    style_hash, script_hash = (base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script))
+    return templates().get_template(template).render(
+        content, style=Markup(style), script=Markup(script), version=__version__, generator=GENERATOR,
+        policy=f"default-src 'none'; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'",
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4)
+def asset_text(names: tuple[str, ...]) -> str:
+    """Return the project's own style sheets or scripts, joined."""
+    folder = files("multigrid_rl.show") / "assets"
+    text = "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
+    return f'"use strict";(() => {{\n{text}}})();' if names[0].endswith(".js") else text

@@ -1,0 +1,275 @@
+"""Games of one person against players: everything but window and keys."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.config import ConfigError, ScenarioConfig
+from multigrid_rl.judge.lineups import run_target
+from multigrid_rl.judge.replays import GameRecord
+from multigrid_rl.players.bundle import load_team
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.factories import seat_players
+from multigrid_rl.players.freeze import side
+from multigrid_rl.players.match import Match
+from multigrid_rl.runs.reference import write_file
+from multigrid_rl.show.captions import Caption, Commentator
+from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.world.constants import ACTIONS, CELLS, DONE, HEIGHT, WIDTH
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.symmetry import other_seat
+
+#: How the person is called in captions and records.
+PERSON = "you"
+
+
+# --- who sits where
+
+
+@dataclass(frozen=True)
+class OtherPlayers:
+    """Everybody but the person.
+
+    Attributes:
+        seat: the person's.
+        players: by seat, or by team where one acts for all its seats.
+        names: seat -> who sits there, the person included.
+    """
+
+    seat: str
+    players: dict[str, Policy]
+    names: dict[str, str]
+
+
+def find_seat(spec: GameSpec, side_wanted: str | None, seat: str | None) -> str:
+    """Find the person's seat: as asked for, else the first of the side, else the first red one.
+
+    Raises:
+        ConfigError: this game has no such seat or side, or the two contradict each other.
+    """
+    told = ", ".join(spec.seats)
+    if seat is not None and seat not in spec.seats:
+        raise ConfigError(f"--seat {seat}: allowed is {told}")
+    if seat is not None and side_wanted not in (None, spec.team_of(seat)):
+        raise ConfigError(f"--seat {seat} --side {side_wanted}: allowed is a seat of that side")
+    if seat is not None:
+        return seat
+    mine = [s for s in spec.seats if spec.team_of(s) == (side_wanted or "red")]
+    if not mine:
+        raise ConfigError(f"--side {side_wanted}: nobody plays it here; allowed is a side of {told}")
+    return mine[0]
+
+
+def find_other_players(
+    scenario: ScenarioConfig, catalogue: Catalogue, seat: str, opponent: str | None, mate: str | None
+) -> OtherPlayers:
+    """Fill every seat but the person's.
+
+    Args:
+        scenario: what is played.
+        catalogue: where players are looked up.
+        seat: the person's.
+        opponent: a name, a run folder or a bundle; by default a player that the scenario itself seats, else random.
+        mate: the same for team mates; by default the opponent where it can sit there alone, else random.
+
+    Raises:
+        ConfigError, PlayerError: nobody to play against or with, an unknown or damaged player, or one that cannot sit
+            there.
+    """
+    spec = scenario.spec
+    team = spec.team_of(seat)
+    rivals = [s for s in spec.seats if spec.team_of(s) != team]
+    mates = [s for s in spec.seats if spec.team_of(s) == team and s != seat]
+    for option, name, seats in (("opponent", opponent, rivals), ("mate", mate, mates)):
+        if name is not None and not seats:
+            raise ConfigError(f"--{option} {name}: {scenario.name} has no seat for it; allowed is a scenario with one")
+    names, players = {seat: PERSON}, {}
+    chosen = opponent or _usual_player(scenario)
+    if rivals:
+        players = _team(catalogue, chosen, spec, spec.team_of(rivals[0]))
+        names |= {s: _called(chosen, players.get(s) or players[spec.team_of(s)]) for s in rivals}
+    for s in mates:
+        players[s] = _mate(catalogue, mate, chosen, spec, s)
+        names[s] = _called(mate or chosen, players[s])
+    return OtherPlayers(seat, players, {s: names[s] for s in spec.seats})
+
+
+def _usual_player(scenario: ScenarioConfig) -> str:
+    mixtures = list(scenario.opponents.values())
+    return max(mixtures[0], key=lambda name: mixtures[0][name]) if mixtures else "random"
+
+
+def _called(given: str, player: Policy) -> str:
+    folder = Path(given)
+    return folder.resolve().name if folder.is_dir() and "/" in given and player.name != "random" else player.name
+
+
+def _run_refs(name: str) -> dict[str, str] | None:
+    return run_target(Path(name)).refs if (Path(name) / "config.yaml").is_file() else None
+
+
+def _ref_of(refs: dict[str, str], seat: str, name: str) -> str:
+    ref = refs.get(seat) or refs.get(other_seat(seat))
+    if ref is None:
+        raise PlayerError(f"{name}: holds nobody for seat {seat}; allowed is a run that trained it or its counterpart")
+    return ref
+
+
+def _team(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[str, Policy]:
+    seats = spec.seats_of(team)
+    refs = _run_refs(name)
+    if refs is not None:
+        return seat_players(spec, {s: (catalogue.seat(_ref_of(refs, s, name), spec, s),) for s in seats})
+    if name not in catalogue.names() and Path(name).is_dir():
+        return load_team(Path(name), spec, team)
+    return side(catalogue, name, spec, team)
+
+
+def _mate(catalogue: Catalogue, wanted: str | None, usual: str, spec: GameSpec, seat: str) -> Policy:
+    name = wanted or usual
+    try:
+        refs = _run_refs(name)
+        seated = catalogue.seat(name if refs is None else _ref_of(refs, seat, name), spec, seat)
+        if seated.members > 1:
+            raise PlayerError(f"--mate {name}: plays a whole team; allowed is a player of one seat")
+    except PlayerError:
+        if wanted is not None:
+            raise
+        return catalogue.seat("random", spec, seat).player
+    return seated.player
+
+
+# --- playing
+
+
+class Score(NamedTuple):
+    """Games so far, as the person sees them."""
+
+    won: int = 0
+    drawn: int = 0
+    lost: int = 0
+    unfinished: int = 0
+
+    def __str__(self) -> str:
+        """Return for example ``3 games: 2 won, 0 drawn, 1 lost; 1 left unfinished``."""
+        games = self.won + self.drawn + self.lost
+        told = f"{games} game{'' if games == 1 else 's'}: {self.won} won, {self.drawn} drawn, {self.lost} lost"
+        return f"{told}; {self.unfinished} left unfinished" if self.unfinished else told
+
+
+class Session:
+    """One person's games, one after the other, against the same company. Game ``k`` follows from ``seed`` and ``k``.
+
+    Args:
+        spec: the game.
+        company: everybody else.
+        seed: decides, with a game's number, everything random in it.
+        first_game: number of the first game.
+    """
+
+    def __init__(self, spec: GameSpec, company: OtherPlayers, *, seed: int, first_game: int = 0) -> None:
+        self.spec = spec
+        self.company = company
+        self.seed = seed
+        self.agent = spec.seats.index(company.seat)
+        self.score = Score()
+        self.records: list[GameRecord] = []
+        self._start(first_game)
+
+    def _start(self, game: int) -> None:
+        self.game = game
+        self._match = Match(self.spec, self.company.players, 1, seed=self.seed, first_game=game, auto_reset=False)
+        self._commentator = Commentator(self.world, self.company.names)
+        self._taken: list[NDArray[np.int8]] = []
+        self.over = False
+        self.caption: Caption = self._commentator.start()
+
+    @property
+    def world(self) -> World:
+        """The game as it stands, a batch of one."""
+        return self._match.world
+
+    @property
+    def steps(self) -> int:
+        """Steps of this game so far."""
+        return len(self._taken)
+
+    @property
+    def out(self) -> bool:
+        """Whether the person has been eliminated; the game may go on without them."""
+        return self.caption.agents[self.agent].out
+
+    def step(self, action: int) -> Caption:
+        """Play one step in which the person takes ``action`` (ignored once they are out).
+
+        Raises:
+            ValueError: the game is over, or there is no such action.
+        """
+        if self.over:
+            raise ValueError("this game is over; allowed is restart()")
+        if not 0 <= action < len(ACTIONS):
+            raise ValueError(f"action={action}: allowed is 0 to {len(ACTIONS) - 1}")
+        done = self._match.step({self.company.seat: np.array([DONE if self.out else action], np.int8)}).done
+        self._taken.append(self._match.actions[0].copy())
+        self.caption = self._commentator.tell(self.world.outputs, self._taken[-1])
+        if done[0]:
+            self._finish()
+        return self.caption
+
+    def _finish(self) -> None:
+        self.over = True
+        winner = int(self.world.outputs.winner[0])
+        mine = int(self.world.flags.team[self.agent])
+        won, drawn, lost, unfinished = self.score
+        self.score = Score(won + (winner == mine), drawn + (winner < 0), lost + (winner == 1 - mine), unfinished)
+        result = "drawn" if winner < 0 else "won" if winner == mine else "lost"
+        self.records.append(self._record(f"{len(self.records) + 1}: {result} as {self.company.seat}"))
+
+    def _record(self, label: str) -> GameRecord:
+        taken = np.stack(self._taken)  # (T, A)
+        text = {seat: "".join(map(str, taken[:, a].tolist())) for a, seat in enumerate(self.spec.seats)}
+        return GameRecord(
+            label=label,
+            spec=self.spec,
+            seed=self.seed,
+            game=self.game,
+            players=self.company.names,
+            actions=text,
+        )
+
+    def restart(self) -> None:
+        """Begin the next game; one that was begun and not over counts as left unfinished."""
+        self.leave()
+        self._start(self.game + 1)
+
+    def leave(self) -> None:
+        """Count a game that was begun and not over as unfinished; nothing can be played before a restart."""
+        if self.steps and not self.over:
+            self.score = self.score._replace(unfinished=self.score.unfinished + 1)
+        self.over = True
+
+    def seen(self) -> NDArray[np.bool_]:
+        """Return the board cells (16, 8) that the person sees now: all once they are out or the game is over."""
+        if self.over or self.out:
+            return np.ones((WIDTH, HEIGHT), np.bool_)
+        world, a = self.world, self.agent
+        pose = int(world.state.position[0, a]) * 4 + int(world.state.heading[0, a])
+        cells = np.zeros(CELLS, np.bool_)
+        cells[world.tables.cells[pose][world.outputs.tokens[0, a, : self.spec.view_size**2] > 0]] = True
+        return cells.reshape(WIDTH, HEIGHT)
+
+
+def save_games(records: list[GameRecord], path: Path) -> None:
+    """Write records as ``video`` reads them; an existing file is replaced as a whole.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    write_file(path, (json.dumps([game.model_dump() for game in records]) + "\n").encode())

@@ -1,0 +1,128 @@
+"""Games packed for the replay of a page: every frame as bytes, compressed, so that its script need not play.
+
+A frame of ``A`` agents, each of whom sees ``V`` by ``V`` cells, is a row of bytes, as ``assets/decode.js`` reads them::
+
+    cells 128 | position A | heading A | hand A | out A | tokens A * (V * V + 2)
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.judge.replays import GameRecord, Replay, frames, replay, taken_actions
+from multigrid_rl.show.captions import Caption, Commentator
+from multigrid_rl.types import GameSpec
+from multigrid_rl.world.constants import (
+    BLUE,
+    EV_BALL,
+    EV_DOOR,
+    EV_DOOR_WIN,
+    EV_ELIMINATED,
+    EV_ELIMINATION_WIN,
+    EV_KEY,
+    EV_VICTIM,
+    MISSIONS,
+    RED,
+    SIDE_ROOM,
+)
+from multigrid_rl.world.engine import Step, World
+
+#: Events that the replay lists as moments to jump to.
+_MOMENTS = [EV_KEY, EV_BALL, EV_ELIMINATED, EV_VICTIM, EV_DOOR, EV_DOOR_WIN, EV_ELIMINATION_WIN]
+
+
+class Pack:
+    """Packed games and what they share; :meth:`data` is what the page's script reads.
+
+    Texts are referred to by number: each stands in the page once.
+    """
+
+    def __init__(self) -> None:
+        self.players: dict[str, int] = {}
+        self.words: dict[str, int] = {}
+        self.specs: list[dict[str, Any]] = []
+        self.games: list[dict[str, Any]] = []
+
+    @classmethod
+    def of(cls, games: list[GameRecord]) -> Pack:
+        """Return all of ``games``, packed."""
+        pack = cls()
+        pack.games = [pack.pack(game) for game in games]
+        return pack
+
+    def pack(self, game: GameRecord, title: str | None = None) -> dict[str, Any]:
+        """Return one game as plain JSON; it is not added to :attr:`games`.
+
+        Args:
+            game: its record.
+            title: in the list of games; by default its label and how it ended.
+
+        Raises:
+            ReplayError: the record's actions do not make a whole game.
+        """
+        captions: list[Caption] = []
+        spec, played = game.spec, replay(game, _commented(game, captions))
+        result = captions[-1].result
+        return {
+            "title": title or f"{game.label}: {result}",
+            "spec": self._spec(spec),
+            "players": [self.players.setdefault(game.players[seat], len(self.players)) for seat in spec.seats],
+            "steps": game.steps,
+            "winner": played.winner,
+            "result": result,
+            "frames": base64.b64encode(zlib.compress(frame_rows(played).tobytes(), 9)).decode("ascii"),
+            "words": [
+                self.words.setdefault(line.words, len(self.words)) for caption in captions for line in caption.agents
+            ],
+            "rewards": [
+                (t, a, float(played.reward[t, a])) for t, a in np.argwhere(played.reward != 0).tolist()
+            ],
+            "moments": np.argwhere(played.events[:, :, _MOMENTS].any(axis=2)).tolist(),
+        }  # fmt: skip
+
+    def data(self) -> dict[str, Any]:
+        """Return everything the replay needs."""
+        return {
+            "specs": self.specs,
+            "players": list(self.players),
+            "words": list(self.words),
+            "missions": list(MISSIONS),
+            "games": self.games,
+        }
+
+    def _spec(self, spec: GameSpec) -> int:
+        row = {
+            "seats": list(spec.seats),
+            "teams": [BLUE if spec.team_of(seat) == "blue" else RED for seat in spec.seats],
+            "view": spec.view_size,
+            "rooms": [int(cell) for cell in SIDE_ROOM],
+            "missions": spec.mission_observed,
+        }
+        if row not in self.specs:
+            self.specs.append(row)
+        return self.specs.index(row)
+
+
+def frame_rows(played: Replay) -> NDArray[np.uint8]:
+    """Return the frames of a game (T + 1, L), one row of bytes each."""
+    tokens = played.tokens.reshape(len(played.tokens), -1)
+    parts = (played.cells, played.position, played.heading, played.hand, played.out, tokens)
+    return np.concatenate([part.astype(np.uint8) for part in parts], axis=1)
+
+
+def _commented(game: GameRecord, captions: list[Caption]) -> Iterator[tuple[World, Step | None]]:
+    """Yield the frames of a game and append what every agent did in each step."""
+    shots = frames(game)
+    start = next(shots)
+    speaker = Commentator(start[0], game.players)
+    yield start
+    for (world, step), actions in zip(shots, taken_actions(game), strict=True):
+        assert step is not None  # only the start has none
+        captions.append(speaker.tell(step, actions))
+        yield world, step

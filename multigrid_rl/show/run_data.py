@@ -1,0 +1,164 @@
+"""Everything that a run's page tells, read from its folder and from fresh games of its policy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from multigrid_rl.config import ConfigError
+from multigrid_rl.gates import GateKeeper, Moment
+from multigrid_rl.judge.evaluation import Part, evaluate, kept_games, seat_returns, summary
+from multigrid_rl.judge.lineups import run_target
+from multigrid_rl.judge.replays import GameRecord
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.factories import env_factory, gates_of
+from multigrid_rl.runs.reader import Run, one_line, read_rows, read_run
+from multigrid_rl.runs.reference import Comparison, Reference, compare, load_reference
+from multigrid_rl.schema import RunConfig
+
+#: Seed of the policy's own games: training starts from small numbers, and no game of these is among its own.
+GAMES_SEED = 50_000
+#: Games for each mode unless told otherwise.
+GAMES = 200
+_GATE_KEYS = (
+    "metric", "comparison", "bound", "hold", "share", "window", "value", "met", "held", "first_reached", "first_held",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OwnGames:
+    """Fresh games of the exported policy."""
+
+    seed: int
+    rows: list[dict[str, Any]]  # one for each mode: "mode", "seats" (mean return of each), and evaluation.summary's
+    own: tuple[str, ...]  # seats that the policy fills
+    games: list[GameRecord]  # best, median and worst of each mode
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a run's page shows.
+
+    Attributes:
+        run: the folder's content.
+        gates: one row each, as in a verdict; of a run without one as they stand at its last report.
+        held: environment steps, updates and seconds until all gates were held together; ``None``: never.
+        totals: seconds of each ``timing/*_s`` metric over the whole run, by name without ``timing/`` and ``_s``.
+        reference: the recipe's curves, or ``None``.
+        compared: the run against them, by metric.
+        own: fresh games of its policy, or ``None``.
+        own_missing: why there are none; empty if there are, or if nobody wanted any.
+        last: the last row of ``metrics.jsonl``.
+    """
+
+    run: Run
+    gates: list[dict[str, Any]]
+    held: Moment | None
+    totals: dict[str, float]
+    last: dict[str, Any]
+    reference: Reference | None = None
+    compared: dict[str, Comparison] = field(default_factory=dict)
+    own: OwnGames | None = None
+    own_missing: str = ""
+
+
+def read_report(folder: Path, *, games: int = GAMES, reference: Path | None = None) -> RunReport:
+    """Read a run folder and play its policy.
+
+    Args:
+        folder: of the run.
+        games: to play in each mode; 0 plays none.
+        reference: file of the recipe's curves, or ``None`` for a page without.
+
+    Raises:
+        ConfigError: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
+    """
+    run = read_run(folder)
+    rows = read_rows(folder / "metrics.jsonl")
+    gates, held = _judged(run, rows)
+    curves = load_reference(reference) if reference is not None else None
+    own, missing = None, ""
+    if games:
+        try:
+            own = play_own_games(folder, games)
+        except (ConfigError, PlayerError) as error:
+            missing = str(error)
+    return RunReport(run, gates, held, _totals(rows), rows[-1], curves, _compared(run, curves), own, missing)
+
+
+def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGames:
+    """Play ``games`` fresh games in each mode with a run's exported policy, against the opponents that it met.
+
+    Raises:
+        ConfigError, PlayerError: no checkpoint, no game of ours, an opponent that is gone or has changed.
+    """
+    found = evaluate(run_target(folder), episodes=games, seed=seed)
+    rows = [_row(part, found.spec) for part in found.parts]
+    own = found.parts[0].lineup.own
+    # The lineup calls them by their files' paths; on the page they are the run.
+    kept = [
+        game.model_copy(update={"players": {**game.players, **dict.fromkeys(own, "this run")}})
+        for game in kept_games(found)
+    ]
+    return OwnGames(seed, rows, own, kept)
+
+
+def _row(part: Part, spec: Any) -> dict[str, Any]:
+    return {"mode": part.mode, "seats": seat_returns(part, spec), **summary([part], spec)}
+
+
+def _totals(rows: list[dict[str, Any]]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name.startswith("timing/") and name.endswith("_s") and value is not None:
+                short = name.removeprefix("timing/").removesuffix("_s")
+                totals[short] = totals.get(short, 0.0) + value
+    return totals
+
+
+def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:
+    """Return the gates and when all were held: from the verdict, or from the reports of a run that has none yet."""
+    told = run.verdict
+    if told is None:
+        told = _provisional(run, rows)
+    moment = ("env_steps_to_held", "policy_updates_to_held", "seconds_to_held")
+    lost = [key for key in moment if key not in told]
+    lost += [f"gates.{key}" for key in _GATE_KEYS for gate in told["gates"] if key not in gate]
+    if lost:
+        raise ConfigError(f"{run.path / 'verdict.json'}: no {lost[0]}; allowed is the file that the run wrote")
+    held = None if told[moment[0]] is None else Moment(*(told[key] for key in moment))
+    return told["gates"], held
+
+
+def _provisional(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the verdict as training would give it at the last report."""
+    try:
+        config = RunConfig.model_validate(run.config)
+        gates = gates_of(config, env_factory(config).specs)
+    except ValueError:
+        gates = []  # a configuration of another version, or of a larger machine: the curves still tell much
+    keeper = GateKeeper(gates)
+    for number, row in enumerate(rows, 1):
+        values = {gate.metric: _value(row.get(gate.metric)) for gate in gates}
+        try:
+            now = Moment(row["env_steps"], row["policy_updates"], row["seconds"])
+            keeper.report(now, int(row.get("report_episodes") or 0), values)
+        except (KeyError, ValueError) as error:
+            raise ConfigError(f"{run.path / 'metrics.jsonl'}: line {number}: {one_line(error)}") from error
+    return keeper.verdict()
+
+
+def _value(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _compared(run: Run, reference: Reference | None) -> dict[str, Comparison]:
+    if reference is None:
+        return {}
+    try:
+        return {row.metric: row for row in compare(run, reference)}
+    except ConfigError:
+        return {}  # the run ended before the reference begins: nothing to compare yet

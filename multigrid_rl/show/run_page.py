@@ -1,0 +1,346 @@
+"""A training run as one page: what stands in it, and titles that say the conclusion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multigrid_rl.gates import Gate
+from multigrid_rl.metrics import BEHAVIOUR
+from multigrid_rl.runs.reader import Series, one_line
+from multigrid_rl.show.charts import Chart, Line, unit_of
+from multigrid_rl.show.page import render
+from multigrid_rl.show.replay import Pack
+from multigrid_rl.show.run_data import RunReport
+from multigrid_rl.show.words import BEHAVIOURS, duration, listed, metric_title, percent, short, spelled
+
+#: Parts of an iteration: name in ``timing/``, words, and its own parts.
+_STAGES: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("sample", "Playing", {
+        "engine": "the game itself", "players": "opponents' decisions", "forward": "own networks",
+        "tokens": "observations into the batch", "draw": "drawing actions", "gae": "advantages",
+    }),
+    ("learn", "Learning", {
+        "network": "forward and backward passes", "optimizer": "clipping and Adam", "loss": "the loss",
+        "minibatch": "cutting minibatches",
+    }),
+    ("sync", "Sending weights", {}),
+    ("metrics", "Metrics and gates", {}),
+    ("checkpoint", "Checkpoints", {}),
+    ("other", "Everything else", {}),
+)  # fmt: skip
+#: What the learner says of itself: name below ``learner/<module>/`` or a metric of its own, and its title.
+_LEARNER = {
+    "explained_variance/{}": "Explained variance",
+    "entropy/{}": "Entropy",
+    "learner/{}/policy_loss": "Policy loss",
+    "learner/{}/vf_loss": "Value loss",
+    "learner/{}/grad_norm": "Gradient norm before clipping",
+    "learner/{}/lr": "Step size of Adam",
+    "learner/{}/entropy_coef": "Weight of the entropy bonus",
+}
+
+
+def run_page(report: RunReport) -> str:
+    """Return the whole page. Pure: the same report gives the same page."""
+    run, own, seats = report.run, report.own, _own_seats(report)
+    curves = [_gate_chart(report, gate) for gate in report.gates if gate["metric"] in run.series]
+    behaviour, never = _behaviour(report, seats) if seats else ([], [])
+    return render(
+        "run.html",
+        kind=f"Training run \u00b7 {run.config['scenario']['name']} \u00b7 seed {run.config['seed']}",
+        title=verdict_title(report),
+        lead=verdict_lead(report),
+        run=run,
+        last={"policy_updates": 0, "episodes": 0, **report.last},
+        seconds=float(report.last.get("seconds") or 0.0),
+        gates=report.gates,
+        gates_title=gates_title(report.gates, told=run.verdict is not None),
+        gates_lead=" ".join({gate["hold"]: _hold_words(gate) for gate in report.gates}.values()),
+        curves=curves,
+        curves_title=_curves_title(report),
+        curves_lead=_curves_lead(report),
+        reference=report.reference,
+        own=own,
+        own_title=own and _own_title(own.rows[0]),
+        own_lead=own
+        and f"Games of seed {own.seed}, which training never saw, with the exported policy on "
+        f"{', '.join(own.own)}. Intervals hold with 95% confidence.",
+        own_heads=own and _own_heads(own.own),
+        own_missing=one_line(ValueError(report.own_missing)),
+        behaviour=behaviour,
+        behaviour_title=behaviour_title(report, seats),
+        never=never,
+        stages=_stages(report.totals),
+        stages_title=_stages_title(report.totals),
+        learner=_learner(report),
+        origin=_origin(report),
+        opponents=[_opponent(row) for row in run.provenance.get("opponents") or []],
+        data=Pack.of(own.games).data() if own else None,
+    )
+
+
+# --- gates
+
+
+def verdict_title(report: RunReport) -> str:
+    """Return the page's title: what became of the gates, and when."""
+    run, gates = report.run, report.gates
+    steps = f"{run.env_steps:,} steps"
+    if report.held is not None:
+        return f"Held {_all_of(len(gates))} after {report.held.env_steps:,} steps"
+    if not gates:
+        return f"Played {steps}; there are no gates to hold"
+    some = f"{_some_of(sum(bool(gate['held']) for gate in gates), len(gates))} held"
+    if run.verdict is None:
+        return f"No verdict: {some} after {steps}"
+    if run.verdict["ended"] == "interrupted":
+        return f"Interrupted after {steps}, with {some}"
+    return f"{some.capitalize()} within {steps}"
+
+
+def _some_of(some: int, number: int) -> str:
+    if number == 1:
+        return "the gate" if some else "the gate not"
+    return f"{spelled(some) if some else 'none'} of {spelled(number)} gates"
+
+
+def _all_of(number: int) -> str:
+    return {1: "its gate", 2: "both gates"}.get(number, f"all {spelled(number)} gates")
+
+
+def verdict_lead(report: RunReport) -> str:
+    """Return how the run ended, for below the title."""
+    run = report.run
+    said = [str(run.config["scenario"].get("description", ""))]
+    if run.verdict is None:
+        said.append("The run is still going, or it was killed: this is how it stands at its last report.")
+    elif run.verdict["ended"] == "until" and report.held is None and report.gates:
+        said.append("It spent its whole budget; " + _missed(report.gates))
+    elif report.held is not None and not all(gate["held"] for gate in report.gates):
+        lost = listed(gate["metric"] for gate in report.gates if not gate["held"])
+        said.append(f"It went on afterwards, and at its end {lost} did not hold any more.")
+    return " ".join(part for part in said if part)
+
+
+def _missed(gates: list[dict[str, Any]]) -> str:
+    rows = []
+    for gate in gates:
+        if gate["held"] or gate["value"] is None:
+            continue
+        beyond = abs(gate["value"] - gate["bound"])
+        near = f"met at its end, but not for {gate['window']:,} steps" if gate["met"] else f"{short(beyond)} short"
+        rows.append(f"{gate['metric']} ended {near}")
+    return "; ".join(rows) + "." if rows else "a gate had no value at its end."
+
+
+def gates_title(gates: list[dict[str, Any]], *, told: bool) -> str:
+    """Return the title of the table of gates; ``told``: there is a verdict."""
+    met, held = (sum(bool(gate[key]) for gate in gates) for key in ("met", "held"))
+    number = len(gates)
+    when = "at the end" if told else "so far"
+    if held == number:
+        return "The gate is held" if number == 1 else f"{_all_of(number).capitalize()} are held {when}"
+    if number == 1:
+        return f"The gate is {'met, but not held' if met else 'not met'} {when}"
+    return f"{_some_of(held, number).capitalize()} held, {spelled(met) if met else 'none'} met {when}"
+
+
+def _hold_words(gate: dict[str, Any]) -> str:
+    how = {"every": "at every report", "mean": "by the mean over"}.get(gate["hold"])
+    how = how or f"at {percent(gate['share'])} of the reports"
+    return (
+        f"Held means: met {how}{'' if gate['hold'] == 'mean' else ' of'} the last {gate['window']:,} environment steps."
+    )
+
+
+# --- curves
+
+
+def _curves_title(report: RunReport) -> str:
+    rows = [report.compared[gate["metric"]] for gate in report.gates if gate["metric"] in report.compared]
+    if not rows:
+        return "How the gates were reached"
+    worse = [metric_title(row.metric).lower() for row in rows if row.end == "worse"]
+    if not worse:
+        return "It ends as well as the recipe's other seeds, or better"
+    return f"It ends worse than the recipe's other seeds in {listed(worse)}"
+
+
+def _curves_lead(report: RunReport) -> str:
+    if report.reference is None:
+        return "This run followed no recipe that has reference curves, so there is nothing to lay below it."
+    return (
+        f"Below it lies the recipe {report.reference.name} over {len(report.reference.runs)} seeds: the middle 80% of "
+        "them and their median, dotted where seeds had ended and their last value is held on."
+    )
+
+
+def _gate_chart(report: RunReport, row: dict[str, Any]) -> Chart:
+    metric, first, reference = row["metric"], row["first_held"], report.reference
+    return Chart(
+        title=metric_title(metric),
+        told=gate_told(report, row),
+        unit=unit_of(metric),
+        lines=(Line("this run", report.run.series[metric]),),
+        x_max=report.run.env_steps,
+        gate=Gate(metric, row["comparison"], row["bound"], row["hold"], row["share"], row["window"]),
+        held=(max(first["env_steps"] - row["window"], 0), first["env_steps"]) if first else None,
+        under=(reference, metric) if reference is not None and metric in reference.metrics else None,
+    )
+
+
+def gate_told(report: RunReport, gate: dict[str, Any]) -> str:
+    """Return the sentence below a gate's curve."""
+    first = gate["first_held"]
+    value = "without a value" if gate["value"] is None else f"at {short(gate['value'])}"
+    told = f"Ends {value}, {'met' if gate['met'] else 'not met'}"
+    told += f"; held first at {first['env_steps']:,} steps" if first else "; never held"
+    row = report.compared.get(gate["metric"])
+    if row is None:
+        return told + "."
+    if first and row.median_held:
+        later = first["env_steps"] / row.median_held - 1
+        relation = "as soon as" if abs(later) < 0.005 else f"{abs(later):.0%} {'later' if later > 0 else 'sooner'} than"
+        told += f", {relation} the recipe's median seed"
+    elif row.median_held:
+        told += f" (the recipe's median seed: {row.median_held:,.0f} steps)"
+    place = {"better": "better than", "worse": "worse than"}.get(row.end, row.end)
+    return f"{told}. Its end is {place} the middle 80% of the recipe's seeds."
+
+
+def _plain_chart(report: RunReport, title: str, unit: str, lines: tuple[Line, ...]) -> Chart:
+    ends = [short(float(line.series.values[-1])) for line in lines]
+    names = [f" ({line.label})" if len(lines) > 1 else "" for line in lines]
+    told = listed(end + name for end, name in zip(ends, names, strict=True))
+    return Chart(title, f"Ends at {told}.", unit, lines, report.run.env_steps)
+
+
+def _own_title(drawn: dict[str, Any]) -> str:
+    low, high = (percent(end, 1) for end in drawn["win_interval"])
+    games = f"{drawn['episodes']:,} fresh game{'s'[: drawn['episodes'] != 1]}"
+    return f"In {games} it wins {percent(drawn['win'])} ({low} to {high})"
+
+
+def _own_heads(seats: tuple[str, ...]) -> list[str]:
+    each = [f"#of {seat}" for seat in seats if len(seats) > 1]
+    return ["Actions", "#Won", "#Drawn", "#Lost", "#Length", "#Team return" if each else "#Return", *each]
+
+
+# --- behaviour
+
+
+def _own_seats(report: RunReport) -> list[str]:
+    """Return the seats of the team that the page tells of: red if it learned."""
+    seats = [name.removeprefix("win/") for name in report.run.series if name.startswith("win/")]
+    team = "red" if any(seat.startswith("red") for seat in seats) else seats[0].rpartition("_")[0] if seats else ""
+    return [seat for seat in seats if seat.startswith(team)] or seats
+
+
+def _team(seats: list[str]) -> str:
+    return seats[0].rpartition("_")[0] or seats[0]
+
+
+def behaviour_title(report: RunReport, seats: list[str]) -> str:
+    """Return how the learning team wins at the last report."""
+    series = report.run.series
+    if not seats:
+        return ""
+    share = float(series[f"win/{seats[0]}"].values[-1])
+    door, eliminated = (
+        sum(float(s.values[-1]) for seat in seats if (s := series.get(f"behaviour/{seat}/{name}")) is not None)
+        for name in ("door_open", "eliminated_opponents")
+    )
+    how = ""
+    if share > 0.05 and max(door, eliminated) > 0:
+        how = ", mostly " + ("by elimination" if eliminated > door else "by its door")
+    who = seats[0] if len(seats) == 1 else _team(seats)
+    return f"At the end {who} wins {percent(share)} of the games{how}"
+
+
+def _behaviour(report: RunReport, seats: list[str]) -> tuple[list[Chart], list[str]]:
+    """Return shares of wins and each kind of event, and the kinds that never happened."""
+    series, never = report.run.series, []
+    every = [name.removeprefix("win/") for name in series if name.startswith("win/")]
+    outcomes = {"won": "win", "drawn": "draw", "lost": "loss"}
+    lines = tuple(
+        Line(words, series[f"{name}/{seats[0]}"])
+        for words, name in outcomes.items()
+        if f"{name}/{seats[0]}" in series
+    )  # fmt: skip
+    told = ", ".join(f"{percent(float(line.series.values[-1]))} {line.label}" for line in lines)
+    charts = [
+        Chart(
+            f"Results of {_team(seats)}", f"At the end {told}.", "share of the games", lines, report.run.env_steps,
+            share=True,
+        )
+    ]  # fmt: skip
+    for name in BEHAVIOUR:
+        found = [(seat, series.get(f"behaviour/{seat}/{name}")) for seat in every]
+        lines = tuple(Line(seat, its) for seat, its in found if its is not None)
+        if any(line.series.values.any() for line in lines):
+            unit = "factors paid per game" if name == "ball_pay" else "times per game"
+            charts.append(_plain_chart(report, BEHAVIOURS[name], unit, lines))
+        elif lines:
+            never.append(BEHAVIOURS[name].lower())
+    return charts, never
+
+
+# --- the learner, time and origin
+
+
+def _learner(report: RunReport) -> list[Chart]:
+    """Return losses and the like: they matter where something went wrong."""
+    series: dict[str, Series] = report.run.series
+    modules = [name.split("/")[1] for name in series if name.startswith("learner/") and name.endswith("/vf_loss")]
+    gated = {gate["metric"] for gate in report.gates}
+    charts = []
+    for pattern, title in _LEARNER.items():
+        names = {module: pattern.format(module) for module in modules}
+        lines = tuple(Line(module, series[name]) for module, name in names.items() if name in series)
+        if lines and not gated.issuperset(names.values()):
+            unit = unit_of(pattern.format(modules[0]))
+            charts.append(_plain_chart(report, title, "" if unit == "1" else unit, lines))
+    return charts
+
+
+def _stages(totals: dict[str, float]) -> list[tuple[str, float, float, bool]]:
+    """Return where the time went: words, seconds, share, and whether it is a part of the row above."""
+    whole = sum(totals.get(name, 0.0) for name, _, _ in _STAGES)
+    rows = []
+    for name, words, parts in _STAGES if whole else ():
+        if name in totals:
+            rows.append((words, totals[name], totals[name] / whole, False))
+            rows += [(told, totals[part], totals[part] / whole, True) for part, told in parts.items() if part in totals]
+    return rows
+
+
+def _stages_title(totals: dict[str, float]) -> str:
+    whole = sum(totals.get(name, 0.0) for name, _, _ in _STAGES)
+    spent, words = max((totals.get(name, 0.0), words) for name, words, _ in _STAGES[:2])
+    return f"{words} took {percent(spent / whole)} of {duration(whole)}" if whole else ""
+
+
+def _origin(report: RunReport) -> list[tuple[str, Any]]:
+    config, story = report.run.config, report.run.provenance
+    model, train = config.get("model") or {}, config.get("train") or {}
+    rows = [
+        ("Scenario", config["scenario"]["name"]),
+        ("Recipe", config.get("experiment") or "none"),
+        ("Scheme", config.get("scheme")),
+        ("Network", f"{model.get('name')} {model.get('hidden')}" if model else None),
+        ("Budget", f"{train['until']:,} steps" if isinstance(train.get("until"), int) else None),
+        ("Seed", config["seed"]),
+        ("Command", story.get("command")),
+        ("Started", story.get("started")),
+        ("Commit", story.get("commit")),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in (story.get("versions") or {}).items())),
+        ("Folder", report.run.path),
+    ]
+    return [(name, value) for name, value in rows if value not in (None, "")]
+
+
+def _opponent(row: dict[str, Any]) -> tuple[str, str]:
+    known = next((s for s in row.get("strength") or [] if s.get("opponent") == "random"), None)
+    beats = f", wins {percent(known['win'])} against random" if known else ""
+    weight = f" in {percent(row['weight'])} of the games" if row.get("weight", 1.0) < 1.0 else ""
+    return f"{row.get('name')} on {row.get('seat')}{weight}{beats}", str(row.get("sha256") or "")[:12]

@@ -1,0 +1,256 @@
+"""A recorded game as a GIF or MP4: the board step by step with captions below it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import TypeAdapter, ValidationError
+
+from multigrid_rl.config import ConfigError
+from multigrid_rl.files import unfinished
+from multigrid_rl.judge.replays import GameRecord, frames, taken_actions
+from multigrid_rl.show.captions import Commentator
+from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
+from multigrid_rl.text import shown
+from multigrid_rl.world.constants import WIDTH
+from multigrid_rl.world.rendering import render_frame
+
+SUFFIXES = (".gif", ".mp4")
+#: Files of a folder that hold games, in the order in which they are looked for.
+GAME_FILES = ("games.json", "results.json")
+TILES = (NARROWEST // WIDTH, 96)
+#: GIF counts time in hundredths of a second, and viewers slow down what is faster than this.
+FPS = (0.5, 50.0)
+#: The last frame stays so long, in seconds: it says who won.
+LAST_SECONDS = 2.0
+#: Pillow holds a whole GIF in memory, one byte a pixel.
+_MOST_GIF_BYTES = 600_000_000
+_EXACT_COLOURS = 192  # of a GIF's 256
+_GAMES = TypeAdapter(list[GameRecord])
+_MOST_TOLD = 12  # games listed in a refusal
+
+
+class VideoError(ConfigError):
+    """Games that cannot be shown; the message is one line naming file, value and what is allowed."""
+
+
+class Written(NamedTuple):
+    """What was written."""
+
+    frames: int  # pictures in the file
+    width: int  # pixels
+    height: int
+    seconds: float  # that it plays
+
+
+# --- games from files
+
+
+def find_games(path: Path) -> Path | None:
+    """Find the file of games that ``path`` is, or that lies in it; ``None`` if there is none."""
+    if path.is_file():
+        return path
+    return next((path / name for name in GAME_FILES if (path / name).is_file()), None)
+
+
+def read_games(path: Path) -> list[GameRecord]:
+    """Read a file of game records: a list, or the ``games`` of a cup's results.
+
+    Raises:
+        VideoError: unreadable, no games in it, or a damaged one.
+    """
+    allowed = "allowed is a list of games as evaluate, cup or play --record wrote it"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise VideoError(f"{path}: {error.strerror}; {allowed}") from error
+    except ValueError as error:
+        raise VideoError(f"{path}: {' '.join(str(error).split())}; {allowed}") from error
+    rows = content.get("games") if isinstance(content, dict) else content
+    if not isinstance(rows, list) or not rows:
+        raise VideoError(f"{path}: no games in it; {allowed}")
+    try:
+        return _GAMES.validate_python(rows)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        said = first["msg"].removeprefix("Value error, ")
+        raise VideoError(f"{path}: game {where}: {' '.join(said.split())}") from error
+
+
+def choose(games: list[GameRecord], which: str | None, source: object) -> GameRecord:
+    """Choose one of ``games``: by its label, by its place in the list from 0, or by how its label begins.
+
+    ``best`` is the first game whose label begins so. Without a choice it is that one, else the first.
+
+    Raises:
+        VideoError: no such game.
+    """
+    labels = [game.label for game in games]
+    if which in labels:
+        return games[labels.index(which)]
+    if which is not None and which.isdecimal() and int(which) < len(games):
+        return games[int(which)]
+    begun = [game for game in games if game.label.lower().startswith((which or "best").lower())]
+    if begun or which is None:
+        return begun[0] if begun else games[0]
+    told = ", ".join(f"{k} ({shown(label)})" for k, label in enumerate(labels[:_MOST_TOLD]))
+    more = f" and {len(games) - _MOST_TOLD} more" if len(games) > _MOST_TOLD else ""
+    raise VideoError(f"--game {which}: no such game in {source}; allowed is {told}{more}")
+
+
+# --- pictures
+
+
+def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
+    """Yield the start and every step of a game, captioned: uint8 (H, 16 * tile, 3), H even.
+
+    Raises:
+        VideoError: the record is of no game, or ends before or after its last action.
+    """
+    actions = taken_actions(game)
+    strip = Strip(WIDTH * tile, len(game.actions))
+    foot = f"game {game.game} of seed {game.seed}"
+    commentator: Commentator | None = None
+    try:
+        for t, (world, step) in enumerate(frames(game)):
+            if commentator is None or step is None:
+                commentator = Commentator(world, game.players)
+                caption = commentator.start()
+            else:
+                caption = commentator.tell(step, actions[t - 1])
+            notes = Notes(f"step {t} of {game.steps}", game.label, foot)
+            yield strip.below(render_frame(world, 0, tile), caption, notes)
+    except ValueError as error:
+        raise VideoError(f"this record makes no game: {error}") from error
+
+
+# --- files
+
+
+def check_video(path: Path, *, fps: float, tile: int, force: bool) -> None:
+    """Refuse what cannot be written, before anything is played.
+
+    Raises:
+        VideoError: unknown suffix, a file that exists (unless ``force``), speed or size out of bounds.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise VideoError(f"{path}: suffix {path.suffix or 'none'}; allowed is {' or '.join(SUFFIXES)}")
+    if not TILES[0] <= tile <= TILES[1]:
+        raise VideoError(f"--tile {tile}: allowed is {TILES[0]} to {TILES[1]} pixels")
+    if not FPS[0] <= fps <= FPS[1]:
+        raise VideoError(f"--fps {fps:g}: allowed is {FPS[0]:g} to {FPS[1]:g} steps a second")
+    if path.is_dir() or (path.exists() and not force):
+        raise VideoError(f"{path}: exists already; allowed is a new file, or --force")
+
+
+def write_video(game: GameRecord, path: Path, *, fps: float = 4.0, tile: int = 32, force: bool = False) -> Written:
+    """Write a game as ``.gif`` or ``.mp4`` (H.264, yuv420p); ``path`` is touched only once the whole video is there.
+
+    Args:
+        game: what to show.
+        path: file to write; its suffix says which kind.
+        fps: steps shown a second.
+        tile: width of one cell in pixels.
+        force: overwrite.
+
+    Raises:
+        VideoError: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.
+    """
+    check_video(path, fps=fps, tile=tile, force=force)
+    write = _write_gif if path.suffix.lower() == ".gif" else _write_mp4
+    try:
+        with unfinished(path) as beside:
+            written = write(game, beside, fps, tile)
+    except OSError as error:
+        raise VideoError(f"{path}: {error.strerror or error}; allowed is a file that can be written") from error
+    return written
+
+
+def _write_gif(game: GameRecord, path: Path, fps: float, tile: int) -> Written:
+    first = next(pictures(game, tile))
+    height, width = first.shape[:2]
+    count = game.steps + 1
+    if count * height * width > _MOST_GIF_BYTES:
+        raise VideoError(f"{path.suffix}: {count} frames of {width} x {height} pixels; allowed is .mp4 or less --tile")
+    palette = Palette(pictures(game, tile))
+    images = (palette.image(picture) for picture in pictures(game, tile))
+    # Whole hundredths, and no frame is the same as another (each has its step's number), so none is merged.
+    each = max(round(100 / fps), 2) * 10
+    durations = [each] * (count - 1) + [round(LAST_SECONDS * 1000)]
+    next(images).save(
+        path, format="GIF", save_all=True, append_images=images, duration=durations, loop=0, optimize=False, disposal=1
+    )
+    return Written(count, width, height, sum(durations) / 1000)
+
+
+class Palette:
+    """The 256 colours of a GIF: the most frequent as they are, for the others the nearest of those and a few means.
+
+    Pillow's own mapping takes neighbouring colours for the same; the board has few, and keeps them so.
+    """
+
+    def __init__(self, shots: Iterator[Picture]) -> None:
+        colours, counts = np.zeros(0, np.uint32), np.zeros(0, np.int64)
+        for picture in shots:
+            own, own_counts = np.unique(_packed(picture), return_counts=True)
+            colours, place = np.unique(np.concatenate([colours, own]), return_inverse=True)
+            counts = np.bincount(place, np.concatenate([counts, own_counts])).astype(np.int64)
+        row = np.stack([colours >> 16, colours >> 8 & 255, colours & 255], axis=-1).astype(np.uint8)
+        ranked = row[np.argsort(-counts, kind="stable")]
+        exact, rest = ranked[:_EXACT_COLOURS], ranked[_EXACT_COLOURS:]
+        # Each of the rest counts once, so that rare ones, such as a carried key's, are kept.
+        means = Image.fromarray(rest[None]).quantize(256 - _EXACT_COLOURS).getpalette() if len(rest) else []
+        self._colours = colours
+        self._entries = [*exact.ravel().tolist(), *means]
+        entries = np.array(self._entries).reshape(-1, 3)
+        distance = ((row[:, None].astype(np.int64) - entries) ** 2).sum(axis=2)
+        self._nearest = distance.argmin(axis=1).astype(np.uint8)
+
+    def image(self, picture: Picture) -> Any:
+        """Return the picture (H, W, 3), one of those it was made from, in the palette's colours."""
+        image = Image.fromarray(self._nearest[np.searchsorted(self._colours, _packed(picture))])
+        image.putpalette(self._entries)  # of a grey picture it makes one in colours
+        return image
+
+
+def _packed(picture: Picture) -> NDArray[np.uint32]:
+    packed: NDArray[np.uint32] = picture.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
+    return packed
+
+
+def _write_mp4(game: GameRecord, path: Path, fps: float, tile: int) -> Written:
+    # Imported here: a game is shown as GIF without it.
+    import imageio_ffmpeg  # noqa: PLC0415 - see above
+
+    shots = pictures(game, tile)
+    picture = next(shots)
+    height, width = picture.shape[:2]
+    writer = imageio_ffmpeg.write_frames(
+        str(path),
+        (width, height),
+        fps=fps,
+        codec="libx264",
+        pix_fmt_out="yuv420p",
+        quality=None,
+        macro_block_size=2,
+        output_params=["-crf", "18", "-movflags", "+faststart"],
+    )
+    hold = max(round(LAST_SECONDS * fps), 1)
+    writer.send(None)
+    try:
+        writer.send(picture.tobytes())
+        for picture in shots:
+            writer.send(picture.tobytes())
+        for _ in range(hold - 1):
+            writer.send(picture.tobytes())
+    finally:
+        writer.close()
+    count = game.steps + hold
+    return Written(count, width, height, count / fps)

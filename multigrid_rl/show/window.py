@@ -1,0 +1,240 @@
+"""The window in which a person plays: keys in, pictures out. What happens in the game is :class:`human.Session`'s."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.config import ConfigError
+from multigrid_rl.show.captions import Caption
+from multigrid_rl.show.pictures import Notes, Picture, Strip, panel
+from multigrid_rl.show.play import Session
+from multigrid_rl.types import GameSpec
+from multigrid_rl.world.constants import (
+    DONE,
+    DROP,
+    FORWARD,
+    HEIGHT,
+    LEFT,
+    PICKUP,
+    RIGHT,
+    SIDE_ROOM,
+    TOGGLE,
+    WIDTH,
+    empty_board,
+)
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.rendering import render_frame
+
+Command = Literal["restart", "help", "view", "quit"]
+
+#: What each key does, by the name that pygame gives it.
+KEYS: dict[str, int | Command] = {
+    "left": LEFT, "a": LEFT, "right": RIGHT, "d": RIGHT, "up": FORWARD, "w": FORWARD, "space": TOGGLE, "p": PICKUP,
+    "o": DROP, "backspace": DROP, "return": DONE, "enter": DONE, "n": DONE,
+    "r": "restart", "h": "help", "v": "view", "escape": "quit",
+}  # fmt: skip
+HELP = [
+    "Keys",
+    "Left, A\tturn left",
+    "Right, D\tturn right",
+    "Up, W\tgo forward",
+    "P\tpick up what lies ahead",
+    "O, Backspace\tdrop what you carry",
+    "Space\ttoggle: door open, opponent out",
+    "Enter, N\twait a step",
+    "V\twhat you see, or the whole board",
+    "R\tnext game",
+    "H\tthis help",
+    "Esc\tquit",
+]
+
+#: While the person is out and the others play on, steps follow after so many seconds.
+SPECTATOR_SECONDS = 0.35
+#: Where the person does not see, the bare room is shown at this brightness: walls and doors never move.
+_FOG = 0.35
+_IN_MEMORY = ("dummy", "offscreen")
+_NO_DISPLAY = "this machine shows no screen"
+_ALLOWED = "allowed is a machine with a screen (games can also be watched with multigrid-rl video)"
+
+
+class DisplayError(ConfigError):
+    """There is no screen to open a window on; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a session is shown.
+
+    Attributes:
+        tile: width of one cell in pixels.
+        delay: seconds after which a step is played without a key, as waiting; ``None``: the game waits for a key.
+        whole_board: begin with the whole board instead of the person's own view.
+    """
+
+    tile: int = 48
+    delay: float | None = None
+    whole_board: bool = False
+
+
+class Canvas:
+    """Pictures of a session as the person sees it."""
+
+    def __init__(self, spec: GameSpec, tile: int) -> None:
+        self._tile = tile
+        self._strip = Strip(WIDTH * tile, spec.num_agents)
+        self._bare = _bare_room(spec, tile)
+        #: (width, height) in pixels.
+        self.size = (WIDTH * tile, HEIGHT * tile + self._strip.height)
+
+    def draw(self, session: Session, *, whole_board: bool, help_shown: bool) -> Picture:
+        """Return the picture (height, width, 3) of the game as it stands."""
+        board = render_frame(session.world, 0, self._tile)
+        caption = session.caption
+        if not whole_board:
+            board = self._fogged(board, session.seen())
+            caption = _hidden(caption, session)
+        score = session.score
+        head = f"step {session.steps} of at most {session.spec.max_steps}"
+        aside = f"won {score.won}, drawn {score.drawn}, lost {score.lost}"
+        foot = f"{'you are out; the others play on' if session.out else 'your move'}   (H: help)"
+        if caption.result:
+            caption = caption._replace(result=f"{caption.result}   (R: next game, Esc: quit)")
+        picture = self._strip.below(board, caption, Notes(head, aside, foot))
+        return panel(picture, HELP) if help_shown else picture
+
+    def _fogged(self, board: Picture, seen: NDArray[np.bool_]) -> Picture:
+        pixels = np.kron(seen.T, np.ones((self._tile, self._tile), np.bool_))  # (8 * tile, 16 * tile)
+        return np.where(pixels[..., None], board, self._bare)
+
+
+def _hidden(caption: Caption, session: Session) -> Caption:
+    """Return the caption without what agents did whom the person does not see."""
+    cells, seen = session.world.state.position[0], session.seen()
+    lines = [
+        line if line.out or seen[divmod(int(cell), HEIGHT)] else line._replace(words="out of your sight", total=None)
+        for line, cell in zip(caption.agents, cells, strict=True)
+    ]
+    return caption._replace(agents=tuple(lines))
+
+
+def _bare_room(spec: GameSpec, tile: int) -> Picture:
+    world = World(spec, 1)
+    world.state.cells[0] = empty_board()
+    # Whoever is out and in its side room is not drawn, and sees nothing.
+    world.state.out[0] = 1
+    world.state.position[0] = [SIDE_ROOM[team] for team in world.flags.team]
+    return (render_frame(world, 0, tile) * _FOG).astype(np.uint8)
+
+
+class Window:
+    """A pygame window on a session.
+
+    Args:
+        session: what is played.
+        options: how it is shown.
+        game_over: called after every game that came to its end.
+
+    Raises:
+        DisplayError: there is no screen.
+    """
+
+    def __init__(self, session: Session, options: Options, game_over: Callable[[], None]) -> None:
+        self._session = session
+        self._options = options
+        self._game_over = game_over
+        self._whole_board = options.whole_board
+        self._help = False
+        self._canvas = Canvas(session.spec, options.tile)
+        self._pygame = _library()
+        self._surface = _open(self._pygame, self._canvas.size, f"multigrid-rl play: {session.company.seat}")
+
+    def run(self) -> None:
+        """Show and play until the person quits, by key, by closing the window or by Ctrl-C."""
+        try:
+            self._draw()
+            while self._handle(self._next_event()):
+                self._draw()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self._session.leave()
+            self._pygame.quit()
+
+    def _next_event(self) -> Any:
+        seconds = self._options.delay
+        if self._session.out and seconds is None:
+            seconds = SPECTATOR_SECONDS
+        if self._session.over or self._help or seconds is None:
+            return self._pygame.event.wait()
+        return self._pygame.event.wait(round(seconds * 1000))
+
+    def _handle(self, event: Any) -> bool:
+        """Do what an event asks for; returns whether to go on."""
+        pygame, session = self._pygame, self._session
+        if event.type == pygame.QUIT:
+            return False
+        if event.type == pygame.NOEVENT:
+            self._play(DONE)
+        elif event.type == pygame.KEYDOWN:
+            meant = KEYS.get(pygame.key.name(event.key))
+            if meant == "quit":
+                return False
+            if self._help:
+                self._help = False  # any key closes it and does nothing else
+            elif meant == "help":
+                self._help = True
+            elif meant == "view":
+                self._whole_board = not self._whole_board
+            elif meant == "restart":
+                session.restart()
+            elif isinstance(meant, int):
+                self._play(meant)
+        return True
+
+    def _play(self, action: int) -> None:
+        if self._session.over:
+            return
+        self._session.step(action)
+        if self._session.over:
+            self._game_over()
+
+    def _draw(self) -> None:
+        picture = self._canvas.draw(self._session, whole_board=self._whole_board, help_shown=self._help)
+        height, width = picture.shape[:2]
+        image = self._pygame.image.frombuffer(np.ascontiguousarray(picture).tobytes(), (width, height), "RGB")
+        self._surface.blit(image, (0, 0))
+        self._pygame.display.flip()
+
+
+def _library() -> Any:
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
+    # Imported here: half a second that nobody else needs.
+    import pygame  # noqa: PLC0415 - see above
+
+    return pygame
+
+
+def _open(pygame: Any, size: tuple[int, int], title: str) -> Any:
+    wanted = os.environ.get("SDL_VIDEODRIVER", "")
+    screens = ("DISPLAY", "WAYLAND_DISPLAY")
+    # Asked here, because SDL complains in lines of its own while it looks for a screen.
+    if sys.platform.startswith("linux") and not wanted and not any(os.environ.get(name) for name in screens):
+        raise DisplayError(f"no window: {_NO_DISPLAY}, {' and '.join(screens)} are not set; {_ALLOWED}")
+    try:
+        pygame.display.init()
+        # Without a screen SDL draws into memory and says nothing: a person would wait for a window that never comes.
+        if pygame.display.get_driver() in _IN_MEMORY and wanted not in _IN_MEMORY:
+            pygame.quit()
+            raise DisplayError(f"no window: {_NO_DISPLAY}; {_ALLOWED}")
+        surface = pygame.display.set_mode(size)
+    except pygame.error as error:
+        raise DisplayError(f"no window: {error}; {_ALLOWED}") from error
+    pygame.display.set_caption(title)
+    return surface

@@ -1,0 +1,101 @@
+"""Numbers and names as a reader wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+#: Titles of metrics; what stands behind the first slash is put behind them.
+_TITLES = {
+    "episode_len_mean": "Episode length",
+    "return_mean": "Return",
+    "team_return_mean": "Team return",
+    "explained_variance": "Explained variance",
+    "entropy": "Entropy",
+    "win": "Games won",
+    "draw": "Games drawn",
+    "loss": "Games lost",
+}
+#: Behaviour metrics in words, for titles.
+BEHAVIOURS = {
+    "key_pickup": "Own key picked up",
+    "door_open": "Own door opened",
+    "eliminated_opponents": "Opponents eliminated",
+    "got_eliminated": "Was eliminated",
+    "ball_pay": "Paid for the ball",
+    "invalid_pickup": "Pickups in vain",
+}
+
+
+def spelled(number: int) -> str:
+    """Return ``four``, or ``31``."""
+    return _WORDS[number] if 0 <= number < len(_WORDS) else f"{number:,}"
+
+
+def plural(number: int, one: str, many: str | None = None) -> str:
+    """Return ``1 game`` or ``1,200 games``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """Return ``95%``; a share that is neither none nor all is never written as if it were."""
+    if 0 < share < 1:
+        edge = 0.5 * 10 ** -(digits + 2)
+        if share < edge:
+            return f"<{10**-digits:g}%"
+        if share > 1 - edge:
+            return f">{100 - 10**-digits:g}%"
+    return f"{share:.{digits}%}"
+
+
+def short(value: float) -> str:
+    """Return three figures that matter: ``17.9``, ``0.205``, ``1,280``; no minus before a zero."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    text = f"{value:.3g}"
+    return "0" if text in ("-0", "0") else text.replace("-", "\u2212")
+
+
+def rounded(value: float) -> str:
+    """Return a whole number, with a real minus."""
+    return f"{value:,.0f}".replace("-", "\u2212")
+
+
+def signed(value: float) -> str:
+    """Return ``+0.21`` or, with a real minus, ``−0.21``."""
+    text = f"{value:+.2f}".replace("-", "\u2212")
+    return text.replace("\u2212", "").replace("+", "") if float(f"{value:.2f}") == 0 else text
+
+
+def duration(seconds: float) -> str:
+    """Return ``6.4 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+
+
+def thousands(steps: float) -> str:
+    """Return ``450k`` or ``1.2M``."""
+    return f"{steps / 1e6:g}M" if abs(steps) >= 1e6 else f"{steps / 1e3:g}k" if abs(steps) >= 1e3 else f"{steps:g}"
+
+
+def listed(names: Iterable[str], last: str = "and") -> str:
+    """Return ``a``, ``a and b``, ``a, b and c``."""
+    items = list(names)
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
+
+
+def metric_title(metric: str) -> str:
+    """Return ``Entropy of red_0`` for ``entropy/red_0``; names that nobody gave words keep their own."""
+    first, _, rest = metric.partition("/")
+    if first not in _TITLES:
+        return metric
+    return f"{_TITLES[first]} of {rest}" if rest else _TITLES[first]
+
+
+def bound(comparison: str, value: float) -> str:
+    """Return ``at most 20``."""
+    return f"{'at most' if comparison == '<=' else 'at least'} {value:g}"

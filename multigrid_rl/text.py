@@ -1,0 +1,31 @@
+"""Somebody else's text, and a library's errors, in one line of our own."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with a question mark for whatever would do more than stand there: ends of lines, escape codes."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def shown(text: str | bytes, most: int = 80) -> str:
+    """Return the beginning of ``text``, safe to print in one line: at most ``most`` characters and three dots."""
+    if isinstance(text, bytes):
+        text = text[: 4 * most].decode(errors="replace")
+    line = printable(one_line(text[: 4 * most]))
+    return line if len(line) <= most else line[:most] + "..."
+
+
+def one_line(said: object) -> str:
+    """Return a text, or an error's message, without ends of lines."""
+    return " ".join(str(said).split())
+
+
+def first_error(error: ValidationError) -> str:
+    """Return the first thing that is wrong, as ``key: what is allowed``, without quoting the value."""
+    first = error.errors(include_input=False)[0]
+    key = ".".join(map(str, first["loc"]))
+    said = one_line(first["msg"]).removeprefix("Value error, ").replace("Input should be", "allowed is")
+    return f"{key}: {said}" if key else said

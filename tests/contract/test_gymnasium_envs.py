@@ -1,0 +1,288 @@
+"""Environments of strangers side by side: what they are told and say, how they begin, end and go on."""
+
+from __future__ import annotations
+
+import pickle
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from multigrid_rl.envs.gymnasium import AGENT, GymnasiumEnvs, GymnasiumFactory, make_env
+from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.models.distributions import Gaussian, distribution_of
+from multigrid_rl.models.registry import network_of
+from strangers import ACTIONS, SIZE
+
+MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
+CARTPOLE = "CartPole-v1"
+KINDS = ["started", "parts", "grid", "vector", "double"]
+
+
+def echo(actions: str = "started", num_envs: int = 3, *, seed: int = 0, first: int = 0, **args) -> GymnasiumEnvs:
+    env_id = "Echo-v0" if args.get("ends") else "EchoCut-v0"
+    return GymnasiumEnvs(env_id, num_envs, env_args={"actions": actions, **args}, seed=seed, first=first)
+
+
+def native(envs: GymnasiumEnvs, k: int = 0):
+    return envs.envs.envs[k].unwrapped
+
+
+def drawn(envs: GymnasiumEnvs, steps: int, seed: int = 0):
+    """Random actions within the bounds, as networks fill them."""
+    rng, space = np.random.default_rng(seed), envs.envs.single_action_space
+    flat = _flat(space)
+    if isinstance(flat, spaces.Box):
+        return [rng.uniform(flat.low, flat.high, (envs.num_envs, len(flat.low))) for _ in range(steps)]
+    return [rng.integers(flat.nvec, size=(envs.num_envs, len(flat.nvec))) for _ in range(steps)]
+
+
+def _flat(space):
+    if isinstance(space, spaces.Box):
+        return spaces.Box(space.low.reshape(-1), space.high.reshape(-1), dtype=space.dtype)
+    return spaces.MultiDiscrete([space.n] if isinstance(space, spaces.Discrete) else space.nvec.reshape(-1))
+
+
+def story(envs, actions):
+    """Everything a learner gets to see."""
+    return [
+        envs.observations()[AGENT].copy(),
+        *(pickle.loads(pickle.dumps(envs.step({AGENT: row}))) for row in actions),
+    ]
+
+
+def assert_equal(one, two):
+    assert pickle.dumps(one) == pickle.dumps(two)
+
+
+# --- actions and observations
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_environment_gets_actions_of_its_own_space(kind):
+    envs = echo(kind)
+    for row in drawn(envs, 3):
+        step = envs.step({AGENT: row})  # the environment itself asserts that its space contains them
+        for k in range(3):
+            offset = 5 if kind == "started" else 0
+            np.testing.assert_allclose(np.ravel(native(envs, k).taken[-1]), row[k] + offset, rtol=1e-6)
+            assert step.rewards[AGENT][k] == pytest.approx(row[k].sum() + offset, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("started", spaces.MultiDiscrete([3])),
+        ("parts", spaces.MultiDiscrete([2, 4, 3])),
+        ("grid", spaces.MultiDiscrete([2, 4, 3, 2])),
+        ("vector", ACTIONS["vector"]),
+        ("double", spaces.Box(-1.0, 3.0, (4,), np.float32)),
+    ],
+)
+def test_the_agents_action_space_is_flat(kind, wanted):
+    specs = GymnasiumFactory("Echo-v0", 0, {"actions": kind}).specs
+    (agent,) = specs.agents
+    assert agent.action_space == wanted
+    assert (specs.seats, specs.teams, specs.modules, specs.events) == ((AGENT,), ("agents",), (AGENT,), ())
+    assert agent.observation_size == SIZE
+
+
+def test_observations_are_vectors_of_float32():
+    envs = GymnasiumEnvs(CARTPOLE, 2, seed=1)
+    shown = envs.step({AGENT: np.array([[0], [1]])}).observations[AGENT]
+    assert (shown.dtype, shown.shape) == (np.float32, (2, 4))
+    wanted, _ = gymnasium.make(CARTPOLE).reset(seed=_seed_of(1, 0, 0))
+    assert (GymnasiumEnvs(CARTPOLE, 2, seed=1).observations()[AGENT][0] == wanted).all()
+
+
+def _seed_of(seed: int, number: int, episode: int) -> int:
+    return int(np.random.SeedSequence((seed, number, episode)).generate_state(1)[0])
+
+
+def test_a_dict_is_flattened_with_its_choices_as_one_hot():
+    envs = echo(seen="dict")
+    (agent,) = GymnasiumFactory("Echo-v0", 0, {"seen": "dict"}).specs.agents
+    assert agent.observation_size == 5
+    shown = envs.step({AGENT: np.zeros((3, 1), np.int64)}).observations[AGENT]
+    assert shown[:, :3].tolist() == [[0, 1, 0]] * 3  # one step was played
+    assert len(np.unique(shown[:, 3:])) == 6
+
+
+# --- randomness
+
+
+@pytest.mark.parametrize("kind", ["started", "vector"])
+def test_twins_with_one_seed_live_the_same_life_and_another_seed_another(kind):
+    one, two, other = (echo(kind, seed=seed) for seed in (7, 7, 8))
+    actions = drawn(one, 15)
+    first = story(one, actions)
+    assert_equal(first, story(two, actions))
+    assert pickle.dumps(first) != pickle.dumps(story(other, actions))
+
+
+def test_an_environment_is_the_same_whoever_plays_beside_it():
+    crowd, alone = echo(num_envs=4, seed=5), echo(num_envs=1, seed=5, first=2)
+    for row in drawn(crowd, 12):
+        together, single = crowd.step({AGENT: row}), alone.step({AGENT: row[2:3]})
+        assert (together.observations[AGENT][2] == single.observations[AGENT][0]).all()
+        assert together.done[2] == single.done[0]
+
+
+def test_an_episode_does_not_depend_on_how_the_one_before_was_played():
+    one, two = echo(seed=5), echo(seed=5)
+    for a, b in zip(drawn(one, 4, seed=1), drawn(two, 4, seed=2), strict=True):
+        one.step({AGENT: a})
+        two.step({AGENT: b})
+    assert (one.observations()[AGENT] == two.observations()[AGENT]).all()
+
+
+def test_reset_starts_the_first_episode_again():
+    envs = echo(seed=2)
+    actions = drawn(envs, 10)
+    first = story(envs, actions)
+    envs.reset(2)
+    assert envs.drain_episodes().episodes == 0
+    assert_equal(story(envs, actions), first)
+    assert (envs.reset(3)[AGENT] != first[0]).any()
+
+
+# --- ends
+
+
+def test_termination_and_truncation_are_told_apart():
+    ended, cut = echo(ends=3), echo()
+    for k, row in enumerate(drawn(ended, 3)):
+        step = ended.step({AGENT: row})
+        assert step.done.tolist() == step.terminated[AGENT].tolist() == [k == 2] * 3
+        assert not step.truncated.any()
+    for k, row in enumerate(drawn(cut, 4)):
+        step = cut.step({AGENT: row})
+        assert step.done.tolist() == step.truncated.tolist() == [k == 3] * 3
+        assert not step.terminated[AGENT].any()
+    # What was seen last is kept; what is shown is the next episode's first view.
+    assert (step.final_observations[AGENT][:, 2] == 4).all()
+    assert (step.observations[AGENT][:, 2] == 0).all()
+
+
+def test_a_termination_in_the_last_step_is_no_truncation():
+    envs = GymnasiumEnvs("EchoCut-v0", 2, env_args={"ends": 4})
+    for _ in range(4):
+        step = envs.step({AGENT: np.zeros((2, 1), np.int64)})
+    assert step.done.all()
+    assert step.terminated[AGENT].all()
+    assert not step.truncated.any()
+
+
+def test_only_finished_environments_start_afresh():
+    envs = echo(num_envs=2, ends=2)
+    envs.step({AGENT: np.zeros((2, 1), np.int64)})
+    native(envs, 1).taken.pop()  # this one has one step more to go
+    step = envs.step({AGENT: np.ones((2, 1), np.int64)})
+    assert step.done.tolist() == [True, False]
+    assert step.observations[AGENT][:, 2].tolist() == [0, 1]
+    table = envs.drain_episodes()
+    assert (table.length.tolist(), table.returns.tolist(), table.winner.tolist()) == ([2], [[11.0]], [-1])
+    assert envs.drain_episodes().episodes == 0
+
+
+def collector_of(kind: str, network: dict = MLP, env_id: str = "EchoCut-v0") -> Collector:
+    factory = GymnasiumFactory(env_id, 4, {"actions": kind})
+    (agent,) = factory.specs.agents
+    return Collector(
+        factory.build(3, 0), factory.specs, {AGENT: network_of(agent, network)}, seed=1, first=0, steps=6, bound="tanh"
+    )
+
+
+def test_a_truncated_episode_bootstraps_from_its_final_observation():
+    collector = collector_of("started")
+    rollout = collector.collect()[AGENT]
+    cut = rollout.done[3]
+    assert cut.all()
+    assert not rollout.terminated.any()
+    envs, seen = echo(seed=4), []
+    for row in rollout.actions[:4]:
+        seen.append(envs.step({AGENT: row}).final_observations[AGENT])
+    with torch.no_grad():
+        values = collector.networks[AGENT](torch.from_numpy(seen[3]))[1].numpy()
+    np.testing.assert_allclose(rollout.next_values[3], values, rtol=1e-5)
+    assert (rollout.next_values[3] != rollout.values[4]).all()
+
+
+# --- going on
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_goes_on_exactly_even_when_the_callers_arrays_are_written_over(kind):
+    envs, twin = echo(kind, seed=3), echo(kind, seed=3)
+    buffer = drawn(envs, 1)[0]
+    for row in drawn(envs, 6, seed=9):
+        buffer[:] = row
+        envs.step({AGENT: buffer})
+    buffer[:] = 0
+    state = pickle.loads(pickle.dumps(envs.get_state()))
+    envs.drain_episodes()
+    twin.set_state(state)
+    more = drawn(envs, 9, seed=4)
+    assert_equal(story(twin, more), story(envs, more))
+    assert_equal(list(twin.drain_episodes()), list(envs.drain_episodes()))
+
+
+@pytest.mark.parametrize("kind", ["parts", "vector"])
+@pytest.mark.parametrize("env_id", ["Echo-v0", "EchoCut-v0"])
+@pytest.mark.parametrize("name", ["mlp", "gru"])
+def test_sampling_goes_on_exactly_from_a_state(kind, name, env_id):
+    network = {"name": name, "hidden": [8], "activation": "tanh"}
+    one, two = (collector_of(kind, network, env_id) for _ in range(2))
+    one.collect()
+    one.collect()  # an episode of Echo-v0 goes on over batches
+    state = pickle.loads(pickle.dumps(one.get_state()))
+    ahead = pickle.loads(pickle.dumps(one.collect()))
+    two.set_state(state)
+    assert_equal(two.collect(), ahead)
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"num_envs": 2}])
+def test_rejects_a_state_of_other_environments(change):
+    with pytest.raises(ValueError, match=r"^state: expected 3 environments with seed 0, got \d"):
+        echo().set_state(echo(**change).get_state())
+
+
+# --- the recipe, and mistakes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_factory_survives_a_journey_and_builds_what_it_announces(kind):
+    factory = GymnasiumFactory("EchoCut-v0", 4, {"actions": kind})
+    announced = factory.specs
+    sent = pickle.loads(pickle.dumps(factory))
+    built = sent.build(2, 5)
+    assert sent.packed() == factory
+    assert sent.load() == {}
+    assert sent.specs == announced
+    assert built.num_envs == 2
+    alone = echo(kind, 1, seed=4, first=6)
+    assert (built.observations()[AGENT][1] == alone.observations()[AGENT][0]).all()
+    (agent,) = announced.agents
+    assert isinstance(distribution_of(agent.action_space), Gaussian) == (kind in ("vector", "double"))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "args", "said"),
+    [
+        ("CartPole-v7", {}, r"env_id=CartPole-v7: expected the id of a registered environment.*CartPole-v1"),
+        ("nowhere:Any-v0", {}, r"env_id=nowhere:Any-v0: expected the id of a registered environment"),
+        ("not an id", {}, r"env_id=not an id: expected the id of a registered environment"),
+        (CARTPOLE, {"gravity": 3}, r"env_args=\{'gravity': 3\}: expected arguments of CartPole-v1"),
+        ("Echo-v0", {"seen": "image"}, r"env_id=Echo-v0: expected a vector, got images of shape \(8, 8, 3\)"),
+        ("Echo-v0", {"actions": "text"}, r"env_id=Echo-v0: expected Discrete, MultiDiscrete or Box actions, got Text"),
+        ("Echo-v0", {"actions": "unbounded"}, r"env_id=Echo-v0: expected bounded actions, got Box"),
+    ],
+)
+def test_rejects_what_no_network_here_plays(env_id, args, said):
+    for build in (lambda: make_env(env_id, args), lambda: GymnasiumFactory(env_id, 0, args).load()):
+        with pytest.raises(ValueError, match=said) as caught:
+            build()
+        assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("scenario.env_")

@@ -1,0 +1,213 @@
+"""Runs in environments of Gymnasium: train, evaluate, resume number for number, freeze; what makes no sense there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commands import call, complaint
+from multigrid_rl.cli.train import resume_training, run_training
+from multigrid_rl.config import ConfigError
+from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.players.cards import MODEL_FILE, read_card
+from multigrid_rl.players.catalogue import Catalogue
+from tiny_runs import rows_of, tiny_run, without_time
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
+
+POLE = ["env_id=CartPole-v1", "train.until=4096", "train.checkpoint_every=2048", "seed=3"]
+SHORT = ["train.until=512", "train.checkpoint_every=512"]
+
+
+@pytest.fixture(scope="module")
+def pole(session, tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "pole"
+    return path, *tiny_run(path, *POLE)
+
+
+@pytest.fixture(scope="module")
+def frozen(pole, tmp_path_factory):
+    """A catalogue with the trained player."""
+    root = tmp_path_factory.mktemp("frozen")
+    result = call("freeze", pole[0], "--seat", "agent_0", "--name", "pole", "--checkpoints", root)
+    assert result.exit_code == 0, result.output
+    assert "plays CartPole-v1" in result.output
+    return root
+
+
+def judged(output, *args: object) -> dict:
+    """Summary of an evaluation, without its time; the last line says the same."""
+    result = call("evaluate", *args, "-o", output)
+    assert result.exit_code == 0, (result.output, result.exception)
+    told = json.loads((output / "summary.json").read_text())
+    last = json.loads(result.output.splitlines()[-1])
+    for mode, row in told["modes"].items():
+        assert last[mode if mode in last else "mode"] in (mode, {k: round(v, 6) for k, v in row.items() if k in last})
+    return {key: value for key, value in told.items() if key not in ("seconds", "player")}
+
+
+def test_an_environment_by_its_id_trains_and_tells_its_story(pole):
+    path, verdict, rows = pole
+    assert (verdict["scenario"], verdict["experiment"], verdict["ended"]) == ("gymnasium", "gymnasium", "until")
+    assert (verdict["opponents"], verdict["gates"]) == ([], [])
+    assert set(verdict["weights"]) == {"agent_0"}
+    names = {name for row in rows for name in row}
+    assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
+    reported = [row for row in rows if "return_mean/agent_0" in row]
+    assert reported
+    assert all(row["return_mean/agent_0"] == pytest.approx(row["episode_len_mean"]) for row in reported)  # 1 a step
+    assert json.loads((path / "provenance.json").read_text())["versions"]["gymnasium"]
+
+
+def test_a_run_and_its_frozen_player_are_judged_alike_and_the_seed_decides(pole, frozen, tmp_path):
+    run = judged(tmp_path / "run", pole[0], "--episodes", 40, "--seed", 5)
+    player = judged(tmp_path / "player", frozen / "pole", "--episodes", 40, "--seed", 5)
+    other = judged(tmp_path / "other", frozen / "pole", "--episodes", 40, "--seed", 6, "--mode", "argmax")
+    assert run == player
+    assert set(run["modes"]) == {"stochastic", "argmax"}
+    assert other["modes"]["argmax"] != run["modes"]["argmax"]
+    for row in run["modes"].values():
+        assert row["episodes"] == 40
+        assert row["return_mean"] == row["length_mean"]
+        low, high = row["return_interval"]
+        assert 8 < low < row["return_mean"] < high <= 500
+
+
+def test_a_checkpoint_and_other_arguments_can_be_judged(pole, tmp_path):
+    short = judged(
+        tmp_path / "short", pole[0], "env_id=CartPole-v1", "env_args={max_episode_steps: 9}", "--episodes", 9
+    )
+    assert short["modes"]["stochastic"]["length_mean"] <= 9
+    early = judged(tmp_path / "early", pole[0], "--checkpoint", "step_000002048", "--episodes", 20)
+    late = judged(tmp_path / "late", pole[0], "--episodes", 20)
+    assert early["modes"] != late["modes"]
+
+
+def test_a_resumed_run_is_the_unbroken_one(pole, tmp_path):
+    whole, verdict, rows = pole
+    broken = shutil.copytree(whole, tmp_path / "broken")
+    (broken / "verdict.json").unlink()
+    shutil.rmtree(broken / "checkpoints" / "step_000004096")
+    assert resume_training(broken, [])["weights"] == verdict["weights"]
+    assert without_time(rows_of(broken)) == without_time(rows)
+
+
+def test_a_frozen_player_is_in_the_catalogue_with_what_it_plays(pole, frozen):
+    path, verdict, _ = pole
+    card = read_card(frozen / "pole")
+    (source,) = (path / verdict["checkpoint"]).glob("players/agent_0")
+    assert (frozen / "pole" / MODEL_FILE).read_bytes() == (source / MODEL_FILE).read_bytes()
+    assert (card.name, card.scenario, card.seats) == ("pole", "gymnasium", ["agent_0"])
+    assert (card.env.package, card.env.env_id, card.env.env_args) == ("gymnasium", "CartPole-v1", {})
+    assert (card.observation.size, card.actions) == (4, 2)
+    assert "pole" in Catalogue(frozen).entries
+    assert "already" in complaint(call("freeze", path, "--seat", "agent_0", "--name", "pole", "--checkpoints", frozen))
+
+
+@pytest.mark.parametrize("kind", ["vector", "numbers", "memory", "a2c"])
+def test_other_spaces_networks_and_objectives_train_and_are_judged(session, tmp_path, monkeypatch, kind):
+    overrides = {
+        "vector": ["env_id=strangers:EchoCut-v0", "env_args={actions: parts, seen: dict}"],
+        "numbers": ["env_id=strangers:EchoCut-v0", "env_args={actions: vector}", "model.bound=tanh"],
+        "memory": ["env_id=CartPole-v1", "model=gru", "model.hidden=[8]"],
+        "a2c": ["env_id=CartPole-v1", "train=a2c", "train.minibatch_size=null", "train.epochs=1"],
+    }[kind]
+    run = tmp_path / "run"
+    verdict, rows = tiny_run(run, *overrides, *SHORT)
+    assert rows[-1]["learner/agent_0/grad_norm"] > 0
+    assert rows[0]["gradient_steps"] == (1 if kind == "a2c" else 4)
+    told = judged(tmp_path / "judged", run, "--episodes", 8)
+    assert np.isfinite(told["modes"]["argmax"]["return_mean"])
+    card = read_card(run / verdict["checkpoint"] / "players" / "agent_0")
+    assert (card.architecture["bound"], card.members) == ("tanh" if kind == "numbers" else "clip", 1)
+    if kind == "numbers":
+        assert told["modes"]["argmax"]["return_mean"] <= 4 * 3  # within its bounds
+
+
+# --- what has no meaning there, and mistakes
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["play", "--opponent", "RUN"], "scenario=gymnasium"),
+        (["play", "--opponent", "PLAYER"], "plays CartPole-v1, not this game"),
+        (["inspect", "PLAYER"], "CartPole-v1 is none"),
+        (["inspect", "PLAYER", "--scenario", "1v1"], "plays CartPole-v1, not this game"),
+        (["video", "RUN"], "scenario=gymnasium"),
+        (["rate", "gymnasium"], "scenario=gymnasium"),
+        (["evaluate", "PLAYER", "--opponent", "random"], "--opponent: expected nothing"),
+        (["evaluate", "PLAYER", "--sides", "both"], "--sides: expected nothing"),
+        (["evaluate", "PLAYER", "env_id=Pendulum-v1"], "does not fit"),
+        (["train", "scenario=1v1", "scenario.seats.blue_0=PLAYER"], "plays CartPole-v1, not this game"),
+    ],
+    ids=lambda part: " ".join(part[:3]) if isinstance(part, list) else None,
+)
+def test_rejects_what_has_no_meaning_there(pole, frozen, tmp_path, args, said):
+    names = {"RUN": pole[0], "PLAYER": frozen / "pole"}
+    words = [str(word) for word in args]
+    for name, path in names.items():
+        words = [word.replace(name, str(path)) for word in words]
+    if words[0] == "evaluate":
+        words += ["-o", str(tmp_path / "out")]
+    if words[0] == "train":
+        words += [f"run_dir={tmp_path / 'out'}"]
+    assert said in complaint(call(*words))
+    assert not (tmp_path / "out").exists()
+
+
+def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
+    shutil.copytree(frozen / "pole", tmp_path / "cup" / "pole")
+    result = call("cup", tmp_path / "cup", "--with", "random", "--games", 2, "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "pole: player pole does not fit seat red_0: it plays CartPole-v1, not this game (forfeits)" in result.output
+    assert json.loads(result.output.splitlines()[-1])["forfeited"] == 4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["env_id=CartPole-v9"], "scenario.env_id=CartPole-v9: expected the id of a registered environment"),
+        (["env_id=CartPole-v1", "env_args={gravity: 3}"], "scenario.env_args={'gravity': 3}: expected arguments of"),
+        (["env_id=strangers:Echo-v0", "env_args={seen: image}"], "expected a vector, got images"),
+        (["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn"),
+        (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping=math:sqrt"),
+        (["env_id=CartPole-v1", "scenario.agents=2"], "agents: expected 1 with package gymnasium, got 2"),
+        (["env_id=CartPole-v1", "train.runner=stock"], "train.runner=stock"),
+        (
+            ["env_id=CartPole-v1", "train.objective=best"],
+            "train.objective=best: allowed is ppo, policy_gradient, or module:function",
+        ),
+        (["train.objective=math:pi"], "train.objective=math:pi: 3.14"),
+    ],
+)
+def test_rejects_a_mistake_before_anything_starts(tmp_path, overrides, said):
+    with pytest.raises(ConfigError) as caught:
+        run_training([*overrides, f"run_dir={tmp_path / 'run'}"])
+    text = str(caught.value)
+    assert said in text
+    assert "\n" not in text
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_docs_own_objective_and_network_train_and_play(session, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+    blocks = dict(re.findall(r"```python\n# (my_\w+)\.py\n(.*?)```", page, re.DOTALL))
+    assert {"my_objectives", "my_networks"} <= set(blocks)
+    for name, text in blocks.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = ("train.objective=my_objectives:half_clipped", "model.name=my_networks:Wide")
+    tiny_run(tmp_path / "pole", "env_id=CartPole-v1", "model.hidden=[32]", *own, *SHORT)
+    assert complaint(call("evaluate", tmp_path / "pole", "-o", tmp_path / "refused")).count("MULTIGRID_RL_NETWORKS")
+    monkeypatch.setenv("MULTIGRID_RL_NETWORKS", "my_networks")
+    assert judged(tmp_path / "judged", tmp_path / "pole", "--episodes", 4)["modes"]["argmax"]["episodes"] == 4
+    _, rows = tiny_run(tmp_path / "game", "scenario=1v1", "model.hidden=[32]", *own, *SHORT)
+    assert rows[-1]["env_steps"] == 512

@@ -1,0 +1,274 @@
+"""Distributions over actions against torch's own, and against closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import distributions as theirs
+
+from multigrid_rl.models.distributions import Categorical, Gaussian, distribution_of, sample
+from multigrid_rl.world.streams import Streams
+
+ALMOST_1 = 1 - 2.0**-53
+
+
+def random_logits(rows: int, scale: float) -> np.ndarray:
+    return (np.random.default_rng(5).normal(size=(rows, 7)) * scale).astype(np.float32)
+
+
+def streams(rows: int, seed: int = 3) -> Streams:
+    return Streams(seed, np.arange(rows, dtype=np.int64))
+
+
+def row(*values: float) -> np.ndarray:
+    return np.array([values], np.float32)
+
+
+@pytest.mark.parametrize(
+    "logits", [(0, 0, 0, 0, 0, 0, 0), (1, 2, 3, 0, -1, -2, 0.5), (5, 5, -50, 0, 0, 0, 0), (-3, -3, -3, -3, -3, -3, 2)]
+)
+def test_frequencies_follow_softmax(logits):
+    draws = 40_000
+    drawn = sample(np.tile(row(*logits), (draws, 1)), streams(draws).uniform(1)).actions
+    expected = torch.softmax(torch.tensor(logits, dtype=torch.float64), 0).numpy() * draws
+    observed = np.bincount(drawn, minlength=7)
+    likely = expected > 1
+    assert observed[~likely].sum() <= 5
+    chi_square = ((observed - expected)[likely] ** 2 / expected[likely]).sum()
+    # 99.9 % quantile of chi-square with 6 degrees of freedom; fewer likely actions only lower it.
+    assert chi_square < 22.46
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 10.0])
+def test_log_probability_and_entropy_equal_torch(scale):
+    logits = random_logits(500, scale)
+    drawn = sample(logits, streams(500).uniform(1))
+    reference = theirs.Categorical(logits=torch.from_numpy(logits).double())
+    wanted = reference.log_prob(torch.from_numpy(drawn.actions).long()).numpy()
+    np.testing.assert_allclose(drawn.logp, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(drawn.entropy, reference.entropy().numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("uniform", "action"), [(0.0, 0), (0.2499, 0), (0.25, 1), (0.4999, 1), (0.5, 2), (0.75, 3)])
+def test_a_uniform_number_picks_by_the_cumulative_distribution(uniform, action):
+    assert sample(row(0, 0, 0, 0), np.array([[uniform]])).actions[0] == action
+
+
+@pytest.mark.parametrize("top", range(7))
+def test_extreme_logits_give_the_only_likely_action_without_overflow(top):
+    logits = np.full((2, 7), -1e4, np.float32)
+    logits[:, top] = 1e4
+    drawn = sample(logits, np.array([[0.0], [0.999]]))
+    assert drawn.actions.tolist() == [top, top]
+    assert drawn.logp.tolist() == [0.0, 0.0]
+    assert drawn.entropy.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("level", [-1e30, -1e4, 1e4, 1e30])
+def test_a_common_level_of_all_logits_changes_nothing(level):
+    drawn = sample(np.full((1, 7), level, np.float32), np.array([[0.5]]))
+    assert drawn.actions[0] == 3
+    assert drawn.logp[0] == pytest.approx(-np.log(7))
+    assert drawn.entropy[0] == pytest.approx(np.log(7))
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
+def test_a_uniform_number_next_to_1_picks_the_last_action_with_its_true_probability(scale):
+    logits = random_logits(2000, scale)
+    drawn = sample(logits, np.full((2000, 1), ALMOST_1))
+    assert (drawn.actions == 6).all()
+    np.testing.assert_allclose(drawn.logp, torch.log_softmax(torch.from_numpy(logits), 1)[:, 6].numpy(), atol=2e-5)
+
+
+def test_a_uniform_number_next_to_1_does_not_pick_an_impossible_last_action():
+    logits = random_logits(20_000, 1.0)
+    logits[:, 6] = -1e4
+    drawn = sample(logits, np.full((20_000, 1), ALMOST_1))
+    assert (drawn.actions == 5).all()
+
+
+def test_the_same_stream_draws_the_same_and_another_draws_other_actions():
+    logits = random_logits(200, 1.0)
+    first, again, other = (sample(logits, streams(200, seed).uniform(1)) for seed in (3, 3, 4))
+    for one, two in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert (first.actions != other.actions).any()
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it():
+    logits, uniform = random_logits(16, 1.0), streams(16).uniform(1)
+    together = sample(logits, uniform)
+    alone = sample(logits[7:8], uniform[7:8])
+    assert (together.actions[7], together.logp[7]) == (alone.actions[0], alone.logp[0])
+
+
+def test_logits_that_are_a_strided_view_draw_as_their_copy():
+    wide = random_logits(50, 1.0)
+    uniform = streams(50).uniform(1)
+    np.testing.assert_array_equal(sample(wide[:, ::2], uniform).actions, sample(wide[:, ::2].copy(), uniform).actions)
+
+
+# --- several choices at once
+
+
+CHOICES = [(7,), (3, 3), (2, 4, 3), (1, 5), (100, 2)]
+
+
+def random_outputs(width: int, rows: int = 300) -> np.ndarray:
+    return np.random.default_rng(5).normal(size=(rows, width)).astype(np.float32)
+
+
+def parts_of(outputs: torch.Tensor, choices: tuple[int, ...]) -> list[theirs.Categorical]:
+    """Torch's distribution of each component: outputs are their logits, one component after the other."""
+    return [theirs.Categorical(logits=part.double()) for part in torch.split(outputs, list(choices), dim=1)]
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=str)
+def test_components_are_drawn_with_torchs_log_probability_and_entropy(choices):
+    ours, outputs = Categorical(choices), random_outputs(sum(choices))
+    drawn = ours.draw(outputs, streams(300))
+    tensor, actions = torch.from_numpy(outputs), torch.from_numpy(drawn.actions.astype(np.int64))
+    assert (ours.outputs, ours.components, ours.width) == (sum(choices), len(choices), len(choices))
+    assert (drawn.actions >= 0).all()
+    assert (drawn.actions < np.array(choices)).all()
+    assert all(len(np.unique(column)) > count // 3 for column, count in zip(drawn.actions.T, choices, strict=True))
+    wanted = torch.stack([p.log_prob(actions[:, c]) for c, p in enumerate(parts_of(tensor, choices))], 1).float()
+    spread = torch.stack([p.entropy() for p in parts_of(tensor, choices)], 1).float()
+    for logp, entropy in (
+        (torch.from_numpy(drawn.logp), torch.from_numpy(drawn.entropy)),
+        (ours.log_prob(tensor, actions), ours.entropy(tensor)),
+    ):
+        torch.testing.assert_close(logp, wanted, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(entropy, spread, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=str)
+def test_the_mode_is_the_likeliest_choice_of_each_component(choices):
+    outputs = random_outputs(sum(choices))
+    parts = np.split(outputs, np.cumsum(choices)[:-1], axis=1)
+    wanted = np.stack([part.argmax(axis=1) for part in parts], axis=1)
+    np.testing.assert_array_equal(Categorical(choices).mode(outputs), wanted)
+    assert Categorical(choices).bounded(wanted) is wanted
+
+
+@pytest.mark.parametrize("choices", [(3, 3), (2, 4, 3)], ids=str)
+def test_gradients_of_components_are_torchs(choices):
+    ours, given = Categorical(choices), torch.from_numpy(random_outputs(sum(choices), 20))
+    actions = torch.stack([torch.arange(20) % count for count in choices], 1)
+    found, wanted = given.clone().requires_grad_(), given.clone().requires_grad_()
+    (ours.log_prob(found, actions).sum() + 0.3 * ours.entropy(found).sum()).backward()
+    parts = parts_of(wanted, choices)
+    (sum(p.log_prob(actions[:, c]).sum() + 0.3 * p.entropy().sum() for c, p in enumerate(parts))).backward()
+    torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_the_score_of_a_softmax_is_one_hot_minus_probabilities():
+    logits = torch.tensor([[-2.5, 0.9, 2.4, 3.7]], requires_grad=True)
+    ours = Categorical((4,))
+    logp = ours.log_prob(logits, torch.tensor([[2]]))
+    logp.sum().backward()
+    assert torch.softmax(logits, 1)[0].tolist() == pytest.approx([0.0015, 0.0455, 0.2041, 0.7489], abs=5e-5)
+    assert float(logp.detach().exp()) == pytest.approx(0.2041, abs=5e-5)
+    assert logits.grad[0].tolist() == pytest.approx([-0.0015, -0.0455, 0.7959, -0.7489], abs=5e-5)
+
+
+# --- continuous actions
+
+
+LOW, HIGH = np.array([-2.0, 0.0, -1.0]), np.array([2.0, 1.0, 5.0])
+
+
+def gaussian_outputs(rows: int = 400) -> np.ndarray:
+    outputs = random_outputs(6, rows)
+    outputs[:, 3:] = outputs[:, 3:] / 2 - 0.5
+    return outputs
+
+
+def torchs_normal(outputs: torch.Tensor) -> theirs.Normal:
+    return theirs.Normal(outputs[:, :3].double(), outputs[:, 3:].double().exp())
+
+
+def test_a_gaussian_is_drawn_with_torchs_density_and_entropy():
+    ours, outputs = Gaussian(LOW, HIGH, "clip"), gaussian_outputs()
+    assert (ours.outputs, ours.components, ours.width) == (6, 1, 3)
+    drawn = ours.draw(outputs, streams(400))
+    tensor, actions = torch.from_numpy(outputs), torch.from_numpy(drawn.actions)
+    wanted = torchs_normal(tensor).log_prob(actions).sum(1, keepdim=True).float()
+    spread = torchs_normal(tensor).entropy().sum(1, keepdim=True).float()
+    assert (drawn.actions.dtype, drawn.actions.shape) == (np.float32, (400, 3))
+    for logp, entropy in (
+        (torch.from_numpy(drawn.logp), torch.from_numpy(drawn.entropy)),
+        (ours.log_prob(tensor, actions), ours.entropy(tensor)),
+    ):
+        torch.testing.assert_close(logp, wanted, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(entropy, spread, rtol=1e-4, atol=1e-4)
+
+
+def test_draws_of_a_gaussian_have_its_mean_and_deviation_and_are_independent():
+    draws = 40_000
+    outputs = np.tile(np.array([[0.5, -1.0, 3.0, 0.0, -1.0, 0.7]], np.float32), (draws, 1))
+    actions = Gaussian(LOW, HIGH, "clip").draw(outputs, streams(draws)).actions.astype(np.float64)
+    normal = (actions - [0.5, -1.0, 3.0]) / np.exp([0.0, -1.0, 0.7])
+    # Five standard errors of a mean, a variance, a correlation and a share.
+    assert np.abs(normal.mean(axis=0)).max() < 5 / draws**0.5
+    assert np.abs(normal.var(axis=0) - 1).max() < 5 * (2 / draws) ** 0.5
+    assert np.abs(np.corrcoef(normal.T) - np.eye(3)).max() < 5 / draws**0.5
+    for quantile, share in ((-1.0, 0.158655), (0.0, 0.5), (1.959964, 0.975)):
+        assert np.abs((normal < quantile).mean(axis=0) - share).max() < 5 * (share * (1 - share) / draws) ** 0.5
+
+
+def test_a_gaussians_row_does_not_depend_on_the_rows_beside_it():
+    ours, outputs = Gaussian(LOW, HIGH, "clip"), gaussian_outputs(16)
+    together = ours.draw(outputs, streams(16))
+    alone = ours.draw(outputs[7:8], Streams(3, np.array([7], dtype=np.int64)))
+    np.testing.assert_array_equal(together.actions[7], alone.actions[0])
+    np.testing.assert_array_equal(ours.mode(outputs), outputs[:, :3])
+
+
+def test_the_score_of_a_gaussian_by_hand():
+    # By mu: (a - mu) / sigma^2; by log sigma: ((a - mu) / sigma)^2 - 1, with sigma = e^-0.5 and so 1 / sigma^2 = e.
+    outputs = torch.tensor([[0.0, 1.2, -0.5, -0.5]], requires_grad=True)
+    ours = Gaussian([-9.0, -9.0], [9.0, 9.0], "clip")
+    logp = ours.log_prob(outputs, torch.tensor([[0.1, 1.0]]))
+    logp.sum().backward()
+    assert float(logp.detach()) == pytest.approx(-0.5 * math.e * (0.1**2 + 0.2**2) + 1.0 - math.log(2 * math.pi))
+    by_mean, by_log_std = outputs.grad[0, :2].tolist(), outputs.grad[0, 2:].tolist()
+    assert by_mean == pytest.approx([0.2718, -0.5437], abs=5e-5)
+    assert by_log_std == pytest.approx([math.e * 0.01 - 1, math.e * 0.04 - 1], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("bound", "drawn", "taken"),
+    [
+        ("clip", [-9.0, 0.25, 0.0], [-2.0, 0.25, 0.0]),
+        ("clip", [1.5, 7.0, 9.0], [1.5, 1.0, 5.0]),
+        ("tanh", [0.0, 0.0, 0.0], [0.0, 0.5, 2.0]),  # the middle
+        ("tanh", [0.5, 40.0, -40.0], [2 * math.tanh(0.5), 1.0, -1.0]),
+        ("clip3", [0.0, 1.5, -1.5], [0.0, 0.75, 0.5]),
+        ("clip3", [-3.0, 9.0, -9.0], [-2.0, 1.0, -1.0]),
+    ],
+)
+def test_draws_come_within_bounds(bound, drawn, taken):
+    found = Gaussian(LOW, HIGH, bound).bounded(np.array([drawn], np.float32))
+    np.testing.assert_allclose(found, [taken], atol=1e-6)
+
+
+@pytest.mark.parametrize("bound", ["clip", "tanh", "clip3"])
+def test_no_draw_leaves_its_bounds(bound):
+    space = spaces.Box(np.float32(LOW) + np.float32(0.1), np.float32(HIGH), dtype=np.float32)
+    ours = distribution_of(space, bound)
+    wild = np.random.default_rng(1).normal(scale=8, size=(5000, 3)).astype(np.float32)
+    taken = ours.bounded(wild)
+    assert (taken >= space.low).all()
+    assert (taken <= space.high).all()
+    assert taken.dtype == np.float32
+    assert all(len(np.unique(column)) > 100 for column in taken.T)
+
+
+def test_rejects_a_space_of_another_kind():
+    with pytest.raises(TypeError, match=r"^action space: expected Box or MultiDiscrete, got Discrete\(3\)$"):
+        distribution_of(spaces.Discrete(3))

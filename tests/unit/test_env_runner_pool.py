@@ -1,0 +1,160 @@
+"""The pool of remote env runners, on scripted actors: who plays, who is replaced, and whose games are whose."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from ray.exceptions import RayActorError, RayTaskError
+
+from multigrid_rl.rllib import env_runner_pool
+from multigrid_rl.rllib.env_runner_pool import GENERATION, PAUSE_S, STAGE, EnvRunnerPool
+from multigrid_rl.types import RunError
+
+LATE = object()
+
+
+class Ref:
+    """What an actor answers, once somebody gets it."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+
+class Actor:
+    """Plays rollouts that are numbered by its games; ``fates`` are what comes of the first ones instead."""
+
+    def __init__(self, *fates: object) -> None:
+        self.fates, self.calls = list(fates), []
+
+    def __getattr__(self, name):
+        return SimpleNamespace(remote=lambda *given: self._call(name, *given))
+
+    def _call(self, name, *given):
+        self.calls.append((name, *given))
+        if name == "begin":
+            self.games = given[1]
+            return Ref({"ray": "2"})
+        if name == "sample":
+            return Ref(self.fates.pop(0) if self.fates else self.games)
+        return Ref({"offset": self.games})
+
+    def called(self, name):
+        return [call[1:] for call in self.calls if call[0] == name]
+
+
+class World:
+    """Ray and its clock, as far as the pool uses them."""
+
+    def __init__(self) -> None:
+        self.now, self.killed, self.spawned, self.fates = 0.0, [], [], []
+
+    def put(self, value):
+        return value
+
+    def get(self, ref, timeout=None):
+        if isinstance(ref.answer, Exception):
+            raise ref.answer
+        return ref.answer
+
+    def wait(self, refs, num_returns, timeout):
+        done = [ref for ref in refs if ref.answer is not LATE][:num_returns]
+        return done, [ref for ref in refs if ref not in done]
+
+    def kill(self, actor):
+        self.killed.append(actor)
+
+    def remote(self, **settings):
+        return lambda cls: SimpleNamespace(remote=self._spawn)
+
+    def _spawn(self, **given):
+        self.spawned.append(Actor(*(self.fates.pop(0) if self.fates else ())))
+        return self.spawned[-1]
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def world(monkeypatch):
+    world = World()
+    monkeypatch.setattr(env_runner_pool, "ray", world)
+    monkeypatch.setattr(env_runner_pool, "time", world)
+    monkeypatch.setattr(env_runner_pool, "installed", lambda: {"ray": "2"})
+    return world
+
+
+def pool_of(*actors: Actor, stage: int = 0, most: int = 5) -> EnvRunnerPool:
+    pool = EnvRunnerPool(list(actors), SimpleNamespace(num_cpus_per_env_runner=1), 60.0, most)
+    pool.begin("factory", stage)
+    pool.send("weights")
+    return pool
+
+
+def test_collects_from_all_runners_in_order(world):
+    assert pool_of(Actor("a"), Actor("b")).sample() == ["a", "b"]
+
+
+@pytest.mark.parametrize("fate", [RayActorError(), LATE], ids=["dead", "silent"])
+def test_replaces_a_lost_runner_by_one_with_games_and_weights_of_its_own(world, fate):
+    lost, other = Actor(fate), Actor("b", "c")
+    pool = pool_of(lost, other, stage=2)
+    assert pool.sample() == ["b"]
+    assert (pool.restarts, world.killed) == (1, [lost])
+    assert pool.sample() == [2 * STAGE + GENERATION, "c"]
+    (replacement,) = world.spawned
+    assert replacement.called("set_state") == other.called("set_state")
+    pool.stop()
+    assert world.killed == [lost, replacement]  # RLlib ends its own
+
+
+def test_samples_again_until_somebody_hands_over_a_rollout(world):
+    pool = pool_of(Actor(RayActorError()))
+    assert pool.sample() == [GENERATION]
+    assert pool.restarts == 1
+
+
+def test_ends_the_run_after_max_consecutive_failures(world):
+    world.fates = [[RayActorError()], [RayActorError()]]
+    pool = pool_of(Actor(RayActorError()), most=3)
+    with pytest.raises(RunError, match=r"env runner 1 was lost 3 times in a row \(last: "):
+        pool.sample()
+    assert world.now == PAUSE_S  # before the second replacement, and not before the first
+
+
+def test_rollout_ends_a_row_of_failures(world):
+    world.fates = [["well", RayActorError()]]
+    pool = pool_of(Actor(RayActorError()), most=2)
+    assert pool.sample() == ["well"]
+    assert pool.sample() == [2 * GENERATION]
+
+
+def test_error_inside_a_game_ends_the_run(world):
+    broken = RayTaskError("sample", "Traceback\nValueError: no such door", ValueError("no such door"))
+    with pytest.raises(RunError, match="env runner 2 failed while it played: ValueError: no such door"):
+        pool_of(Actor("a"), Actor(broken)).sample()
+
+
+def test_resumed_runners_take_up_their_games_and_others_play_fresh_ones(world):
+    first, second = Actor(), Actor()
+    state = {"offset": 3 * STAGE + 5 * GENERATION}
+    pool = pool_of(first, second, stage=3)
+    pool.go_on({1: state}, fresh=7)
+    assert first.called("begin")[-1] == ("factory", state["offset"])
+    assert first.called("set_games") == [(state,)]
+    assert second.called("begin")[-1] == ("factory", 3 * STAGE + 7 * GENERATION)
+    assert second.called("set_games") == []
+
+
+def test_replacement_that_is_not_due_yet_takes_up_its_games_later(world):
+    world.fates = [[RayActorError()]]
+    pool = pool_of(Actor(RayActorError()), Actor("a", "b"))
+    assert [pool.sample(), pool.sample()] == [["a"], ["b"]]  # the first runner was lost twice by now
+    pool.go_on({}, fresh=3)
+    assert (world.now, len(world.spawned)) == (0.0, 1)  # nobody waits for it while another one can play
+    world.now = PAUSE_S
+    assert pool.sample() == [3 * GENERATION, 3 * GENERATION]
+    assert world.spawned[1].called("begin") == [("factory", 3 * GENERATION)]

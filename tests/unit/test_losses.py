@@ -1,0 +1,81 @@
+"""The loss and its gradient in one pass are those of torch's own operations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from multigrid_rl.learn.losses import Rows, Weighting, loss_of, ppo, reference
+from multigrid_rl.models.distributions import Categorical
+
+WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.03)
+
+
+def case(seats, rows=200, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(rows, seats, 7, generator=generator)
+    mask = torch.rand(rows, seats, generator=generator) < 0.7
+    mask[::10] = False  # steps in which the whole unit was out
+    actions = torch.randint(0, 7, (rows, seats), generator=generator)
+    played = (torch.log_softmax(logits, -1).gather(2, actions[..., None]).squeeze(2) * mask).sum(1)
+    behaviour = played + 0.3 * torch.randn(rows, generator=generator)
+    advantages, targets, values = (torch.randn(rows, generator=generator) for _ in range(3))
+    return logits, values, Rows(actions, mask, behaviour, advantages, targets)
+
+
+def outcome(function, logits, values, rows, weighting):
+    logits, values = logits.clone().requires_grad_(), values.clone().requires_grad_()
+    distribution = Categorical((logits.shape[2],) * logits.shape[1])
+    loss, parts = function(logits.flatten(1), values, rows, distribution, ppo, weighting)
+    (3.0 * loss).backward()  # a loss may be one term of a larger one
+    return [loss.detach(), *(part.float() for part in parts), logits.grad, values.grad]
+
+
+@pytest.mark.parametrize("seats", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_loss_parts_and_gradients_equal_torchs(seats, seed):
+    logits, values, rows = case(seats, seed=seed)
+    ours, theirs = (outcome(f, logits, values, rows, WEIGHTING) for f in (loss_of, reference))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    ratio = torch.exp(
+        (torch.log_softmax(logits, -1).gather(2, rows.actions[..., None]).squeeze(2) * rows.mask).sum(1) - rows.logp
+    )
+    assert (ratio > 1.2).any()  # both sides of the clip are in the case
+    assert (ratio < 0.8).any()
+
+
+def test_steps_with_no_living_seat_are_no_part_of_it():
+    logits, values, rows = case(2)
+    living = rows.mask.any(1)
+    whole = outcome(loss_of, logits, values, rows, WEIGHTING)
+    part = outcome(loss_of, logits[living], values[living], Rows(*(c[living] for c in rows)), WEIGHTING)
+    torch.testing.assert_close(whole[:4], part[:4])
+    assert (whole[4][~living] == 0).all()
+    assert (whole[5][~living] == 0).all()
+
+
+def test_a_batch_without_a_living_seat_has_no_loss_and_no_gradient():
+    logits, values, rows = case(2)
+    rows.mask[:] = False
+    for function in (loss_of, reference):
+        loss, *_, by_logits, by_values = outcome(function, logits, values, rows, WEIGHTING)
+        assert loss == 0
+        assert not by_logits.any()
+        assert not by_values.any()
+
+
+def test_very_sure_policies_overflow_nothing():
+    logits = torch.tensor([[[1000.0, -1000.0]], [[-1000.0, 1000.0]]])
+    rows = Rows(
+        torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1).bool(), torch.zeros(2), torch.ones(2), torch.zeros(2)
+    )
+    for value in outcome(loss_of, logits, torch.zeros(2), rows, WEIGHTING):
+        assert value.isfinite().all()
+
+
+def test_what_is_not_a_number_comes_out_as_such():
+    logits, values, rows = case(1)
+    logits[1, 0, 3] = float("nan")
+    loss, *_ = outcome(loss_of, logits, values, rows, WEIGHTING)
+    assert loss.isnan()

@@ -1,0 +1,175 @@
+"""What a policy is told to maximise, by hand; and that it comes to the optimum of a task whose optimum is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
+from multigrid_rl.learn.losses import (
+    OBJECTIVES,
+    Rows,
+    Weighting,
+    loss_of,
+    objective_of,
+    policy_gradient,
+    ppo,
+    reference,
+)
+from multigrid_rl.learn.rollout import Collector, estimate
+from multigrid_rl.learn.update import Schedule, Update, UpdateConfig
+from multigrid_rl.models.distributions import Categorical, Gaussian
+from multigrid_rl.models.registry import network_of
+from multigrid_rl.rllib.build import update_config
+from multigrid_rl.sizes import Sizes
+from strangers import Target
+
+WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.1)
+PLAIN = Weighting(clip=0.2, vf_coef=0.0, entropy_coef=0.0)
+both = pytest.mark.parametrize("function", [loss_of, reference])
+
+
+def rows_of(actions, mask, logp, advantages, targets) -> Rows:
+    floats = (torch.tensor(column, dtype=torch.float32) for column in (logp, advantages, targets))
+    return Rows(torch.tensor(actions), torch.tensor(mask), *floats)
+
+
+# --- by hand
+
+
+@both
+def test_ppo_of_a_joint_action_by_hand(function):
+    # Two seats with two actions each. Row 0: both in the game, uniform logits. Row 1: the second is out.
+    half, third = math.log(0.5), [math.log(0.25), math.log(0.75)]
+    outputs = torch.tensor([[0.0, 0.0, 0.0, 0.0], [*third, 5.0, -3.0]])
+    # Row 0 was played with probability 0.2, row 1 with 0.75: ratios 0.25 / 0.2 = 1.25 and 1.
+    rows = rows_of([[0, 1], [1, 0]], [[True, True], [True, False]], np.log([0.2, 0.75]), [2.0, -1.0], [1.0, 0.0])
+    loss, parts = function(outputs, torch.tensor([0.0, 3.0]), rows, Categorical((2, 2)), ppo, WEIGHTING)
+    policy = -(2 * 1.2 + -1 * 1.0) / 2  # 1.25 is clipped to 1.2
+    vf = (1.0 + 9.0) / 2
+    entropy = (-2 * half + -(0.25 * third[0] + 0.75 * third[1])) / 2
+    assert [float(part) for part in parts] == pytest.approx([policy, vf, entropy])
+    assert float(loss) == pytest.approx(policy + 0.5 * vf - 0.1 * entropy)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_outputs_of_a_seat_that_is_out_have_no_influence_and_no_gradient(objective):
+    generator = torch.Generator().manual_seed(1)
+    out = torch.arange(64) % 3 == 0
+    mask = torch.stack([torch.ones(64, dtype=torch.bool), ~out], 1)
+    actions = torch.randint(0, 7, (64, 2), generator=generator)
+    rows = Rows(actions, mask, *torch.randn(3, 64, generator=generator))
+    outputs = torch.randn(64, 14, generator=generator, requires_grad=True)
+    loss, _ = loss_of(outputs, torch.zeros(64), rows, Categorical((7, 7)), objective, WEIGHTING)
+    loss.backward()
+    parts = outputs.grad.view(64, 2, 7)
+    assert (parts[out, 1] == 0).all()
+    assert (parts[~out, 1].abs().sum(1) > 0).any()
+    assert (parts[out, 0].abs().sum(1) > 0).any()
+    with torch.no_grad():
+        moved = outputs.clone().view(64, 2, 7)
+        moved[out, 1] += torch.linspace(-9, 9, 7)
+        actions[out, 1] = (actions[out, 1] + 1) % 7
+        assert loss_of(moved.flatten(1), torch.zeros(64), rows, Categorical((7, 7)), objective, WEIGHTING)[0] == loss
+
+
+def test_the_policy_gradient_of_a_choice_is_the_advantage_times_the_score():
+    # Two rows, the second of which nobody was in: the mean is over the first. Whatever was played, nothing is clipped.
+    outputs = torch.tensor([[-2.5, 0.9, 2.4, 3.7], [1.0, 2.0, 3.0, 4.0]], requires_grad=True)
+    rows = rows_of([[2], [0]], [[True], [False]], [-9.0, 0.0], [2.0, 50.0], [0.0, 0.0])
+    loss, parts = loss_of(outputs, torch.zeros(2), rows, Categorical((4,)), policy_gradient, PLAIN)
+    loss.backward()
+    assert float(parts.policy_loss) == pytest.approx(-2 * math.log(0.20408), rel=1e-4)
+    score = np.array([-0.0015, -0.0455, 0.7959, -0.7489])
+    assert outputs.grad[0].tolist() == pytest.approx((-2 * score).tolist(), abs=1e-4)
+    assert not outputs.grad[1].any()
+
+
+def test_the_policy_gradient_of_a_gaussian_is_the_advantage_times_the_score():
+    outputs = torch.tensor([[0.0, 1.2, -0.5, -0.5]], requires_grad=True)
+    rows = Rows(
+        torch.tensor([[0.1, 1.0]]), torch.ones(1, 1).bool(), torch.zeros(1), torch.tensor([-3.0]), torch.zeros(1)
+    )
+    distribution = Gaussian([-1.0, -1.0], [1.0, 1.0], "clip")
+    loss, _ = loss_of(outputs, torch.zeros(1), rows, distribution, policy_gradient, PLAIN)
+    loss.backward()
+    assert outputs.grad[0, :2].tolist() == pytest.approx([3 * 0.2718, 3 * -0.5437], abs=2e-4)
+
+
+# --- objectives by name
+
+
+def test_objectives_are_found_by_name_or_by_module_and_function():
+    assert {name: objective_of(name) for name in OBJECTIVES} == {"ppo": ppo, "policy_gradient": policy_gradient}
+    assert objective_of("multigrid_rl.learn.losses:ppo") is ppo
+
+
+@pytest.mark.parametrize("name", ["pg", "", "nowhere:f", "math:nothing", ":", "math:"])
+def test_rejects_an_unknown_objective(name):
+    with pytest.raises(ConfigError, match=r"^train\.objective=.*; allowed is module:function|: allowed is ppo, policy"):
+        objective_of(name)
+
+
+def test_a2c_takes_one_step_on_the_whole_batch():
+    config = compose(["train=a2c", "experiment=none"])
+    train = config.train
+    assert (train.objective, train.epochs, train.minibatch_size, train.minibatch) == (
+        "policy_gradient", 1, None, train.batch_size,
+    )  # fmt: skip
+    sizes = Sizes(config, {"red_0": 1})
+    assert (sizes.gradient_steps_per_update, sizes.minibatches_per_epoch) == (1, 1)
+    built = update_config(config, sizes)
+    assert (built.objective, built.epochs, built.minibatch_size) == ("policy_gradient", 1, None)
+    assert compose(["train=a2c", "scenario=1v1"]).experiment is None  # recipes were found for ppo
+    assert compose(["train=a2c", "train.lr=0.01"]).train.lr_end == 0.01
+
+
+# --- a known optimum
+
+
+def learn(config: UpdateConfig, bound: str, updates: int) -> tuple[np.ndarray, list[float], int]:
+    """The action that the mean stands for, mean rewards of each batch, and optimiser steps taken."""
+    factory = GymnasiumFactory("Target-v0", 1)
+    (agent,) = factory.specs.agents
+    architecture = {"name": "mlp", "hidden": [8], "activation": "tanh", "log_std": -0.5}
+    net = network_of(agent, architecture, 1)
+    collector = Collector(factory.build(32, 0), factory.specs, {AGENT: net}, seed=1, first=0, steps=4, bound=bound)
+    update = Update({AGENT: net}, {AGENT: agent.action_space}, config, device=torch.device("cpu"))
+    rewards = []
+    for k in range(updates):
+        rollout = collector.collect()[AGENT]
+        rewards.append(float(rollout.rewards.mean()))
+        update.learn({AGENT: estimate(rollout, 0.99, 0.95).standardised()}, k)
+    with torch.no_grad():
+        outputs = net(torch.ones(1, 1))[0].numpy()
+    (state,) = update.optimizers[AGENT].state.values()
+    distribution = Gaussian(agent.action_space.low, agent.action_space.high, bound)
+    return distribution.bounded(distribution.mode(outputs))[0], rewards, int(state["step"])
+
+
+PPO = UpdateConfig(
+    objective="ppo",
+    epochs=4,
+    minibatch_size=64,
+    lr=Schedule(0.02, 0.02, 1),
+    entropy_coef=Schedule(0.0, 0.0, 1),
+    clip=0.2,
+    vf_coef=0.5,
+    grad_clip=0.5,
+    seed=1,
+)
+A2C = replace(PPO, objective="policy_gradient", epochs=1, minibatch_size=None)
+
+
+@pytest.mark.parametrize("bound", ["clip", "tanh", "clip3"])
+@pytest.mark.parametrize(("config", "updates", "steps"), [(PPO, 40, 320), (A2C, 120, 120)], ids=["ppo", "a2c"])
+def test_a_gaussian_finds_the_best_action(config, bound, updates, steps):
+    best, rewards, taken = learn(config, bound, updates)
+    assert taken == steps
+    assert np.mean(rewards[-5:]) > np.mean(rewards[:5]) / 4  # rewards are negative: the loss is a quarter at most
+    np.testing.assert_allclose(best, Target.best, atol=0.15)

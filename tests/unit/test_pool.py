@@ -1,0 +1,172 @@
+"""Several players take turns on a seat: how often, who decides, and what they remember."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from multigrid_rl.players.catalogue import BUILT_IN
+from multigrid_rl.players.factories import MatchFactory
+from multigrid_rl.players.match import Match
+from multigrid_rl.players.pool import OpponentPool
+from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.types import GameSpec, SeatView
+from multigrid_rl.world.constants import DONE
+from multigrid_rl.world.streams import Streams
+
+LENGTH = 3
+SPEC = GameSpec(max_steps=LENGTH)
+FOUR = GameSpec(blue=2, red=2, random_keys=False, max_steps=LENGTH)
+
+
+class Always:
+    """Plays one action, and counts in its memory the steps of each game."""
+
+    def __init__(self, action: int) -> None:
+        self.name, self.action = f"always-{action}", action
+        self.seen: list[list[int]] = []
+
+    def initial_state(self, games):
+        return np.zeros(games, int)
+
+    def reset_state(self, state, done):
+        return np.where(done, 0, state)
+
+    def act(self, view, state, rng):
+        self.seen.append(state.tolist())
+        return np.full(len(view.tokens), self.action, np.int8), state + 1
+
+
+def pool(*weights: float) -> OpponentPool:
+    """Player k turns left or right or waits: its action is k."""
+    return OpponentPool([Always(k) for k in range(len(weights))], weights)
+
+
+def opponents(match: Match, steps: int, seat: str = "blue_0") -> np.ndarray:
+    """(steps, N) what ``seat`` played, all focal seats idle."""
+    agent, played = match.spec.seats.index(seat), []
+    for _ in range(steps):
+        match.step(dict.fromkeys(match.seats, np.full(match.num_envs, DONE)))
+        played.append(match._actions[:, agent].copy())
+    return np.array(played)
+
+
+@pytest.mark.parametrize("weights", [(3, 1), (1, 1, 2), (0.2, 0.3, 0.5), (7,)])
+def test_shares_of_games_are_the_weights(weights):
+    games, rounds = 400, 10
+    played = opponents(Match(SPEC, {"blue_0": pool(*weights)}, games, seed=1), LENGTH * rounds)[::LENGTH]
+    total = games * rounds
+    counts = np.bincount(played.flatten(), minlength=len(weights))
+    shares = np.array(weights) / sum(weights)
+    assert (np.abs(counts - total * shares) <= 4 * np.sqrt(total * shares * (1 - shares))).all()
+
+
+def test_a_game_has_one_opponent_from_start_to_end_and_draws_anew_for_the_next():
+    played = opponents(Match(SPEC, {"blue_0": pool(1, 1)}, 64, seed=2), LENGTH * 20).reshape(20, LENGTH, 64)
+    assert (played == played[:, :1]).all()
+    changes = (played[1:, 0] != played[:-1, 0]).mean()
+    assert changes == pytest.approx(0.5, abs=0.07)  # 1216 draws: four standard deviations
+
+
+def test_games_that_end_earlier_draw_earlier_and_leave_the_others_alone():
+    match = Match(GameSpec(max_steps=40), {"blue_0": pool(1, 1)}, 32, seed=3)
+    rng = np.random.default_rng(1)
+    before, ended = None, np.zeros(32, bool)
+    for _ in range(200):
+        done = match.step({"red_0": rng.integers(0, 7, 32)}).done.copy()
+        now = match._actions[:, 0].copy()
+        if before is not None:
+            assert (now[~ended] == before[~ended]).all()
+        before, ended = now, done
+
+
+def test_who_plays_depends_on_seed_and_number_of_the_game_only():
+    many = opponents(Match(SPEC, {"blue_0": pool(1, 1, 1)}, 16, seed=6), 60)
+    one = opponents(Match(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=6, first_game=11), 60)
+    other = opponents(Match(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=7, first_game=11), 60)
+    assert many[:, 11].tolist() == one[:, 0].tolist()
+    assert one.tolist() != other.tolist()
+    assert len(set(one.flatten().tolist())) == 3
+
+
+def test_a_whole_game_depends_on_seed_and_number_only_even_if_the_players_draw():
+    spec = GameSpec(max_steps=40)
+
+    def played(games: int, first: int):
+        team = OpponentPool([RandomPlayer(), BUILT_IN["hunter"](spec), BUILT_IN["idle"](spec)], [1, 1, 1])
+        match = Match(spec, {"blue_0": team}, games, seed=8, first_game=first)
+        rng = np.random.default_rng(1)
+        actions = rng.integers(0, 7, (150, 16))[:, first : first + games]
+        return np.array([match.step({"red_0": row}).observations["red_0"].copy() for row in actions])
+
+    many, one = played(16, 0), played(1, 5)
+    np.testing.assert_array_equal(many[:, 5], one[:, 0])
+
+
+def test_team_mates_are_the_same_player_and_the_other_team_draws_for_itself():
+    players = {seat: pool(1, 1, 1) for seat in FOUR.seats}
+    match = Match(FOUR, players, 200, seed=4)
+    columns = []
+    for _ in range(LENGTH * 5):
+        match.step({})
+        columns.append(match._actions.copy())
+    blue_0, blue_1, red_0, red_1 = np.moveaxis(np.array(columns), 2, 0)
+    assert (blue_0 == blue_1).all()
+    assert (red_0 == red_1).all()
+    assert (blue_0 == red_0).mean() == pytest.approx(1 / 3, abs=0.06)  # 1000 draws: four standard deviations
+
+
+def test_everybody_computes_its_own_games_only_and_forgets_them_at_their_end():
+    team, games = pool(1, 1), 8
+    opponents(Match(SPEC, {"blue_0": team}, games, seed=1), 9)
+    for player in team.players:
+        assert [set(row) for row in player.seen] == [{t % LENGTH} for t in range(9)]
+    assert [len(one) + len(two) for one, two in zip(*(player.seen for player in team.players), strict=True)] == [
+        games
+    ] * 9
+
+
+def test_a_player_that_comes_later_plays_games_that_start_afterwards():
+    team = pool(1, 0)
+    state = team.initial_state(6)
+    newcomer = Always(2)
+    state = team.add(newcomer, [0, 0, 1], state)
+    assert state.chosen.tolist() == [0] * 6
+    team.assign(state, np.array([True, False] * 3), np.full(6, 0.5))
+    assert state.chosen.tolist() == [2, 0] * 3
+    rng = Streams(1, np.arange(6, dtype=np.int64))
+    actions, state = team.act(SeatView(np.zeros((6, 3), np.uint8), None, 0), state, rng)
+    assert actions.tolist() == [2, 0] * 3
+    assert state.states[2].tolist() == [1, 0] * 3
+    assert team.name == "always-0+always-1+always-2"
+
+
+@pytest.mark.parametrize("weights", [[1], [1, -1], [0, 0], [float("nan"), 1], [1, 2, 3]])
+def test_rejects_impossible_weights(weights):
+    with pytest.raises(ValueError, match=r"^weights: expected 2 numbers from 0 on, not all 0, got \["):
+        pool(1, 1).weigh(weights)
+
+
+def test_a_reset_draws_the_same_opponents_again():
+    match = Match(SPEC, {"blue_0": pool(1, 1)}, 50, seed=5)
+    first = opponents(match, 12)
+    opponents(match, 2)
+    match.reset(5)
+    assert opponents(match, 12).tolist() == first.tolist()
+    match.reset(6)
+    assert opponents(match, 12).tolist() != first.tolist()
+
+
+def test_a_pool_is_called_by_all_its_names():
+    assert pool(1, 2).name == "always-0+always-1"
+
+
+def test_a_factory_seats_players_with_the_weights_of_the_scenario():
+    factory = MatchFactory(FOUR, {"blue_0": {"random": 3, "idle": 1}, "blue_1": {"idle": 5}}, Path("no"), {}, seed=1)
+    seated = factory.load()
+    assert [(row.name, row.weight) for row in seated["blue_0"]] == [("random", 0.75), ("idle", 0.25)]
+    assert [(row.name, row.weight) for row in seated["blue_1"]] == [("idle", 1.0)]
+    players = factory.build(2, 0).env._players
+    assert (type(players["blue_0"]), players["blue_1"].name) == (OpponentPool, "idle")

@@ -1,0 +1,340 @@
+"""The update has the gradient of RLlib's PPO, for one action and several at once; who was out teaches nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCategorical
+from ray.rllib.evaluation.postprocessing import Postprocessing
+
+from multigrid_rl.config import compose
+from multigrid_rl.learn.flat import FlatWeights
+from multigrid_rl.learn.losses import Rows, Weighting, loss_of, ppo, reference
+from multigrid_rl.learn.rollout import Batch
+from multigrid_rl.learn.update import SECONDS, Schedule, Update, UpdateConfig, minibatches
+from multigrid_rl.models.distributions import Categorical, Gaussian
+from multigrid_rl.models.registry import network_of
+from multigrid_rl.rllib.build import algorithm_config
+from multigrid_rl.rllib.modules import ActorCriticModule
+from multigrid_rl.types import AgentSpec
+
+ARCHITECTURE = {"name": "mlp", "hidden": [8], "activation": "tanh"}
+TOKENS = gym.spaces.MultiDiscrete([4] * 6)
+#: Nothing is clipped and nothing moves: what a step leaves behind is its gradient.
+CONFIG = UpdateConfig(
+    objective="ppo",
+    epochs=1,
+    minibatch_size=None,
+    lr=Schedule(0.0, 0.0, 1),
+    entropy_coef=Schedule(0.05, 0.05, 1),
+    clip=0.2,
+    vf_coef=0.5,
+    grad_clip=1e9,
+    seed=0,
+)
+
+
+def agent_of(seats: int) -> AgentSpec:
+    return AgentSpec(
+        "red", "red", tuple(f"red_{k}" for k in range(seats)), TOKENS, gym.spaces.MultiDiscrete([7] * seats)
+    )
+
+
+def batch_of(seats: int, shape: tuple[int, ...] = (64,), memory: int = 0) -> Batch:
+    """Experience of an agent of ``seats`` that were all in the game; with repetitions among what it saw."""
+    rng = np.random.default_rng(3)
+    behaviour = torch.from_numpy(rng.normal(size=(*shape, seats, 7)))
+    actions = rng.integers(0, 7, (*shape, seats))
+    logp = torch.log_softmax(behaviour, -1).gather(-1, torch.from_numpy(actions)[..., None]).sum((-1, -2))
+    floats = [rng.normal(size=shape).astype(np.float32) for _ in range(4)]
+    return Batch(
+        obs=rng.integers(0, 4, (9, 6)).astype(np.uint8)[rng.integers(0, 9, shape)],
+        actions=actions,
+        mask=np.ones((*shape, seats), np.bool_),
+        logp=logp.float().numpy(),
+        values=floats[0],
+        advantages=floats[1],
+        targets=floats[2],
+        entropy=floats[3],
+        memory=np.zeros((shape[0], memory), np.float32),
+        starts=np.zeros((shape[0], shape[1] if memory else 0), np.bool_),
+    )
+
+
+def module_of(seats: int) -> ActorCriticModule:
+    agent = agent_of(seats)
+    module = ActorCriticModule(
+        observation_space=agent.observation_space,
+        action_space=agent.action_space,
+        model_config={"architecture": ARCHITECTURE, "agent": agent, "seed": 1},
+    )
+    module.action_dist_cls = TorchMultiCategorical.get_partial_dist_cls(input_lens=[7] * seats)  # for RLlib's own loss
+    with torch.no_grad():
+        module.net.policy[-1].weight.mul_(100)  # a policy far from uniform, so that clipping bites
+    return module
+
+
+def rllibs(batch: Batch, entropy_coef: float):
+    """RLlib's own loss and its gradient."""
+    seats = batch.actions.shape[1]
+    module = module_of(seats)
+    given = {Columns.OBS: batch.obs, Columns.ACTIONS: batch.actions, Columns.ACTION_LOGP: batch.logp}
+    given |= {Postprocessing.ADVANTAGES: batch.advantages, Postprocessing.VALUE_TARGETS: batch.targets}
+    behaviour = np.random.default_rng(3).normal(size=(64, seats, 7)).astype(np.float32)  # for a KL that has no weight
+    columns = {name: torch.from_numpy(column) for name, column in given.items()}
+    columns[Columns.ACTION_DIST_INPUTS] = torch.from_numpy(behaviour).flatten(1)
+    schedules = {"red": SimpleNamespace(get_current_value=lambda: entropy_coef)}
+    metrics = SimpleNamespace(log_dict=lambda *_, **__: None)
+    learner = SimpleNamespace(module={"red": module}, metrics=metrics, entropy_coeff_schedulers_per_module=schedules)
+    config = SimpleNamespace(
+        clip_param=0.2, vf_loss_coeff=0.5, vf_clip_param=float("inf"), use_kl_loss=False, use_critic=True
+    )
+    out = module.forward_train(columns)
+    loss = PPOTorchLearner.compute_loss_for_module(learner, module_id="red", config=config, batch=columns, fwd_out=out)
+    loss.backward()
+    return loss.detach(), torch.cat([p.grad.flatten() for p in module.parameters()])
+
+
+def update_of(net, agent: AgentSpec, **changes) -> Update:
+    return Update({"red": net}, {"red": agent.action_space}, replace(CONFIG, **changes), device=torch.device("cpu"))
+
+
+def gradient_of(net, agent: AgentSpec, batch: Batch, **changes) -> tuple[torch.Tensor, dict[str, float]]:
+    """Gradient of one step on the whole batch, and what the update told."""
+    update = update_of(net, agent, **changes)
+    told = update.learn({"red": batch}, 0)
+    return update._flat["red"].gradient.clone(), told["red"]
+
+
+@pytest.mark.parametrize("seats", [1, 2, 3])
+@pytest.mark.parametrize("entropy_coef", [0.0, 0.05])
+def test_loss_and_gradient_equal_rllibs(seats, entropy_coef):
+    batch, module = batch_of(seats), module_of(seats)
+    theirs, their_gradient = rllibs(batch, entropy_coef)
+    outputs, values = module.net(torch.from_numpy(batch.obs))
+    columns = (batch.actions, batch.mask, batch.logp, batch.advantages, batch.targets)
+    rows = Rows(*map(torch.from_numpy, columns))
+    ours, _ = loss_of(outputs, values, rows, Categorical((7,) * seats), ppo, Weighting(0.2, 0.5, entropy_coef))
+    ours.backward()
+    torch.testing.assert_close(ours.detach(), theirs)
+    our_gradient = torch.cat([p.grad.flatten() for p in module.parameters()])
+    torch.testing.assert_close(our_gradient, their_gradient, rtol=1e-4, atol=1e-6)
+    assert our_gradient.abs().max() > 0
+
+
+@pytest.mark.parametrize("seats", [1, 2])
+def test_the_step_of_an_mlp_has_rllibs_gradient(seats):
+    batch = batch_of(seats)
+    _, theirs = rllibs(batch, 0.05)
+    ours, told = gradient_of(module_of(seats).net, agent_of(seats), batch)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert told["grad_norm"] == pytest.approx(float(theirs.norm()), rel=1e-4)
+
+
+def test_two_learners_share_the_gradient_of_one(monkeypatch):
+    batch, agent = batch_of(1), agent_of(1)
+    batch.mask[:8] = False  # the first half has fewer rows that count
+    whole, _ = gradient_of(module_of(1).net, agent, batch)
+    parts, rows = [], []
+    monkeypatch.setattr(
+        FlatWeights, "share", lambda flat, count: (parts.append(flat.gradient.clone()), rows.append(count))
+    )
+    for index in (0, 1):
+        spaces = {"red": agent.action_space}
+        net = {"red": module_of(1).net}
+        Update(net, spaces, CONFIG, device=torch.device("cpu"), part=(index, 2)).learn({"red": batch}, 0)
+    assert rows == [24, 32]
+    torch.testing.assert_close((24 * parts[0] + 32 * parts[1]) / 56, whole, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_steps_of_a_sequence_outside_the_game_are_no_part_of_the_step(name):
+    agent = agent_of(1)
+    architecture = {"name": name, "hidden": [8]}
+    net = network_of(agent, architecture, 1)
+    batch = batch_of(1, (4, 6), net.state_size)
+    batch.mask[..., 0] = np.arange(24).reshape(4, 6) % 5 != 0
+    batch.starts[1, 3] = True
+    found, _ = gradient_of(net, agent, batch)
+    tensors = Batch(*map(torch.from_numpy, batch))
+    outputs, values = net.sequence(tensors.obs, tensors.memory, tensors.starts)
+    columns = (tensors.actions, tensors.mask, tensors.logp, tensors.advantages, tensors.targets)
+    rows = Rows(*(column.flatten(0, 1) for column in columns))
+    keep = rows.mask[:, 0]
+    some = Rows(*(column[keep] for column in rows))
+    loss, _ = reference(outputs[keep], values[keep], some, Categorical((7,)), ppo, Weighting(0.2, 0.5, 0.05))
+    wanted = torch.autograd.grad(loss, list(net.parameters()))
+    torch.testing.assert_close(found, torch.cat([part.flatten() for part in wanted]), rtol=1e-4, atol=1e-6)
+    out = ~batch.mask[..., 0]
+    other = batch._replace(advantages=np.where(out, 900, batch.advantages).astype(np.float32))
+    again, _ = gradient_of(network_of(agent, architecture, 1), agent, other)
+    torch.testing.assert_close(again, found)
+
+
+def test_a_gaussians_step_has_the_gradient_of_torchs_own_density():
+    bounds = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    agent = AgentSpec("agent", "red", ("agent",), gym.spaces.Box(-1.0, 1.0, (3,), np.float32), bounds)
+    rng = np.random.default_rng(1)
+    batch = batch_of(1)._replace(
+        obs=rng.normal(size=(64, 3)).astype(np.float32), actions=rng.normal(size=(64, 2)).astype(np.float32)
+    )
+    net = network_of(agent, ARCHITECTURE, 1)
+    outputs, values = net(torch.from_numpy(batch.obs))
+    density = torch.distributions.Normal(outputs[:, :2], outputs[:, 2:].exp())
+    logp = density.log_prob(torch.from_numpy(batch.actions)).sum(1)
+    batch = batch._replace(
+        logp=(logp.detach() + 0.3 * torch.randn(64, generator=torch.Generator().manual_seed(1))).numpy()
+    )
+    ratio, advantages = torch.exp(logp - torch.from_numpy(batch.logp)), torch.from_numpy(batch.advantages)
+    policy = torch.min(advantages * ratio, advantages * ratio.clamp(0.8, 1.2)).mean()
+    vf = (values - torch.from_numpy(batch.targets)).pow(2).mean()
+    loss = -policy + 0.5 * vf - 0.05 * density.entropy().sum(1).mean()
+    wanted = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(net.parameters()))])
+    found, told = gradient_of(net, agent, batch)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+    assert told["entropy"] == pytest.approx(2 * Gaussian([-1], [1], "clip").entropy(torch.zeros(1, 2)).item(), rel=1e-5)
+
+
+# --- batches
+
+
+def with_advantages(mask, advantages, memory: int = 0) -> Batch:
+    shape = np.shape(advantages)
+    rows = batch_of(1, shape, memory)
+    return rows._replace(mask=np.array(mask)[..., None], advantages=np.array(advantages, np.float32))
+
+
+def test_advantages_are_standardised_over_steps_in_the_game_only():
+    # In the game: 1, 2, 3, 6 with mean 3 and variance 3.5; what stands at other steps is nobody's business.
+    mask = [[True, True, False], [True, True, False]]
+    found = with_advantages(mask, [[1, 2, 0], [3, 6, 0]], memory=4).standardised().advantages
+    assert found[[0, 0, 1, 1], [0, 1, 0, 1]].tolist() == pytest.approx([k / 3.5**0.5 for k in (-2, -1, 0, 3)])
+    assert found[:, 2].tolist() == [0, 0]
+    other = with_advantages(mask, [[1, 2, 900], [3, 6, -70]], memory=4).standardised()
+    np.testing.assert_array_equal(other.advantages, found)
+
+
+def test_a_batch_without_memory_is_standardised_as_a_whole():
+    assert with_advantages([True, True], [1, 2]).standardised().advantages.tolist() == [-1, 1]
+
+
+# --- gradients in one row
+
+
+def flat_of(*values):
+    parameters = [torch.nn.Parameter(torch.ones(len(part))) for part in values]
+    flat = FlatWeights(parameters)
+    for parameter, part in zip(parameters, values, strict=True):
+        parameter.grad += torch.tensor(part)
+    return flat, parameters
+
+
+def test_gradients_are_clipped_by_their_global_norm():
+    flat, parameters = flat_of([3.0, 0.0], [4.0])
+    assert flat.clip(0.5).item() == pytest.approx(5.0)
+    assert torch.cat([p.grad for p in parameters]).tolist() == pytest.approx([0.3, 0.0, 0.4], rel=1e-5)
+
+
+def test_gradients_within_the_norm_stay_as_they_are():
+    flat, parameters = flat_of([0.3, 0.4])
+    assert flat.clip(0.6).item() == pytest.approx(0.5)
+    assert parameters[0].grad.tolist() == pytest.approx([0.3, 0.4])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_one_gradient_that_is_not_finite_makes_all_zero(bad):
+    flat, parameters = flat_of([1.0], [bad])
+    flat.clip(0.5)
+    assert [p.grad.item() for p in parameters] == [0.0, 0.0]
+
+
+def test_a_step_of_the_flat_row_moves_the_parameters_of_the_network():
+    module = module_of(2)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    flat = FlatWeights(list(module.parameters()))
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    flat.gradient.fill_(1.0)
+    torch.optim.SGD([flat.weights], lr=0.5).step()
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(value, before[name] - 0.5)
+    module.load_state_dict(before)  # the weights that come from elsewhere land in the row too
+    torch.testing.assert_close(flat.weights.detach(), torch.cat([p.flatten() for p in module.parameters()]).detach())
+
+
+# --- minibatches
+
+
+def drawn(rows, epochs, size, seed=0):
+    return list(minibatches(rows, epochs, size, np.random.default_rng(seed)))
+
+
+def test_every_epoch_passes_over_every_row_once_the_later_ones_in_an_order_of_their_own():
+    (*batches,) = drawn({"red": 12}, 3, 4)
+    epochs = np.concatenate([batch["red"] for batch in batches]).reshape(3, 12).tolist()
+    assert [sorted(epoch) for epoch in epochs] == [list(range(12))] * 3
+    assert epochs[0] == list(range(12))  # as they were played
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_a_minibatch_that_reaches_the_end_of_an_epoch_is_filled_from_the_next():
+    batches = drawn({"red": 10}, 2, 4)
+    assert [len(batch["red"]) for batch in batches] == [4] * 5
+    rows = np.concatenate([batch["red"] for batch in batches])
+    assert sorted(rows[:10]) == sorted(rows[10:20]) == list(range(10))
+
+
+def test_the_largest_module_decides_and_smaller_ones_begin_again():
+    batches = drawn({"red": 8, "blue": 3}, 1, 4)
+    assert len(batches) == 2
+    blue = np.concatenate([batch["blue"] for batch in batches])
+    assert sorted(blue[:3]) == sorted(blue[3:6]) == [0, 1, 2]
+    assert sorted(np.concatenate([batch["red"] for batch in batches])) == list(range(8))
+
+
+def test_the_order_of_rows_is_a_matter_of_the_seed():
+    first, again, other = (drawn({"red": 64}, 2, 16, seed) for seed in (1, 1, 2))
+    assert all((a["red"] == b["red"]).all() for a, b in zip(first, again, strict=True))
+    assert any((a["red"] != b["red"]).any() for a, b in zip(first, other, strict=True))
+
+
+# --- schedules
+
+
+def test_schedules_are_linear_and_then_constant():
+    schedule = Schedule(1.0, 0.0, 1000)
+    assert [schedule.at(steps) for steps in (0, 250, 1000, 5000)] == [1.0, 0.75, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["red", "blue"])
+def test_schedules_go_on_for_a_network_that_was_in_no_batch_so_far(name):
+    agent, nets = agent_of(1), {"red": module_of(1).net, "blue": module_of(1).net}
+    falling = replace(CONFIG, lr=Schedule(1e-3, 1e-4, 1000), entropy_coef=Schedule(0.1, 0.0, 1000))
+    update = Update(nets, dict.fromkeys(nets, agent.action_space), falling, device=torch.device("cpu"))
+    told = update.learn({"red": batch_of(1)}, 500)
+    (group,) = update.optimizers[name].param_groups
+    assert group["lr"] == pytest.approx(5.5e-4)
+    assert update._entropy_coef == pytest.approx(0.05)
+    assert set(told) == {"red", SECONDS}  # statistics of the networks of the batch only
+    statistics = {"policy_loss", "vf_loss", "entropy", "grad_norm", "lr", "entropy_coef", "dropped_updates"}
+    assert statistics == set(told["red"])
+
+
+def test_the_learner_learns_as_the_run_is_configured():
+    schedules = ["lr=1e-3", "lr_final=1e-4", "until=1000", "entropy_coef=0.1", "entropy_final=0", "entropy_decay=1000"]
+    config = compose(["scenario=coop", "scheme=dtde", "experiment=none", *(f"train.{part}" for part in schedules)])
+    learner = algorithm_config(config).build_learner(spaces={})
+    update = learner.our_update
+    assert set(update.optimizers) == {"red_0", "red_1"}
+    assert (update.config.lr, update.config.entropy_coef) == (Schedule(1e-3, 1e-4, 1000), Schedule(0.1, 0.0, 1000))
+    assert update.config.minibatch_size == config.train.minibatch_size
+    update.rng.random(3)
+    state, ahead = learner.get_state(), update.rng.random(4).tolist()
+    learner.set_state(state)
+    assert update.rng.random(4).tolist() == ahead  # minibatches are cut as they would have been
