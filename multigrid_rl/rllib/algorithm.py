@@ -132,7 +132,10 @@ class BatchPPO(TrackedPPO):
         # Every learner gets the whole batch and computes its part of each minibatch: see `learn.update`.
         sent = ray.put(given) if learners else given
         with self.learning():
-            answers = self.learner_group.foreach_learner(learn, batches=sent, env_steps=self.env_steps)
+            answers = list(self.learner_group.foreach_learner(learn, batches=sent, env_steps=self.env_steps))
+            for answer in answers:
+                if not answer.ok:
+                    raise answer.get()  # an error, too, is got and not raised
             told = [answer.get() for answer in answers]
         if len(told) < max(learners, 1):
             raise RunError(f"a learner process was lost: {len(told)} of {learners} answered")

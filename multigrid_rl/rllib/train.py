@@ -59,7 +59,8 @@ def train(
             checkpoint stay.
     """
     torch.set_num_threads(Sizes(config, {}).learner_threads)
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it greets every run with advice for its own defaults
+    for name in ("ray", "ray.rllib"):  # they greet every run with advice for their own defaults
+        logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # whoever is lost, the pool says so
     stages = stages or stages_of(config, folder.hashes)
     warm_up(config, stages[-1].factory)
