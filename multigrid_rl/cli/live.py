@@ -284,7 +284,7 @@ def gate_table(keeper: GateKeeper) -> Table:
 def plain_gates(keeper: GateKeeper) -> str:
     """Tell all gates in one line."""
     if keeper.last is None:
-        return "gates: waiting for 100 finished episodes"
+        return "gates: waiting for 100 finished episodes" if keeper.states else "no gates"
     parts = []
     for state in keeper.states:
         word, left = _state(state, keeper.last.env_steps)
