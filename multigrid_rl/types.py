@@ -209,6 +209,15 @@ class EpisodeTable(NamedTuple):
         """The rows in ``which``, by number or as a mask (M,)."""
         return EpisodeTable._make(column[which] for column in self)
 
+    def with_players(self, pools: dict[int, tuple[str, ...]]) -> dict[str, NDArray[np.bool_]]:
+        """Return which episodes (M,) each player took part in; ``pools``: column of ``players`` -> names in it."""
+        found: dict[str, NDArray[np.bool_]] = {}
+        for column, names in pools.items():
+            for k, name in enumerate(names):
+                there = self.players[:, column] == k
+                found[name] = found[name] | there if name in found else there
+        return found
+
     @property
     def episodes(self) -> int:
         """Number of rows ``M``."""

@@ -194,14 +194,14 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
         # Another run began in the same second, with the same seed.
         folder = RunFolder(default_run_dir(config, datetime.now()), config, seated)
         LOG.warning("%s: another run has this folder; this one goes to %s", path, folder.path)
+    whole = False
     try:
         yield folder
-    except BaseException:
+        whole = True
+    finally:
         folder.close()
-        if start is None and not folder.begun:
+        if not whole and start is None and not folder.begun:
             folder.discard()
-        raise
-    folder.close()
 
 
 @contextmanager

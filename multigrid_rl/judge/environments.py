@@ -82,16 +82,11 @@ def player_env_target(source: Path, config: RunConfig) -> EnvTarget:
 
 def _check_fits(card: Card, agent: AgentSpec) -> None:
     """Raise ``PlayerError`` unless a player reads and decides what an agent shows and takes."""
-    given = card.model_dump()
-    for part, theirs in signature(agent, card.observation.view_size).items():
-        mine = given[part]
-        if isinstance(mine, dict):
-            mine = (
-                {key: mine[key] for key in theirs}
-                if isinstance(theirs, dict) and theirs.keys() <= mine.keys()
-                else mine
-            )
-        if mine != theirs:
+    wanted = signature(agent, card.observation.view_size)
+    needed = Card.model_validate({**card.model_dump(), **wanted})
+    for part, theirs in wanted.items():
+        if getattr(card, part) != getattr(needed, part):
+            mine = card.model_dump(exclude_none=True)[part]
             raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {theirs}, got {mine}")
 
 

@@ -43,14 +43,12 @@ class Lineup:
     def games_against(self, table: EpisodeTable, spec: GameSpec) -> dict[str, NDArray[np.bool_]]:
         """Return which episodes (M,) each of several players that take turns on the other team took part in."""
         pools = [seat for seat in spec.seats if len(self.seated.get(seat, ())) > 1]
-        found: dict[str, NDArray[np.bool_]] = {}
-        for column, seat in enumerate(pools):
-            if spec.team_of(seat) == self.team:
-                continue
-            for k, row in enumerate(self.seated[seat]):
-                there = table.players[:, column] == k
-                found[row.name] = found[row.name] | there if row.name in found else there
-        return found
+        rivals = {
+            column: tuple(row.name for row in self.seated[seat])
+            for column, seat in enumerate(pools)
+            if spec.team_of(seat) != self.team
+        }
+        return table.with_players(rivals)
 
     def names(self) -> dict[str, str]:
         """Who sits on each seat, in words."""

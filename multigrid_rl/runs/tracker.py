@@ -7,9 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from multigrid_rl.clock import Clock
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
 from multigrid_rl.metrics import BEHAVIOUR, STAGES, WORK, outcome_shares
@@ -28,24 +25,17 @@ def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, flo
         for name, event in BEHAVIOUR.items():
             if event in specs.events:
                 row[f"behaviour/{seat}/{name}"] = float(table.events[:, a, specs.events.index(event)].mean())
-        for name, games in games_against(table, specs, specs.teams[a]).items():
+        rivals = {
+            column: names
+            for column, (other, names) in enumerate(specs.pools)
+            if specs.teams[specs.seats.index(other)] != specs.teams[a]
+        }
+        for name, games in table.with_players(rivals).items():
             won = table.winner[games] == specs.team_names.index(specs.teams[a])
             row[f"win_against/{seat}/{name}"] = float(won.mean()) if len(won) else float("nan")
     for team in dict.fromkeys(specs.teams):
         row[f"team_return_mean/{team}"] = sum(returns[seat] for seat in specs.members(team))
     return row
-
-
-def games_against(table: EpisodeTable, specs: MultiAgentSpec, team: str) -> dict[str, NDArray[np.bool_]]:
-    """Return which episodes (M,) each player of a pool took part in, on a seat of another team than ``team``."""
-    found: dict[str, NDArray[np.bool_]] = {}
-    for column, (seat, names) in enumerate(specs.pools):
-        if specs.teams[specs.seats.index(seat)] == team:
-            continue
-        for k, name in enumerate(names):
-            there = table.players[:, column] == k
-            found[name] = found[name] | there if name in found else there
-    return found
 
 
 class MetricsTracker:
