@@ -340,7 +340,7 @@ def _validated(schema: type[Schema], values: dict[str, Any], prefix: str = "") -
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, [*([prefix] if prefix else []), *first["loc"]]))
-        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
+        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
         shown = f"={first['input']}" if not isinstance(first["input"], dict) else ""
         # A message about one key of a part names that key itself: cluster + num_env_runners=True: ...
         joint = "." if re.match(r"[\w.]+=", message) else ": "

@@ -23,9 +23,14 @@ def one_line(said: object) -> str:
     return " ".join(str(said).split())
 
 
+def expected(key: object, wanted: str, got: object) -> str:
+    """Return the line of a refusal, ``KEY: expected WANTED, got GOT``: the one form of every message to a user."""
+    return one_line(f"{key}: expected {wanted}, got {got}")
+
+
 def first_error(error: ValidationError) -> str:
-    """Return the first thing that is wrong, as ``key: what is allowed``, without quoting the value."""
+    """Return the first thing that is wrong, as ``key: expected what``, without quoting the value."""
     first = error.errors(include_input=False)[0]
     key = ".".join(map(str, first["loc"]))
-    said = one_line(first["msg"]).removeprefix("Value error, ").replace("Input should be", "allowed is")
+    said = one_line(first["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
     return f"{key}: {said}" if key else said

@@ -307,7 +307,7 @@ def load_reference(path: Path) -> Reference:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        said = first["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is")
+        said = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
         raise ConfigError(f"{path}: {key + ': ' if key else ''}{one_line(ValueError(said))}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {one_line(error)}; allowed is a file of reference curves") from error
