@@ -30,6 +30,14 @@ METRICS: dict[str, tuple[str, str]] = {
         "mean entropy of the sampling policy over the whole train batch; a joint action's is summed over seats",
         "nats",
     ),
+    "approx_kl/<module>": (
+        "KL divergence from the policy that played: mean of (r - 1) - log r over the minibatches of the update",
+        "nats",
+    ),
+    "clip_fraction/<module>": (
+        "share of steps whose ratio is outside of 1 +- clip, mean over these minibatches",
+        "share",
+    ),
     "win/<seat>": ("share of episodes that the seat's team won", "share"),
     "draw/<seat>": ("share of episodes that nobody won", "share"),
     "loss/<seat>": ("share of episodes that the other team won", "share"),
@@ -67,6 +75,7 @@ METRICS: dict[str, tuple[str, str]] = {
     ),
     "timing/loss_s": ("of it: the loss and its gradient by logits and values", "s"),
     "timing/optimizer_s": ("of it: clipping and Adam", "s"),
+    "timing/normalise_s": ("of it: measuring observations and targets", "s"),
     "timing/sync_s": ("sending weights to the env runners", "s"),
     "timing/metrics_s": ("metrics and gates, and records and display of the iteration before", "s"),
     "timing/checkpoint_s": ("the checkpoint after the iteration before", "s"),

@@ -15,10 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from multigrid_rl.types import RULE_SETS, GameSpec
 
 LEARN = "learn"
+#: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
+#: (https://arxiv.org/abs/1506.02438): formulas in ``learn.advantages``.
+Psi = Literal["total_reward", "future_return", "baselined_return", "q", "gae", "td"]
+#: Those that read no value network.
+WITHOUT_VALUES = ("total_reward", "future_return")
 #: Networks by name: those with memory, those that look at a view cell by cell, all; others are ``module:Class``.
 RECURRENT = ("gru", "lstm")
 CELL_WISE = ("embedding", "cnn")
 NETWORKS = ("mlp", *CELL_WISE, *RECURRENT)
+#: What may stand between a hidden layer and its activation.
+NORMS = ("none", "layer")
 #: Largest network, in a run and in a frozen player's card.
 MAX_UNITS = 4096
 MAX_LAYERS = 8
@@ -177,15 +184,23 @@ class TrainConfig(_Part):
     stop_when_held: bool
     runner: Literal["batched", "stock"] = "batched"
     objective: str = "ppo"
+    psi: Psi = "gae"
+    standardise: bool = True
     num_envs: int = Field(ge=1)
     num_steps: int = Field(ge=1)
     epochs: int = Field(ge=1)
+    pi_iters: int | None = Field(default=None, ge=1)
+    v_iters: int | None = Field(default=None, ge=1)
+    v_lr: float | None = Field(default=None, gt=0)
+    recompute: bool = False
+    target_kl: float | None = Field(default=None, gt=0)
     minibatch_size: int | None = Field(default=None, ge=1)
     lr: float = Field(gt=0)
     lr_final: float | None = Field(default=None, gt=0)
     gamma: float = Field(gt=0, le=1)
     lam: float = Field(ge=0, le=1)
     clip: float = Field(gt=0)
+    clip_final: float | None = Field(default=None, gt=0)
     vf_coef: float = Field(ge=0)
     entropy_coef: float = Field(ge=0)
     entropy_final: float | None = Field(default=None, ge=0)
@@ -213,9 +228,19 @@ class TrainConfig(_Part):
         return self.minibatch_size or self.batch_size
 
     @property
+    def passes(self) -> int:
+        """Passes of the policy over a batch."""
+        return self.epochs if self.pi_iters is None else self.pi_iters
+
+    @property
     def lr_end(self) -> float:
         """Step size at ``until``."""
         return self.lr if self.lr_final is None else self.lr_final
+
+    @property
+    def clip_end(self) -> float:
+        """Clip of the ratio at ``until``."""
+        return self.clip if self.clip_final is None else self.clip_final
 
     @property
     def entropy_end(self) -> float:
@@ -228,7 +253,10 @@ class ModelConfig(_Part):
 
     name: str
     hidden: tuple[int, ...] = Field(min_length=1, max_length=MAX_LAYERS)
-    activation: Literal["tanh", "relu"] = "tanh"
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    norm: Literal["none", "layer"] = "none"
+    normalise: bool = False
+    scale_values: bool = False
     bound: Literal["clip", "tanh", "clip3"] = "clip"
     log_std: float = Field(default=0.0, ge=-5, le=2)
 
@@ -324,6 +352,7 @@ class RunConfig(_Part):
         train = self.train
         _require(bool(self.scenario.learning), "scenario.seats", dict(self.scenario.seats), "at least one seat: learn")
         self._check_scheme()
+        self._check_objective()
         self._check_runner()
         self._check_cluster()
         self._check_curriculum()
@@ -362,6 +391,23 @@ class RunConfig(_Part):
             _require(self.scheme != "ctce", "shared", self.shared, "false: under ctce a team is one agent")
             several = any(learning.count(team) > 1 for team in learning)
             _require(several, "shared", self.shared, f"false: no team of {scenario.name} has two agents that learn")
+
+    def _check_objective(self) -> None:
+        train = self.train
+        if train.vf_coef == 0:
+            allowed = f"{' or '.join(WITHOUT_VALUES)} with vf_coef=0: no value network is trained"
+            _require(train.psi in WITHOUT_VALUES, "train.psi", train.psi, allowed)
+            _require(train.v_iters is None, "train.v_iters", train.v_iters, "null with vf_coef=0")
+        apart = train.v_iters is not None
+        both = (train.pi_iters is None) == (train.v_iters is None) or train.vf_coef == 0
+        _require(both, "train.v_iters", train.v_iters, "a number with pi_iters, null without")
+        _require(train.v_lr is None or apart, "train.v_lr", train.v_lr, "null without v_iters")
+        separate = not self.model.recurrent and self.model.name in NETWORKS[:1]
+        _require(
+            separate or not apart, "train.v_iters", train.v_iters, f"null with model={self.model.name}: not two towers"
+        )
+        memory = self.model.recurrent
+        _require(not (train.recompute and memory), "train.recompute", True, f"false with model={self.model.name}")
 
     def _check_cluster(self) -> None:
         train, cluster = self.train, self.cluster

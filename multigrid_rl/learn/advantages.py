@@ -1,9 +1,15 @@
-"""Generalised advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438), in its notation."""
+"""What the log-probability of an action is weighed by: the six ``Psi_t`` of policy gradients.
+
+Notation and numbering of generalised advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438),
+equation 1. Arrays are (T, N): ``T`` steps of ``N`` environments.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+from multigrid_rl.schema import Psi
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
@@ -43,6 +49,68 @@ def gae(  # noqa: PLR0913 - all arrays of a rollout that it reads
         carry = np.where(terminated[t] | done[t], np.float32(0), np.float32(gamma * lam))
         following = np.where(active[t], delta + carry * following, np.float32(0))
         result[t] = following
+    return result
+
+
+def weigh(  # noqa: PLR0913 - all arrays of a rollout that it reads
+    rewards: Floats,
+    values: Floats,
+    next_values: Floats,
+    *,
+    terminated: Flags,
+    done: Flags,
+    active: Flags,
+    starts: Flags,
+    psi: Psi,
+    gamma: float,
+    lam: float,
+) -> tuple[Floats, Floats]:
+    """Compute what weighs the log-probability of each action, and what the value network is fitted to; both (T, N).
+
+    With ``G_t`` the discounted reward from ``t`` on, where a path is cut off continued by ``V``, and ``A_t`` of
+    :func:`gae`:
+
+    ================  ========================  =====================
+    ``psi``           weight                    target of the values
+    ================  ========================  =====================
+    total_reward      ``G_0``                   ``G_t``
+    future_return     ``G_t``                   ``G_t``
+    baselined_return  ``G_t - V(s_t)``          ``G_t``
+    q                 ``A_t + V(s_t)``          ``A_t + V(s_t)``
+    gae               ``A_t``                   ``A_t + V(s_t)``
+    td                ``delta_t``               ``A_t + V(s_t)``
+    ================  ========================  =====================
+
+    Other arguments are those of :func:`gae` and :func:`total_reward`; all zeros for values where no value network is
+    trained.
+    """
+
+    def residuals(weight: float) -> Floats:
+        flags = {"terminated": terminated, "done": done, "active": active}
+        return gae(rewards, values, next_values, **flags, gamma=gamma, lam=weight)
+
+    monte_carlo = psi in ("total_reward", "future_return", "baselined_return")
+    advantages = residuals(1.0 if monte_carlo else lam)
+    targets = advantages + values
+    if psi == "total_reward":
+        return total_reward(targets, starts), targets
+    if psi in ("future_return", "q"):
+        return targets, targets
+    return (residuals(0.0) if psi == "td" else advantages), targets
+
+
+def total_reward(returns: Floats, starts: Flags) -> Floats:
+    """Give every step the return of its whole path: ``Psi_t = G_0``, what :func:`gae` with ``lam=1`` says of its start.
+
+    Args:
+        returns: (T, N) ``G_t``, the discounted reward from each step on.
+        starts: (T, N) an episode begins with this step. A path that was under way before counts from the first step.
+    """
+    result = np.empty_like(returns)
+    whole = returns[0]
+    for t in range(len(returns)):
+        whole = np.where(starts[t], returns[t], whole)
+        result[t] = whole
     return result
 
 

@@ -35,14 +35,16 @@ class FlatWeights:
             parameter.grad = self.gradient[part].view_as(parameter)
             first = part.stop
 
-    def share(self, rows: int) -> None:
+    def share(self, rows: int, beside: float) -> float:
         """Make the gradient the mean over the rows of all learners; ``rows`` are those behind this one's.
 
-        All processes of torch's default group call it together.
+        All processes of torch's default group call it together. Returns the mean of what each gives ``beside``.
         """
-        weighed = torch.cat([self.gradient * rows, self.gradient.new_tensor([float(rows)])])
+        weighed = torch.cat([self.gradient * rows, self.gradient.new_tensor([beside * rows, float(rows)])])
         torch.distributed.all_reduce(weighed)
-        self.gradient.copy_(weighed[:-1] / weighed[-1].clamp(min=1.0))
+        mean = weighed[:-1] / weighed[-1].clamp(min=1.0)
+        self.gradient.copy_(mean[:-1])
+        return float(mean[-1])
 
     def clip(self, largest: float) -> Tensor:
         """Scale the gradient to a norm of at most ``largest``; one that is not finite becomes zero.

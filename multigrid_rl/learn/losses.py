@@ -42,6 +42,8 @@ class Statistics(NamedTuple):
     policy_loss: Tensor
     vf_loss: Tensor
     entropy: Tensor
+    approx_kl: Tensor  # of the behaviour policy from this one, estimated by (r - 1) - log r: never negative
+    clip_fraction: Tensor  # share of rows whose ratio is outside of 1 +- clip
 
 
 #: What a policy is to maximise in each row: (log-probabilities (B,) with gradient, rows, clip) -> (B,).
@@ -141,6 +143,9 @@ def _rows(
         sums[0] -= min(surr1, surr2)
         sums[1] += error * error
         sums[2] += entropy
+        sums[3] += (ratio - 1.0) - (chosen - logp[b])
+        if abs(ratio - 1.0) > clip:
+            sums[4] += 1.0
         by_values[b] = 2.0 * vf_coef * scale * error
         for c in range(seats):
             if not mask[b, c]:
@@ -151,16 +156,16 @@ def _rows(
                 falls = p * (logits[b, c, k] - seat[c, 1] + seat[c, 2])
                 by_logits[b, c, k] = entropy_coef * scale * falls - slope * p
             by_logits[b, c, actions[b, c]] += slope
-    for k in range(3):
+    for k in range(5):
         sums[k] *= scale
 
 
 def ppo_gradient(logits: Array, values: Array, rows: Sequence[Any], weighting: Weighting) -> tuple[Array, Array, Array]:
-    """Return gradients of PPO's loss by the logits (B, C, K) and the values (B,), and its three parts (3,).
+    """Return gradients of PPO's loss by the logits (B, C, K) and the values (B,), and its :class:`Statistics` (5,).
 
     ``rows`` are the columns of :class:`Rows` as arrays.
     """
-    by_logits, by_values, sums = np.empty_like(logits), np.empty_like(values), np.empty(3, np.float32)
+    by_logits, by_values, sums = np.empty_like(logits), np.empty_like(values), np.empty(5, np.float32)
     seat = np.empty((logits.shape[1], 3))  # total weight, its logarithm before shifting, entropy
     actions, mask, logp, advantages, targets = rows
     given = (logits, values, actions, logp, advantages, targets, mask, np.array(weighting))
@@ -234,7 +239,7 @@ def reference(
     active = rows.mask.any(-1)
     if not active.any():
         zero = torch.zeros((), device=outputs.device)
-        return 0.0 * (outputs.sum() + values.sum()), Statistics(zero, zero, zero)
+        return 0.0 * (outputs.sum() + values.sum()), Statistics(zero, zero, zero, zero, zero)
     outputs, values = outputs[active], values[active]
     rows = Rows(*(column[active] for column in rows))
     logp = (distribution.log_prob(outputs, rows.actions) * rows.mask).sum(1)
@@ -242,4 +247,10 @@ def reference(
     policy_loss = -objective(logp, rows, weighting.clip).mean()
     vf_loss = (values - rows.targets).pow(2).mean()
     loss: Tensor = policy_loss + weighting.vf_coef * vf_loss - weighting.entropy_coef * entropy
-    return loss, Statistics(policy_loss.detach(), vf_loss.detach(), entropy.detach())
+    with torch.no_grad():  # Schulman 2020, http://joschu.net/blog/kl-approx.html: the third estimate there
+        moved = logp - rows.logp
+        off = torch.expm1(moved)
+        parts = Statistics(
+            policy_loss, vf_loss, entropy, (off - moved).mean(), (off.abs() > weighting.clip).float().mean()
+        )
+    return loss, Statistics(*(part.detach() for part in parts))

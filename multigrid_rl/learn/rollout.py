@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.learn.advantages import gae, standardise
+from multigrid_rl.learn.advantages import standardise, weigh
 from multigrid_rl.models.distributions import Bound, Distribution, distribution_of
 from multigrid_rl.players.match import LEARNER_PURPOSE
+from multigrid_rl.schema import Psi
 from multigrid_rl.types import BatchedEnv, BatchedStep, EpisodeTable, MultiAgentSpec
 from multigrid_rl.world.streams import Streams
 
@@ -66,6 +67,15 @@ class Rollout(NamedTuple):
         )
 
 
+class Estimator(NamedTuple):
+    """How rewards become the weights of log-probabilities; see :func:`~multigrid_rl.learn.advantages.weigh`."""
+
+    gamma: float
+    lam: float
+    psi: Psi = "gae"
+    critic: bool = True  # a value network is trained; without one all values count as 0
+
+
 class Batch(NamedTuple):
     """Experience of one network, ready to learn from.
 
@@ -79,8 +89,8 @@ class Batch(NamedTuple):
     mask: Array  # (B, C) bool: the component's seat was in the game
     logp: Array  # (B,) float32, of the behaviour policy, summed over seats in the game
     values: Array  # (B,) float32
-    advantages: Array  # (B,) float32
-    targets: Array  # (B,) float32, advantages + values before they were standardised
+    advantages: Array  # (B,) float32: what weighs the log-probability, ``Psi`` of the estimator
+    targets: Array  # (B,) float32 of the values
     entropy: Array  # (B,) float32, summed over seats in the game
     memory: Array  # (B, S) float32, before the first step of each row; S = 0 without memory
     starts: Array  # (B, T) bool: a new episode begins with this step; T = 0 without memory
@@ -109,25 +119,60 @@ class Batch(NamedTuple):
         return self._replace(advantages=advantages)
 
 
+class Paths(NamedTuple):
+    """What advantages are computed anew from, when values have changed: a batch still in its ``T`` steps."""
+
+    rewards: Array  # (T, N) float32
+    terminated: Array  # (T, N) bool
+    done: Array  # (T, N) bool
+    active: Array  # (T, N) bool: rows of the batch, in this order
+    starts: Array  # (T, N) bool
+    cut: Array  # (T, N) bool: the episode was truncated in this step
+    final_obs: Array  # (F, D) what was seen after each of these steps, in the order of ``cut``
+    last_obs: Array  # (N, D) what was seen after the last step
+
+    def weigh(self, values: Array, final: Array, last: Array, how: Estimator) -> tuple[Array, Array]:
+        """Return weights and targets (B,) of a batch out of values of its rows (B,), ``final_obs`` and ``last_obs``."""
+        every = np.zeros(self.rewards.shape, np.float32)
+        every[self.active] = values
+        following = np.concatenate([every[1:], last[None]])
+        following[self.done] = 0.0
+        following[self.cut] = final
+        weights, targets = weigh(
+            self.rewards,
+            every,
+            following,
+            terminated=self.terminated,
+            done=self.done,
+            active=self.active,
+            starts=self.starts,
+            psi=how.psi,
+            gamma=how.gamma,
+            lam=how.lam,
+        )
+        return weights[self.active], targets[self.active]
+
+
 class Experience(NamedTuple):
     """What one sampling process hands over for one iteration."""
 
     batches: dict[str, Batch]  # by agent; advantages not standardised yet
+    paths: dict[str, Paths]  # by agent; empty unless advantages are recomputed
     episodes: EpisodeTable
     env_steps: int
     weights: dict[str, str]  # fingerprint of the weights that played, by module
     seconds: dict[str, float]  # spent on engine, players, tokens, forward, draw and gae
 
 
-def estimate(rollout: Rollout, gamma: float, lam: float) -> Batch:
+def estimate(rollout: Rollout, how: Estimator) -> Batch:
     """Turn a rollout into rows with advantages; everything is copied."""
     active = np.asarray(rollout.mask.any(axis=2))
     r = rollout
-    advantages = gae(
-        r.rewards, r.values, r.next_values, terminated=r.terminated, done=r.done, active=active, gamma=gamma, lam=lam
-    )
+    values, following = (r.values, r.next_values) if how.critic else (np.zeros_like(r.values),) * 2
+    flags = {"terminated": r.terminated, "done": r.done, "active": active, "starts": r.starts}
+    weights, targets = weigh(r.rewards, values, following, **flags, psi=how.psi, gamma=how.gamma, lam=how.lam)
     logp, entropy = ((column * r.mask).sum(axis=2) for column in (r.logp, r.entropy))
-    columns = (r.obs, r.actions, r.mask, logp, r.values, advantages, advantages + r.values, entropy)
+    columns = (r.obs, r.actions, r.mask, logp, values, weights, targets, entropy)
     if r.memory.shape[1]:
         rows = [np.ascontiguousarray(column.swapaxes(0, 1)) for column in columns]
         return Batch._make([*rows, r.memory.copy(), np.ascontiguousarray(r.starts.T)])
@@ -175,6 +220,8 @@ class Collector:
         }
         self._memory = {name: torch.zeros(rollout.memory.shape) for name, rollout in self.rollouts.items()}
         self._fresh = np.ones(env.num_envs, np.bool_)
+        self._cut = np.empty_like(self._done)
+        self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}
 
     def _net(self, name: str) -> Any:
         return self.networks[self.agents[name].module]
@@ -185,6 +232,7 @@ class Collector:
             obs = self.env.observations()
             for name, rollout in self.rollouts.items():
                 rollout.memory[:] = self._memory[name].numpy()
+                self._finals[name] = []
             for t in range(len(self._done)):
                 actions = {name: self._act(name, t, obs[name]) for name in self.agents}
                 step = self.env.step(actions)
@@ -197,6 +245,23 @@ class Collector:
                 following = np.concatenate([rollout.values[1:], last[None]])
                 np.copyto(rollout.next_values, following, where=~self._done)
         return self.rollouts
+
+    def paths(self) -> dict[str, Paths]:
+        """Return what advantages of the last batch can be computed anew from, by agent; everything is copied."""
+        last = self.env.observations()
+        return {
+            name: Paths(
+                rewards=r.rewards.copy(),
+                terminated=r.terminated.copy(),
+                done=self._done.copy(),
+                active=np.asarray(r.mask.any(axis=2)),
+                starts=r.starts.copy(),
+                cut=self._cut.copy(),
+                final_obs=np.concatenate([last[name][:0], *self._finals[name]]),
+                last_obs=last[name].copy(),
+            )
+            for name, r in self.rollouts.items()
+        }
 
     def _act(self, name: str, t: int, obs: Array) -> Array:
         rollout, distribution = self.rollouts[name], self.distributions[name]
@@ -221,7 +286,7 @@ class Collector:
 
     def _store(self, t: int, step: BatchedStep) -> None:
         self._done[t] = step.done
-        cut = step.done & step.truncated
+        self._cut[t] = cut = step.done & step.truncated
         for name, rollout in self.rollouts.items():
             rollout.rewards[t] = step.rewards[name]
             rollout.terminated[t] = step.terminated[name]
@@ -231,6 +296,7 @@ class Collector:
             if cut.any():
                 final = step.final_observations[name][cut]
                 rollout.next_values[t, cut] = self._values(name, final, memory[torch.from_numpy(cut)])
+                self._finals[name].append(final)
             if step.done.any() and memory.shape[1]:
                 self._memory[name] = memory * torch.from_numpy(~step.done).unsqueeze(1)
         self._fresh = step.done.copy()

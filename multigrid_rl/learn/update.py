@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -12,16 +13,17 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
+from torch import Tensor
 
 from multigrid_rl.clock import Clock
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.losses import Rows, Weighting, compiled, loss_of, objective_of, ppo_gradient
-from multigrid_rl.learn.rollout import Batch
+from multigrid_rl.learn.rollout import Batch, Estimator, Paths
 from multigrid_rl.models.distributions import distribution_of
+from multigrid_rl.models.vector import Normaliser
 
 #: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
 SECONDS = "seconds"
-_STATISTICS = ("policy_loss", "vf_loss", "entropy")
 #: Minibatches that are cut in one go.
 _TOGETHER = 4
 
@@ -46,18 +48,48 @@ class UpdateConfig:
     """How a batch is learned from. What each number means stands in ``configs/train/ppo.yaml``."""
 
     objective: str
-    epochs: int
+    epochs: int  # passes of the policy; of the values too, unless they have passes of their own
     minibatch_size: int | None  # rows of a gradient step: steps, or whole sequences of a network with memory; None: all
     lr: Schedule
     entropy_coef: Schedule
-    clip: float
+    clip: Schedule
     vf_coef: float
     grad_clip: float
     seed: int
+    v_iters: int | None = None
+    v_lr: Schedule | None = None  # of the values' own passes; None: as lr
+    target_kl: float | None = None
+    standardise: bool = True
+    recompute: Estimator | None = None  # how advantages are computed anew before every pass but the first
+
+
+class Moments:
+    """Mean and variance of all rows ever added, in float64 (Chan et al. 1979).
+
+    Args:
+        width: columns of a row.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.count, self.mean, self.squares = 0.0, np.zeros(width), np.zeros(width)
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Add ``rows`` (B, width), at least one."""
+        mean, count = rows.mean(axis=0, dtype=np.float64), self.count + len(rows)
+        squares = ((rows - mean) ** 2).sum(axis=0)
+        self.squares = self.squares + squares + (mean - self.mean) ** 2 * self.count * len(rows) / count
+        self.mean = self.mean + (mean - self.mean) * len(rows) / count
+        self.count = count
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """Standard deviation (width,), never 0."""
+        result: NDArray[np.float64] = np.sqrt(self.squares / max(self.count, 1.0) + 1e-8)
+        return result
 
 
 def minibatches(
-    rows: Mapping[str, int], epochs: int, size: int, rng: np.random.Generator
+    rows: Mapping[str, int], epochs: int, size: int, rng: np.random.Generator, *, shuffled: bool = False
 ) -> Iterator[dict[str, NDArray[np.int64]]]:
     """Yield row numbers of each minibatch, by module.
 
@@ -71,8 +103,9 @@ def minibatches(
         epochs: passes over the largest batch.
         size: rows of a minibatch.
         rng: draws the orders.
+        shuffled: give the first epoch an order of its own, too.
     """
-    ahead = {module: np.arange(count) for module, count in rows.items()}
+    ahead = {module: rng.permutation(count) if shuffled else np.arange(count) for module, count in rows.items()}
     for _ in range(math.ceil(epochs * max(rows.values()) / size)):
         chosen = {}
         for module, count in rows.items():
@@ -83,19 +116,21 @@ def minibatches(
 
 
 class Update:
-    """Learns from batches: one network and one Adam for each module.
+    """Learns from batches: one network for each module, one Adam, or one for the policy and one for the values.
 
-    Weights of a network lie in one row of memory (:class:`~multigrid_rl.learn.flat.FlatWeights`).
+    Weights of each Adam lie in one row of memory (:class:`~multigrid_rl.learn.flat.FlatWeights`). Normalisers of
+    observations and the scale of values are measured after learning: what played a batch is what learns from it.
 
     Args:
         networks: by module; their parameters become views of that row.
         action_spaces: by module.
         config: how a batch is learned from.
         device: of the networks.
+        scale_values: measure the standard deviation of the values' targets, and learn in units of it.
         part: this learner's index and how many share every minibatch.
 
     Attributes:
-        optimizers: by module.
+        optimizers: by module: of the policy, or of everything; then of the values, where they have passes of their own.
         clock: seconds spent, by part.
         rng: cuts minibatches.
     """
@@ -107,6 +142,7 @@ class Update:
         config: UpdateConfig,
         *,
         device: torch.device,
+        scale_values: bool = False,
         part: tuple[int, int] = (0, 1),
     ) -> None:
         self.config = config
@@ -115,38 +151,107 @@ class Update:
         self._objective = objective_of(config.objective)
         self._device = device
         self._part = part
-        self._flat = {name: FlatWeights(list(net.parameters())) for name, net in networks.items()}
-        self.optimizers = {name: torch.optim.Adam([flat.weights], fused=True) for name, flat in self._flat.items()}
+        self._flat = {
+            name: [FlatWeights(part) for part in _parameters(net, apart=config.v_iters is not None)]
+            for name, net in networks.items()
+        }
+        self.optimizers = {
+            name: [torch.optim.Adam([flat.weights], fused=True) for flat in parts] for name, parts in self._flat.items()
+        }
         self.rng = np.random.default_rng(config.seed)
         self.clock = Clock()
         self._newest: dict[str, dict[str, Any]] = {name: {} for name in networks}
+        self._moved: dict[str, list[tuple[Any, Any]]] = {name: [] for name in networks}
+        self._stopped: set[str] = set()
+        self._steps: Counter[str] = Counter()
+        self._obs = {
+            name: Moments(len(net.normaliser.mean))
+            for name, net in networks.items()
+            if isinstance(getattr(net, "normaliser", None), Normaliser)
+        }
+        self._targets = {name: Moments(1) for name in networks} if scale_values else {}
         self.schedule(0)
 
     def schedule(self, env_steps: int) -> None:
-        """Set step sizes and entropy weight to what they are after ``env_steps`` environment steps."""
+        """Set step sizes, clip and entropy weight to what they are after ``env_steps`` environment steps."""
         lr, entropy_coef = self.config.lr.at(env_steps), self.config.entropy_coef.at(env_steps)
+        v_lr = lr if self.config.v_lr is None else self.config.v_lr.at(env_steps)
         self._entropy_coef = float(np.float32(entropy_coef))  # as RLlib's scheduler keeps it: recipes were found so
-        for name, optimizer in self.optimizers.items():
-            for group in optimizer.param_groups:
-                group["lr"] = lr
+        self._clip = self.config.clip.at(env_steps)
+        for name, optimizers in self.optimizers.items():
+            for optimizer, step_size in zip(optimizers, (lr, v_lr), strict=False):
+                for group in optimizer.param_groups:
+                    group["lr"] = step_size
             self._newest[name] |= {"lr": lr, "entropy_coef": entropy_coef}
 
-    def learn(self, batches: Mapping[str, Batch], env_steps: int) -> dict[str, dict[str, float]]:
+    def get_state(self) -> dict[str, Any]:
+        """Return what the next update follows from, beside weights and optimisers."""
+        moments = {kind: {name: vars(one) for name, one in of.items()} for kind, of in self._measured.items()}
+        return {"rng": self.rng.bit_generator.state, **moments}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.rng.bit_generator.state = state["rng"]
+        for kind, of in self._measured.items():
+            for name, one in of.items():
+                vars(one).update(state[kind].get(name, {}))
+
+    @property
+    def _measured(self) -> dict[str, dict[str, Moments]]:
+        return {"obs": self._obs, "targets": self._targets}
+
+    def learn(
+        self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]] | None = None
+    ) -> dict[str, dict[str, float]]:
         """Pass over the batches ``epochs`` times.
 
         Args:
-            batches: by module; modules that are left out learn nothing.
+            batches: by module, advantages as estimated; modules that are left out learn nothing.
             env_steps: environment steps so far, for the schedules after this update.
+            paths: by module, whose rows are those of the batch one after the other; read by ``recompute`` alone.
 
         Returns:
-            Statistics of the last minibatch of each module, and under :data:`SECONDS` the seconds spent, by part.
+            Statistics of each module: ``approx_kl`` and ``clip_fraction`` are means over the minibatches of the update,
+            others those of the last one. Under :data:`SECONDS` the seconds spent, by part.
         """
+        config = self.config
+        for parts in self._flat.values():
+            for flat in parts:
+                flat.dropped = 0
+        self._stopped.clear()
+        self._steps.clear()
+        self._moved = {name: [] for name in batches}
+        self.clock.begin()
+        rounds = config.epochs if config.recompute else 1
+        current = self._ready(batches)
+        for k in range(rounds):
+            if k:
+                current = self._ready(self._recomputed(current, paths or {}))
+            self._pass(current, config.epochs // rounds, self._step, shuffled=k > 0)
+        self._pass(current, config.v_iters or 0, self._value_step)
+        self._measure(batches)
+        self.schedule(env_steps)
+        return {**{name: self._told(name) for name in batches}, SECONDS: {"loss": 0.0, **self.clock.drain()}}
+
+    def _told(self, name: str) -> dict[str, float]:
+        told = {key: float(value) for key, value in self._newest[name].items()}
+        told["dropped_updates"] = float(sum(flat.dropped for flat in self._flat[name]))
+        told["gradient_steps"] = float(self._steps[name])
+        for key, values in zip(("approx_kl", "clip_fraction"), zip(*self._moved[name], strict=True), strict=True):
+            told[key] = float(np.mean([float(value) for value in values]))
+        return told
+
+    def _ready(self, batches: Mapping[str, Batch]) -> Mapping[str, Batch]:
+        standardise = self.config.standardise
+        return {name: batch.standardised() for name, batch in batches.items()} if standardise else batches
+
+    def _pass(
+        self, batches: Mapping[str, Batch], epochs: int, step: Callable[[str, Batch], None], *, shuffled: bool = False
+    ) -> None:
+        """Cut all batches ``epochs`` times into minibatches and take a ``step`` with each of them."""
         rows = {name: len(batch.obs) for name, batch in batches.items()}
         size = self.config.minibatch_size or max(rows.values())
-        chosen = minibatches(rows, self.config.epochs, size, self.rng)
-        for flat in self._flat.values():
-            flat.dropped = 0
-        self.clock.begin()
+        chosen = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
         while some := list(islice(chosen, _TOGETHER)):
             taken = {
                 name: batch.rows(np.concatenate([numbers[name] for numbers in some])) for name, batch in batches.items()
@@ -154,12 +259,7 @@ class Update:
             for first in range(0, len(some) * size, size):
                 mine = self._mine(first, size)
                 for name, batch in taken.items():
-                    self._step(name, batch.rows(mine))
-        self.schedule(env_steps)
-        told = {name: {key: float(value) for key, value in self._newest[name].items()} for name in batches}
-        for name, statistics in told.items():
-            statistics["dropped_updates"] = float(self._flat[name].dropped)
-        return {**told, SECONDS: {"loss": 0.0, **self.clock.drain()}}
+                    step(name, batch.rows(mine))
 
     def _mine(self, first: int, size: int) -> slice:
         """Return this learner's rows: all of them draw the same order and each computes an equal part."""
@@ -167,17 +267,28 @@ class Update:
         share = size // learners
         return slice(first + share * index, first + share * (index + 1))
 
+    def _vf_coef(self, name: str) -> float:
+        """Return the weight of the value loss, whose errors are in units of ``value_scale``."""
+        scale = float(self._networks[name].value_scale) if name in self._targets else 1.0
+        return self.config.vf_coef / scale**2
+
     def _step(self, name: str, batch: Batch) -> None:
-        flat, net, distribution = self._flat[name], self._networks[name], self._distributions[name]
-        weighting = Weighting(self.config.clip, self.config.vf_coef, self._entropy_coef)
+        """Take one step of the policy; of the values, too, unless they have passes of their own."""
+        if name in self._stopped:
+            return
+        flat, net, distribution = self._flat[name][0], self._networks[name], self._distributions[name]
+        apart = self.config.v_iters is not None
+        weighting = Weighting(self._clip, 0.0 if apart else self._vf_coef(name), self._entropy_coef)
         flat.gradient.zero_()
         self.clock.lap("minibatch")
         passed = self._compiled_pass(name, batch.obs)
         if passed is None:
-            tensors: Any = Batch._make(torch.as_tensor(column, device=self._device) for column in batch)
+            tensors: Any = self._tensors(batch)
             if net.state_size:
                 outputs, values = net.sequence(tensors.obs, tensors.memory, tensors.starts)
                 tensors = tensors._make(column.flatten(0, 1) if column.dim() > 1 else column for column in tensors)
+            elif apart:
+                outputs, values = net.logits(tensors.obs), tensors.targets
             else:
                 outputs, values = net(tensors.obs)
             loss, parts = loss_of(outputs, values, _rows(tensors), distribution, self._objective, weighting)
@@ -191,12 +302,40 @@ class Update:
             passed.add_gradients((by_logits.reshape(passed.logits.shape), by_values[:, None]), net.weight_gradients())
             self.clock.lap("network")
             parts = sums.tolist()
-        self._newest[name] |= dict(zip(_STATISTICS, parts, strict=True))
+        policy_loss, vf_loss, entropy, kl, clipped = parts
+        self._moved[name].append((kl, clipped))
+        self._newest[name] |= {"policy_loss": policy_loss, "entropy": entropy} | ({} if apart else {"vf_loss": vf_loss})
+        shared = None if self._part[1] == 1 else flat.share(int(batch.active.sum()), float(kl))
+        largest = self.config.target_kl
+        if largest is not None and (float(kl) if shared is None else shared) > 1.5 * largest:
+            self._stopped.add(name)  # as in Spinning Up: this batch would take the policy too far
+            return
+        self._descend(name, 0)
+
+    def _value_step(self, name: str, batch: Batch) -> None:
+        flat = self._flat[name][1]
+        flat.gradient.zero_()
+        self.clock.lap("minibatch")
+        tensors = self._tensors(batch)
+        active = tensors.mask.any(-1)
+        loss = (self._networks[name].values(tensors.obs) - tensors.targets)[active].pow(2).mean()
+        torch.autograd.backward(self._vf_coef(name) * loss)
+        self.clock.lap("network")
+        self._newest[name]["vf_loss"] = loss.detach()
         if self._part[1] > 1:
-            flat.share(int(batch.active.sum()))
-        self._newest[name]["grad_norm"] = flat.clip(self.config.grad_clip)
-        self.optimizers[name].step()
+            flat.share(int(batch.active.sum()), 0.0)
+        self._descend(name, 1)
+
+    def _descend(self, name: str, part: int) -> None:
+        norm = self._flat[name][part].clip(self.config.grad_clip)
+        if not part:
+            self._newest[name]["grad_norm"] = norm
+        self.optimizers[name][part].step()
+        self._steps[name] += 1
         self.clock.lap("optimizer")
+
+    def _tensors(self, batch: Batch) -> Any:
+        return Batch._make(torch.as_tensor(column, device=self._device) for column in batch)
 
     def _compiled_pass(self, name: str, obs: NDArray[Any]) -> Any:
         """Return the network's own pass over ``obs`` with its own way back, or ``None`` where torch computes both."""
@@ -204,6 +343,55 @@ class Update:
             return None
         start = getattr(self._networks[name], "start", None)
         return None if start is None else start(obs)
+
+    def _recomputed(self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]]) -> dict[str, Batch]:
+        """Return the batches with advantages and targets of the values as they are now."""
+        assert self.config.recompute is not None
+        result = {}
+        for name, batch in batches.items():
+            weights, targets, first = [], [], 0
+            for path in paths[name]:
+                rows = slice(first, first + int(path.active.sum()))
+                now, final, last = (
+                    self._values_of(name, obs) for obs in (batch.obs[rows], path.final_obs, path.last_obs)
+                )
+                some = path.weigh(now, final, last, self.config.recompute)
+                weights.append(some[0])
+                targets.append(some[1])
+                first = rows.stop
+            result[name] = batch._replace(advantages=np.concatenate(weights), targets=np.concatenate(targets))
+        self.clock.lap("gae")
+        return result
+
+    def _values_of(self, name: str, obs: NDArray[Any]) -> NDArray[np.float32]:
+        net = self._networks[name]
+        with torch.no_grad():
+            values: Tensor = net(torch.as_tensor(obs, device=self._device))[1]
+        return values.cpu().numpy()
+
+    def _measure(self, batches: Mapping[str, Batch]) -> None:
+        """Set normalisers and scales to what was seen so far, this batch included."""
+        for name, batch in batches.items():
+            net, active = self._networks[name], batch.active
+            if name in self._obs and active.any():
+                self._obs[name].add(batch.obs[active])
+                net.normaliser.mean.copy_(torch.from_numpy(self._obs[name].mean))
+                net.normaliser.std.copy_(torch.from_numpy(self._obs[name].std))
+            if name in self._targets and active.any():
+                self._targets[name].add(batch.targets[active][:, None])
+                net.rescale_values(float(self._targets[name].std[0]))
+        self.clock.lap("normalise")
+
+
+def _parameters(net: Any, *, apart: bool) -> list[list[torch.nn.Parameter]]:
+    """Return the parameters of a network in one group, or those of the policy and those of the values ``apart``."""
+    if not apart:
+        return [list(net.parameters())]
+    critic = {id(parameter) for parameter in net.value.parameters()}
+    return [
+        [parameter for parameter in net.parameters() if id(parameter) not in critic],
+        list(net.value.parameters()),
+    ]
 
 
 def _rows(batch: Any) -> Rows:

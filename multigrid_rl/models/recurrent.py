@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from multigrid_rl.models.table import first_rows, sum_of_rows
-from multigrid_rl.models.vector import LogStd
+from multigrid_rl.models.vector import LogStd, Normaliser
 
 CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}
 
@@ -24,6 +24,7 @@ class RecurrentActorCritic(nn.Module):
         central: number of values of each token that only the critic reads (CTDE).
         generator: source of the initial weights.
         log_std: of a Gaussian at the start; ``None``: the outputs are logits.
+        normalise: put a normaliser before the first layer; for vectors alone.
 
     Attributes:
         state_size: numbers that one game's memory takes: H, for an LSTM 2 H (hidden, then cell).
@@ -39,6 +40,7 @@ class RecurrentActorCritic(nn.Module):
         generator: torch.Generator,
         *,
         log_std: float | None = None,
+        normalise: bool = False,
     ) -> None:
         super().__init__()
         vector = isinstance(observation, int)
@@ -53,6 +55,7 @@ class RecurrentActorCritic(nn.Module):
             self.table = nn.Parameter(rows.normal_(std=self.tokens**-0.5, generator=generator))
         self.bias = nn.Parameter(torch.zeros(hidden))
         self.encode = nn.Linear(self.tokens, hidden, bias=False) if vector else None
+        self.normaliser = Normaliser(self.tokens) if normalise else nn.Identity()
         self.core = CELLS[cell](input_size=hidden, hidden_size=hidden)
         self.policy = nn.Linear(hidden, outputs)
         self.spread = nn.Identity() if log_std is None else LogStd(outputs, log_std)
@@ -101,7 +104,7 @@ class RecurrentActorCritic(nn.Module):
     def _read(self, tokens: Tensor) -> Tensor:
         if self.table is None:
             assert self.encode is not None
-            return torch.tanh(self.encode(tokens) + self.bias)
+            return torch.tanh(self.encode(self.normaliser(tokens)) + self.bias)
         return torch.tanh(sum_of_rows(tokens, self.first[: self.tokens], self.table) + self.bias)
 
     def _advance(self, read: Tensor, state: Tensor) -> Tensor:

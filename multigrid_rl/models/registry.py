@@ -17,11 +17,14 @@ from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
 from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
-from multigrid_rl.schema import CELL_WISE, MAX_LAYERS, MAX_UNITS, NETWORKS, RECURRENT, import_object
+from multigrid_rl.schema import CELL_WISE, MAX_LAYERS, MAX_UNITS, NETWORKS, NORMS, RECURRENT, import_object
+from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec
 
 #: Environment variable: modules, separated by commas, whose networks a player's card may name.
 NETWORKS_FROM = "MULTIGRID_RL_NETWORKS"
+#: Activations that the compiled pass over tokens knows.
+TOKEN_ACTIVATIONS = ("tanh", "relu")
 #: Weights that only a central critic has: a player does not need them.
 CENTRAL = "central"
 
@@ -70,17 +73,48 @@ def build(
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ArchitectureError(f"architecture.activation={activation}: allowed is {', '.join(ACTIVATIONS)}")
     generator = torch.Generator().manual_seed(seed)
+    options: dict[str, Any] = {key: architecture.get(key, False) for key in ("normalise", "scale_values")}
+    options["norm"] = architecture.get("norm", "none")
+    _check_options(name, options, vector=isinstance(observation, int))
     if name in RECURRENT:
-        return RecurrentActorCritic(observation, outputs, name, sizes[0], central, generator, log_std=log_std)
+        normalise = options["normalise"]
+        return RecurrentActorCritic(
+            observation, outputs, name, sizes[0], central, generator, log_std=log_std, normalise=normalise
+        )
     if isinstance(observation, int):
         if name in CELL_WISE:
             raise ArchitectureError(f"architecture.name={name}: expected mlp, gru or lstm for a vector, got {name}")
-        return VectorActorCritic(observation, outputs, sizes, activation, log_std, generator)
+        layer_norm, normalise = options["norm"] == "layer", options["normalise"]
+        return VectorActorCritic(
+            observation, outputs, sizes, activation, log_std, generator, layer_norm=layer_norm, normalise=normalise
+        )
+    if activation not in TOKEN_ACTIVATIONS:
+        raise ArchitectureError(
+            expected("architecture.activation", f"{' or '.join(TOKEN_ACTIVATIONS)} for tokens", activation)
+        )
     if name in CELL_WISE:
         if central:
             raise ArchitectureError(f"architecture.name={name}: has no central critic; allowed is mlp, gru, lstm")
         return CellActorCritic(observation, outputs, tuple(sizes), name == "cnn", generator)
     return MLPActorCritic(observation, outputs, tuple(sizes), activation, central, generator)
+
+
+def _check_options(name: str, options: Mapping[str, Any], *, vector: bool) -> None:
+    """Raise :class:`ArchitectureError` unless this network can have these options."""
+    plain = vector and name == "mlp"
+    allowed: dict[str, tuple[Any, ...]] = {
+        "normalise": (False, True) if vector else (False,),
+        "scale_values": (False, True) if plain else (False,),
+        "norm": NORMS if plain else NORMS[:1],
+    }
+    for key, values in allowed.items():
+        if options[key] not in values:
+            wanted = " or ".join(str(value).lower() for value in values)
+            raise ArchitectureError(
+                expected(
+                    f"architecture.{key}", f"{wanted} with {name} on {'a vector' if vector else 'tokens'}", options[key]
+                )
+            )
 
 
 def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0) -> nn.Module:

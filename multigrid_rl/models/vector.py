@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
+#: Largest size of a normalised number.
+MOST = 10.0
 
 
 class LogStd(nn.Module):
@@ -28,22 +31,49 @@ class LogStd(nn.Module):
         return torch.cat([means, self.log_std.expand_as(means)], dim=-1)
 
 
+class Normaliser(nn.Module):
+    """Shifts and scales observations by what was seen of them, and cuts them off at +-10.
+
+    Mean and standard deviation are part of the weights: they travel with them, and stay where nobody trains. A trainer
+    sets them between updates (:class:`~multigrid_rl.learn.update.Update`); at the start nothing is changed.
+
+    Args:
+        size: length ``D`` of an observation.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("std", torch.ones(size))
+        self.mean: Tensor
+        self.std: Tensor
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return normalised observations, of the shape of ``obs`` (..., D)."""
+        return ((obs - self.mean) / self.std).clamp(-MOST, MOST)
+
+
 class VectorActorCritic(nn.Module):
     """Separate policy and value towers over a vector.
+
+    Values come out in units of the reward; inside, ``value_scale`` is their standard deviation as a trainer measured it
+    (van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714), or 1.
 
     Args:
         size: length ``D`` of an observation.
         outputs: numbers that the policy puts out; the means alone of a Gaussian.
         hidden: units of each layer, in both towers.
-        activation: ``tanh`` or ``relu``.
+        activation: a name of :data:`ACTIVATIONS`.
         log_std: of a Gaussian at the start; ``None``: the outputs are logits.
         generator: source of the initial weights: orthogonal (Saxe et al. 2014), outputs scaled as Engstrom et al. 2020.
+        layer_norm: normalise each hidden layer before its activation (Ba et al. 2016).
+        normalise: put a :class:`Normaliser` before both towers.
     """
 
     #: No memory between steps.
     state_size = 0
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a network is
         self,
         size: int,
         outputs: int,
@@ -51,24 +81,48 @@ class VectorActorCritic(nn.Module):
         activation: str,
         log_std: float | None,
         generator: torch.Generator,
+        *,
+        layer_norm: bool = False,
+        normalise: bool = False,
     ) -> None:
         super().__init__()
-        self.policy = _tower((size, *hidden, outputs), ACTIVATIONS[activation], 0.01, generator)
-        self.value = _tower((size, *hidden, 1), ACTIVATIONS[activation], 1.0, generator)
+        self.policy = _tower((size, *hidden, outputs), activation, 0.01, generator, layer_norm)
+        self.value = _tower((size, *hidden, 1), activation, 1.0, generator, layer_norm)
         self.spread = nn.Identity() if log_std is None else LogStd(outputs, log_std)
+        self.normaliser = Normaliser(size) if normalise else nn.Identity()
+        self.register_buffer("value_scale", torch.ones(1))
+        self.value_scale: Tensor
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Compute outputs (B, K) and values (B,) of observations (B, D)."""
-        return self.logits(obs), self.value(obs).squeeze(-1)
+        seen = self.normaliser(obs)
+        return self.spread(self.policy(seen)), self._values(seen)
 
     def logits(self, obs: Tensor) -> Tensor:
         """Compute the policy's outputs (B, K) alone, for a player."""
-        outputs: Tensor = self.spread(self.policy(obs))
+        outputs: Tensor = self.spread(self.policy(self.normaliser(obs)))
         return outputs
+
+    def values(self, obs: Tensor) -> Tensor:
+        """Compute the values (B,) alone."""
+        return self._values(self.normaliser(obs))
+
+    def _values(self, seen: Tensor) -> Tensor:
+        values: Tensor = self.value(seen).squeeze(-1) * self.value_scale
+        return values
+
+    def rescale_values(self, scale: float) -> None:
+        """Set ``value_scale`` without changing what the network says: its last layer takes up the difference."""
+        last: Any = self.value[-1]
+        factor = float(self.value_scale) / scale
+        with torch.no_grad():
+            last.weight.mul_(factor)
+            last.bias.mul_(factor)
+            self.value_scale.fill_(scale)
 
 
 def _tower(
-    sizes: Sequence[int], activation: type[nn.Module], last_gain: float, generator: torch.Generator
+    sizes: Sequence[int], activation: str, last_gain: float, generator: torch.Generator, layer_norm: bool
 ) -> nn.Sequential:
     layers: list[nn.Module] = []
     for k, (before, after) in enumerate(pairwise(sizes)):
@@ -76,5 +130,6 @@ def _tower(
         layer = nn.Linear(before, after)
         nn.init.orthogonal_(layer.weight, last_gain if last else 2**0.5, generator=generator)
         nn.init.zeros_(layer.bias)
-        layers += [layer] if last else [layer, activation()]
+        norm = [nn.LayerNorm(after)] if layer_norm else []
+        layers += [layer] if last else [layer, *norm, ACTIVATIONS[activation]()]
     return nn.Sequential(*layers)

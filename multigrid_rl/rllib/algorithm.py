@@ -9,7 +9,7 @@ import numpy as np
 import ray
 from ray.rllib.core import COMPONENT_RL_MODULE
 
-from multigrid_rl.learn.rollout import Batch, Experience
+from multigrid_rl.learn.rollout import Batch, Experience, Paths
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.registry import fingerprint
@@ -17,6 +17,9 @@ from multigrid_rl.rllib.env_runner_pool import GENERATION, STAGE, EnvRunnerPool
 from multigrid_rl.rllib.learner import learn, set_schedules
 from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.types import EpisodeTable, RunError
+
+#: Statistics of a whole update, not of its last minibatch.
+_OF_UPDATE = ("approx_kl", "clip_fraction")
 
 
 class BatchPPO(TrackedPPO):
@@ -86,7 +89,7 @@ class BatchPPO(TrackedPPO):
         batches = self._by_module(collected)
         self.env_steps += sum(e.env_steps for e in collected)
         self.finished = EpisodeTable.concatenate([e.episodes for e in collected])
-        learned = self._learn(batches)
+        learned = self._learn(batches, self._paths(collected))
         marks.append(time.perf_counter())
         self.send_weights()
         marks.append(time.perf_counter())
@@ -104,6 +107,13 @@ class BatchPPO(TrackedPPO):
                 self.lost_returns.append(module)
             self.latest[f"explained_variance/{module}"] = explained_variance(targets, values) if known else float("nan")
             self.latest[f"entropy/{module}"] = float(batch.entropy[active].mean()) if known else float("nan")
+
+    def _paths(self, collected: list[Experience]) -> dict[str, list[Paths]]:
+        """Return what advantages are recomputed from, in the order of each module's rows; nothing if they are not."""
+        paths: dict[str, list[Paths]] = {}
+        for agent in self.stages[self.stage].factory.specs.agents if collected[0].paths else ():
+            paths.setdefault(agent.module, []).extend(experience.paths[agent.name] for experience in collected)
+        return paths
 
     def _by_module(self, collected: list[Experience]) -> dict[str, Batch]:
         # All agents that one network plays learn together.
@@ -123,14 +133,14 @@ class BatchPPO(TrackedPPO):
             self.env_runner_restarts = self.pool.restarts
         return collected
 
-    def _learn(self, batches: dict[str, Batch]) -> dict[str, float]:
+    def _learn(self, batches: dict[str, Batch], paths: dict[str, list[Paths]]) -> dict[str, float]:
         # A network all of whose seats were out of every game has nothing to learn from this time.
-        given = {name: batch.standardised() for name, batch in batches.items() if batch.mask.any()}
+        given = {name: batch for name, batch in batches.items() if batch.mask.any()}
         if not given:
             return {}
         learners = len(self.learner_group)
         # Every learner gets the whole batch and computes its part of each minibatch: see `learn.update`.
-        sent = ray.put(given) if learners else given
+        sent = ray.put((given, paths)) if learners else (given, paths)
         with self.learning():
             answers = list(self.learner_group.foreach_learner(learn, batches=sent, env_steps=self.env_steps))
             for answer in answers:
@@ -139,10 +149,7 @@ class BatchPPO(TrackedPPO):
             told = [answer.get() for answer in answers]
         if len(told) < max(learners, 1):
             raise RunError(f"a learner process was lost: {len(told)} of {learners} answered")
-        # Minibatches are cut out of all epochs in a row, so they need not end where an epoch does.
-        rows = max(len(batch.obs) for batch in given.values())
-        size = self.config.learner_config_dict["update"].minibatch_size or rows
-        self.gradient_steps += -(-self.config.num_epochs * rows // size)
+        self.gradient_steps += int(max(told[0][name]["gradient_steps"] for name in given))
         return _learner_metrics(told[0])
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -166,5 +173,7 @@ def _learner_metrics(results: dict[str, dict[str, float]]) -> dict[str, float]:
     row = {f"timing/{part}_s": seconds for part, seconds in results.pop(SECONDS).items()}
     for module, statistics in results.items():
         # The gate's entropy is that of the policy that played; this one is that of the last minibatch.
-        row |= {f"learner/{module}/{name}": value for name, value in statistics.items() if name != "entropy"}
+        left_out = ("entropy", "gradient_steps", *_OF_UPDATE)
+        row |= {f"learner/{module}/{name}": value for name, value in statistics.items() if name not in left_out}
+        row |= {f"{name}/{module}": statistics[name] for name in _OF_UPDATE}
     return row

@@ -9,6 +9,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from multigrid_rl.config import RunConfig
+from multigrid_rl.learn.rollout import Estimator
 from multigrid_rl.learn.update import Schedule, UpdateConfig
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
@@ -40,6 +41,8 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
         "num_envs": sizes.games_per_sampler,
         "num_steps": train.num_steps,
         "bound": config.model.bound,
+        "estimator": estimator_of(config),
+        "recompute": train.recompute,
         "sample_timeout_s": config.cluster.sample_timeout_s,
         "max_consecutive_failures": config.cluster.max_consecutive_failures,
     }
@@ -48,7 +51,7 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
         sampling = stock_sampling(config, sizes, env_config, specs)
     else:
         sampling = _batched_sampling(config, env_config, specs, spec).learners(
-            learner_config_dict={"update": update_config(config, sizes)}
+            learner_config_dict={"update": update_config(config, sizes), "scale_values": config.model.scale_values}
         )
     return (
         sampling.rl_module(rl_module_spec=spec)
@@ -63,7 +66,7 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
             use_kl_loss=False,
             grad_clip=train.grad_clip,
             grad_clip_by="global_norm",
-            num_epochs=train.epochs,
+            num_epochs=train.passes,
             minibatch_size=sizes.rows_per_minibatch,
             train_batch_size=train.batch_size,
         )
@@ -76,15 +79,26 @@ def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:
     train = config.train
     return UpdateConfig(
         objective=train.objective,
-        epochs=train.epochs,
+        epochs=train.passes,
         minibatch_size=sizes.rows_per_minibatch if train.minibatch_size else None,
         lr=Schedule(train.lr, train.lr_end, train.until),
         entropy_coef=Schedule(train.entropy_coef, train.entropy_end, train.entropy_decay),
-        clip=train.clip,
+        clip=Schedule(train.clip, train.clip_end, train.until),
         vf_coef=train.vf_coef,
         grad_clip=train.grad_clip,
         seed=config.seed,
+        v_iters=train.v_iters,
+        v_lr=None if train.v_lr is None else Schedule(train.v_lr, train.v_lr * train.lr_end / train.lr, train.until),
+        target_kl=train.target_kl,
+        standardise=train.standardise,
+        recompute=estimator_of(config) if train.recompute else None,
     )
+
+
+def estimator_of(config: RunConfig) -> Estimator:
+    """Say how a run's rewards become weights of log-probabilities."""
+    train = config.train
+    return Estimator(train.gamma, train.lam, train.psi, critic=train.vf_coef > 0)
 
 
 def _batched_sampling(

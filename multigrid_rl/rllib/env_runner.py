@@ -10,7 +10,7 @@ from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.utils.checkpoints import Checkpointable
 
-from multigrid_rl.learn.rollout import Collector, Experience, estimate
+from multigrid_rl.learn.rollout import Collector, Estimator, Experience, estimate
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.rllib.cluster import installed
 from multigrid_rl.types import EnvFactory
@@ -19,9 +19,10 @@ from multigrid_rl.types import EnvFactory
 class BatchedEnvRunner(EnvRunner, Checkpointable):
     """Plays ``num_envs`` environments for ``num_steps`` steps with the current weights.
 
-    ``config.env_config`` holds ``factory`` (a ``types.EnvFactory``), ``num_envs``, ``num_steps`` and ``bound``. Numbers
-    of environments are shared out so that number ``k`` is the same whoever plays it. A remote runner is sent its
-    factory with :meth:`begin`: what the configuration holds stays small enough for every checkpoint.
+    ``config.env_config`` holds ``factory`` (a ``types.EnvFactory``), ``num_envs``, ``num_steps``, ``bound``,
+    ``estimator`` and ``recompute``. Numbers of environments are shared out so that number ``k`` is the same whoever
+    plays it. A remote runner is sent its factory with :meth:`begin`: what the configuration holds stays small enough
+    for every checkpoint.
     """
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
@@ -75,12 +76,13 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         collector = self.collector
         rollouts = collector.collect()
         collector.clock.begin()
-        batches = {
-            name: estimate(rollout, self.config.gamma, self.config.lambda_) for name, rollout in rollouts.items()
-        }
+        estimator: Estimator = self.config.env_config["estimator"]
+        batches = {name: estimate(rollout, estimator) for name, rollout in rollouts.items()}
+        paths = collector.paths() if self.config.env_config["recompute"] else {}
         collector.clock.lap("gae")
         return Experience(
             batches,
+            paths,
             collector.env.drain_episodes(),
             self.num_envs * self.config.env_config["num_steps"],
             self.weights_hash(),

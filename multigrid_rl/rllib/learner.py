@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import ray
 import torch
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 
-from multigrid_rl.learn.rollout import Batch
 from multigrid_rl.learn.update import Update
 
 
@@ -34,34 +32,43 @@ class BatchLearner(PPOTorchLearner):
             {name: module.action_space for name, module in modules.items()},
             self.config.learner_config_dict["update"],
             device=torch.device(self._device),
+            scale_values=self.config.learner_config_dict["scale_values"],
             part=(self._learner_index or 0, max(self.config.num_learners, 1)),
         )
-        for name, optimizer in self.our_update.optimizers.items():
-            self.register_optimizer(
-                module_id=name,
-                optimizer=optimizer,
-                params=optimizer.param_groups[0]["params"],
-                lr_or_lr_schedule=self.our_update.config.lr.start,
-            )
+        for name, optimizers in self.our_update.optimizers.items():
+            for k, optimizer in enumerate(optimizers):
+                self.register_optimizer(
+                    module_id=name,
+                    optimizer_name=("default_optimizer", "values")[k],
+                    optimizer=optimizer,
+                    params=optimizer.param_groups[0]["params"],
+                    lr_or_lr_schedule=self.our_update.config.lr.start,
+                )
 
     def _make_modules_ddp_if_necessary(self) -> None:
         """Torch's own wrapper stays away: gradients lie in one row, and one sum of it is all that learners exchange."""
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return RLlib's state, and the generator that cuts minibatches."""
-        return {**super().get_state(*args, **kwargs), "minibatches": self.our_update.rng.bit_generator.state}
+        """Return RLlib's state, and what the update remembers beside it."""
+        return {**super().get_state(*args, **kwargs), "update": self.our_update.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         super().set_state(state)
-        if "minibatches" in state:
-            self.our_update.rng.bit_generator.state = state["minibatches"]
+        if "update" in state:
+            self.our_update.set_state(state["update"])
 
 
 def learn(learner: BatchLearner, batches: Any, env_steps: int) -> dict[str, dict[str, float]]:
-    """Let a learner learn from ``batches``, by module, or a reference to them; for ``LearnerGroup.foreach_learner``."""
-    given: Mapping[str, Batch] = ray.get(batches) if isinstance(batches, ray.ObjectRef) else batches
-    return learner.our_update.learn(given, env_steps)
+    """Let a learner learn; for ``LearnerGroup.foreach_learner``.
+
+    Args:
+        learner: who learns.
+        batches: batches and their paths, both by module, or a reference to them.
+        env_steps: environment steps so far.
+    """
+    given = ray.get(batches) if isinstance(batches, ray.ObjectRef) else batches
+    return learner.our_update.learn(given[0], env_steps, given[1])
 
 
 def set_schedules(learner: BatchLearner, env_steps: int) -> None:

@@ -19,7 +19,7 @@ from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import CENTRAL, network_of
 from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.players.factories import env_factory, env_signature
-from multigrid_rl.rllib.build import algorithm_config, update_config
+from multigrid_rl.rllib.build import algorithm_config, estimator_of, update_config
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.tracked import TrackedPPO
@@ -148,12 +148,9 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None) -> None:
     networks = {module: network_of(factory.specs.agent_of(module), architecture) for module in factory.specs.modules}
     collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=2, bound=config.model.bound)
     rollouts = collector.collect()
-    batches = {
-        agent.module: estimate(rollouts[agent.name], config.train.gamma, config.train.lam)
-        for agent in factory.specs.agents
-    }
+    batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in factory.specs.agents}
     spaces = {module: factory.specs.agent_of(module).action_space for module in networks}
-    once = replace(update_config(config, Sizes(config, {})), epochs=1, minibatch_size=None)
+    once = replace(update_config(config, Sizes(config, {})), epochs=1, minibatch_size=None, recompute=None)
     Update(networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
 
 
