@@ -1,4 +1,4 @@
-"""Every environment that is registered with Gymnasium, ``N`` side by side in Gymnasium's own vector environment.
+"""Every environment that is registered with Gymnasium, ``N`` side by side.
 
 One agent, ``agent_0``, plays each of them. Its observation is a vector of floats (Gymnasium's ``FlattenObservation``
 where the environment's own is none); its action one choice, several, or a bounded vector.
@@ -14,14 +14,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
-from multigrid_rl.clock import Clock
-from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec
+from multigrid_rl.envs import mujoco
+from multigrid_rl.envs.base import AGENT, TEAM, SingleAgentEnvs
+from multigrid_rl.types import AgentSpec, MultiAgentSpec
 
-AGENT, TEAM = "agent_0", "agents"
 #: As many as a player's card may name.
 MAX_CHOICES = 100
 
@@ -72,11 +71,11 @@ def _flat(space: spaces.Space[Any]) -> spaces.Space[Any]:
     return spaces.MultiDiscrete([int(count) for count in choices])
 
 
-class GymnasiumEnvs:
+class GymnasiumEnvs(SingleAgentEnvs):
     """``num_envs`` environments of one id; implements ``types.BatchedEnv``.
 
-    Finished environments start afresh at once. What environment ``k`` does follows from ``seed``, ``k``, the number of
-    its episode and the actions alone, as far as the environment keeps Gymnasium's seeding.
+    What environment ``k`` does follows from ``seed``, ``k``, the number of its episode and the actions alone, as far as
+    the environment keeps Gymnasium's seeding.
 
     Args:
         env_id: id of a registered environment, or ``module:Id``.
@@ -92,78 +91,17 @@ class GymnasiumEnvs:
     def __init__(
         self, env_id: str, num_envs: int, *, env_args: dict[str, Any] | None = None, seed: int = 0, first: int = 0
     ) -> None:
-        self.num_envs = num_envs
-        args = env_args or {}
-        self.envs = SyncVectorEnv(
-            [lambda: make_env(env_id, args)] * num_envs, copy=False, autoreset_mode=AutoresetMode.DISABLED
-        )
-        self._action_space = self.envs.single_action_space
-        self._first = first
-        self._clock = Clock()
-        self._returns = np.zeros((num_envs, 1))
-        self._length = np.zeros(num_envs, np.int32)
-        self._episode = np.zeros(num_envs, np.int64)
+        # Not Gymnasium's SyncVectorEnv: what it spends on info dictionaries, which nobody reads here, is as much as a
+        # step of CartPole takes.
+        self.envs = [make_env(env_id, env_args or {}) for _ in range(num_envs)]
+        seen = self.envs[0].observation_space
+        super().__init__(env_id, num_envs, self.envs[0].action_space, int(np.prod(seen.shape)), first)
         self._played: list[list[Any]] = [[] for _ in range(num_envs)]
-        self._finished: list[EpisodeTable] = []
         self.reset(seed)
-
-    def reset(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Start all environments afresh under ``seed``, from their first episode; returns observations (N, D)."""
-        self._seed = seed
-        self._episode[:] = 0
-        self._finished = []
-        self._begin(np.ones(self.num_envs, np.bool_))
-        return self.observations()
-
-    def observations(self) -> dict[str, NDArray[Any]]:
-        """Return the observations (N, D) float32 as the environments stand."""
-        return {AGENT: self._obs}
-
-    def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
-        """Play one step; ``actions`` holds (N, C) integers or (N, A) numbers within the bounds of the environment."""
-        taken = self._native(actions[AGENT])
-        self._clock.begin()
-        obs, rewards, terminated, truncated, _ = self.envs.step(taken)
-        self._clock.lap("engine")
-        for rows, action in zip(self._played, taken, strict=True):
-            rows.append(action)
-        done = terminated | truncated
-        self._returns[:, 0] += rewards
-        self._length += 1
-        self._obs = final = np.asarray(obs, np.float32).copy()
-        if done.any():
-            self._close(done)
-            self._clock.lap("engine")
-        return BatchedStep(
-            observations={AGENT: self._obs},
-            final_observations={AGENT: final},
-            rewards={AGENT: np.asarray(rewards, np.float64)},
-            terminated={AGENT: terminated},
-            mask={AGENT: np.ones((self.num_envs, 1), np.bool_)},
-            truncated=truncated & ~terminated,
-            done=done,
-        )
-
-    def _native(self, actions: NDArray[Any]) -> NDArray[Any]:
-        space = self._action_space
-        if isinstance(space, spaces.Discrete):
-            return np.asarray(actions[:, 0] + space.start, np.int64)
-        # A copy: these are kept for `get_state`, and the caller writes over its own.
-        return np.array(actions.reshape(self.num_envs, *(space.shape or ())), space.dtype)
-
-    def drain_episodes(self) -> EpisodeTable:
-        """Return the episodes that finished since the last call; there are no event columns, and nobody wins."""
-        rows, self._finished = [EpisodeTable.empty(1, 0), *self._finished], []
-        return EpisodeTable.concatenate(rows)
-
-    def drain_seconds(self) -> dict[str, float]:
-        """Return the seconds spent on the ``engine`` since the last call; there are no background players."""
-        return {"players": 0.0, "engine": 0.0, **self._clock.drain()}
 
     def get_state(self) -> dict[str, Any]:
         """Return the actions since each episode began: environments of strangers cannot be copied."""
-        arrays = [array.copy() for array in (self._returns, self._length, self._episode)]
-        return {"seed": self._seed, "played": [list(rows) for rows in self._played], "arrays": arrays}
+        return {**super().get_state(), "played": [list(rows) for rows in self._played]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`get_state` was asked: begins the same episodes again and plays the same actions.
@@ -171,43 +109,31 @@ class GymnasiumEnvs:
         Raises:
             ValueError: a state of other environments.
         """
-        if state["seed"] != self._seed or len(state["played"]) != self.num_envs:
-            raise ValueError(
-                f"state: expected {self.num_envs} environments with seed {self._seed}, got {len(state['played'])} "
-                f"with seed {state['seed']}"
-            )
-        returns, length, self._episode = (array.copy() for array in state["arrays"])
+        super().set_state(state)
         self._begin(np.ones(self.num_envs, np.bool_))
-        for k, rows in enumerate(state["played"]):
+        for k, (env, rows) in enumerate(zip(self.envs, state["played"], strict=True)):
             for action in rows:
-                obs, *_ = self.envs.envs[k].step(action)
+                obs, *_ = env.step(action)
             if rows:
                 self._obs[k] = obs
             self._played[k] = list(rows)
-        self._returns, self._length = returns, length
+        super().set_state(state)  # once more: beginning counts from zero
 
-    def _close(self, done: NDArray[np.bool_]) -> None:
-        count = int(done.sum())
-        nobody = np.full(count, -1, np.int8)
-        self._finished.append(
-            EpisodeTable(
-                self._length[done], self._returns[done], np.zeros((count, 1, 0)), nobody, np.zeros((count, 0), np.int16)
-            )
-        )
-        self._episode[done] += 1
-        self._begin(done)
+    def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+        count = self.num_envs
+        obs, rewards = np.empty(self._obs.shape), np.empty(count)
+        terminated, truncated = np.empty(count, np.bool_), np.empty(count, np.bool_)
+        # Plain integers: many environments look an action up, and numpy's scalars are slow at that.
+        rows = actions.tolist() if actions.ndim == 1 else actions
+        for k, (env, action) in enumerate(zip(self.envs, rows, strict=True)):
+            obs[k], rewards[k], terminated[k], truncated[k], _ = env.step(action)
+            self._played[k].append(action)
+        return obs, rewards, terminated, truncated
 
-    def _begin(self, which: NDArray[np.bool_]) -> None:
-        """Start the environments in ``which`` (N,) afresh."""
-        seeds: list[int | None] = [None] * self.num_envs
-        for k in np.flatnonzero(which).tolist():
-            sequence = np.random.SeedSequence((self._seed, self._first + k, int(self._episode[k])))
-            seeds[k] = int(sequence.generate_state(1)[0])
+    def _start(self, seeds: dict[int, int]) -> NDArray[Any]:
+        for k in seeds:
             self._played[k] = []
-        obs, _ = self.envs.reset(seed=seeds, options={"reset_mask": which})
-        self._obs = np.asarray(obs, np.float32).copy()
-        self._returns[which] = 0.0
-        self._length[which] = 0
+        return np.stack([np.array(self.envs[k].reset(seed=seed)[0]) for k, seed in seeds.items()])
 
 
 @dataclass(frozen=True)
@@ -244,6 +170,10 @@ class GymnasiumFactory:
         """Return itself: there are no players whose files would have to travel."""
         return self
 
-    def build(self, num_envs: int, first: int) -> GymnasiumEnvs:
-        """Build environments number ``first`` to ``first + num_envs - 1``."""
+    def build(self, num_envs: int, first: int) -> SingleAgentEnvs:
+        """Build environments number ``first`` to ``first + num_envs - 1``, on MuJoCo's own threads where they can be."""
+        if mujoco.carries(self.env_id):
+            body = mujoco.body_of(make_env(self.env_id, self.env_args))
+            if body is not None:
+                return mujoco.MujocoEnvs(self.env_id, body, num_envs, seed=self.seed, first=first)
         return GymnasiumEnvs(self.env_id, num_envs, env_args=self.env_args, seed=self.seed, first=first)

@@ -27,12 +27,12 @@ def echo(actions: str = "started", num_envs: int = 3, *, seed: int = 0, first: i
 
 
 def native(envs: GymnasiumEnvs, k: int = 0):
-    return envs.envs.envs[k].unwrapped
+    return envs.envs[k].unwrapped
 
 
 def drawn(envs: GymnasiumEnvs, steps: int, seed: int = 0):
     """Random actions within the bounds, as networks fill them."""
-    rng, space = np.random.default_rng(seed), envs.envs.single_action_space
+    rng, space = np.random.default_rng(seed), envs.action_space
     flat = _flat(space)
     if isinstance(flat, spaces.Box):
         return [rng.uniform(flat.low, flat.high, (envs.num_envs, len(flat.low))) for _ in range(steps)]

@@ -1,0 +1,171 @@
+"""What environments of other packages share: episodes, their seeds and their ends, and what a state must fit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from multigrid_rl.clock import Clock
+from multigrid_rl.text import expected
+from multigrid_rl.types import BatchedStep, EpisodeTable, RunError
+
+#: The one agent of a Gymnasium environment, and its team.
+AGENT, TEAM = "agent_0", "agents"
+
+
+class BrokenEnvError(RunError):
+    """An environment showed or paid something that is not finite; nothing can be learned from that."""
+
+
+def check_state(state: dict[str, Any], num_envs: int, seed: int) -> None:
+    """Raise ``ValueError`` unless ``state`` is of so many environments with this seed."""
+    theirs = len(state["arrays"][0])
+    if state["seed"] != seed or theirs != num_envs:
+        wanted = f"{num_envs} environments with seed {seed}"
+        raise ValueError(expected("state", wanted, f"{theirs} with seed {state['seed']}"))
+
+
+def episode_sequence(seed: int, number: int, episode: int) -> np.random.SeedSequence:
+    """Return what everything random in one episode of environment ``number`` follows from."""
+    return np.random.SeedSequence((seed, number, episode))
+
+
+class SingleAgentEnvs(ABC):
+    """``num_envs`` environments with one agent; implements ``types.BatchedEnv`` around two methods of a subclass.
+
+    Finished environments start afresh at once. What environment ``k`` does follows from ``seed``, ``k``, the number of
+    its episode and the actions alone.
+
+    Args:
+        env_id: what messages call it.
+        num_envs: how many environments ``N``.
+        action_space: the environment's own.
+        size: length ``D`` of an observation.
+        first: number of the first environment.
+    """
+
+    def __init__(self, env_id: str, num_envs: int, action_space: spaces.Space[Any], size: int, first: int) -> None:
+        self.env_id = env_id
+        self.num_envs = num_envs
+        self.action_space = action_space
+        self._first = first
+        self._clock = Clock()
+        self._obs = np.zeros((num_envs, size), np.float32)
+        self._returns = np.zeros((num_envs, 1))
+        self._length = np.zeros(num_envs, np.int32)
+        self._episode = np.zeros(num_envs, np.int64)
+        self._finished: list[EpisodeTable] = []
+
+    @abstractmethod
+    def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Play one step with native actions; returns observations (N, D), rewards, terminated and truncated (N,)."""
+
+    @abstractmethod
+    def _start(self, seeds: dict[int, int]) -> NDArray[Any]:
+        """Start the environments in ``seeds`` (row -> seed) afresh; returns their observations, in that order."""
+
+    def reset(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Start all environments afresh under ``seed``, from their first episode; returns observations (N, D)."""
+        self._seed = seed
+        self._episode[:] = 0
+        self._finished = []
+        self._begin(np.ones(self.num_envs, np.bool_))
+        return self.observations()
+
+    def observations(self) -> dict[str, NDArray[Any]]:
+        """Return the observations (N, D) float32 as the environments stand."""
+        return {AGENT: self._obs}
+
+    def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
+        """Play one step; ``actions`` holds (N, C) integers or (N, A) numbers within the bounds of the environment.
+
+        Raises:
+            BrokenEnvError: an observation or a reward that is not finite.
+        """
+        taken = self._native(actions[AGENT])
+        self._clock.begin()
+        obs, rewards, terminated, truncated = self._play(taken)
+        self._returns[:, 0] += rewards
+        self._length += 1
+        with np.errstate(over="ignore"):  # what is no float32 becomes inf, which is told in the next line
+            self._obs = final = obs.astype(np.float32)
+        if not (np.isfinite(final).all() and np.isfinite(rewards).all()):
+            raise self._broken(final, rewards, taken)
+        done = terminated | truncated
+        if done.any():
+            self._close(done)
+        self._clock.lap("engine")
+        return BatchedStep(
+            observations={AGENT: self._obs},
+            final_observations={AGENT: final},
+            rewards={AGENT: rewards},
+            terminated={AGENT: terminated},
+            mask={AGENT: np.ones((self.num_envs, 1), np.bool_)},
+            truncated=truncated & ~terminated,
+            done=done,
+        )
+
+    def drain_episodes(self) -> EpisodeTable:
+        """Return the episodes that finished since the last call; there are no event columns, and nobody wins."""
+        rows, self._finished = [EpisodeTable.empty(1, 0), *self._finished], []
+        return EpisodeTable.concatenate(rows)
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Return the seconds spent on the ``engine`` since the last call; there are no background players."""
+        return {"players": 0.0, "engine": 0.0, **self._clock.drain()}
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what everything that the environments will do follows from; arrays are copies."""
+        return {"seed": self._seed, "arrays": [array.copy() for array in self._arrays()]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other environments."""
+        check_state(state, self.num_envs, self._seed)
+        for array, saved in zip(self._arrays(), state["arrays"], strict=True):
+            array[...] = saved
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return [self._returns, self._length, self._episode]
+
+    def _native(self, actions: NDArray[Any]) -> NDArray[Any]:
+        space = self.action_space
+        if isinstance(space, spaces.Discrete):
+            return np.asarray(actions[:, 0] + space.start, np.int64)
+        # A copy: these may be kept for `get_state`, and the caller writes over its own.
+        return np.array(actions.reshape(self.num_envs, *(space.shape or ())), space.dtype)
+
+    def _broken(self, obs: NDArray[Any], rewards: NDArray[Any], taken: NDArray[Any]) -> BrokenEnvError:
+        bad = ~np.isfinite(obs).all(axis=1) | ~np.isfinite(rewards)
+        k = int(np.flatnonzero(bad)[0])
+        values, what = (rewards[k : k + 1], "a reward") if not np.isfinite(rewards[k]) else (obs[k], "an observation")
+        value = values[~np.isfinite(values)][0]
+        of = "" if np.isfinite(taken[k]).all() else ", for an action that is not finite either"
+        where = f"environment {self._first + k}, step {self._length[k]} of its episode {self._episode[k] + 1}"
+        got = f"{what} of {value} in {where}{of}"
+        return BrokenEnvError(expected(f"env_id={self.env_id}", "finite observations and rewards", got))
+
+    def _close(self, done: NDArray[np.bool_]) -> None:
+        count = int(done.sum())
+        nobody = np.full(count, -1, np.int8)
+        self._finished.append(
+            EpisodeTable(
+                self._length[done], self._returns[done], np.zeros((count, 1, 0)), nobody, np.zeros((count, 0), np.int16)
+            )
+        )
+        self._episode[done] += 1
+        self._begin(done)
+
+    def _begin(self, which: NDArray[np.bool_]) -> None:
+        """Start the environments in ``which`` (N,) afresh."""
+        seeds: dict[int, int] = {}
+        for k in np.flatnonzero(which).tolist():
+            sequence = episode_sequence(self._seed, self._first + k, int(self._episode[k]))
+            seeds[k] = int(sequence.generate_state(1)[0])
+        self._obs = self._obs.copy()  # the one before is kept as the final observation
+        self._obs[which] = self._start(seeds)
+        self._returns[which] = 0.0
+        self._length[which] = 0
