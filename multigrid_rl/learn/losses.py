@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from multigrid_rl.models.distributions import Categorical, Distribution
 from multigrid_rl.schema import ConfigError, import_object
 
 Array = NDArray[Any]
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Rows(NamedTuple):
@@ -160,40 +162,99 @@ def _rows(
         sums[k] *= scale
 
 
-def ppo_gradient(logits: Array, values: Array, rows: Sequence[Any], weighting: Weighting) -> tuple[Array, Array, Array]:
-    """Return gradients of PPO's loss by the logits (B, C, K) and the values (B,), and its :class:`Statistics` (5,).
+@float_kernel
+def _gaussian_rows(
+    outputs: Array,
+    values: Array,
+    actions: Array,
+    logp: Array,
+    advantages: Array,
+    targets: Array,
+    mask: Array,
+    weighting: Array,
+    by_outputs: Array,
+    by_values: Array,
+    sums: Array,
+) -> None:
+    rows, width = actions.shape
+    clip, vf_coef, entropy_coef = weighting[0], weighting[1], weighting[2]
+    scale = 1.0 / max(mask.sum(), 1)
+    sums[:] = 0.0
+    by_values[:] = 0.0
+    by_outputs[:] = 0.0
+    for b in range(rows):
+        if not mask[b, 0]:
+            continue
+        chosen = entropy = 0.0
+        for a in range(width):
+            log_std = outputs[b, width + a]
+            normal = (actions[b, a] - outputs[b, a]) * np.exp(-log_std)
+            chosen -= 0.5 * normal * normal + log_std + _HALF_LOG_2PI
+            entropy += log_std + 0.5 + _HALF_LOG_2PI
+        ratio = np.exp(chosen - logp[b])
+        surr1 = advantages[b] * ratio
+        surr2 = advantages[b] * min(max(ratio, 1.0 - clip), 1.0 + clip)
+        slope = 0.0 if surr1 > surr2 else -surr1 * scale
+        error = values[b] - targets[b]
+        sums[0] -= min(surr1, surr2)
+        sums[1] += error * error
+        sums[2] += entropy
+        sums[3] += (ratio - 1.0) - (chosen - logp[b])
+        if abs(ratio - 1.0) > clip:
+            sums[4] += 1.0
+        by_values[b] = 2.0 * vf_coef * scale * error
+        for a in range(width):
+            inverse = np.exp(-outputs[b, width + a])
+            normal = (actions[b, a] - outputs[b, a]) * inverse
+            by_outputs[b, a] = slope * normal * inverse
+            by_outputs[b, width + a] = slope * (normal * normal - 1.0) - entropy_coef * scale
+    for k in range(5):
+        sums[k] *= scale
+
+
+def ppo_gradient(
+    outputs: Array, values: Array, rows: Sequence[Any], distribution: Distribution, weighting: Weighting
+) -> tuple[Array, Array, Array]:
+    """Return gradients of PPO's loss by the outputs (B, K) and the values (B,), and its :class:`Statistics` (5,).
 
     ``rows`` are the columns of :class:`Rows` as arrays.
     """
-    by_logits, by_values, sums = np.empty_like(logits), np.empty_like(values), np.empty(5, np.float32)
-    seat = np.empty((logits.shape[1], 3))  # total weight, its logarithm before shifting, entropy
+    by_outputs, by_values, sums = np.empty_like(outputs), np.empty_like(values), np.empty(5, np.float32)
     actions, mask, logp, advantages, targets = rows
-    given = (logits, values, actions, logp, advantages, targets, mask, np.array(weighting))
-    _rows(*given, by_logits, by_values, seat, sums)
-    return by_logits, by_values, sums
+    given = (values, actions, logp, advantages, targets, mask, np.array(weighting))
+    if isinstance(distribution, Categorical):
+        shape = (len(outputs), distribution.components, -1)
+        seat = np.empty((distribution.components, 3))  # total weight, its logarithm before shifting, entropy
+        _rows(outputs.reshape(shape), *given, by_outputs.reshape(shape), by_values, seat, sums)
+    else:
+        _gaussian_rows(outputs, *given, by_outputs, by_values, sums)
+    return by_outputs, by_values, sums
 
 
 class _Loss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, values: Tensor, rows: Rows, weighting: Weighting) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, outputs: Tensor, values: Tensor, rows: Rows, distribution: Distribution, weighting: Weighting
+    ) -> tuple[Tensor, Tensor]:
         columns = [column.numpy() for column in rows]
-        parts = ppo_gradient(logits.detach().numpy(), values.detach().numpy(), columns, weighting)
-        by_logits, by_values, sums = map(torch.from_numpy, parts)
-        ctx.save_for_backward(by_logits, by_values)
+        given = (outputs.detach().contiguous().numpy(), values.detach().contiguous().numpy())
+        parts = ppo_gradient(*given, columns, distribution, weighting)
+        by_outputs, by_values, sums = map(torch.from_numpy, parts)
+        ctx.save_for_backward(by_outputs, by_values)
         ctx.mark_non_differentiable(sums)
         total = sums[0] + weighting.vf_coef * sums[1] - weighting.entropy_coef * sums[2]
-        return total.to(logits.dtype), sums
+        return total.to(outputs.dtype), sums
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        by_logits, by_values = ctx.saved_tensors
-        return by_logits * by_loss, by_values * by_loss, None, None
+    def backward(ctx: Any, by_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        by_outputs, by_values = ctx.saved_tensors
+        return by_outputs * by_loss, by_values * by_loss, None, None, None
 
 
 def compiled(distribution: Distribution, objective: Objective) -> bool:
-    """Whether :func:`ppo_gradient` computes this objective: PPO, with equally many choices in each component."""
-    return objective is ppo and isinstance(distribution, Categorical) and distribution.equal
+    """Whether :func:`ppo_gradient` computes it: PPO, of Gaussians or with equally many choices in each component."""
+    return objective is ppo and (not isinstance(distribution, Categorical) or distribution.equal)
 
 
 def loss_of(
@@ -221,8 +282,7 @@ def loss_of(
         The scalar loss, and its parts. A batch without an active row has loss 0 and no gradient.
     """
     if outputs.device.type == "cpu" and compiled(distribution, objective):
-        logits = distribution.logits(outputs)  # type: ignore[attr-defined]
-        loss, sums = _Loss.apply(logits, values, rows, weighting)  # type: ignore[no-untyped-call]
+        loss, sums = _Loss.apply(outputs, values, rows, distribution, weighting)  # type: ignore[no-untyped-call]
         return loss, Statistics(*sums)
     return reference(outputs, values, rows, distribution, objective, weighting)
 

@@ -296,10 +296,10 @@ class Update:
             self.clock.lap("network")
         else:
             self.clock.lap("network")
-            logits = passed.logits.reshape(*batch.mask.shape, -1)
-            by_logits, by_values, sums = ppo_gradient(logits, passed.values[:, 0], _rows(batch), weighting)
+            values = passed.values[:, 0]
+            by_outputs, by_values, sums = ppo_gradient(passed.logits, values, _rows(batch), distribution, weighting)
             self.clock.lap("loss")
-            passed.add_gradients((by_logits.reshape(passed.logits.shape), by_values[:, None]), net.weight_gradients())
+            passed.add_gradients((by_outputs, by_values[:, None]))
             self.clock.lap("network")
             parts = sums.tolist()
         policy_loss, vf_loss, entropy, kl, clipped = parts

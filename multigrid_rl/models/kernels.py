@@ -296,6 +296,65 @@ def tower_forward(
 
 
 @float_kernel
+def dense_forward(
+    x: Floats,
+    kind: int,
+    weights: tuple[Floats, ...],
+    transposed: tuple[Floats, ...],
+    biases: tuple[Floats, ...],
+    layers: tuple[Floats, ...],
+) -> None:
+    """Fill ``layers`` of a tower over vectors ``x`` (B, D): the activations of each hidden layer, then the outputs.
+
+    Args:
+        x: (B, D).
+        kind: ``TANH`` or ``RELU``.
+        weights: (outputs, inputs) of each layer.
+        transposed: room for the transposes of all but the last.
+        biases: of each layer.
+        layers: to be filled; at least two.
+    """
+    last = len(layers) - 1
+    for depth in range(last):
+        for o in range(weights[depth].shape[0]):
+            for i in range(weights[depth].shape[1]):
+                transposed[depth][i, o] = weights[depth][o, i]
+    for low in range(0, x.shape[0], BLOCK):
+        rows = (low, min(low + BLOCK, x.shape[0]))
+        before = x
+        for depth in range(last):
+            _add_bias(biases[depth], rows, layers[depth])
+            _multiply(before, transposed[depth], rows, layers[depth])
+            _activate(kind, rows, layers[depth])
+            before = layers[depth]
+        _add_bias(biases[last], rows, layers[last])
+        _project(before, weights[last], rows, layers[last])
+
+
+@float_kernel
+def dense_backward(
+    x: Floats,
+    kind: int,
+    weights: tuple[Floats, ...],
+    hidden: tuple[Floats, ...],
+    gradients: tuple[Floats, ...],
+    by_weights: tuple[Floats, ...],
+    by_biases: tuple[Floats, ...],
+) -> None:
+    """Add the gradients of what :func:`dense_forward` read to ``by_weights`` and ``by_biases``.
+
+    ``gradients`` are as in :func:`tower_backward`, other arguments as in :func:`dense_forward`.
+    """
+    for low in range(0, x.shape[0], BLOCK):
+        rows = (low, min(low + BLOCK, x.shape[0]))
+        for depth in range(len(hidden), 0, -1):
+            _outer(gradients[depth], hidden[depth - 1], rows, by_weights[depth], by_biases[depth])
+            _multiply(gradients[depth], weights[depth], rows, gradients[depth - 1])
+            _slope(kind, hidden[depth - 1], rows, gradients[depth - 1])
+        _outer(gradients[0], x, rows, by_weights[0], by_biases[0])
+
+
+@float_kernel
 def tower_backward(
     tokens: NDArray[Any],
     own: tuple[NDArray[np.int64], Floats, int],

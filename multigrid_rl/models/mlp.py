@@ -97,11 +97,7 @@ class MLPActorCritic(nn.Module):
 
     def start(self, tokens: NDArray[Any]) -> Pass | None:
         """A pass over tokens (B, D) whose gradients can be taken without torch's graph; ``None`` if it needs torch."""
-        return Pass(self._ready(self._flat()), np.ascontiguousarray(tokens)) if self._fused() else None
-
-    def weight_gradients(self) -> list[Tensor | None]:
-        """Where :class:`~multigrid_rl.models.towers.Pass` adds its gradients."""
-        return [None if weight is None else weight.grad for weight in self._flat()]
+        return Pass(self._ready(self._flat()), np.ascontiguousarray(tokens), self._flat()) if self._fused() else None
 
     def _flat(self) -> list[Tensor | None]:
         linear = [weight for layers in self._layers for layer in layers for weight in (layer.weight, layer.bias)]

@@ -110,11 +110,8 @@ def _check_options(name: str, options: Mapping[str, Any], *, vector: bool) -> No
     for key, values in allowed.items():
         if options[key] not in values:
             wanted = " or ".join(str(value).lower() for value in values)
-            raise ArchitectureError(
-                expected(
-                    f"architecture.{key}", f"{wanted} with {name} on {'a vector' if vector else 'tokens'}", options[key]
-                )
-            )
+            what = "a vector" if vector else "tokens"
+            raise ArchitectureError(expected(f"architecture.{key}", f"{wanted} with {name} for {what}", options[key]))
 
 
 def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0) -> nn.Module:

@@ -159,6 +159,7 @@ class Pass:
     Args:
         towers: the network.
         tokens: (B, D), contiguous.
+        flat: the weights, to whose gradients :meth:`add_gradients` adds.
 
     Attributes:
         logits: (B, K).
@@ -168,16 +169,18 @@ class Pass:
         IndexError: another number of tokens, or one that the network has no row for.
     """
 
-    def __init__(self, towers: Towers, tokens: Array) -> None:
+    def __init__(self, towers: Towers, tokens: Array, flat: Sequence[Tensor | None] = ()) -> None:
         if tokens.shape[1] != len(towers.layout.sizes):
             raise IndexError(f"{tokens.shape[1]} tokens: allowed is {len(towers.layout.sizes)}")
-        self._towers = towers
+        self._towers, self._flat = towers, flat
         self._batch = _Distinct.of(tokens, towers.layout.sizes)
         self._passed = [towers.run(self._batch.tokens, which) for which in (0, 1)]
         self.logits, self.values = (self._batch.spread(layers[-1]) for layers in self._passed)
 
-    def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None]) -> None:
+    def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
         """Add the gradients of all weights, from those by logits (B, K) and values (B, 1), to ``gradients``."""
+        if gradients is None:
+            gradients = [None if weight is None else weight.grad for weight in self._flat]
         gathered = [self._batch.gather(gradient) for gradient in upstream]
         self._towers.add_gradients(self._batch.tokens, self._passed, gathered, gradients)
 

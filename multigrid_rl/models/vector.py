@@ -6,10 +6,18 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from multigrid_rl.models import kernels
+
+Array = NDArray[Any]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
+#: Those that the compiled pass knows, and the widest layer that it takes: wider ones are a matrix library's business.
+KINDS = {"tanh": kernels.TANH, "relu": kernels.RELU}
+MAX_WIDTH = 256
 #: Largest size of a normalised number.
 MOST = 10.0
 
@@ -53,6 +61,78 @@ class Normaliser(nn.Module):
         return ((obs - self.mean) / self.std).clamp(-MOST, MOST)
 
 
+class _Towers:
+    """Both towers as arrays that share the tensors' memory.
+
+    Args:
+        layers: linear layers of the policy and of the value tower.
+        kind: of the activation, see :mod:`multigrid_rl.models.kernels`.
+    """
+
+    def __init__(self, layers: Sequence[Sequence[nn.Linear]], kind: int) -> None:
+        self.places = _places(layers)
+        self.kind = kind
+        self._layers = layers
+        self._weights = [tuple(layer.weight.detach().numpy() for layer in tower) for tower in layers]
+        self._biases = [tuple(layer.bias.detach().numpy() for layer in tower) for tower in layers]
+        self._transposed = [tuple(np.empty(w.shape[::-1], w.dtype) for w in tower[:-1]) for tower in self._weights]
+
+    def run(self, x: Array, which: int) -> tuple[Array, ...]:
+        """Return activations (B, H) of each hidden layer and the outputs of tower 0, the policy, or 1, the value."""
+        biases = self._biases[which]
+        layers = tuple(np.empty((len(x), len(bias)), np.float32) for bias in biases)
+        kernels.dense_forward(x, self.kind, self._weights[which], self._transposed[which], biases, layers)
+        return layers
+
+    def add_gradients(self, x: Array, passed: tuple[Array, ...], upstream: Array, which: int) -> None:
+        """Add the gradients of one tower's weights, from those by its outputs (B, K), to those of its parameters."""
+        grads: list[Any] = [(layer.weight.grad, layer.bias.grad) for layer in self._layers[which]]
+        by_weights, by_biases = (tuple(grad.numpy() for grad in column) for column in zip(*grads, strict=True))
+        hidden = passed[:-1]
+        inner = (*map(np.zeros_like, hidden), np.ascontiguousarray(upstream))
+        kernels.dense_backward(x, self.kind, self._weights[which], hidden, inner, by_weights, by_biases)
+
+
+def _places(layers: Sequence[Sequence[nn.Linear]]) -> list[int]:
+    return [layer.weight.data_ptr() for tower in layers for layer in tower]
+
+
+class Pass:
+    """One pass through both towers on the CPU, and the way back without torch's graph.
+
+    Args:
+        net: the network.
+        obs: (B, D) float32.
+
+    Attributes:
+        logits: (B, K) outputs of the policy.
+        values: (B, 1).
+    """
+
+    def __init__(self, net: VectorActorCritic, towers: _Towers, obs: Array) -> None:
+        self._net, self._towers = net, towers
+        self._x = net.normalised(obs)
+        self._passed = [towers.run(self._x, which) for which in (0, 1)]
+        means, values = self._passed[0][-1], self._passed[1][-1]
+        self.logits = means
+        if isinstance(net.spread, LogStd):
+            log_std = net.spread.log_std.detach().numpy()
+            self.logits = np.concatenate([means, np.broadcast_to(log_std, means.shape)], axis=1)
+        self.values = values * net.value_scale.numpy()
+
+    def add_gradients(self, upstream: Sequence[Array]) -> None:
+        """Add the gradients of all weights, from those by outputs (B, K) and values (B, 1), to the parameters'."""
+        by_outputs, by_values = upstream
+        if isinstance(self._net.spread, LogStd):
+            means, by_log_std = np.split(by_outputs, 2, axis=1)
+            grad: Any = self._net.spread.log_std.grad
+            grad.add_(torch.from_numpy(by_log_std.sum(axis=0)))
+        else:
+            means = by_outputs
+        self._towers.add_gradients(self._x, self._passed[0], means, 0)
+        self._towers.add_gradients(self._x, self._passed[1], by_values * self._net.value_scale.numpy(), 1)
+
+
 class VectorActorCritic(nn.Module):
     """Separate policy and value towers over a vector.
 
@@ -92,9 +172,35 @@ class VectorActorCritic(nn.Module):
         self.normaliser = Normaliser(size) if normalise else nn.Identity()
         self.register_buffer("value_scale", torch.ones(1))
         self.value_scale: Tensor
+        self._kind = None if layer_norm or max(hidden) > MAX_WIDTH else KINDS.get(activation)
+        self._towers: _Towers | None = None
+
+    def start(self, obs: Array) -> Pass | None:
+        """Return a pass over ``obs`` (B, D) that needs no graph of torch; ``None`` where torch computes it."""
+        if self._kind is None or self.value_scale.device.type != "cpu":
+            return None
+        layers = [[layer for layer in tower if isinstance(layer, nn.Linear)] for tower in (self.policy, self.value)]
+        if self._towers is None or self._towers.places != _places(layers):
+            self._towers = _Towers(layers, self._kind)
+        return Pass(self, self._towers, np.ascontiguousarray(obs, np.float32))
+
+    def normalised(self, obs: Array) -> Array:
+        """Return what :class:`Normaliser` makes of ``obs`` (B, D), if there is one."""
+        if not isinstance(self.normaliser, Normaliser):
+            return obs
+        mean, std = self.normaliser.mean.numpy(), self.normaliser.std.numpy()
+        inside: Array = np.clip((obs - mean) / std, -MOST, MOST)
+        return inside
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What reads these weights in place must not come along with a copy of them.
+        return {**self.__dict__, "_towers": None}
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Compute outputs (B, K) and values (B,) of observations (B, D)."""
+        passed = None if torch.is_grad_enabled() else self.start(obs.numpy())
+        if passed is not None:
+            return torch.from_numpy(passed.logits), torch.from_numpy(passed.values).squeeze(-1)
         seen = self.normaliser(obs)
         return self.spread(self.policy(seen)), self._values(seen)
 

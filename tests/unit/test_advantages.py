@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from multigrid_rl.learn.advantages import gae, standardise
+from multigrid_rl.learn.advantages import gae, standardise, weigh
 
 GAMMA, LAM = 0.5, 0.5
 EXACT = {"rel": 1e-6}
@@ -157,3 +157,35 @@ def test_standardise_gives_zero_mean_and_unit_variance():
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e6])
 def test_standardise_turns_a_constant_into_zeros(value):
     assert standardise(np.full(1000, value, np.float32)).tolist() == [0.0] * 1000
+
+
+# --- the six psi
+
+
+@pytest.mark.parametrize(
+    ("psi", "weights", "targets"),
+    [
+        # One path of three steps that is cut off, V = 4, 2, 6, then 8. Returns: 4 + 4 = 8, 2 + 4 = 6, 1 + 3 = 4.
+        ("total_reward", [4, 4, 4], [4, 6, 8]),
+        ("future_return", [4, 6, 8], [4, 6, 8]),
+        ("baselined_return", [0, 4, 2], [4, 6, 8]),
+        # Residuals -2, 3, 2 and with lambda 1/2 advantages -1.125, 3.5, 2, as above.
+        ("q", [2.875, 5.5, 8], [2.875, 5.5, 8]),
+        ("gae", [-1.125, 3.5, 2], [2.875, 5.5, 8]),
+        ("td", [-2, 3, 2], [2.875, 5.5, 8]),
+    ],
+)
+def test_psi_by_hand(psi, weights, targets):
+    given = path([1, 2, 4], [4, 2, 6], [2, 6, 8])
+    starts = np.array([[True], [False], [False]])
+    found = weigh(**given, starts=starts, psi=psi, gamma=GAMMA, lam=LAM)
+    assert [column[:, 0].tolist() for column in found] == [weights, targets]
+
+
+def test_total_reward_is_that_of_each_path_of_the_batch():
+    # The first path was under way, ends with step 1 for good, and counts from the batch's first step.
+    given = path([1, 2, 4, 8], [0, 0, 0, 0], [0, 0, 0, 0], terminated=[1], done=[1])
+    starts = np.array([[False], [False], [True], [False]])
+    weights, targets = weigh(**given, starts=starts, psi="total_reward", gamma=GAMMA, lam=LAM)
+    assert weights[:, 0].tolist() == [2, 2, 8, 8]
+    assert targets[:, 0].tolist() == [2, 2, 8, 8]

@@ -21,7 +21,7 @@ from multigrid_rl.learn.losses import (
     ppo,
     reference,
 )
-from multigrid_rl.learn.rollout import Collector, estimate
+from multigrid_rl.learn.rollout import Collector, Estimator, estimate
 from multigrid_rl.learn.update import Schedule, Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
@@ -53,7 +53,8 @@ def test_ppo_of_a_joint_action_by_hand(function):
     policy = -(2 * 1.2 + -1 * 1.0) / 2  # 1.25 is clipped to 1.2
     vf = (1.0 + 9.0) / 2
     entropy = (-2 * half + -(0.25 * third[0] + 0.75 * third[1])) / 2
-    assert [float(part) for part in parts] == pytest.approx([policy, vf, entropy])
+    kl = ((1.25 - 1 - math.log(1.25)) + 0) / 2
+    assert [float(part) for part in parts] == pytest.approx([policy, vf, entropy, kl, 0.5])
     assert float(loss) == pytest.approx(policy + 0.5 * vf - 0.1 * entropy)
 
 
@@ -144,10 +145,10 @@ def learn(config: UpdateConfig, bound: str, updates: int) -> tuple[np.ndarray, l
     for k in range(updates):
         rollout = collector.collect()[AGENT]
         rewards.append(float(rollout.rewards.mean()))
-        update.learn({AGENT: estimate(rollout, 0.99, 0.95).standardised()}, k)
+        update.learn({AGENT: estimate(rollout, Estimator(0.99, 0.95))}, k)
     with torch.no_grad():
         outputs = net(torch.ones(1, 1))[0].numpy()
-    (state,) = update.optimizers[AGENT].state.values()
+    (state,) = update.optimizers[AGENT][0].state.values()
     distribution = Gaussian(agent.action_space.low, agent.action_space.high, bound)
     return distribution.bounded(distribution.mode(outputs))[0], rewards, int(state["step"])
 
@@ -158,7 +159,7 @@ PPO = UpdateConfig(
     minibatch_size=64,
     lr=Schedule(0.02, 0.02, 1),
     entropy_coef=Schedule(0.0, 0.0, 1),
-    clip=0.2,
+    clip=Schedule(0.2, 0.2, 1),
     vf_coef=0.5,
     grad_clip=0.5,
     seed=1,

@@ -34,10 +34,11 @@ CONFIG = UpdateConfig(
     minibatch_size=None,
     lr=Schedule(0.0, 0.0, 1),
     entropy_coef=Schedule(0.05, 0.05, 1),
-    clip=0.2,
+    clip=Schedule(0.2, 0.2, 1),
     vf_coef=0.5,
     grad_clip=1e9,
     seed=0,
+    standardise=False,
 )
 
 
@@ -110,7 +111,7 @@ def gradient_of(net, agent: AgentSpec, batch: Batch, **changes) -> tuple[torch.T
     """Gradient of one step on the whole batch, and what the update told."""
     update = update_of(net, agent, **changes)
     told = update.learn({"red": batch}, 0)
-    return update._flat["red"].gradient.clone(), told["red"]
+    return update._flat["red"][0].gradient.clone(), told["red"]
 
 
 @pytest.mark.parametrize("seats", [1, 2, 3])
@@ -144,7 +145,7 @@ def test_two_learners_share_the_gradient_of_one(monkeypatch):
     whole, _ = gradient_of(module_of(1).net, agent, batch)
     parts, rows = [], []
     monkeypatch.setattr(
-        FlatWeights, "share", lambda flat, count: (parts.append(flat.gradient.clone()), rows.append(count))
+        FlatWeights, "share", lambda flat, count, _: parts.append(flat.gradient.clone()) or rows.append(count) or 0.0
     )
     for index in (0, 1):
         spaces = {"red": agent.action_space}
@@ -318,11 +319,12 @@ def test_schedules_go_on_for_a_network_that_was_in_no_batch_so_far(name):
     falling = replace(CONFIG, lr=Schedule(1e-3, 1e-4, 1000), entropy_coef=Schedule(0.1, 0.0, 1000))
     update = Update(nets, dict.fromkeys(nets, agent.action_space), falling, device=torch.device("cpu"))
     told = update.learn({"red": batch_of(1)}, 500)
-    (group,) = update.optimizers[name].param_groups
+    (group,) = update.optimizers[name][0].param_groups
     assert group["lr"] == pytest.approx(5.5e-4)
     assert update._entropy_coef == pytest.approx(0.05)
     assert set(told) == {"red", SECONDS}  # statistics of the networks of the batch only
     statistics = {"policy_loss", "vf_loss", "entropy", "grad_norm", "lr", "entropy_coef", "dropped_updates"}
+    statistics |= {"approx_kl", "clip_fraction", "gradient_steps"}
     assert statistics == set(told["red"])
 
 

@@ -1,0 +1,189 @@
+"""The update of policy gradients against a plain loop, and what stops, renews and measures it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
+from multigrid_rl.learn.rollout import Collector, Estimator, estimate
+from multigrid_rl.learn.update import Moments, Schedule, Update, UpdateConfig
+from multigrid_rl.models.registry import network_of
+from multigrid_rl.rllib.build import estimator_of
+
+CPU = torch.device("cpu")
+VPG = UpdateConfig(
+    objective="policy_gradient",
+    epochs=4,
+    minibatch_size=None,
+    lr=Schedule(3e-3, 3e-3, 1),
+    entropy_coef=Schedule(0.0, 0.0, 1),
+    clip=Schedule(0.2, 0.2, 1),
+    vf_coef=1.0,
+    grad_clip=1e9,
+    seed=0,
+    v_iters=10,
+    v_lr=Schedule(1e-2, 1e-2, 1),
+    standardise=False,
+)
+
+
+def parts(env_id: str = "CartPole-v1", steps: int = 40, **architecture):
+    """A collector of four environments, its network, and the update that learns from it."""
+    factory = GymnasiumFactory(env_id, 1)
+    (agent,) = factory.specs.agents
+    net = network_of(agent, {"name": "mlp", "hidden": [16], "activation": "tanh", "log_std": -0.5} | architecture, 1)
+    collector = Collector(factory.build(4, 0), factory.specs, {AGENT: net}, seed=1, first=0, steps=steps)
+    return collector, net, {AGENT: agent.action_space}
+
+
+class Reference:
+    """Vanilla policy gradient on CartPole in plain torch: two networks, two Adams, whole batches, REINFORCE with V."""
+
+    def __init__(self, net) -> None:
+        self.policy = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+        self.value = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+        self.policy.load_state_dict(net.policy.state_dict())
+        self.value.load_state_dict(net.value.state_dict())
+        self.pi_adam = torch.optim.Adam(self.policy.parameters(), 3e-3)
+        self.v_adam = torch.optim.Adam(self.value.parameters(), 1e-2)
+
+    def returns(self, rollout) -> np.ndarray:
+        """Discounted rewards from each step on; at the end of the batch the value of what was seen last stands in."""
+        result = np.zeros_like(rollout.rewards)
+        for n in range(result.shape[1]):
+            after = 0.0
+            for t in reversed(range(len(result))):
+                if rollout.done[t, n] or t == len(result) - 1:
+                    after = 0.0 if rollout.terminated[t, n] else float(rollout.next_values[t, n])
+                after = rollout.rewards[t, n] + 0.99 * after
+                result[t, n] = after
+        return result
+
+    def learn(self, rollout) -> None:
+        obs = torch.from_numpy(rollout.obs).flatten(0, 1)
+        actions = torch.from_numpy(rollout.actions).flatten()
+        returns = torch.from_numpy(self.returns(rollout)).flatten()
+        psi = returns - torch.from_numpy(rollout.values).flatten()
+        for _ in range(4):
+            logp = torch.distributions.Categorical(logits=self.policy(obs)).log_prob(actions)
+            self.pi_adam.zero_grad()
+            (-(logp * psi).mean()).backward()
+            self.pi_adam.step()
+        for _ in range(10):
+            self.v_adam.zero_grad()
+            (self.value(obs).squeeze(-1) - returns).pow(2).mean().backward()
+            self.v_adam.step()
+
+
+def test_vpg_equals_a_plain_loop_step_for_step():
+    collector, net, space = parts()
+    update, reference = Update({AGENT: net}, space, VPG, device=CPU), Reference(net)
+    for k in range(5):
+        rollout = collector.collect()[AGENT]
+        reference.learn(rollout)
+        told = update.learn({AGENT: estimate(rollout, Estimator(0.99, 0.95, "baselined_return"))}, k)[AGENT]
+        assert told["gradient_steps"] == 14
+        for ours, theirs in ((net.policy, reference.policy), (net.value, reference.value)):
+            for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+def test_target_kl_ends_the_policys_passes_and_not_the_values():
+    steps = []
+    for target in (None, 1e-4):
+        collector, net, space = parts()
+        config = replace(VPG, target_kl=target, lr=Schedule(0.05, 0.05, 1))
+        update = Update({AGENT: net}, space, config, device=CPU)
+        told = update.learn({AGENT: estimate(collector.collect()[AGENT], Estimator(0.99, 0.95))}, 0)[AGENT]
+        steps.append(told["gradient_steps"])
+    assert steps == [14, 11]  # the first pass has ratio 1 and steps; the second one is already too far
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_recomputed_advantages_are_those_of_the_new_values(env_id):
+    """Truncated episodes included: Pendulum's end after 200 steps."""
+    collector, net, space = parts(env_id, steps=230)
+    how = Estimator(0.9, 0.8)
+    update = Update({AGENT: net}, space, replace(VPG, recompute=how), device=CPU)
+    rollout = collector.collect()[AGENT]
+    batch = estimate(rollout, how)
+    paths = {AGENT: [collector.paths()[AGENT]]}
+    same = update._recomputed({AGENT: batch}, paths)[AGENT]
+    np.testing.assert_allclose(same.advantages, batch.advantages, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        net.value[-1].bias.add_(7.0)  # every value is larger by 7
+    moved = update._recomputed({AGENT: batch}, paths)[AGENT]
+    expected = estimate(
+        rollout._replace(
+            values=rollout.values + 7,
+            next_values=np.where(rollout.done & rollout.terminated, 0, rollout.next_values + 7).astype(np.float32),
+        ),
+        how,
+    )
+    np.testing.assert_allclose(moved.advantages, expected.advantages, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(moved.targets, expected.targets, rtol=1e-4, atol=1e-3)
+
+
+def test_the_normaliser_is_measured_after_learning():
+    """What played a batch learns from it: the first ratio of each update is exactly 1."""
+    collector, net, space = parts("Pendulum-v1", normalise=True, scale_values=True)
+    config = replace(VPG, v_iters=None, v_lr=None, epochs=1, objective="ppo")
+    update = Update({AGENT: net}, space, config, device=CPU, scale_values=True)
+    seen, targets = [], []
+    for k in range(3):
+        rollout = collector.collect()[AGENT]
+        batch = estimate(rollout, Estimator(0.9, 0.8))
+        told = update.learn({AGENT: batch}, k)[AGENT]
+        assert told["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+        seen.append(batch.obs)
+        targets.append(batch.targets)
+        every = np.concatenate(seen).astype(np.float64)
+        np.testing.assert_allclose(net.normaliser.mean, every.mean(0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(net.normaliser.std, every.std(0), rtol=1e-3)
+        np.testing.assert_allclose(net.value_scale, np.concatenate(targets).std(), rtol=1e-3)
+
+
+def test_moments_go_on_where_they_were():
+    rows = np.random.default_rng(0).normal(3, 2, (90, 2))
+    whole, parts_of = Moments(2), Moments(2)
+    whole.add(rows)
+    for part in np.split(rows, [10, 11, 60]):
+        parts_of.add(part)
+    np.testing.assert_allclose([parts_of.mean, parts_of.std], [rows.mean(0), rows.std(0)], rtol=1e-6)
+    np.testing.assert_allclose(whole.std, parts_of.std)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["train.psi=gae", "train.vf_coef=0"], ["train.psi", "total_reward or future_return", "gae"]),
+        (["train.psi=psi"], ["train.psi", "'total_reward'"]),
+        (["train.v_iters=3"], ["train.v_iters", "3"]),
+        (["train.v_lr=0.1"], ["train.v_lr", "null without v_iters"]),
+        (["train.target_kl=-1"], ["train.target_kl", "-1"]),
+        (["model=gru", "train=vpg", "train.num_envs=2"], ["train.v_iters", "null with model=gru"]),
+        (
+            ["model=gru", "train.recompute=true", "train.minibatch_size=null"],
+            ["train.recompute", "false with model=gru"],
+        ),
+    ],
+)
+def test_rejects_objectives_that_do_not_fit(overrides, said):
+    with pytest.raises(ConfigError) as error:
+        compose(["scenario=gymnasium", *overrides])
+    assert [part for part in said if part not in str(error.value)] == []
+
+
+def test_what_trains_no_values_reads_none():
+    config = compose(["scenario=gymnasium", "train=vpg", "train.psi=future_return", "train.vf_coef=0",
+                      "train.v_iters=null", "train.v_lr=null"])  # fmt: skip
+    how = estimator_of(config)
+    assert (how.psi, how.critic) == ("future_return", False)
+    collector, *_ = parts(steps=5)
+    batch = estimate(collector.collect()[AGENT], how)
+    assert batch.advantages.reshape(5, 4)[-1].tolist() == [1.0] * 4  # nothing stands in for what was not played

@@ -1,0 +1,107 @@
+"""Networks over vectors: the compiled pass is torch's, normalisers are a part of the weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from multigrid_rl.learn.losses import Rows, Weighting, ppo, ppo_gradient, reference
+from multigrid_rl.models.distributions import Categorical, Gaussian
+from multigrid_rl.models.registry import ArchitectureError, build, fingerprint, network_of
+from multigrid_rl.models.vector import VectorActorCritic
+from multigrid_rl.types import AgentSpec
+
+WEIGHTING = Weighting(clip=0.2, vf_coef=0.5, entropy_coef=0.1)
+
+
+def network(*, gaussian: bool, activation: str = "tanh", **options) -> VectorActorCritic:
+    """One whose outputs, normaliser and scale of values are far from what they are at the start."""
+    generator = torch.Generator().manual_seed(1)
+    net = VectorActorCritic(5, 3, [16, 8], activation, -0.5 if gaussian else None, generator, **options)
+    with torch.no_grad():
+        net.policy[-1].weight.mul_(100)
+        net.value_scale.fill_(3.0)
+        for name, buffer in net.named_buffers():
+            if name.startswith("normaliser"):
+                buffer.uniform_(0.5, 2.0, generator=generator)
+    return net
+
+
+def batch_of(distribution, rows: int = 37) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Observations, some of them beyond what a normaliser lets through, and the columns of a loss."""
+    rng = np.random.default_rng(2)
+    actions = rng.normal(size=(rows, 3)).astype(np.float32)
+    if isinstance(distribution, Categorical):
+        actions = rng.integers(0, 3, (rows, 1))
+    floats = [rng.normal(size=rows).astype(np.float32) for _ in range(3)]
+    floats[0] -= 2
+    return (8 * rng.normal(size=(rows, 5))).astype(np.float32), [actions, rng.random((rows, 1)) < 0.8, *floats]
+
+
+@pytest.mark.parametrize("gaussian", [False, True])
+@pytest.mark.parametrize(("activation", "normalise"), [("tanh", True), ("relu", False)])
+def test_compiled_update_equals_torch(gaussian, activation, normalise):
+    net = network(gaussian=gaussian, activation=activation, normalise=normalise)
+    distribution = Gaussian(-np.ones(3), np.ones(3), "clip") if gaussian else Categorical((3,))
+    obs, columns = batch_of(distribution)
+
+    outputs, values = net(torch.from_numpy(obs))
+    rows = Rows(*map(torch.from_numpy, columns))
+    loss, parts = reference(outputs, values, rows, distribution, ppo, WEIGHTING)
+    loss.backward()
+    expected = {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
+
+    for parameter in net.parameters():
+        parameter.grad.zero_()
+    passed = net.start(obs)
+    np.testing.assert_allclose(passed.logits, outputs.detach().numpy(), rtol=1e-4, atol=1e-5)
+    by_outputs, by_values, sums = ppo_gradient(passed.logits, passed.values[:, 0], columns, distribution, WEIGHTING)
+    passed.add_gradients((by_outputs, by_values[:, None]))
+    np.testing.assert_allclose(sums, [float(part) for part in parts], rtol=1e-4, atol=1e-5)
+    for name, parameter in net.named_parameters():
+        np.testing.assert_allclose(parameter.grad, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("option", "value"), [("layer_norm", True), ("activation", "silu"), ("hidden", 300)])
+def test_what_is_not_compiled_is_left_to_torch(option, value):
+    options = {"layer_norm": value} if option == "layer_norm" else {}
+    activation, hidden = (value if option == "activation" else "tanh"), (value if option == "hidden" else 8)
+    net = VectorActorCritic(5, 3, [hidden], activation, None, torch.Generator(), **options)
+    assert net.start(np.zeros((1, 5), np.float32)) is None
+    with torch.inference_mode():
+        assert net(torch.zeros(2, 5))[0].shape == (2, 3)
+
+
+def test_normaliser_and_scale_are_a_part_of_the_weights():
+    agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (5,)), spaces.Box(-1, 1, (2,)))
+    architecture = {"name": "mlp", "hidden": [8], "normalise": True, "scale_values": True}
+    net = network_of(agent, architecture)
+    before = fingerprint(net.state_dict())
+    assert {"normaliser.mean", "normaliser.std", "value_scale"} <= set(net.state_dict())
+    net.normaliser.mean.add_(1.0)
+    assert fingerprint(net.state_dict()) != before
+
+
+def test_rescaled_values_stay_what_they_were():
+    net = network(gaussian=False)
+    obs = torch.randn(9, 5, generator=torch.Generator().manual_seed(3))
+    before = net.values(obs).detach()
+    net.rescale_values(50.0)
+    torch.testing.assert_close(net.values(obs).detach(), before, rtol=1e-4, atol=1e-4)
+    assert net.value[-1].weight.abs().max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "observation", "message"),
+    [
+        ({"normalise": True}, [4, 4], r"^architecture\.normalise: expected false with mlp for tokens, got True$"),
+        ({"norm": "layer"}, [4, 4], r"^architecture\.norm: expected none with mlp for tokens, got layer$"),
+        ({"name": "gru", "scale_values": True}, 5, r"^architecture\.scale_values: expected false with gru"),
+        ({"activation": "elu"}, [4, 4], r"^architecture\.activation: expected tanh or relu for tokens, got elu$"),
+    ],
+)
+def test_rejects_options_that_a_network_does_not_have(changes, observation, message):
+    with pytest.raises(ArchitectureError, match=message):
+        build({"name": "mlp", "hidden": [8]} | changes, observation, 3)
