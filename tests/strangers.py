@@ -16,13 +16,14 @@ ACTIONS = {
     "double": spaces.Box(-1.0, 3.0, (2, 2), np.float64),
     "unbounded": spaces.Box(-np.inf, np.inf, (2,), np.float32),
     "text": spaces.Text(3),
+    "many": spaces.Discrete(101),
 }
 SIZE = 5
 SEEN = {
     "vector": spaces.Box(-np.inf, np.inf, (SIZE,), np.float64),
     "dict": spaces.Dict({"kind": spaces.Discrete(3), "where": spaces.Box(-1, 1, (2,), np.float32)}),
     "image": spaces.Box(0, 255, (8, 8, 3), np.uint8),
-    "text": spaces.Text(3),
+    "graph": spaces.Graph(spaces.Box(-1, 1, (2,), np.float32), None),
 }
 
 

@@ -268,16 +268,30 @@ def test_a_factory_survives_a_journey_and_builds_what_it_announces(kind):
     assert isinstance(distribution_of(agent.action_space), Gaussian) == (kind in ("vector", "double"))
 
 
+@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
 @pytest.mark.parametrize(
     ("env_id", "args", "said"),
     [
-        ("CartPole-v7", {}, r"env_id=CartPole-v7: expected the id of a registered environment.*CartPole-v1"),
-        ("nowhere:Any-v0", {}, r"env_id=nowhere:Any-v0: expected the id of a registered environment"),
-        ("not an id", {}, r"env_id=not an id: expected the id of a registered environment"),
-        (CARTPOLE, {"gravity": 3}, r"env_args=\{'gravity': 3\}: expected arguments of CartPole-v1"),
-        ("Echo-v0", {"seen": "image"}, r"env_id=Echo-v0: expected a vector, got images of shape \(8, 8, 3\)"),
-        ("Echo-v0", {"actions": "text"}, r"env_id=Echo-v0: expected Discrete, MultiDiscrete or Box actions, got Text"),
-        ("Echo-v0", {"actions": "unbounded"}, r"env_id=Echo-v0: expected bounded actions, got Box"),
+        ("CartPole-v7", {}, r"env_id: .*registered environment, got CartPole-v7 \(did you mean CartPole-v1\?\)"),
+        ("LunarLander-v2", {}, r"env_id: .*registered environment, got LunarLander-v2 .*LunarLander-v3"),
+        ("not an id", {}, r"env_id: expected the id of a registered environment, got not an id"),
+        (
+            "nowhere:Any-v0",
+            {},
+            r"env_id: expected an environment whose module can be imported, got nowhere:Any-v0: .*nowhere",
+        ),
+        (CARTPOLE, {"gravity": 3}, r"env_args: expected arguments of CartPole-v1, got \{'gravity': 3\}"),
+        ("LunarLander-v3", {"gravity": 3}, r"env_args: expected arguments of LunarLander-v3, got .*between -12 and 0"),
+        (
+            "Hopper-v5",
+            {"xml_file": "/no.xml"},
+            r"env_args: .*of Hopper-v5, got .*/no.xml does not exist",
+        ),
+        ("Echo-v0", {"seen": "image"}, r"env_id: .*shows a vector, got Echo-v0: images \(8, 8, 3\)"),
+        ("Echo-v0", {"seen": "graph"}, r"env_id: .*observations can be flattened, got Echo-v0: Graph"),
+        ("Echo-v0", {"actions": "text"}, r"env_id: .*with Discrete, MultiDiscrete or Box actions, got Echo-v0: Text"),
+        ("Echo-v0", {"actions": "unbounded"}, r"env_id: expected .*bounded actions, got Echo-v0: Box"),
+        ("Echo-v0", {"actions": "many"}, r"env_id: expected .*at most 100 choices.*, got Echo-v0: Discrete\(101\)"),
     ],
 )
 def test_rejects_what_no_network_here_plays(env_id, args, said):

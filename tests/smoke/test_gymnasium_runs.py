@@ -173,9 +173,15 @@ def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["env_id=CartPole-v9"], "scenario.env_id=CartPole-v9: expected the id of a registered environment"),
-        (["env_id=CartPole-v1", "env_args={gravity: 3}"], "scenario.env_args={'gravity': 3}: expected arguments of"),
-        (["env_id=strangers:Echo-v0", "env_args={seen: image}"], "expected a vector, got images"),
+        (["env_id=CartPole-v9"], "scenario.env_id: expected the id of a registered environment, got CartPole-v9"),
+        (
+            ["env_id=CartPole-v1", "env_args={gravity: 3}"],
+            "scenario.env_args: expected arguments of CartPole-v1, got {'gravity': 3}",
+        ),
+        (
+            ["env_id=strangers:Echo-v0", "env_args={seen: image}"],
+            "expected an environment that shows a vector, got strangers:Echo-v0: images",
+        ),
         (["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn"),
         (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping=math:sqrt"),
         (["env_id=CartPole-v1", "scenario.agents=2"], "agents: expected 1 with package gymnasium, got 2"),
