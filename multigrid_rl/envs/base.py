@@ -137,7 +137,7 @@ class SingleAgentEnvs(ABC):
             array[...] = saved
 
     def _arrays(self) -> list[NDArray[Any]]:
-        return [self._returns, self._length, self._episode]
+        return [self._returns, self._length, self._episode, self._obs]
 
     def _native(self, actions: NDArray[Any]) -> NDArray[Any]:
         space = self.action_space

@@ -6,6 +6,7 @@ where the environment's own is none); its action one choice, several, or a bound
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +23,7 @@ from multigrid_rl.envs.base import AGENT, TEAM, SingleAgentEnvs, suggestion
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec, MultiAgentSpec
 
+LOG = logging.getLogger(__name__)
 #: As many as a player's card may name.
 MAX_CHOICES = 100
 #: Packages by the modules that they hold, where the names differ.
@@ -135,6 +137,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
             ValueError: a state of other environments.
         """
         super().set_state(state)
+        shown = self._obs
         self._begin(np.ones(self.num_envs, np.bool_))
         for k, (env, rows) in enumerate(zip(self.envs, state["played"], strict=True)):
             for action in rows:
@@ -142,7 +145,11 @@ class GymnasiumEnvs(SingleAgentEnvs):
             if rows:
                 self._obs[k] = obs
             self._played[k] = list(rows)
-        super().set_state(state)  # once more: beginning counts from zero
+        if (self._obs != shown).any():
+            LOG.warning(
+                "env_id=%s: played again, it shows something else: the run goes on, but not exactly", self.env_id
+            )
+        super().set_state({**state, "arrays": [*state["arrays"][:-1], self._obs]})  # beginning counted from zero
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
         count = self.num_envs

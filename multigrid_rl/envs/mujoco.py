@@ -233,7 +233,7 @@ class MujocoEnvs(SingleAgentEnvs):
         self.reset(seed)
 
     def _arrays(self) -> list[NDArray[Any]]:
-        return [*super()._arrays(), self._obs, *self._physics]
+        return [*super()._arrays(), *self._physics]
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
         body, (qpos, qvel, _, *read) = self._body, self._physics
