@@ -20,7 +20,7 @@ FOLDER ?= $(error FOLDER is empty; allowed is a folder of entries: make cup FOLD
 TORCH ?= cpu
 RUN ?= $(error RUN is empty; allowed is the folder of a run or a cup: make report RUN=runs/mine)
 
-.PHONY: help setup train search evaluate cup report test faults soak capacity check bench-setup bench bench-world bench-growth explain results prove-multigrid players doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test faults soak capacity check bench-setup bench bench-control bench-world bench-growth explain results prove-multigrid players doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -31,7 +31,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,control]'
 	@touch $@
 
 train: $(READY)  ## make train SCENARIO=1v1 [ARGS="seed=3 train.lr=3e-4 --until 2e6"]
@@ -84,6 +84,9 @@ bench: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## spe
 
 bench-world: $(READY)  ## speed of the game engine, 4 minutes; the last line is JSON
 	$(BIN)/python -m benchmarks.world $(ARGS)
+
+bench-control: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of MuJoCo, Box2D and CartPole against Gymnasium and EnvPool; ARGS="--skip-peers"
+	$(BIN)/python -m benchmarks.control --peers $(BENCH_VENV) $(ARGS)
 
 bench-growth: $(READY)  ## what more games, env runners, agents, width and nodes cost
 	$(BIN)/python -m benchmarks.growth $(ARGS)

@@ -179,15 +179,15 @@ class Peers:
     """The environment of ``make bench-setup``, which holds what we compare with.
 
     Raises:
-        BenchmarkError: it is not there, or has no Stable-Baselines3.
+        BenchmarkError: it is not there, or lacks the package that is measured.
     """
 
-    def __init__(self, venv: Path) -> None:
+    def __init__(self, venv: Path, package: str = "stable_baselines3") -> None:
         self.python = venv / "bin" / "python"
-        probe = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('stable_baselines3') else 1)"
+        probe = f"import importlib.util as u, sys; sys.exit(0 if u.find_spec('{package}') else 1)"
         there = self.python.exists() and subprocess.run([self.python, "-c", probe], check=False).returncode == 0
         if not there:
-            raise BenchmarkError(f"no Stable-Baselines3 in {venv}: run make bench-setup, or leave it out: --skip-peers")
+            raise BenchmarkError(f"no {package} in {venv}: run make bench-setup, or leave it out: --skip-peers")
 
     def run(self, module: str, arguments: Sequence[str], limit: float = RUN_LIMIT_S) -> dict[str, Any]:
         """Run a module of ``benchmarks.peers`` there and return the JSON of its last line.

@@ -93,6 +93,7 @@ def _policies(rows: list[dict[str, Any]]) -> list[str]:
 SPEED = {
     "bench-training": ("training against RLlib's own PPO and Stable-Baselines3, memory, where the time goes", "bench"),
     "bench-growth": ("what more games, env runners, agents, width and nodes cost", "bench-growth"),
+    "bench-control": ("MuJoCo's bodies, Box2D and CartPole against Gymnasium and EnvPool", "bench-control"),
     "bench-world": ("the game engine over games, views, agents and threads", "bench-world"),
     "capacity": ("bytes of a step, where the learner saturates, and a plan for 1,000 cores", "capacity"),
     "soak": ("env runners killed at random: recovery, memory, processes left behind", "soak"),

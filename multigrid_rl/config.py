@@ -30,7 +30,6 @@ __all__ = [
     "LEARN",
     "MAX_LAYERS",
     "MAX_UNITS",
-    "PACKAGES",
     "ConfigError",
     "RunConfig",
     "ScenarioConfig",
@@ -47,8 +46,6 @@ __all__ = [
 ]
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
-#: Scenarios that stand for every environment of a package.
-PACKAGES = ("multigrid", "gymnasium")
 _TEXT_KEYS = ("run_dir", "checkpoints", "cluster.address")
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (
@@ -68,7 +65,12 @@ def _choices(group: str) -> list[str]:
 
 def scenario_names() -> list[str]:
     """Ids of all scenarios of the red/blue-door game, sorted."""
-    return [name for name in _choices("scenario") if name not in PACKAGES]
+    return [name for name in _choices("scenario") if _is_game(data_root() / "configs" / "scenario" / f"{name}.yaml")]
+
+
+@lru_cache(maxsize=64)
+def _is_game(file: Path) -> bool:
+    return yaml.safe_load(file.read_text(encoding="utf-8")).get("game") is not None
 
 
 def experiment_names() -> list[str]:
@@ -82,7 +84,7 @@ def scenario_id(name: str) -> str:
     Raises:
         ConfigError: unknown scenario.
     """
-    names = [*scenario_names(), *PACKAGES]
+    names = _choices("scenario")
     if name in names:
         return name
     aliases = {alias: stem for stem in names for alias in _read_yaml("scenario", stem).get("aliases", [])}

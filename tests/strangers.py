@@ -16,13 +16,14 @@ ACTIONS = {
     "double": spaces.Box(-1.0, 3.0, (2, 2), np.float64),
     "unbounded": spaces.Box(-np.inf, np.inf, (2,), np.float32),
     "text": spaces.Text(3),
+    "many": spaces.Discrete(101),
 }
 SIZE = 5
 SEEN = {
     "vector": spaces.Box(-np.inf, np.inf, (SIZE,), np.float64),
     "dict": spaces.Dict({"kind": spaces.Discrete(3), "where": spaces.Box(-1, 1, (2,), np.float32)}),
     "image": spaces.Box(0, 255, (8, 8, 3), np.uint8),
-    "text": spaces.Text(3),
+    "graph": spaces.Graph(spaces.Box(-1, 1, (2,), np.float32), None),
 }
 
 
@@ -97,6 +98,26 @@ class Recall(gymnasium.Env[Any, Any]):
         return shown, float(last and int(action) == self.cue), last, False, {}
 
 
+class Broken(Echo):
+    """As Echo, until in its third step something is no number any more.
+
+    Args:
+        what: observation or reward.
+        value: what it is instead.
+    """
+
+    def __init__(self, what: str = "reward", value: float = np.nan):
+        super().__init__("vector")
+        self.what, self.value = what, value
+
+    def step(self, action):
+        shown, reward, *rest = super().step(action)
+        if len(self.taken) == 3:
+            shown[1], reward = (self.value, reward) if self.what == "observation" else (shown[1], self.value)
+        return shown, reward, *rest
+
+
+gymnasium.register("Broken-v0", Broken)
 gymnasium.register("Echo-v0", Echo)
 gymnasium.register("EchoCut-v0", Echo, max_episode_steps=4)
 gymnasium.register("Recall-v0", Recall)

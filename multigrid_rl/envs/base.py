@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,12 @@ AGENT, TEAM = "agent_0", "agents"
 
 class BrokenEnvError(RunError):
     """An environment showed or paid something that is not finite; nothing can be learned from that."""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean X?)`` with the nearest of ``known``, or nothing."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def check_state(state: dict[str, Any], num_envs: int, seed: int) -> None:
@@ -129,7 +137,7 @@ class SingleAgentEnvs(ABC):
             array[...] = saved
 
     def _arrays(self) -> list[NDArray[Any]]:
-        return [self._returns, self._length, self._episode]
+        return [self._returns, self._length, self._episode, self._obs]
 
     def _native(self, actions: NDArray[Any]) -> NDArray[Any]:
         space = self.action_space

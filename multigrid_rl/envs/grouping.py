@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EpisodeTable, MultiAgentSpec
 
 Scheme = Literal["dtde", "ctde", "ctce"]
@@ -126,7 +127,7 @@ class GroupedEnv:
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other environments."""
         if set(state["last"]) != set(self._last):
-            raise ValueError(f"state: expected the seats {', '.join(self._last)}, got {', '.join(state['last'])}")
+            raise ValueError(expected("state", f"the seats {', '.join(self._last)}", ", ".join(state["last"])))
         self.env.set_state(state["env"])
         for seat, last in self._last.items():
             last[:] = state["last"][seat]

@@ -6,7 +6,8 @@ where the environment's own is none); its action one choice, several, or a bound
 
 from __future__ import annotations
 
-import difflib
+import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,11 +19,15 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
 from multigrid_rl.envs import mujoco
-from multigrid_rl.envs.base import AGENT, TEAM, SingleAgentEnvs
+from multigrid_rl.envs.base import AGENT, TEAM, SingleAgentEnvs, suggestion
+from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec, MultiAgentSpec
 
+LOG = logging.getLogger(__name__)
 #: As many as a player's card may name.
 MAX_CHOICES = 100
+#: Packages by the modules that they hold, where the names differ.
+PACKAGE_OF = {"Box2D": "box2d", "ale_py": "ale-py"}
 
 
 def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> gymnasium.Env[Any, Any]:
@@ -35,32 +40,54 @@ def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> 
     mode = {"render_mode": "rgb_array"} if render else {}
     try:
         env = gymnasium.make(env_id, disable_env_checker=True, **mode, **env_args)
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise ValueError(f"env_id={env_id}: {' '.join(str(error).split())}") from error
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        known = sorted(gymnasium.registry)
-        close = difflib.get_close_matches(env_id, known, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise ValueError(f"env_id={env_id}: expected the id of a registered environment{hint}: {error}") from error
-    except TypeError as error:
-        raise ValueError(f"env_args={env_args}: expected arguments of {env_id}: {error}") from error
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        raise ValueError(_missing(env_id, error)) from error
+    except gymnasium.error.Error as error:
+        got = f"{env_id}{suggestion(env_id, gymnasium.registry)}: {error}"
+        raise ValueError(expected("env_id", "the id of a registered environment", got)) from error
+    # An environment checks its arguments as it likes; MuJoCo's say ValueError or OSError of a model file.
+    except (TypeError, ValueError, AssertionError, OSError) as error:
+        raise ValueError(expected("env_args", f"arguments of {env_id}", f"{env_args}: {error}")) from error
     seen = env.observation_space
-    if isinstance(seen, spaces.Box) and len(seen.shape) == 3:
-        raise ValueError(f"env_id={env_id}: expected a vector, got images of shape {seen.shape}")
-    if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
-        try:
-            env = FlattenObservation(env)
-        except NotImplementedError as error:
-            raise ValueError(f"env_id={env_id}: expected observations that can be flattened, got {seen}") from error
-    acts = env.action_space
-    if not isinstance(acts, spaces.Discrete | spaces.MultiDiscrete | spaces.Box):
-        raise ValueError(f"env_id={env_id}: expected Discrete, MultiDiscrete or Box actions, got {acts}")
-    counts = _flat(acts).nvec if not isinstance(acts, spaces.Box) else np.zeros(1)
-    if counts.max() > MAX_CHOICES:
-        raise ValueError(f"env_id={env_id}: expected at most {MAX_CHOICES} choices of an action, got {counts.max()}")
-    if isinstance(acts, spaces.Box) and not (np.isfinite(acts.low).all() and np.isfinite(acts.high).all()):
-        raise ValueError(f"env_id={env_id}: expected bounded actions, got {acts}")
+    if not isinstance(seen, spaces.Box) or len(seen.shape) not in (1, 3):
+        env = _flattened(env_id, env)
+    elif len(seen.shape) == 3:
+        raise ValueError(expected("env_id", "an environment that shows a vector", f"{env_id}: images {seen.shape}"))
+    _check_actions(env_id, env.action_space)
     return env
+
+
+def _missing(env_id: str, error: Exception) -> str:
+    """Say what to install: Gymnasium's own advice is an extra that builds Box2D from source."""
+    name = str(getattr(error.__cause__ or error, "name", None) or "").partition(".")[0]
+    module, colon, _ = env_id.partition(":")
+    if not name or (colon and module.partition(".")[0] == name):
+        return expected("env_id", "an environment whose module can be imported", f"{env_id}: {error}")
+    advice = f"pip install {PACKAGE_OF.get(name, name)}"
+    return expected("env_id", "an environment whose packages are installed", f"{env_id} without {name}: {advice}")
+
+
+def _flattened(env_id: str, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    seen = env.observation_space
+    with suppress(NotImplementedError):
+        env = FlattenObservation(env)
+    if isinstance(env.observation_space, spaces.Box):
+        return env
+    raise ValueError(expected("env_id", "an environment whose observations can be flattened", f"{env_id}: {seen}"))
+
+
+def _check_actions(env_id: str, acts: spaces.Space[Any]) -> None:
+    """Raise ``ValueError`` for actions that no network here decides."""
+    if isinstance(acts, spaces.Box):
+        fits = bool(np.isfinite(acts.low).all() and np.isfinite(acts.high).all())
+        wanted = "bounded actions"
+    elif isinstance(acts, spaces.Discrete | spaces.MultiDiscrete):
+        fits = int(_flat(acts).nvec.max()) <= MAX_CHOICES
+        wanted = f"at most {MAX_CHOICES} choices of an action"
+    else:
+        fits, wanted = False, "Discrete, MultiDiscrete or Box actions"
+    if not fits:
+        raise ValueError(expected("env_id", f"an environment with {wanted}", f"{env_id}: {acts}"))
 
 
 def _flat(space: spaces.Space[Any]) -> spaces.Space[Any]:
@@ -91,8 +118,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
     def __init__(
         self, env_id: str, num_envs: int, *, env_args: dict[str, Any] | None = None, seed: int = 0, first: int = 0
     ) -> None:
-        # Not Gymnasium's SyncVectorEnv: what it spends on info dictionaries, which nobody reads here, is as much as a
-        # step of CartPole takes.
+        # Not Gymnasium's SyncVectorEnv, which collects info dictionaries that nobody reads here: a fifth of CartPole's time.
         self.envs = [make_env(env_id, env_args or {}) for _ in range(num_envs)]
         seen = self.envs[0].observation_space
         super().__init__(env_id, num_envs, self.envs[0].action_space, int(np.prod(seen.shape)), first)
@@ -110,6 +136,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
             ValueError: a state of other environments.
         """
         super().set_state(state)
+        shown = self._obs
         self._begin(np.ones(self.num_envs, np.bool_))
         for k, (env, rows) in enumerate(zip(self.envs, state["played"], strict=True)):
             for action in rows:
@@ -117,7 +144,11 @@ class GymnasiumEnvs(SingleAgentEnvs):
             if rows:
                 self._obs[k] = obs
             self._played[k] = list(rows)
-        super().set_state(state)  # once more: beginning counts from zero
+        if (self._obs != shown).any():
+            LOG.warning(
+                "env_id=%s: played again, it shows something else: the run goes on, but not exactly", self.env_id
+            )
+        super().set_state({**state, "arrays": [*state["arrays"][:-1], self._obs]})  # beginning counted from zero
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
         count = self.num_envs
@@ -171,7 +202,7 @@ class GymnasiumFactory:
         return self
 
     def build(self, num_envs: int, first: int) -> SingleAgentEnvs:
-        """Build environments number ``first`` to ``first + num_envs - 1``, on MuJoCo's own threads where they can be."""
+        """Build environments number ``first`` to ``first + num_envs - 1``, side by side in MuJoCo where it can."""
         if mujoco.carries(self.env_id):
             body = mujoco.body_of(make_env(self.env_id, self.env_args))
             if body is not None:

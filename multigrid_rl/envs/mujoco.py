@@ -22,6 +22,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import SingleAgentEnvs
+from multigrid_rl.schema import available_cpus
 
 Array = NDArray[np.float64]
 #: A thread that steps fewer bodies than these waits longer than it works.
@@ -29,10 +30,9 @@ BODIES_PER_THREAD = 4
 
 
 def threads_to_use() -> int:
-    """Return the threads for a process: its cores, or ``OMP_NUM_THREADS``, which Ray sets to a worker's share of them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the threads for a process: its cores, or fewer by ``OMP_NUM_THREADS``: a Ray worker's share of them."""
     told = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores, int(told)) if told.isdecimal() and int(told) else cores
+    return min(available_cpus(), int(told)) if told.isdecimal() and int(told) else available_cpus()
 
 
 class Body:
@@ -61,7 +61,7 @@ class Body:
         """Return positions and velocities of a fresh episode."""
         env, scale = self.env, self.env._reset_noise_scale
         qpos = env.init_qpos + rng.uniform(low=-scale, high=scale, size=self.model.nq)
-        return qpos, env.init_qvel + scale * rng.standard_normal(self.model.nv)
+        return qpos, np.asarray(env.init_qvel + scale * rng.standard_normal(self.model.nv))
 
     def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:  # noqa: ARG002
         """Return the observations (N, D)."""
@@ -69,7 +69,7 @@ class Body:
 
     def place(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
         """Return how far each body is (N,)."""
-        return qpos[:, 0].copy()
+        return np.array(qpos[:, 0])
 
     def healthy(self, qpos: Array, qvel: Array) -> NDArray[np.bool_] | None:  # noqa: ARG002
         """Return which bodies stand (N,); ``None``: nothing is said of that."""
@@ -78,7 +78,7 @@ class Body:
     def cost(self, actions: NDArray[Any], read: list[Array]) -> NDArray[Any]:  # noqa: ARG002
         """Return what the actions (N, A), as they came, and contacts cost (N,)."""
         weight: float = self.env._ctrl_cost_weight
-        return weight * np.sum(np.square(actions), axis=1)
+        return np.asarray(weight * np.sum(np.square(actions), axis=1))
 
     def judge(
         self, moved: Array, actions: NDArray[Any], state: tuple[Array, Array], read: list[Array]
@@ -99,7 +99,7 @@ class Walker(Body):
     def noise(self, rng: np.random.Generator) -> tuple[Array, Array]:
         """Return positions and velocities of a fresh episode."""
         env, scale = self.env, self.env._reset_noise_scale
-        qpos = env.init_qpos + rng.uniform(low=-scale, high=scale, size=self.model.nq)
+        qpos = np.asarray(env.init_qpos + rng.uniform(low=-scale, high=scale, size=self.model.nq))
         return qpos, env.init_qvel + rng.uniform(low=-scale, high=scale, size=self.model.nv)
 
     def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:
@@ -233,7 +233,7 @@ class MujocoEnvs(SingleAgentEnvs):
         self.reset(seed)
 
     def _arrays(self) -> list[NDArray[Any]]:
-        return [*super()._arrays(), self._obs, *self._physics]
+        return [*super()._arrays(), *self._physics]
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
         body, (qpos, qvel, _, *read) = self._body, self._physics

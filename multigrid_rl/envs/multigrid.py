@@ -9,7 +9,6 @@ The package is imported when the first environment is built: it pulls in pygame.
 
 from __future__ import annotations
 
-import difflib
 import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.clock import Clock
+from multigrid_rl.envs.base import TEAM, check_state, episode_sequence, suggestion
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
+from multigrid_rl.text import expected
 from multigrid_rl.types import BatchedStep, EpisodeTable, MultiAgentSpec
-
-#: All agents of such an environment are one team, and all of them learn.
-TEAM = "agents"
 
 #: What an agent that has finished does while the others play on.
 _DONE = 6
@@ -58,7 +56,7 @@ def _library() -> _Library:
 
 
 def registered_ids() -> tuple[str, ...]:
-    """Ids of the package's environments, and of environments that somebody derived from its class and registered."""
+    """Return the ids of the package's environments, and of those that somebody derived from its class."""
     library = _library()
     derived = [
         name
@@ -69,21 +67,19 @@ def registered_ids() -> tuple[str, ...]:
 
 
 def make_env(env_id: str, agents: int) -> Any:
-    """One environment, a ``multigrid.base.MultiGridEnv``.
+    """Build one environment, a ``multigrid.base.MultiGridEnv``.
 
     Raises:
         ValueError: the id is not registered.
     """
-    allowed = registered_ids()
-    if env_id not in allowed:
-        close = difflib.get_close_matches(env_id, allowed, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise ValueError(f"env_id={env_id}: unknown{hint}; allowed is {', '.join(allowed)}")
+    known = registered_ids()
+    if env_id not in known:
+        raise ValueError(expected("env_id", f"one of {', '.join(known)}", f"{env_id}{suggestion(env_id, known)}"))
     return _library().gymnasium.make(env_id, agents=agents, disable_env_checker=True).unwrapped
 
 
 def mission_numbers(env: Any) -> dict[str, int]:
-    """Every string of an environment's mission space and its number, in the order of the space.
+    """Return every string of an environment's mission space and its number, in the order of the space.
 
     Raises:
         ValueError: more strings than one token has values.
@@ -91,12 +87,12 @@ def mission_numbers(env: Any) -> dict[str, int]:
     space = env.mission_space
     strings = dict.fromkeys(str(space.get(index)) for index in np.ndindex(*map(int, space.nvec)))
     if len(strings) > _MOST_MISSIONS:
-        raise ValueError(f"{type(env).__name__}: {len(strings)} missions; allowed is at most {_MOST_MISSIONS}")
+        raise ValueError(expected(type(env).__name__, f"at most {_MOST_MISSIONS} missions", len(strings)))
     return {string: number for number, string in enumerate(strings)}
 
 
 def token_categories(env: Any) -> tuple[int, ...]:
-    """Number of values of each of the ``3 * V * V + 2`` tokens of one agent."""
+    """Return the number of values of each of the ``3 * V * V + 2`` tokens of one agent."""
     library, area = _library(), env.agents[0].view_size ** 2
     cells = (library.types,) * area + (library.colours,) * area + (library.states,) * area
     return (*cells, library.directions, len(mission_numbers(env)))
@@ -151,7 +147,7 @@ class MultigridEnvs:
         return self.observations()
 
     def observations(self) -> dict[str, NDArray[Any]]:
-        """Tokens (N, D) of each seat as the environments stand."""
+        """Return the tokens (N, D) of each seat as the environments stand."""
         return _by_seat(self.seats, self._tokens)
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
@@ -182,12 +178,12 @@ class MultigridEnvs:
         )
 
     def drain_episodes(self) -> EpisodeTable:
-        """Episodes that finished since the last call; there are no event columns."""
+        """Return the episodes that finished since the last call; there are no event columns."""
         rows, self._finished = [EpisodeTable.empty(len(self.seats), 0), *self._finished], []
         return EpisodeTable.concatenate(rows)
 
     def get_state(self) -> dict[str, Any]:
-        """Actions since each episode began, and copies of our arrays: the package's objects cannot be copied."""
+        """Return the actions since each episode began, and our arrays: the package's objects cannot be copied."""
         played = [[list(row) for row in rows] for rows in self._played]
         return {"seed": self._seed, "played": played, "arrays": [array.copy() for array in self._arrays()]}
 
@@ -197,11 +193,7 @@ class MultigridEnvs:
         Raises:
             ValueError: a state of other environments.
         """
-        if state["seed"] != self._seed or len(state["played"]) != self.num_envs:
-            raise ValueError(
-                f"state of {len(state['played'])} environments with seed {state['seed']}; allowed is that of "
-                f"{self.num_envs} with seed {self._seed}"
-            )
+        check_state(state, self.num_envs, self._seed)
         self._episode[:] = state["arrays"][-1]
         self._begin(np.arange(self.num_envs))
         for env, rows, mine in zip(self.envs, state["played"], self._played, strict=True):
@@ -216,7 +208,7 @@ class MultigridEnvs:
         return [getattr(self, name) for name in names]
 
     def drain_seconds(self) -> dict[str, float]:
-        """Seconds spent on the ``engine`` since the last call; there are no background players."""
+        """Return the seconds spent on the ``engine`` since the last call; there are no background players."""
         return {"players": 0.0, **self._clock.drain()}
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -260,7 +252,7 @@ class MultigridEnvs:
     def _begin(self, which: NDArray[np.int64]) -> None:
         """Start the environments numbered ``which`` (M,) afresh."""
         for n in which:
-            sequence = np.random.SeedSequence((self._seed, self._first + int(n), int(self._episode[n])))
+            sequence = episode_sequence(self._seed, self._first + int(n), int(self._episode[n]))
             env = self.envs[n]
             # The package draws layouts from the generator that it was built with, whatever seed a reset is given.
             _library().mixin.__init__(env, np.random.default_rng(sequence))
@@ -314,7 +306,7 @@ class MultigridFactory:
         """Check the id; there are no background players to load.
 
         Raises:
-            ValueError: unknown id; one line naming the key, its value and what is allowed.
+            ValueError: unknown id; one line naming the key and what was expected.
         """
         try:
             make_env(self.env_id, self.num_agents)

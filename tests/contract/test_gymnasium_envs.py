@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import gymnasium
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from multigrid_rl.envs.base import BrokenEnvError
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumEnvs, GymnasiumFactory, make_env
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.models.distributions import Gaussian, distribution_of
@@ -30,7 +32,7 @@ def native(envs: GymnasiumEnvs, k: int = 0):
     return envs.envs[k].unwrapped
 
 
-def drawn(envs: GymnasiumEnvs, steps: int, seed: int = 0):
+def drawn(envs, steps: int, seed: int = 0):
     """Random actions within the bounds, as networks fill them."""
     rng, space = np.random.default_rng(seed), envs.action_space
     flat = _flat(space)
@@ -249,6 +251,49 @@ def test_rejects_a_state_of_other_environments(change):
         echo().set_state(echo(**change).get_state())
 
 
+def test_warns_of_an_environment_that_does_not_repeat_itself(caplog):
+    envs, twin = echo(seed=3), echo(seed=3)
+    for row in drawn(envs, 2):
+        envs.step({AGENT: row})
+    state = envs.get_state()
+    twin.set_state(state)
+    assert caplog.text == ""
+    state["played"][1][-1] += 1 if state["played"][1][-1] == 5 else -1
+    twin.set_state(state)
+    assert "env_id=EchoCut-v0: played again, it shows something else" in caplog.text
+
+
+@pytest.mark.parametrize("args", [{}, {"continuous": True, "enable_wind": True}])
+def test_landers_go_on_exactly(args):
+    factory = GymnasiumFactory("LunarLander-v3", 0, args)
+    envs, twin = factory.build(3, 2), factory.build(3, 2)
+    actions = [{AGENT: row} for row in drawn(envs, 150)]
+    for row in actions:
+        envs.step(row)
+    assert envs.drain_episodes().episodes  # what fell in the episodes before is gone
+    twin.set_state(pickle.loads(pickle.dumps(envs.get_state())))
+    for row in actions[:50]:
+        assert_equal(twin.step(row), envs.step(row))
+
+
+@pytest.mark.parametrize("what", ["observation", "reward"])
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e39])
+def test_ends_where_something_is_not_finite(what, value):
+    envs = GymnasiumEnvs("Broken-v0", 2, env_args={"what": what, "value": value}, first=4)
+    action = {AGENT: np.zeros((2, 2))}
+    envs.step(action)
+    envs.step(action)
+    if (what, value) == ("reward", 1e39):  # a large number, but one: float64 holds it
+        assert (envs.step(action).rewards[AGENT] == value).all()
+        return
+    said = (
+        r"^env_id=Broken-v0: expected finite .*, got an? \w+ of (nan|-?inf) in environment 4, step 3 of its episode 1$"
+    )
+    with pytest.raises(BrokenEnvError, match=said) as caught:
+        envs.step(action)
+    assert what in str(caught.value)
+
+
 # --- the recipe, and mistakes
 
 
@@ -268,16 +313,30 @@ def test_a_factory_survives_a_journey_and_builds_what_it_announces(kind):
     assert isinstance(distribution_of(agent.action_space), Gaussian) == (kind in ("vector", "double"))
 
 
+@pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
 @pytest.mark.parametrize(
     ("env_id", "args", "said"),
     [
-        ("CartPole-v7", {}, r"env_id=CartPole-v7: expected the id of a registered environment.*CartPole-v1"),
-        ("nowhere:Any-v0", {}, r"env_id=nowhere:Any-v0: expected the id of a registered environment"),
-        ("not an id", {}, r"env_id=not an id: expected the id of a registered environment"),
-        (CARTPOLE, {"gravity": 3}, r"env_args=\{'gravity': 3\}: expected arguments of CartPole-v1"),
-        ("Echo-v0", {"seen": "image"}, r"env_id=Echo-v0: expected a vector, got images of shape \(8, 8, 3\)"),
-        ("Echo-v0", {"actions": "text"}, r"env_id=Echo-v0: expected Discrete, MultiDiscrete or Box actions, got Text"),
-        ("Echo-v0", {"actions": "unbounded"}, r"env_id=Echo-v0: expected bounded actions, got Box"),
+        ("CartPole-v7", {}, r"env_id: .*registered environment, got CartPole-v7 \(did you mean CartPole-v1\?\)"),
+        ("LunarLander-v2", {}, r"env_id: .*registered environment, got LunarLander-v2 .*LunarLander-v3"),
+        ("not an id", {}, r"env_id: expected the id of a registered environment, got not an id"),
+        (
+            "nowhere:Any-v0",
+            {},
+            r"env_id: expected an environment whose module can be imported, got nowhere:Any-v0: .*nowhere",
+        ),
+        (CARTPOLE, {"gravity": 3}, r"env_args: expected arguments of CartPole-v1, got \{'gravity': 3\}"),
+        ("LunarLander-v3", {"gravity": 3}, r"env_args: expected arguments of LunarLander-v3, got .*between -12 and 0"),
+        (
+            "Hopper-v5",
+            {"xml_file": "/no.xml"},
+            r"env_args: .*of Hopper-v5, got .*/no.xml does not exist",
+        ),
+        ("Echo-v0", {"seen": "image"}, r"env_id: .*shows a vector, got Echo-v0: images \(8, 8, 3\)"),
+        ("Echo-v0", {"seen": "graph"}, r"env_id: .*observations can be flattened, got Echo-v0: Graph"),
+        ("Echo-v0", {"actions": "text"}, r"env_id: .*with Discrete, MultiDiscrete or Box actions, got Echo-v0: Text"),
+        ("Echo-v0", {"actions": "unbounded"}, r"env_id: expected .*bounded actions, got Echo-v0: Box"),
+        ("Echo-v0", {"actions": "many"}, r"env_id: expected .*at most 100 choices.*, got Echo-v0: Discrete\(101\)"),
     ],
 )
 def test_rejects_what_no_network_here_plays(env_id, args, said):
@@ -286,3 +345,15 @@ def test_rejects_what_no_network_here_plays(env_id, args, said):
             build()
         assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("scenario.env_")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "module", "advice"),
+    [("HalfCheetah-v5", "mujoco", "pip install mujoco"), ("LunarLander-v3", "Box2D", "pip install box2d")],
+)
+def test_names_the_package_that_an_environment_lacks(monkeypatch, env_id, module, advice):
+    for name in [name for name in sys.modules if name.startswith((f"gymnasium.envs.{module.lower()}", module))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)  # as if it were not there
+    with pytest.raises(ValueError, match=f"^env_id: .* installed, got {env_id} without {module}: {advice}$"):
+        make_env(env_id, {})

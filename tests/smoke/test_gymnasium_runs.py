@@ -130,6 +130,28 @@ def test_other_spaces_networks_and_objectives_train_and_are_judged(session, tmp_
         assert told["modes"]["argmax"]["return_mean"] <= 4 * 3  # within its bounds
 
 
+def test_a_body_resumes_number_for_number(session, tmp_path):
+    """Episodes of these cut hoppers end within and between batches."""
+    hopper = [
+        "scenario=hopper",
+        "env_args={max_episode_steps: 25}",
+        "model.normalise=true",
+        "train.checkpoint_every=1024",
+    ]
+    steady = ["train.lr=3e-4", "train.lr_final=3e-4"]  # a step size that falls would know where the first half ends
+    tiny_run(tmp_path / "halves", *hopper, *steady, "train.until=1024")
+    resume_training(tmp_path / "halves", ["train.until=2048"])
+    _, unbroken = tiny_run(tmp_path / "unbroken", *hopper, *steady, "train.until=2048")
+    assert without_time(rows_of(tmp_path / "halves")) == without_time(unbroken)
+
+
+def test_a_run_ends_where_an_environment_shows_what_is_no_number(tmp_path):
+    result = call("train", "env_id=strangers:Broken-v0", f"run_dir={tmp_path / 'run'}", *SHORT)
+    assert result.exit_code == 3
+    said = "env_id=strangers:Broken-v0: expected finite observations and rewards, got a reward of nan in environment 0"
+    assert said in result.stderr
+
+
 # --- what has no meaning there, and mistakes
 
 
@@ -173,9 +195,15 @@ def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["env_id=CartPole-v9"], "scenario.env_id=CartPole-v9: expected the id of a registered environment"),
-        (["env_id=CartPole-v1", "env_args={gravity: 3}"], "scenario.env_args={'gravity': 3}: expected arguments of"),
-        (["env_id=strangers:Echo-v0", "env_args={seen: image}"], "expected a vector, got images"),
+        (["env_id=CartPole-v9"], "scenario.env_id: expected the id of a registered environment, got CartPole-v9"),
+        (
+            ["env_id=CartPole-v1", "env_args={gravity: 3}"],
+            "scenario.env_args: expected arguments of CartPole-v1, got {'gravity': 3}",
+        ),
+        (
+            ["env_id=strangers:Echo-v0", "env_args={seen: image}"],
+            "expected an environment that shows a vector, got strangers:Echo-v0: images",
+        ),
         (["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn"),
         (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping=math:sqrt"),
         (["env_id=CartPole-v1", "scenario.agents=2"], "agents: expected 1 with package gymnasium, got 2"),

@@ -101,7 +101,7 @@ class TestProcesses:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 1
         assert done.stdout == ""
-        told = [f"benchmarks: no Stable-Baselines3 in {tmp_path}: run make bench-setup, or leave it out: --skip-peers"]
+        told = [f"benchmarks: no stable_baselines3 in {tmp_path}: run make bench-setup, or leave it out: --skip-peers"]
         assert done.stderr.splitlines() == told
 
 

@@ -1,0 +1,151 @@
+"""Speed of control environments with random actions, resets included: our engine, Gymnasium's vectors, EnvPool.
+
+    python -m benchmarks.control --out docs/results/bench-control
+
+MuJoCo's bodies over simulations and threads, then the environments that Gymnasium steps one by one. Beside wall time
+stands the processor time of all threads: on a busy machine that alone can be compared. A row without it is of
+processes of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+from benchmarks.machine import describe
+from benchmarks.measure import Peers, alternate, spread
+from benchmarks.tables import Report, add_common, measure_all, range_of, table
+from multigrid_rl.envs.base import AGENT, SingleAgentEnvs
+from multigrid_rl.envs.gymnasium import GymnasiumEnvs, make_env
+from multigrid_rl.envs.mujoco import MujocoEnvs, body_of
+
+BODIES = ("HalfCheetah-v5", "Walker2d-v5", "Hopper-v5", "Humanoid-v5")
+OTHERS = ("CartPole-v1", "LunarLander-v3")
+SIMULATIONS, THREADS = (64, 256), (1, 2)
+#: Environments of Gymnasium's vectors; each of an ``AsyncVectorEnv`` is a process.
+VECTOR = 8
+ACTION_SETS = 16
+
+
+class Speed(NamedTuple):
+    """One round: environment steps a second of wall time, and of processor time over all threads (0: not known)."""
+
+    wall: float
+    processor: float
+
+
+def timed(step: Callable[[Any], Any], actions: list[Any], count: int, seconds: float) -> Speed:
+    """Step ``count`` environments for some seconds."""
+    for action in actions[:2]:
+        step(action)
+    steps, began, worked = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - began < seconds:
+        step(actions[steps % len(actions)])
+        steps += 1
+    return Speed(steps * count / (time.perf_counter() - began), steps * count / max(time.process_time() - worked, 1e-9))
+
+
+def random_actions(space: gymnasium.Space[Any], count: int) -> list[Any]:
+    """Sets of actions of a space, for ``count`` environments, to step through again and again."""
+    space.seed(0)
+    return [np.stack([space.sample() for _ in range(count)]) for _ in range(ACTION_SETS)]
+
+
+def engine_round(envs: SingleAgentEnvs, seconds: float) -> Speed:
+    """Steps of environments behind our face."""
+    actions = [{AGENT: row.reshape(len(row), -1)} for row in random_actions(envs.action_space, envs.num_envs)]
+    return timed(envs.step, actions, envs.num_envs, seconds)
+
+
+def vector_round(env: gymnasium.vector.VectorEnv[Any, Any, Any], seconds: float) -> Speed:
+    """Steps of one of Gymnasium's vectors."""
+    env.reset(seed=0)
+    return timed(env.step, random_actions(env.single_action_space, env.num_envs), env.num_envs, seconds)
+
+
+def async_round(env: gymnasium.vector.VectorEnv[Any, Any, Any], seconds: float) -> Speed:
+    """Steps of processes, whose processor time nobody knows."""
+    return vector_round(env, seconds)._replace(processor=0.0)
+
+
+def envpool_round(peers: Peers, env_id: str, count: int, threads: int, seconds: float) -> Speed:
+    """Steps of EnvPool, in a process of its own."""
+    told = peers.run("envpool_steps", [env_id, *map(str, (count, threads, seconds))])
+    return Speed(told["wall"], told["processor"])
+
+
+def measures_of(env_id: str, options: argparse.Namespace, peers: Peers | None) -> dict[str, Callable[[], Speed]]:
+    """Who steps an environment, by what the table calls them."""
+    seconds = options.seconds
+    make = partial(gymnasium.make, env_id, disable_env_checker=True)
+    found: dict[str, Callable[[], Speed]] = {}
+    if env_id in BODIES:
+        for count in options.simulations:
+            for threads in options.threads:
+                body = body_of(make_env(env_id, {}))
+                assert body is not None
+                envs = MujocoEnvs(env_id, body, count, threads=threads)
+                found[f"ours, {count} bodies, {threads} thread(s)"] = partial(engine_round, envs, seconds)
+                if peers is not None:
+                    name = f"EnvPool, {count} bodies, {threads} thread(s)"
+                    found[name] = partial(envpool_round, peers, env_id, count, threads, seconds)
+    found[f"ours, one by one, {VECTOR}"] = partial(engine_round, GymnasiumEnvs(env_id, VECTOR), seconds)
+    found[f"SyncVectorEnv, {VECTOR}"] = partial(vector_round, SyncVectorEnv([make] * VECTOR), seconds)
+    if not options.quick:
+        # Not forked: threads of ours may hold locks.
+        processes = AsyncVectorEnv([make] * VECTOR, context="forkserver")
+        found[f"AsyncVectorEnv, {VECTOR} processes"] = partial(async_round, processes, seconds)
+    return found
+
+
+def engines(report: Report, env_id: str, options: argparse.Namespace, peers: Peers | None) -> None:
+    """Measure one environment and add its table."""
+    measures = measures_of(env_id, options, peers)
+    rows = alternate(measures, options.rounds)
+    lines: list[list[Any]] = []
+    for name, speeds in rows.items():
+        wall = spread([speed.wall for speed in speeds])
+        worked = spread([speed.processor for speed in speeds]).median
+        lines.append([name, wall.median, range_of(wall), worked or None])
+    best = max(lines, key=lambda line: float(line[1]))
+    report.result[env_id] = {"steps_per_s": round(best[1]), "by": best[0]}
+    heads = ["environment steps a second", "median", "min to max", "a second of processor time"]
+    report.section(env_id, table(heads, lines), rows)
+    for measure in measures.values():
+        env = getattr(measure, "args", (None,))[0]
+        if isinstance(env, AsyncVectorEnv):
+            env.close()
+
+
+def main() -> None:
+    """Measure, print tables, end with one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_common(parser)
+    parser.add_argument("--only", nargs="+", choices=[*BODIES, *OTHERS], default=[*BODIES, *OTHERS])
+    parser.add_argument("--simulations", nargs="+", type=int, default=SIMULATIONS)
+    parser.add_argument("--threads", nargs="+", type=int, default=THREADS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
+    parser.add_argument("--peers", type=Path, default=Path(".venv-bench"), help="environment of make bench-setup")
+    parser.add_argument("--skip-peers", action="store_true", help="leave EnvPool out")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.seconds, options.simulations, options.threads = 1, 0.05, (8,), (1, 2)
+    machine = describe(quick=options.quick)
+    print(f"control: {machine['cpu']}, {options.rounds} rounds", file=sys.stderr)
+    report = Report("Speed of control environments", machine)
+    peers = None if options.skip_peers else Peers(options.peers, "envpool")
+    measure_all(report, [partial(engines, report, env_id, options, peers) for env_id in options.only], options.out)
+
+
+if __name__ == "__main__":
+    main()

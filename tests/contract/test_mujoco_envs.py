@@ -1,0 +1,143 @@
+"""Bodies side by side in MuJoCo: equal to Gymnasium's own environments, on any number of threads, from any state."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from multigrid_rl.config import compose
+from multigrid_rl.envs.base import AGENT
+from multigrid_rl.envs.gymnasium import GymnasiumEnvs, GymnasiumFactory, make_env
+from multigrid_rl.envs.mujoco import MujocoEnvs, body_of, carries, threads_to_use
+from multigrid_rl.players.factories import env_factory
+
+SIGHT = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
+BLIND = {f"include_{name}_in_observation": False for name in SIGHT}
+BODIES = {
+    "cheetah": ("HalfCheetah-v5", {}),
+    "cheetah with its place": ("HalfCheetah-v5", {"exclude_current_positions_from_observation": False}),
+    "cheetah of other values": (
+        "HalfCheetah-v5", {"frame_skip": 3, "ctrl_cost_weight": 0.3, "reset_noise_scale": 0.2}
+    ),
+    "walker": ("Walker2d-v5", {}),
+    "walker that may lie": ("Walker2d-v5", {"terminate_when_unhealthy": False, "healthy_reward": 3.0}),
+    "hopper": ("Hopper-v5", {}),
+    "hopper of narrow bounds": ("Hopper-v5", {"healthy_state_range": (-1.0, 1.0), "healthy_z_range": (0.5, 1.3)}),
+    "humanoid": ("Humanoid-v5", {}),
+    "humanoid that is shown less": ("Humanoid-v5", BLIND),
+    "humanoid without contacts": ("Humanoid-v5", {**BLIND, "contact_cost_weight": 0.0}),
+}  # fmt: skip
+
+
+def bodies(env_id: str, num_envs: int = 3, args=None, **rest) -> MujocoEnvs:
+    body = body_of(make_env(env_id, args or {}))
+    return MujocoEnvs(env_id, body, num_envs, **rest)
+
+
+def drawn(envs, steps: int, seed: int = 0):
+    rng, space = np.random.default_rng(seed), envs.action_space
+    return [{AGENT: rng.uniform(space.low, space.high, (envs.num_envs, *space.shape))} for _ in range(steps)]
+
+
+def assert_equal(one, two):
+    assert pickle.dumps(one) == pickle.dumps(two)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_equals_gymnasium_in_every_number(name):
+    env_id, args = BODIES[name]
+    args = {**args, "max_episode_steps": 40}
+    theirs = GymnasiumEnvs(env_id, 3, env_args=args, seed=3, first=2)
+    ours = GymnasiumFactory(env_id, 3, args).build(3, 2)
+    assert isinstance(ours, MujocoEnvs)
+    assert_equal(ours.observations(), theirs.observations())
+    for action in drawn(ours, 90):
+        assert_equal(ours.step(action), theirs.step(action))
+    episodes = theirs.drain_episodes()
+    assert episodes.episodes
+    assert_equal(list(ours.drain_episodes()), list(episodes))
+
+
+def test_equals_gymnasium_from_any_state_that_it_is_set_to():
+    """Step by step: Gymnasium's own class gets the state of a body that is long on its way."""
+    envs, env = bodies("Hopper-v5"), gymnasium.make("Hopper-v5").unwrapped
+    env.reset(seed=0)
+    for action in drawn(envs, 60):
+        state = envs.get_state()
+        qpos, qvel, warm = (array[1] for array in state["arrays"][-3:])
+        env.set_state(qpos, qvel)
+        env.data.qacc_warmstart[:] = warm
+        step = envs.step(action)
+        shown, reward, terminated, *_ = env.step(np.float32(action[AGENT][1]))
+        assert (step.final_observations[AGENT][1] == np.float32(shown)).all()
+        assert (step.rewards[AGENT][1], step.terminated[AGENT][1]) == (reward, terminated)
+
+
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Humanoid-v5"])
+def test_threads_change_nothing(env_id):
+    one, three = (bodies(env_id, 13, seed=4, threads=threads) for threads in (1, 3))
+    assert (one.threads, three.threads) == (1, 3)
+    for action in drawn(one, 30):
+        assert_equal(one.step(action), three.step(action))
+
+
+def test_a_body_is_the_same_alone_and_among_others():
+    crowd, alone = bodies("Walker2d-v5", 16, seed=5), bodies("Walker2d-v5", 1, seed=5, first=9)
+    for action in drawn(crowd, 60):
+        together, single = crowd.step(action), alone.step({AGENT: action[AGENT][9:10]})
+        assert (together.observations[AGENT][9] == single.observations[AGENT][0]).all()
+        assert together.rewards[AGENT][9] == single.rewards[AGENT][0]
+
+
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Hopper-v5", "Humanoid-v5"])
+def test_a_state_goes_on_exactly(env_id):
+    args = {"max_episode_steps": 50}
+    envs, twin = (bodies(env_id, 5, args, seed=3) for _ in range(2))
+    actions = drawn(envs, 30)
+    for action in actions:
+        envs.step(action)
+    envs.drain_episodes()
+    state = pickle.loads(pickle.dumps(envs.get_state()))
+    ahead = [pickle.dumps(envs.step(action)) for action in actions]
+    for _ in range(2):  # a state that was set is not written over
+        twin.set_state(state)
+        twin.drain_episodes()
+        assert [pickle.dumps(twin.step(action)) for action in actions] == ahead
+    assert_equal(list(twin.drain_episodes()), list(envs.drain_episodes()))
+    with pytest.raises(ValueError, match=r"^state: expected 5 environments with seed 3, got 4 with seed 0$"):
+        twin.set_state(bodies(env_id, 4).get_state())
+
+
+def test_carries_only_what_is_a_body_and_nothing_else(tmp_path):
+    assert not carries("CartPole-v1")
+    assert not carries("Ant-v5")
+    own = gymnasium.make("Hopper-v5").unwrapped.fullpath
+    muscle = '<general joint="foot_joint" dyntype="filter" ctrlrange="-1 1"/></actuator>'  # it has a state of its own
+    muscles = tmp_path / "muscles.xml"
+    muscles.write_text(Path(own).read_text().replace("</actuator>", muscle))
+    assert type(GymnasiumFactory("Hopper-v5", 0, {"xml_file": str(muscles)}).build(1, 0)) is GymnasiumEnvs
+    assert type(GymnasiumFactory("Hopper-v5", 0, {"xml_file": own}).build(1, 0)) is MujocoEnvs
+    assert body_of(gymnasium.wrappers.ClipAction(gymnasium.make("Hopper-v5"))) is None
+
+
+@pytest.mark.parametrize(("told", "wanted"), [("", 4), ("2", 2), ("9", 4), ("0", 4), ("all", 4)])
+def test_threads_are_the_cores_or_fewer_where_a_process_was_told_its_share(monkeypatch, told, wanted):
+    monkeypatch.setattr("multigrid_rl.envs.mujoco.available_cpus", lambda: 4)
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    assert threads_to_use() == wanted
+
+
+@pytest.mark.parametrize("scenario", ["halfcheetah", "walker2d", "hopper", "humanoid"])
+def test_scenarios_of_bodies_are_carried(scenario):
+    assert isinstance(env_factory(compose([f"scenario={scenario}"])).build(1, 0), MujocoEnvs)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "size"), [("cartpole", 4), ("lunarlander", 8), ("lunarlander-continuous", 8), ("humanoid", 45)]
+)
+def test_scenarios_of_control_show_what_their_files_say(scenario, size):
+    assert env_factory(compose([f"scenario={scenario}"])).specs.agents[0].observation_size == size
