@@ -1,0 +1,248 @@
+"""A study: arms times seeds, trained, judged on fresh episodes, and summed up on a page.
+
+``python -m benchmarks.study policy-gradients`` reads ``benchmarks/studies/policy-gradients.yaml``, trains what is not
+trained yet below ``runs/studies/``, and writes ``docs/results/policy-gradients.md`` with its figures. Statistics are
+those of Agarwal et al. 2021 (https://arxiv.org/abs/2108.13264): the interquartile mean, intervals by the bootstrap over
+seeds, and the probability that a run of one arm beats a run of another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from multigrid_rl.judge.seeds import improvement_interval, iqm, iqm_interval
+
+STUDIES = Path(__file__).parent / "studies"
+PAGES = Path(__file__).parent.parent / "docs" / "results"
+#: Points of a curve.
+_POINTS = 40
+_RESAMPLES = 2000
+
+
+class Job(NamedTuple):
+    """One run of one arm."""
+
+    arm: str
+    seed: int
+    folder: Path
+    overrides: tuple[str, ...]
+    episodes: int
+
+
+class Study(NamedTuple):
+    """What is asked; see the comments in ``benchmarks/studies/policy-gradients.yaml``."""
+
+    name: str
+    title: str
+    text: str
+    common: list[str]
+    episodes: int
+    groups: list[dict[str, Any]]
+    claims: list[dict[str, Any]]
+
+    @property
+    def arms(self) -> dict[str, list[str]]:
+        """Overrides by arm, each once though several groups may show it."""
+        arms: dict[str, list[str]] = {}
+        for group in self.groups:
+            arms |= group["arms"]
+        return arms
+
+
+def read_study(name: str) -> Study:
+    """Read a study. Raises ``SystemExit`` with one line for a name that there is none of."""
+    path = STUDIES / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(path.stem for path in STUDIES.glob("*.yaml")))
+        raise SystemExit(f"NAME: expected {known}, got {name}")
+    return Study(name=name, **({"claims": []} | yaml.safe_load(path.read_text(encoding="utf-8"))))
+
+
+def jobs_of(study: Study, seeds: int, root: Path) -> list[Job]:
+    """Return every run of a study, seed by seed, so that a study that is broken off has whole seeds."""
+    return [
+        Job(arm, seed, root / arm / str(seed), (*study.common, *overrides), study.episodes)
+        for seed in range(seeds)
+        for arm, overrides in study.arms.items()
+    ]
+
+
+def work(job: Job) -> tuple[Job, str]:
+    """Train and judge one run, unless it was; returns what went wrong, if anything did."""
+    from multigrid_rl.cli.train import run_training  # noqa: PLC0415 - in the process that trains
+    from multigrid_rl.config import ConfigError  # noqa: PLC0415
+    from multigrid_rl.judge.environments import report, run_env_target  # noqa: PLC0415
+    from multigrid_rl.types import RunError  # noqa: PLC0415
+
+    result = job.folder / "study.json"
+    if result.is_file():
+        return job, ""
+    try:
+        with (
+            open(os.devnull, "w", encoding="utf-8") as nowhere,  # noqa: PTH123 - no path of ours
+            contextlib.redirect_stdout(nowhere),
+            contextlib.redirect_stderr(nowhere),
+        ):
+            verdict = run_training([*job.overrides, f"seed={job.seed}", f"run_dir={job.folder}"])
+            judged = report(run_env_target(job.folder), episodes=job.episodes, seed=1_000_003, modes=("draw", "argmax"))
+    except (ConfigError, RunError) as error:
+        return job, str(error)
+    kept = {key: verdict[key] for key in ("env_steps", "seconds", "env_steps_per_s")}
+    for mode, row in judged["modes"].items():
+        kept[mode] = row["return_mean"]
+    result.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+    return job, ""
+
+
+def run_study(jobs: Sequence[Job], processes: int) -> list[str]:
+    """Do all ``jobs`` in ``processes`` processes, each with one thread; returns what went wrong, one line a run."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    failed = []
+    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=20) as pool:
+        for number, (job, said) in enumerate(pool.imap_unordered(work, jobs), 1):
+            print(f"{number} of {len(jobs)}: {job.arm}, seed {job.seed}{': ' + said if said else ''}", flush=True)
+            if said:
+                failed.append(f"{job.arm}, seed {job.seed}: {said}")
+    return failed
+
+
+class Arm(NamedTuple):
+    """What came of one arm, one entry a seed."""
+
+    results: list[dict[str, float]]
+    curves: list[tuple[NDArray[Any], NDArray[Any]]]  # environment steps and mean return of each report
+
+    def scores(self, mode: str = "draw") -> NDArray[np.float64]:
+        """Mean return of fresh episodes after training, a number for each seed."""
+        return np.array([result[mode] for result in self.results])
+
+
+def read_arms(jobs: Sequence[Job]) -> dict[str, Arm]:
+    """Read what finished."""
+    arms: dict[str, Arm] = {}
+    for job in jobs:
+        result = job.folder / "study.json"
+        if result.is_file():
+            arm = arms.setdefault(job.arm, Arm([], []))
+            arm.results.append(json.loads(result.read_text(encoding="utf-8")))
+            arm.curves.append(_curve(job.folder / "metrics.jsonl"))
+    return arms
+
+
+def _curve(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    with path.open(encoding="utf-8") as file:
+        rows = [row for row in map(json.loads, file) if row.get("return_mean/agent_0") is not None]
+    return np.array([row["env_steps"] for row in rows]), np.array([row["return_mean/agent_0"] for row in rows])
+
+
+def draw_group(study: Study, group: dict[str, Any], arms: dict[str, Arm]) -> Figure:
+    """Draw the curves of a group: interquartile mean over seeds, and the range between the quartiles."""
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for name in group["arms"]:
+        curves = [curve for curve in arms[name].curves if len(curve[0])] if name in arms else []
+        if not curves:
+            continue
+        steps = np.linspace(0, max(curve[0][-1] for curve in curves), _POINTS)
+        grid = np.array([np.interp(steps, *curve) for curve in curves])
+        (line,) = axes.plot(steps, iqm(grid.T), label=name, linewidth=1.6)
+        low, high = np.quantile(grid, (0.25, 0.75), axis=0)
+        axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("mean return of the episodes played")
+    axes.set_title(f"{study.title}: {group['title']}", loc="left", fontsize=10)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
+    """Yield the lines of the page."""
+    rng = np.random.default_rng(0)
+    yield f"# {study.title}\n\n{study.text.strip()}\n"
+    yield f"Made by `{command}` on {_machine()}. Every run: `{' '.join(study.common)} seed=N`, and the arm's overrides."
+    yield (
+        f"Scores are mean returns of {study.episodes} fresh episodes after training, with drawn actions unless the "
+        "column says otherwise. IQM is the interquartile mean over seeds, with its 95 % interval by the bootstrap over "
+        "seeds. Bands of the figures are quartiles over seeds.\n"
+    )
+    for group in study.groups:
+        yield f"## {group['title']}\n\n{group['text'].strip()}\n"
+        yield f"![{group['title']}]({_figure_name(study, group)})\n"
+        yield "| arm | overrides | seeds | IQM | 95 % | smallest | largest | IQM, likeliest action | steps/s |"
+        yield "|---|---|--:|--:|--:|--:|--:|--:|--:|"
+        for name, overrides in group["arms"].items():
+            if name not in arms:
+                continue
+            arm, scores = arms[name], arms[name].scores()
+            middle, low, high = iqm_interval([scores], _RESAMPLES, rng)
+            said = " ".join(overrides) or "-"
+            speed = float(np.median([result["env_steps_per_s"] for result in arm.results]))
+            yield (
+                f"| {name} | `{said}` | {len(scores)} | {middle:,.0f} | {low:,.0f} to {high:,.0f} | "
+                f"{scores.min():,.0f} | {scores.max():,.0f} | {iqm(arm.scores('argmax')):,.0f} | {speed:,.0f} |"
+            )
+        yield ""
+    yield from _claims(study, arms, rng)
+
+
+def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Iterator[str]:
+    rows = [claim for claim in study.claims if claim["better"] in arms and claim["worse"] in arms]
+    if not rows:
+        return
+    yield "## Which is better\n"
+    yield "Probability that a run of the first beats a run of the second, with its 95 % interval.\n"
+    yield "| first | second | probability | 95 % | expected |\n|---|---|--:|--:|---|"
+    for claim in rows:
+        better, worse = ([arms[claim[side]].scores()] for side in ("better", "worse"))
+        share, low, high = improvement_interval(better, worse, _RESAMPLES, rng, smaller=False)
+        yield (
+            f"| {claim['better']} | {claim['worse']} | {share:.2f} | {low:.2f} to {high:.2f} | {claim['expected']} |"
+        )
+
+
+def _figure_name(study: Study, group: dict[str, Any]) -> str:
+    return f"{study.name}-{group['name']}.png"
+
+
+def _machine() -> str:
+    return f"{os.cpu_count()} shared cores, {platform.machine()}, Python {platform.python_version()}"
+
+
+def main() -> None:
+    """Run a study and write its page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("name")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--folder", type=Path, default=Path("runs/studies"))
+    parser.add_argument("--page-only", action="store_true", help="write the page of what was trained already")
+    given = parser.parse_args()
+    study = read_study(given.name)
+    jobs = jobs_of(study, given.seeds, given.folder / given.name)
+    failed = [] if given.page_only else run_study(jobs, given.jobs)
+    arms = read_arms(jobs)
+    for group in study.groups:
+        draw_group(study, group, arms).savefig(PAGES / _figure_name(study, group), dpi=110)
+    command = f"make study NAME={study.name} ARGS='--seeds {given.seeds}'"
+    (PAGES / f"{study.name}.md").write_text("\n".join(lines_of(study, arms, command)) + "\n", encoding="utf-8")
+    print(f"saved: {PAGES / study.name}.md")
+    sys.exit("\n".join(failed) if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
