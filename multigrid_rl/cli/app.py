@@ -162,14 +162,15 @@ def written_beside(output: Path, what: str = "file") -> Iterator[Path]:
         OSError: it cannot be written or renamed in the end; names a file.
     """
     from multigrid_rl.config import ConfigError
+    from multigrid_rl.text import expected
 
     try:
         if output.exists():
-            raise ConfigError(f"--output {output}: exists already; allowed is a new {what}")
+            raise ConfigError(expected("--output", f"a new {what}", f"{output}, which exists already"))
         output.parent.mkdir(parents=True, exist_ok=True)
         beside = tempfile.TemporaryDirectory(prefix=".unfinished-", dir=output.parent, ignore_cleanup_errors=True)
     except OSError as error:
-        raise ConfigError(f"--output {output}: {error.strerror}; allowed is a {what} that can be made") from error
+        raise ConfigError(expected("--output", f"a {what} that can be made", f"{output}: {error.strerror}")) from error
     with beside as folder:
         unfinished = Path(folder, output.name)
         try:

@@ -47,16 +47,15 @@ def cup(
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
     from multigrid_rl.players.sandbox import Limits
+    from multigrid_rl.text import expected
     from multigrid_rl.types import RunError
 
     one_thread()
     with ended_by_signals("the same command goes on with the cup"):
         spec, name = load_scenario(scenario).spec, scenario_id(scenario)
         if spec.blue != spec.red:
-            raise fail(
-                f"--scenario {scenario}: {spec.red} red and {spec.blue} blue; allowed is a scenario with two teams "
-                "of the same size"
-            )
+            teams = f"{scenario} with {spec.red} red and {spec.blue} blue"
+            raise fail(expected("--scenario", "one with two teams of the same size", teams))
         place = output or Path("runs") / "cups" / f"{folder.resolve().name}-{name}"
         before = read_manifest(place)  # a cup that has begun goes on as it says, where nothing else was asked for
         if seed is None:

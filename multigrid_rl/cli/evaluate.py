@@ -43,6 +43,7 @@ def evaluate(
 ) -> None:
     """Play fresh games and say how it did, with intervals; the last line is JSON."""
     from multigrid_rl.judge import environments, evaluation
+    from multigrid_rl.text import expected
 
     one_thread()
     given = list(overrides or ())
@@ -51,7 +52,7 @@ def evaluate(
     if target is None:
         judged, played_sides = find_target(who, given, checkpoint, opponent, sides)
         if episodes < len(judged.teams(played_sides)):
-            raise fail(f"--episodes {episodes}: allowed is at least one for each side that is played")
+            raise fail(expected("--episodes", "at least one for each side that is played", episodes))
     name = judged.name if target is None else target.name
     folder = output or Path("runs") / "evaluations" / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     report, heading = None, [f"{name}: seed {seed}"]
@@ -92,6 +93,7 @@ def _find_env_target(
     from multigrid_rl.players.cards import read_card
     from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
     from multigrid_rl.runs.reader import run_config
+    from multigrid_rl.text import expected
 
     folder, env, home = Path(who), None, None
     if (folder / "config.yaml").is_file():
@@ -107,7 +109,7 @@ def _find_env_target(
             return None
     for option, value in options.items():
         if value is not None:
-            raise fail(f"{option}: expected nothing for {who}, whose environment has no opponents, got {value}")
+            raise fail(expected(option, f"nothing for {who}, whose environment has no opponents", value))
     if home is None or env is None:
         return environments.run_env_target(folder, compose(overrides) if overrides else None, checkpoint)
     own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}", f"scenario.agents={env.agents}"]
@@ -127,13 +129,14 @@ def find_target(
     from multigrid_rl.judge import lineups
     from multigrid_rl.players.cards import read_card
     from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+    from multigrid_rl.text import expected
 
     usual: Sides = "own"
     if (Path(who) / "config.yaml").is_file():
         judged = lineups.run_target(Path(who), compose(overrides) if overrides else None, checkpoint)
     else:
         if checkpoint is not None:
-            raise fail(f"--checkpoint {checkpoint}: {who} is no run; allowed is a run folder")
+            raise fail(expected("--checkpoint", f"nothing for {who}, which is no run", checkpoint))
         if not any(override.startswith(("scenario=", "experiment=")) for override in overrides):
             # A frozen player is judged where it was made, unless told otherwise.
             catalogue = Catalogue(data_root() / "checkpoints")

@@ -32,11 +32,12 @@ def play(
     """Play a game yourself, in a window, against players."""
     from multigrid_rl.config import compose
     from multigrid_rl.runs.reference import refuse_to_overwrite
+    from multigrid_rl.text import expected
 
     if record is not None:
         refuse_to_overwrite(record, force=force)
     if delay is not None and not 0.05 <= delay <= 60:
-        raise fail(f"--delay {delay:g}: allowed is 0.05 to 60 seconds")
+        raise fail(expected("--delay", "0.05 to 60 seconds", f"{delay:g}"))
     config = compose(list(overrides or []))
     spec = config.scenario.spec
     one_thread()

@@ -19,7 +19,7 @@ Checkpoints = Annotated[Path | None, typer.Option(help="Folder of frozen players
 
 def players(
     measure: Annotated[
-        int, typer.Option(help="Play so many games against random now instead of quoting the catalogue.")
+        int, typer.Option(min=0, help="Play so many games against random now instead of quoting the catalogue.")
     ] = 0,
     scenario: Annotated[str, typer.Option(help="Scenario of the games played now.")] = "1v1",
     checkpoints: Checkpoints = None,
@@ -30,8 +30,6 @@ def players(
     from multigrid_rl.players.cards import PlayerError, read_card
     from multigrid_rl.players.catalogue import BUILT_IN, WHAT
 
-    if measure < 0:
-        raise fail(f"--measure {measure}: allowed is 0 or more games")
     catalogue = _catalogue(checkpoints)
     titles = ("player", "seats", "what it is", "against random: win / draw / loss", "sha256")
     table = Table(*titles, box=None, pad_edge=False)
@@ -66,13 +64,13 @@ def rate(
     """Measure every frozen player of a scenario against random, scripted and frozen players; rewrites their cards."""
     from multigrid_rl.config import scenario_id
     from multigrid_rl.players import freeze
+    from multigrid_rl.text import expected
 
     one_thread()
     catalogue = _catalogue(checkpoints)
     known = sorted({str(entry["scenario"]) for entry in catalogue.entries.values() if "scenario" in entry})
     if scenario_id(scenario) not in known:
-        allowed = ", ".join(known) or "none"
-        raise fail(f"scenario={scenario}: no frozen player was made for it; allowed is {allowed}")
+        raise fail(expected("scenario", f"one that a frozen player was made for ({', '.join(known)})", scenario))
     table = Table("player", "opponent", "win", "draw", "loss", "length", box=None, pad_edge=False)
     for card in freeze.rate(catalogue, scenario_id(scenario), episodes):
         for row in card.strength:

@@ -28,15 +28,15 @@ def report(
     from multigrid_rl.cli.overlay import curves_folder
     from multigrid_rl.runs.reader import read_run
     from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report
+    from multigrid_rl.text import expected
 
     if is_cup(folder):
         if episodes is not None:
-            raise fail(f"--episodes {episodes}: allowed for a run; the games of {folder} are played")
+            raise fail(expected("--episodes", f"nothing for {folder}, a cup, whose games are played", episodes))
         written = write_cup_report(folder, output, force=force)
     else:
         if not (folder / "metrics.jsonl").is_file():
-            allowed = "allowed is the folder of a run or a cup"
-            raise fail(f"{folder}: holds neither metrics.jsonl nor results.json; {allowed}")
+            raise fail(expected(folder, "the folder of a run or a cup", "neither metrics.jsonl nor results.json in it"))
         one_thread()
         # The curves of the run's own recipe, if it followed one that has some.
         recipe = read_run(folder).config.get("experiment")

@@ -40,7 +40,7 @@ def search(
 ) -> None:
     """Search for values that hold a scenario's gates: three-stage, asha or pbt."""
     if resume is not None and (overrides or folder is not None):
-        raise fail(f"--resume {resume}: goes on as it began, expected no overrides and no --folder beside it")
+        raise fail(f"--resume {resume}: expected no overrides and no --folder beside it; a search goes on as it began")
     result, interrupted = run_search(opened(overrides or [], folder, resume), address)
     if interrupted:
         raise typer.Exit(130)

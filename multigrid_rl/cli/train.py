@@ -39,10 +39,12 @@ def train(
     ] = False,
 ) -> None:
     """Train the learning seats of a scenario and judge them by its gates."""
+    from multigrid_rl.text import expected
+
     given = list(overrides or [])
     if until is not None:
         if not math.isfinite(until) or until != int(until):
-            raise fail(f"--until {until}: allowed is a whole number of environment steps")
+            raise fail(expected("--until", "a whole number of environment steps", until))
         given.append(f"train.until={int(until)}")
     verdict = run_training(given) if resume is None else resume_training(resume, given)
     if verdict["ended"] == "interrupted":
@@ -59,6 +61,7 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
         RunError: the run broke off.
     """
     from multigrid_rl.config import ConfigError, compose, default_run_dir
+    from multigrid_rl.text import expected
 
     config = compose(overrides)
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
@@ -66,14 +69,14 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
         str(path).encode()
         there = path.exists()
     except UnicodeEncodeError as error:  # Ray takes no such letters
-        raise ConfigError(f"run_dir={str(path)!r}: not UTF-8; allowed is a folder whose name is") from error
+        raise ConfigError(expected("run_dir", "a name in UTF-8", repr(str(path)))) from error
     except OSError as error:  # too long
-        raise ConfigError(f"run_dir={path}: {error.strerror}; allowed is a folder that can be made") from error
+        raise ConfigError(expected("run_dir", "a folder that can be made", f"{path}: {error.strerror}")) from error
     if there:
-        raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet")
+        raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already"))
     above = next(folder for folder in path.absolute().parents if os.access(folder, os.F_OK))
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise ConfigError(f"run_dir={path}: nothing can be made in {above}; allowed is a folder that can be made")
+        raise ConfigError(expected("run_dir", f"a folder that can be made in {above}", path))
     return _run(config, path, None)
 
 
@@ -88,6 +91,7 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     from multigrid_rl.config import ConfigError, resumed
     from multigrid_rl.runs.checkpoints import newest_good
     from multigrid_rl.runs.reader import read_config
+    from multigrid_rl.text import expected
 
     config = resumed(read_config(run), overrides)
     with warnings_on_screen():
@@ -95,9 +99,8 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     # Killed between its last checkpoint and its verdict: the verdict is written.
     unjudged = not (run / "verdict.json").exists() and start.env_steps < config.train.until + config.train.batch_size
     if start.env_steps >= config.train.until and not unjudged:
-        raise ConfigError(
-            f"train.until={config.train.until}: {run} has played {start.env_steps} steps; allowed is --until above that"
-        )
+        played = f"more than the {start.env_steps} steps that {run} has played"
+        raise ConfigError(expected("--until", played, config.train.until))
     if _ended_held(run) and not any(override.startswith("train.stop_when_held=") for override in overrides):
         # Its gates are held already: who goes on with it wants to see more of it.
         config = config.model_copy(update={"train": config.train.model_copy(update={"stop_when_held": False})})
@@ -185,12 +188,13 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
     """
     from multigrid_rl.config import ConfigError, default_run_dir
     from multigrid_rl.runs.folder import RunFolder
+    from multigrid_rl.text import expected
 
     try:
         folder = RunFolder.reopened(path, config, start) if start else RunFolder(path, config, seated)
     except FileExistsError as error:
         if config.run_dir:
-            raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet") from error
+            raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already")) from error
         # Another run began in the same second, with the same seed.
         folder = RunFolder(default_run_dir(config, datetime.now()), config, seated)
         LOG.warning("%s: another run has this folder; this one goes to %s", path, folder.path)

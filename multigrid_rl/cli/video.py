@@ -42,12 +42,13 @@ def video(
 ) -> None:
     """Show one game as a GIF or MP4, with captions. Never overwrites."""
     from multigrid_rl.show.video import check_video, choose, find_games, read_games, write_video
+    from multigrid_rl.text import expected
 
     check_video(output, fps=fps, tile=tile, force=force)
     file = find_games(Path(source))
     if file is not None:
         if overrides or opponent or side or checkpoint:
-            raise fail(f"{file}: holds games already; allowed beside it is --game alone")
+            raise fail(expected(file, "--game alone beside games that were played", "what says how to play some"))
         shown = choose(read_games(file), game, file)
     else:
         home = side or _home_side(source)
@@ -84,12 +85,13 @@ def _home_side(source: str) -> Sides:
     from multigrid_rl.config import data_root
     from multigrid_rl.players.cards import CARD_FILE, read_card
     from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+    from multigrid_rl.text import expected
 
     path = Path(source)
     if path.is_dir() and not any((path / name).is_file() for name in ("config.yaml", CARD_FILE)):
-        raise fail(f"{source}: no games.json, results.json, run or player in it; allowed is a folder with one")
+        raise fail(expected(source, "a folder with games.json, results.json, a run or a player", "none of them"))
     if not path.exists() and ("/" in source or path.suffix):
-        raise fail(f"{source}: no such file or folder; allowed is a file of games, a run folder or a player")
+        raise fail(expected(source, "a file of games, a run folder or a player", "no such file or folder"))
     if source in BUILT_IN or (path / "config.yaml").is_file():
         return "own"
     seats = read_card(Catalogue(data_root() / "checkpoints").folder(source)).seats

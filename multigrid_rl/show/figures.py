@@ -23,6 +23,7 @@ from multigrid_rl.runs.reader import Array, Run
 from multigrid_rl.runs.reference import Reference, write_file
 from multigrid_rl.show.charts import limits, unit_of
 from multigrid_rl.show.words import plural, thousands
+from multigrid_rl.text import expected
 
 # Okabe and Ito's palette: told apart with any colour vision; lines differ in style as well.
 BLUE, VERMILLION, BLACK, GREY = "#0072B2", "#D55E00", "#000000", "#9a9a9a"
@@ -118,7 +119,7 @@ def draw_overlay(run: Run, reference: Reference) -> Figure:
     wanted = [gate.metric for gate in reference.gates] or list(reference.metrics)
     metrics = [metric for metric in dict.fromkeys(wanted) if metric in run.series]
     if not metrics:
-        raise ConfigError(f"{run.path}: reports none of {', '.join(wanted)}; allowed is a run of such a scenario")
+        raise ConfigError(expected(run.path, f"a run that reports {' or '.join(wanted)}", "none of them"))
     seeds = len(reference.runs)
     scenario, seed = run.config["scenario"]["name"], run.config.get("seed")
     title = f"{scenario}, seed {seed}, over the recipe {reference.name} ({seeds} seeds)"

@@ -21,6 +21,7 @@ from multigrid_rl.players.freeze import side
 from multigrid_rl.players.match import Match
 from multigrid_rl.runs.reference import write_file
 from multigrid_rl.show.captions import Caption, Commentator
+from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.constants import ACTIONS, CELLS, DONE, HEIGHT, WIDTH
 from multigrid_rl.world.engine import World
@@ -56,14 +57,14 @@ def find_seat(spec: GameSpec, side_wanted: str | None, seat: str | None) -> str:
     """
     told = ", ".join(spec.seats)
     if seat is not None and seat not in spec.seats:
-        raise ConfigError(f"--seat {seat}: allowed is {told}")
+        raise ConfigError(expected("--seat", told, seat))
     if seat is not None and side_wanted not in (None, spec.team_of(seat)):
-        raise ConfigError(f"--seat {seat} --side {side_wanted}: allowed is a seat of that side")
+        raise ConfigError(expected("--seat", f"a seat of --side {side_wanted}", seat))
     if seat is not None:
         return seat
     mine = [s for s in spec.seats if spec.team_of(s) == (side_wanted or "red")]
     if not mine:
-        raise ConfigError(f"--side {side_wanted}: nobody plays it here; allowed is a side of {told}")
+        raise ConfigError(expected("--side", f"a side of {told}", side_wanted))
     return mine[0]
 
 
@@ -89,7 +90,7 @@ def find_other_players(
     mates = [s for s in spec.seats if spec.team_of(s) == team and s != seat]
     for option, name, seats in (("opponent", opponent, rivals), ("mate", mate, mates)):
         if name is not None and not seats:
-            raise ConfigError(f"--{option} {name}: {scenario.name} has no seat for it; allowed is a scenario with one")
+            raise ConfigError(expected(f"--{option}", f"nothing for {scenario.name}, which has no seat for it", name))
     names, players = {seat: PERSON}, {}
     chosen = opponent or _usual_player(scenario)
     if rivals:
@@ -118,7 +119,7 @@ def _run_refs(name: str) -> dict[str, str] | None:
 def _ref_of(refs: dict[str, str], seat: str, name: str) -> str:
     ref = refs.get(seat) or refs.get(other_seat(seat))
     if ref is None:
-        raise PlayerError(f"{name}: holds nobody for seat {seat}; allowed is a run that trained it or its counterpart")
+        raise PlayerError(expected(name, f"a run that trained {seat} or its counterpart", f"one of {', '.join(refs)}"))
     return ref
 
 
@@ -138,7 +139,7 @@ def _mate(catalogue: Catalogue, wanted: str | None, usual: str, spec: GameSpec, 
         refs = _run_refs(name)
         seated = catalogue.seat(name if refs is None else _ref_of(refs, seat, name), spec, seat)
         if seated.members > 1:
-            raise PlayerError(f"--mate {name}: plays a whole team; allowed is a player of one seat")
+            raise PlayerError(expected("--mate", "a player of one seat", f"{name}, which plays a whole team"))
     except PlayerError:
         if wanted is not None:
             raise
@@ -213,9 +214,9 @@ class Session:
             ValueError: the game is over, or there is no such action.
         """
         if self.over:
-            raise ValueError("this game is over; allowed is restart()")
+            raise ValueError("step: expected restart() first, got an action in a game that is over")
         if not 0 <= action < len(ACTIONS):
-            raise ValueError(f"action={action}: allowed is 0 to {len(ACTIONS) - 1}")
+            raise ValueError(expected("action", f"0 to {len(ACTIONS) - 1}", action))
         done = self._match.step({self.company.seat: np.array([DONE if self.out else action], np.int8)}).done
         self._taken.append(self._match.actions[0].copy())
         self.caption = self._commentator.tell(self.world.outputs, self._taken[-1])

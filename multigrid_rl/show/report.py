@@ -10,12 +10,12 @@ from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.cup.folder import RESULTS_FILE
 from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.judge.replays import ReplayError
-from multigrid_rl.runs.reader import one_line
 from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.page import GENERATOR
 from multigrid_rl.show.run_data import GAMES, read_report
 from multigrid_rl.show.run_page import run_page
+from multigrid_rl.text import expected, first_error
 
 #: A report's name inside its own folder.
 REPORT_FILE = "report.html"
@@ -79,11 +79,9 @@ def read_results(path: Path) -> CupResults:
     try:
         return CupResults.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}: {key + ': ' if key else ''}{one_line(ValueError(first['msg']))}") from error
+        raise ConfigError(f"{path}: {first_error(error)}") from error
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; allowed is the file that a cup wrote") from error
+        raise ConfigError(expected(path, "the file that a cup wrote", error.strerror)) from error
 
 
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
@@ -93,7 +91,7 @@ def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
     # file is one of ours.
     own = output is None and _is_report(target)
     if target.is_dir():
-        raise ConfigError(f"{target}: is a folder; allowed is a file")
+        raise ConfigError(expected(target, "a file", "a folder"))
     if not own:
         refuse_to_overwrite(target, force=force)
     return target

@@ -14,9 +14,10 @@ from multigrid_rl.judge.lineups import run_target
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.factories import env_factory, gates_of
-from multigrid_rl.runs.reader import Run, one_line, read_rows, read_run
+from multigrid_rl.runs.reader import Run, read_rows, read_run
 from multigrid_rl.runs.reference import Comparison, Reference, compare, load_reference
 from multigrid_rl.schema import RunConfig
+from multigrid_rl.text import expected, one_line
 
 #: Seed of the policy's own games: training starts from small numbers, and no game of these is among its own.
 GAMES_SEED = 50_000
@@ -128,7 +129,7 @@ def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]],
     lost = [key for key in moment if key not in told]
     lost += [f"gates.{key}" for key in _GATE_KEYS for gate in told["gates"] if key not in gate]
     if lost:
-        raise ConfigError(f"{run.path / 'verdict.json'}: no {lost[0]}; allowed is the file that the run wrote")
+        raise ConfigError(expected(run.path / "verdict.json", f"{lost[0]}, as the run wrote it", "none"))
     held = None if told[moment[0]] is None else Moment(*(told[key] for key in moment))
     return told["gates"], held
 

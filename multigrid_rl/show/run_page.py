@@ -6,12 +6,13 @@ from typing import Any
 
 from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import BEHAVIOUR
-from multigrid_rl.runs.reader import Series, one_line
+from multigrid_rl.runs.reader import Series
 from multigrid_rl.show.charts import Chart, Line, unit_of
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.run_data import RunReport
 from multigrid_rl.show.words import BEHAVIOURS, duration, listed, metric_title, percent, short, spelled
+from multigrid_rl.text import one_line
 
 #: Parts of an iteration: name in ``timing/``, words, and its own parts.
 _STAGES: tuple[tuple[str, str, dict[str, str]], ...] = (
@@ -66,7 +67,7 @@ def run_page(report: RunReport) -> str:
         and f"Games of seed {own.seed}, which training never saw, with the exported policy on "
         f"{', '.join(own.own)}. Intervals hold with 95% confidence.",
         own_heads=own and _own_heads(own.own),
-        own_missing=one_line(ValueError(report.own_missing)),
+        own_missing=one_line(report.own_missing),
         behaviour=behaviour,
         behaviour_title=behaviour_title(report, seats),
         never=never,

@@ -15,6 +15,7 @@ from multigrid_rl.config import ConfigError
 from multigrid_rl.show.captions import Caption
 from multigrid_rl.show.pictures import Notes, Picture, Strip, panel
 from multigrid_rl.show.play import Session
+from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import (
     DONE,
@@ -60,8 +61,7 @@ SPECTATOR_SECONDS = 0.35
 #: Where the person does not see, the bare room is shown at this brightness: walls and doors never move.
 _FOG = 0.35
 _IN_MEMORY = ("dummy", "offscreen")
-_NO_DISPLAY = "this machine shows no screen"
-_ALLOWED = "allowed is a machine with a screen (games can also be watched with multigrid-rl video)"
+_WANTED = "a machine with a screen (multigrid-rl video shows games without one)"
 
 
 class DisplayError(ConfigError):
@@ -226,15 +226,15 @@ def _open(pygame: Any, size: tuple[int, int], title: str) -> Any:
     screens = ("DISPLAY", "WAYLAND_DISPLAY")
     # Asked here, because SDL complains in lines of its own while it looks for a screen.
     if sys.platform.startswith("linux") and not wanted and not any(os.environ.get(name) for name in screens):
-        raise DisplayError(f"no window: {_NO_DISPLAY}, {' and '.join(screens)} are not set; {_ALLOWED}")
+        raise DisplayError(expected("window", _WANTED, f"no {' and no '.join(screens)} in the environment"))
     try:
         pygame.display.init()
         # Without a screen SDL draws into memory and says nothing: a person would wait for a window that never comes.
         if pygame.display.get_driver() in _IN_MEMORY and wanted not in _IN_MEMORY:
             pygame.quit()
-            raise DisplayError(f"no window: {_NO_DISPLAY}; {_ALLOWED}")
+            raise DisplayError(expected("window", _WANTED, "none"))
         surface = pygame.display.set_mode(size)
     except pygame.error as error:
-        raise DisplayError(f"no window: {error}; {_ALLOWED}") from error
+        raise DisplayError(expected("window", _WANTED, error)) from error
     pygame.display.set_caption(title)
     return surface

@@ -93,13 +93,13 @@ MISTAKES = [
     (["train.lrr=3"], ["train.lrr=3", "unknown key", "did you mean lr?"]),
     (["train.lr=-1"], ["train.lr=-1", "greater than 0"]),
     ([f"cluster.num_env_runners={TOO_MANY}"], [f"num_env_runners={TOO_MANY}", f"0 to {TOO_MANY - 1}"]),
-    (["--until", "1.5"], ["--until 1.5", "whole number"]),
-    (["--until", "nan"], ["--until nan", "whole number"]),
-    (["--until", "inf"], ["--until inf", "whole number"]),
+    (["--until", "1.5"], ["--until: expected a whole number", "1.5"]),
+    (["--until", "nan"], ["--until: expected a whole number", "nan"]),
+    (["--until", "inf"], ["--until: expected a whole number", "inf"]),
     (["--until", "0"], ["train.until=0", "greater than or equal to 1"]),
     (["seed"], ["seed", "key=value"]),
     (["scenario.seats.red_0=random"], ["at least one seat: learn"]),
-    (["run_dir=/dev/null/runs/mine"], ["run_dir=/dev/null/runs/mine", "nothing can be made in /dev/null"]),
+    (["run_dir=/dev/null/runs/mine"], ["run_dir", "made in /dev/null, got /dev/null/runs/mine"]),
 ]
 
 
@@ -209,7 +209,7 @@ def test_train_refuses_an_existing_run_folder_and_leaves_it_alone(kind, root, tm
         if kind == "folder":
             (path / "metrics.jsonl").write_text("{}\n")
     before = everything(tmp_path)
-    assert f"run_dir={path}: exists already" in complaint(train(root, f"run_dir={path}"))
+    assert f"run_dir: expected a new folder, got {path}" in complaint(train(root, f"run_dir={path}"))
     assert everything(tmp_path) == before
 
 
@@ -342,7 +342,8 @@ def test_rate_plays_everybody_from_both_sides_and_writes_the_cards(root):
 @pytest.mark.parametrize("scenario", ["coop", "multigrid", "nowhere"])
 def test_rate_refuses_a_scenario_without_frozen_players_in_one_line(scenario, root):
     text = complaint(call("rate", scenario, "--checkpoints", root))
-    assert f"scenario={scenario}" in text
+    assert "scenario" in text.split(":")[1]
+    assert scenario in text
 
 
 def test_players_cannot_be_measured_in_environments_of_another_package(root):

@@ -142,8 +142,11 @@ def test_one_team_games_are_judged_too(tmp_path):
         (["random", "scenario=coop", "--opponent", "idle"], "this scenario has one team"),
         (["random", "scenario=coop", "--sides", "both"], "two teams of the same size"),
         (["random", "scenario.seats.blue_0=learn"], "allowed is one team to judge"),
-        (["random", "--checkpoint", "step_1"], "allowed is a run folder"),
-        (["random", "--episodes", "1"], "at least one for each side"),
+        (
+            ["random", "--checkpoint", "step_1"],
+            "--checkpoint: expected nothing for random",
+        ),
+        (["random", "--episodes", "1"], "--episodes: expected at least one for each side"),
     ],
 )
 def test_what_cannot_be_judged_is_one_line_and_writes_nothing(arguments, message, tmp_path):
@@ -158,7 +161,7 @@ def test_an_existing_folder_is_left_alone(master):
     before = (master[0] / "summary.json").read_bytes()
     result = run("random", "--episodes", 10, "-o", master[0])
     assert result.exit_code == 2
-    assert "exists already" in result.output
+    assert "--output: expected a new folder" in result.output
     assert (master[0] / "summary.json").read_bytes() == before
 
 
@@ -173,7 +176,9 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_is_played(tmp_
     monkeypatch.setattr("multigrid_rl.judge.evaluation.evaluate", lambda *_, **__: pytest.fail("it played"))
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "evaluation"
-    assert complaint(run("idle", "-o", folder)).startswith(f"multigrid-rl: --output {folder}: ")
+    assert complaint(run("idle", "-o", folder)).startswith(
+        f"multigrid-rl: --output: expected a folder that can be made, got {folder}: "
+    )
 
 
 def test_a_full_disk_after_the_games_is_one_line_and_leaves_no_folder(tmp_path, monkeypatch):

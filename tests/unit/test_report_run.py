@@ -141,7 +141,7 @@ def test_rewrites_only_its_own_report(tmp_path):
     assert written == folder / "report.html"
     assert write_run_report(folder, games=0) == written
     written.write_text("my own notes")
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match=r"report\.html"):
         write_run_report(folder, games=0)
     assert written.read_text() == "my own notes"
     write_run_report(folder, games=0, force=True)
@@ -152,17 +152,17 @@ def test_overwrites_other_files_only_with_force(tmp_path):
     folder = write_run(tmp_path / "run")
     output = tmp_path / "new" / "page.html"
     assert write_run_report(folder, output, games=0) == output
-    with pytest.raises(ConfigError, match="exists already; allowed is a new file, or --force"):
+    with pytest.raises(ConfigError, match=r"page\.html.*--force"):
         write_run_report(folder, output, games=0)
     write_run_report(folder, output, games=0, force=True)
-    with pytest.raises(ConfigError, match="is a folder"):
+    with pytest.raises(ConfigError, match="expected a file, got a folder"):
         write_run_report(folder, tmp_path, games=0, force=True)
     assert [path.name for path in output.parent.iterdir()] == ["page.html"]
 
 
 def test_rejects_unwritable_output(tmp_path):
     folder = write_run(tmp_path / "run")
-    with pytest.raises(ConfigError, match="allowed is a file that can be written"):
+    with pytest.raises(ConfigError, match=r"config.yaml/page.html"):
         write_run_report(folder, folder / "config.yaml" / "page.html", games=0)
 
 
@@ -175,7 +175,7 @@ def test_rejects_incomplete_verdict(tmp_path, lost):
     else:
         del verdict[lost]
     (folder / "verdict.json").write_text(json.dumps(verdict))
-    with pytest.raises(ConfigError, match=f"verdict.json: no {lost}"):
+    with pytest.raises(ConfigError, match=f"verdict.json: expected {lost}"):
         read_report(folder, games=0)
 
 
@@ -183,7 +183,7 @@ def test_rejects_rows_out_of_order(tmp_path):
     folder = write_run(tmp_path / "run", Story(ended=None))
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     (folder / "metrics.jsonl").write_text("\n".join([*lines, lines[3]]) + "\n")
-    with pytest.raises(ConfigError, match=r"metrics.jsonl: line 61: env_steps=16384"):
+    with pytest.raises(ConfigError, match=r"metrics.jsonl: line 61: env_steps.*16384"):
         read_report(folder, games=0)
 
 

@@ -72,7 +72,7 @@ def test_what_the_machine_refuses_is_one_line_and_status_3(raised, said):
     assert (result.exit_code, result.stderr) == (3, f"multigrid-rl: {said}\n")
 
 
-@pytest.mark.parametrize("raised", [ConfigError("seed=x: allowed is a number"), PlayerError("nobody: unknown")])
+@pytest.mark.parametrize("raised", [ConfigError("seed: expected a number, got x"), PlayerError("nobody: unknown")])
 def test_a_mistake_of_the_user_is_its_line_and_status_2(raised):
     result = ended(raised)
     assert (result.exit_code, result.stderr) == (2, f"multigrid-rl: {raised}\n")
