@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
-from multigrid_rl.cli.app import console, fail
+from multigrid_rl.cli.app import console, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.judge.seeds import Interval
@@ -25,20 +25,13 @@ class ManyAgainst(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``--against a b`` as ``--against a --against b``."""
-        return list(super().parse_args(ctx, spread(args)))
-
-
-def spread(args: list[str]) -> list[str]:
-    """Put ``--against`` before each of the words that follow it."""
-    result: list[str] = []
-    inside = False
-    for word in args:
-        if word.startswith("-"):
-            inside = word == AGAINST
-            result += [] if inside else [word]
-        else:
-            result += [AGAINST, word] if inside else [word]
-    return result
+        spread: list[str] = []
+        inside = False
+        for word in args:
+            inside = word == AGAINST if word.startswith("-") else inside
+            if word != AGAINST:
+                spread += [AGAINST, word] if inside else [word]
+        return list(super().parse_args(ctx, spread))
 
 
 def compare(
@@ -60,10 +53,9 @@ def compare(
 
     from multigrid_rl.judge.sets import check_sets, compare_sets, notes, read_set, seeds_of
     from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
-    from multigrid_rl.text import expected
 
     if not against and len(runs) != 2:
-        raise fail(expected("runs", "two folders of runs, or A... --against B...", f"{len(runs)} without --against"))
+        raise refused("runs", "two folders of runs, or A... --against B...", f"{len(runs)} without --against")
     files = [path for path in (output, json_file) if path]
     for path in files:
         refuse_to_overwrite(path, force=force)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread
+from multigrid_rl.cli.app import console, ended_by_signals, one_thread, reason, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.judge.cup.cup import Progress
@@ -47,7 +47,6 @@ def cup(
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
     from multigrid_rl.players.sandbox import Limits
-    from multigrid_rl.text import expected
     from multigrid_rl.types import RunError
 
     one_thread()
@@ -55,7 +54,7 @@ def cup(
         spec, name = load_scenario(scenario).spec, scenario_id(scenario)
         if spec.blue != spec.red:
             teams = f"{scenario} with {spec.red} red and {spec.blue} blue"
-            raise fail(expected("--scenario", "one with two teams of the same size", teams))
+            raise refused("--scenario", "one with two teams of the same size", teams)
         place = output or Path("runs") / "cups" / f"{folder.resolve().name}-{name}"
         before = read_manifest(place)  # a cup that has begun goes on as it says, where nothing else was asked for
         if seed is None:
@@ -69,8 +68,7 @@ def cup(
             with alone_in(place), warnings_on_screen():
                 _play(entries, config, place)
         except (ScratchError, OSError) as error:
-            said = f"{error.filename or place}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            failure = RunError(said)
+            failure = RunError(reason(error, place) if isinstance(error, OSError) else str(error))
             failure.hint = "pairings that were played stay; the same command goes on with the rest"
             raise failure from error
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, fail
+from multigrid_rl.cli.app import console, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.runs.reader import Run
@@ -79,17 +79,15 @@ def curves_folder() -> Path:
 
 def _find_reference(run: Run, given: str | None) -> Path:
     """Find the file of reference curves: as given by name or path, or of the run's own recipe."""
-    from multigrid_rl.text import expected
-
     if given is not None and (Path(given).is_file() or "/" in given or given.endswith(".json")):
         return Path(given)
     name = given if given is not None else run.config.get("experiment")
     if name is None:
-        raise fail(expected("--reference", f"a name or file, as {run.path} followed no recipe", "experiment=null"))
+        raise refused("--reference", f"a name or file, as {run.path} followed no recipe", "experiment=null")
     path = curves_folder() / f"{name}.json"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in curves_folder().glob("*.json"))) or "none yet"
-        raise fail(expected("--reference", f"a file, or a recipe with curves ({known})", name))
+        raise refused("--reference", f"a file, or a recipe with curves ({known})", name)
     return path
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from multigrid_rl.cli.app import fail
+from multigrid_rl.cli.app import reason, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.config import RunConfig
@@ -30,7 +30,9 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Hydra overrides: scenario=1v1 seed=3 train.lr=3e-4")
     ] = None,
-    until: Annotated[float | None, typer.Option(help="Environment steps at which the run ends at the latest.")] = None,
+    until: Annotated[
+        float | None, typer.Option(help="Environment steps at which the run ends at the latest, in whole batches.")
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Run folder to go on with, from its newest whole checkpoint.")
     ] = None,
@@ -39,12 +41,10 @@ def train(
     ] = False,
 ) -> None:
     """Train the learning seats of a scenario and judge them by its gates."""
-    from multigrid_rl.text import expected
-
     given = list(overrides or [])
     if until is not None:
         if not math.isfinite(until) or until != int(until):
-            raise fail(expected("--until", "a whole number of environment steps", until))
+            raise refused("--until", "a whole number of environment steps", until)
         given.append(f"train.until={int(until)}")
     verdict = run_training(given) if resume is None else resume_training(resume, given)
     if verdict["ended"] == "interrupted":
@@ -71,7 +71,7 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
     except UnicodeEncodeError as error:  # Ray takes no such letters
         raise ConfigError(expected("run_dir", "a name in UTF-8", repr(str(path)))) from error
     except OSError as error:  # too long
-        raise ConfigError(expected("run_dir", "a folder that can be made", f"{path}: {error.strerror}")) from error
+        raise ConfigError(expected("run_dir", "a folder that can be made", reason(error, path))) from error
     if there:
         raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already"))
     above = next(folder for folder in path.absolute().parents if os.access(folder, os.F_OK))
@@ -81,16 +81,11 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
 
 
 def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
-    """Go on with a run from its newest whole checkpoint and return the verdict.
-
-    Raises:
-        ConfigError, PlayerError: before training starts, with one line.
-        RunError: the run broke off.
-    """
+    """Go on with a run from its newest whole checkpoint and return the verdict. Raises as :func:`run_training`."""
     from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.config import ConfigError, resumed
     from multigrid_rl.runs.checkpoints import newest_good
-    from multigrid_rl.runs.reader import read_config
+    from multigrid_rl.runs.reader import read_config, read_verdict
     from multigrid_rl.text import expected
 
     config = resumed(read_config(run), overrides)
@@ -101,20 +96,13 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     if start.env_steps >= config.train.until and not unjudged:
         played = f"more than the {start.env_steps} steps that {run} has played"
         raise ConfigError(expected("--until", played, config.train.until))
-    if _ended_held(run) and not any(override.startswith("train.stop_when_held=") for override in overrides):
+    ended = None
+    with suppress(ConfigError):  # killed, or its verdict is damaged: the checkpoint decides
+        ended = read_verdict(run)["ended"]
+    if ended == "held" and not any(override.startswith("train.stop_when_held=") for override in overrides):
         # Its gates are held already: who goes on with it wants to see more of it.
         config = config.model_copy(update={"train": config.train.model_copy(update={"stop_when_held": False})})
     return _run(config, run, start)
-
-
-def _ended_held(run: Path) -> bool:
-    from multigrid_rl.config import ConfigError
-    from multigrid_rl.runs.reader import read_verdict
-
-    try:
-        return bool(read_verdict(run)["ended"] == "held")
-    except ConfigError:
-        return False  # killed, or its verdict is damaged: the checkpoint decides
 
 
 def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str, tuple[LoadedPlayer, ...]]]:
@@ -138,7 +126,6 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
 
 def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, Any]:
     from multigrid_rl.cli import live
-    from multigrid_rl.sizes import Sizes
     from multigrid_rl.types import RunError
 
     screen = live.live_console()
@@ -157,7 +144,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
                 config, lines = fitted(config, path, stages)
                 for line in lines:
                     screen.print(line, markup=False)
-            for line in live.preflight(config, seated, Sizes(config, {}).learner_threads, path):
+            for line in live.preflight(config, seated, path):
                 screen.print(line, markup=False)
             # Before there is a folder, which would block its own name, and before the signals, one of which Ray takes.
             stack.enter_context(ray_session(config))
@@ -167,13 +154,13 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
             stack.enter_context(hints(path))
             if start is not None:
                 screen.print(f"resumed:  from {start.path.name} of {path}", markup=False)
-            progress = stack.enter_context(live.Progress(screen, config))
-            verdict = train(config, folder, progress.show, interrupted, start.path if start else None, stages)
+            show = stack.enter_context(live.progress(screen, config))
+            verdict = train(config, folder, show, interrupted, start.path if start else None, stages)
         except RayError as error:  # before OSError: a timeout of Ray's is one, too
             raise RunError(f"Ray: {reason_of(error)}") from error
         except OSError as error:
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
-            raise RunError(f"{error.filename or path}: {error.strerror or error}") from error
+            raise RunError(reason(error, path)) from error
     for line in live.closing(verdict, path):
         screen.print(line)
     return verdict
