@@ -96,11 +96,7 @@ def add_legend(figure: Figure, columns: int, title: str = "") -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write ``figure`` into a PNG file, in a folder that is made if need be; what was there is replaced.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Write a PNG file, in a folder that is made if need be; replaces what was there. Raises ``ConfigError``."""
     image = BytesIO()
     FigureCanvasAgg(figure)
     figure.savefig(image, format="png")
@@ -111,11 +107,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def draw_overlay(run: Run, reference: Reference) -> Figure:
-    """Return one panel for each metric that a gate names; without gates one for each metric of the reference.
-
-    Raises:
-        ConfigError: the run has none of them.
-    """
+    """Return a panel for each metric that a gate names, else of the reference. Raises ``ConfigError`` without any."""
     wanted = [gate.metric for gate in reference.gates] or list(reference.metrics)
     metrics = [metric for metric in dict.fromkeys(wanted) if metric in run.series]
     if not metrics:

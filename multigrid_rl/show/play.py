@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,19 +33,12 @@ PERSON = "you"
 # --- who sits where
 
 
-@dataclass(frozen=True)
-class OtherPlayers:
-    """Everybody but the person.
+class OtherPlayers(NamedTuple):
+    """Everybody but the person."""
 
-    Attributes:
-        seat: the person's.
-        players: by seat, or by team where one acts for all its seats.
-        names: seat -> who sits there, the person included.
-    """
-
-    seat: str
-    players: dict[str, Policy]
-    names: dict[str, str]
+    seat: str  # the person's
+    players: dict[str, Policy]  # by seat, or by team where one acts for all its seats
+    names: dict[str, str]  # seat -> who sits there, the person included
 
 
 def find_seat(spec: GameSpec, side_wanted: str | None, seat: str | None) -> str:
@@ -166,23 +158,14 @@ class Score(NamedTuple):
 
 
 class Session:
-    """One person's games, one after the other, against the same company. Game ``k`` follows from ``seed`` and ``k``.
+    """One person's games, one after the other, against the same company. Game ``k`` follows from ``seed`` and ``k``."""
 
-    Args:
-        spec: the game.
-        company: everybody else.
-        seed: decides, with a game's number, everything random in it.
-        first_game: number of the first game.
-    """
-
-    def __init__(self, spec: GameSpec, company: OtherPlayers, *, seed: int, first_game: int = 0) -> None:
-        self.spec = spec
-        self.company = company
-        self.seed = seed
+    def __init__(self, spec: GameSpec, company: OtherPlayers, *, seed: int) -> None:
+        self.spec, self.company, self.seed = spec, company, seed
         self.agent = spec.seats.index(company.seat)
         self.score = Score()
         self.records: list[GameRecord] = []
-        self._start(first_game)
+        self._start(0)
 
     def _start(self, game: int) -> None:
         self.game = game
@@ -236,14 +219,8 @@ class Session:
     def _record(self, label: str) -> GameRecord:
         taken = np.stack(self._taken)  # (T, A)
         text = {seat: "".join(map(str, taken[:, a].tolist())) for a, seat in enumerate(self.spec.seats)}
-        return GameRecord(
-            label=label,
-            spec=self.spec,
-            seed=self.seed,
-            game=self.game,
-            players=self.company.names,
-            actions=text,
-        )
+        names = self.company.names
+        return GameRecord(label=label, spec=self.spec, seed=self.seed, game=self.game, players=names, actions=text)
 
     def restart(self) -> None:
         """Begin the next game; one that was begun and not over counts as left unfinished."""
@@ -268,9 +245,5 @@ class Session:
 
 
 def save_games(records: list[GameRecord], path: Path) -> None:
-    """Write records as ``video`` reads them; an existing file is replaced as a whole.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Write records as ``video`` reads them; an existing file is replaced as a whole. Raises ``ConfigError``."""
     write_file(path, (json.dumps([game.model_dump() for game in records]) + "\n").encode())

@@ -47,20 +47,16 @@ def write_run_report(
         ConfigError: not a run, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
-    write_file(target, _bytes(run_page(read_report(folder, games=games, reference=reference))))
+    # A folder's name may hold bytes that are no text: the page shows a question mark.
+    text = run_page(read_report(folder, games=games, reference=reference))
+    write_file(target, text.encode(errors="replace"))
     return target
 
 
 def write_cup_report(
     folder: Path, output: Path | None = None, *, force: bool = False, found: CupResults | None = None
 ) -> Path:
-    """Write the page of a cup, ``report.html`` in its folder by default; returns the file.
-
-    Args:
-        folder: of the cup.
-        output: another file, which must be new unless ``force``.
-        force: overwrite whatever is there.
-        found: what the cup came to; read from the folder by default.
+    """Write the page of a cup like that of a run; ``found`` is read from the folder by default.
 
     Raises:
         ConfigError: no cup, a damaged file, or an output that may not be written.
@@ -68,7 +64,7 @@ def write_cup_report(
     target = _target(folder, output, force=force)
     path = folder / RESULTS_FILE
     try:
-        write_file(target, _bytes(cup_page(found or read_results(path))))
+        write_file(target, cup_page(found or read_results(path)).encode(errors="replace"))
     except ReplayError as error:
         raise ConfigError(f"{path}: games: {error}") from error
     return target
@@ -87,12 +83,11 @@ def read_results(path: Path) -> CupResults:
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
     """Return where the page goes. Found out before anything is played, so that nothing is lost at the end."""
     target = output if output is not None else folder / REPORT_FILE
-    # The page in its own folder says nothing that the folder does not: a newer one takes its place. But only if the
-    # file is one of ours.
-    own = output is None and _is_report(target)
     if target.is_dir():
         raise ConfigError(expected(target, "a file", "a folder"))
-    if not own:
+    # The page in its own folder says nothing that the folder does not: a newer one takes its place. But only if the
+    # file is one of ours.
+    if output is not None or not _is_report(target):
         refuse_to_overwrite(target, force=force)
     return target
 
@@ -103,8 +98,3 @@ def _is_report(path: Path) -> bool:
             return f'content="{GENERATOR}"'.encode() in file.read(2000)
     except OSError:
         return False
-
-
-def _bytes(text: str) -> bytes:
-    # A folder's name may hold bytes that are no text: the page shows a question mark.
-    return text.encode(errors="replace")

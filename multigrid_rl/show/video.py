@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,14 +113,11 @@ def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
     actions = taken_actions(game)
     strip = Strip(WIDTH * tile, len(game.actions))
     foot = f"game {game.game} of seed {game.seed}"
-    commentator: Commentator | None = None
     try:
         for t, (world, step) in enumerate(frames(game)):
-            if commentator is None or step is None:
+            if step is None:
                 commentator = Commentator(world, game.players)
-                caption = commentator.start()
-            else:
-                caption = commentator.tell(step, actions[t - 1])
+            caption = commentator.start() if step is None else commentator.tell(step, actions[t - 1])
             notes = Notes(f"step {t} of {game.steps}", game.label, foot)
             yield strip.below(render_frame(world, 0, tile), caption, notes)
     except ValueError as error:
@@ -148,13 +146,6 @@ def check_video(path: Path, *, fps: float, tile: int, force: bool) -> None:
 def write_video(game: GameRecord, path: Path, *, fps: float = 4.0, tile: int = 32, force: bool = False) -> Written:
     """Write a game as ``.gif`` or ``.mp4`` (H.264, yuv420p); ``path`` is touched only once the whole video is there.
 
-    Args:
-        game: what to show.
-        path: file to write; its suffix says which kind.
-        fps: steps shown a second.
-        tile: width of one cell in pixels.
-        force: overwrite.
-
     Raises:
         VideoError: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.
     """
@@ -162,12 +153,10 @@ def write_video(game: GameRecord, path: Path, *, fps: float = 4.0, tile: int = 3
     write = _write_gif if path.suffix.lower() == ".gif" else _write_mp4
     try:
         with unfinished(path) as beside:
-            written = write(game, beside, fps, tile)
+            return write(game, beside, fps, tile)
     except OSError as error:
-        raise VideoError(
-            expected("--output", "a file that can be written", f"{path}: {error.strerror or error}")
-        ) from error
-    return written
+        said = f"{path}: {error.strerror or error}"
+        raise VideoError(expected("--output", "a file that can be written", said)) from error
 
 
 def _write_gif(game: GameRecord, path: Path, fps: float, tile: int) -> Written:
@@ -229,23 +218,16 @@ def _write_mp4(game: GameRecord, path: Path, fps: float, tile: int) -> Written:
     import imageio_ffmpeg  # noqa: PLC0415 - see above
 
     shots = pictures(game, tile)
-    picture = next(shots)
-    height, width = picture.shape[:2]
+    first = next(shots)
+    height, width = first.shape[:2]
     writer = imageio_ffmpeg.write_frames(
-        str(path),
-        (width, height),
-        fps=fps,
-        codec="libx264",
-        pix_fmt_out="yuv420p",
-        quality=None,
-        macro_block_size=2,
+        str(path), (width, height), fps=fps, codec="libx264", pix_fmt_out="yuv420p", quality=None, macro_block_size=2,
         output_params=["-crf", "18", "-movflags", "+faststart"],
-    )
+    )  # fmt: skip
     hold = max(round(LAST_SECONDS * fps), 1)
     writer.send(None)
     try:
-        writer.send(picture.tobytes())
-        for picture in shots:
+        for picture in chain([first], shots):
             writer.send(picture.tobytes())
         for _ in range(hold - 1):
             writer.send(picture.tobytes())

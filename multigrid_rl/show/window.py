@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,19 +67,12 @@ class DisplayError(ConfigError):
     """There is no screen to open a window on; the message is one line."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """How a session is shown.
+class Options(NamedTuple):
+    """How a session is shown."""
 
-    Attributes:
-        tile: width of one cell in pixels.
-        delay: seconds after which a step is played without a key, as waiting; ``None``: the game waits for a key.
-        whole_board: begin with the whole board instead of the person's own view.
-    """
-
-    tile: int = 48
-    delay: float | None = None
-    whole_board: bool = False
+    tile: int = 48  # width of one cell in pixels
+    delay: float | None = None  # seconds after which a step is played without a key; None: the game waits for one
+    whole_board: bool = False  # at first, instead of the person's own view
 
 
 class Canvas:
@@ -134,12 +126,7 @@ def _bare_room(spec: GameSpec, tile: int) -> Picture:
 
 
 class Window:
-    """A pygame window on a session.
-
-    Args:
-        session: what is played.
-        options: how it is shown.
-        game_over: called after every game that came to its end.
+    """A pygame window on a session; ``game_over`` is called after every game that came to its end.
 
     Raises:
         DisplayError: there is no screen.

@@ -117,12 +117,12 @@ def test_a_run_killed_after_it_held_its_gates_has_held_them(session, tmp_path, k
     ("overrides", "parts"),
     [
         ([], ["--until: expected more than the 2048 steps", "got 2048"]),
-        (["train.lr=1e-4"], ["train.lr=1e-4", "keeps its values", "train.until"]),
+        (["train.lr=1e-4"], ["train.lr=0.0001", "keeps its values", "train.until"]),
         (["seed=3"], ["seed=3", "keeps its values"]),
         (["cluster.nodes=3"], ["cluster.nodes=3", "unknown key 'nodes'", "num_env_runners"]),
         (["cluster=mars"], ["cluster=mars", "local", "ray"]),
         (["train.until=soon"], ["train.until=soon"]),
-        (["until"], ["until", "keeps its values"]),
+        (["until"], ["until", "key=value"]),
     ],
 )
 def test_what_a_run_keeps_is_told_in_one_line(copy, overrides, parts):
