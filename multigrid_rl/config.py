@@ -256,8 +256,8 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
         ConfigError: an override of what a run keeps, or values that this version does not understand.
     """
     # A whole part first: what is said of its values counts wherever it stands, as it does for a new run.
-    for key, value in sorted(read_overrides(overrides).items(), key=lambda given: given[0] != "cluster"):
-        key = "cluster.address" if key == "address" else key
+    for given, value in sorted(read_overrides(overrides).items(), key=lambda item: item[0] != "cluster"):
+        key = "cluster.address" if given == "address" else given
         part, _, name = key.partition(".")
         if key not in RESUMABLE and part != "cluster":
             allowed = f"{', '.join(RESUMABLE)}, cluster and cluster.*; everything else makes a new run"

@@ -127,6 +127,17 @@ def test_escapes_command_and_commit(tmp_path):
     assert "&lt;script&gt;alert(1)" in text
 
 
+def test_draws_wins_by_opponent_where_they_take_turns(tmp_path):
+    text = told(tmp_path / "mixture", Story(against=("hunter", "random", "./a/b", EVIL, "idle")))
+    found = [json.loads(data) for data in re.findall(r'class="plot-data">(.*?)</script>', text)]
+    rows = [dict(data["rows"]) for data in found if data["label"] == "Games won by red, by opponent"]
+    assert [list(row) for row in rows] == [["hunter", "random", "./a/b", EVIL], ["idle"]]
+    assert set(rows[0]["random"]) == {0.1}
+    assert "At the end 0% against hunter, 10% against random, 20% against ./a/b, 30% against &lt;script&gt;" in text
+    assert EVIL not in text
+    assert "by opponent" not in told(tmp_path / "run", Story())
+
+
 def test_page_size_of_long_run(tmp_path):
     text = told(tmp_path / "run", Story(reports=6000, good_from=3000))
     assert len(text) < 900_000
