@@ -60,13 +60,6 @@ def test_loss_and_draw_count():
     assert short.score == Score(drawn=1)
 
 
-def test_blue_counts_its_own_result():
-    game = session(Hunter(SPEC), seat="blue_0")
-    while not game.over:
-        game.step(c.DONE)
-    assert game.score == Score(lost=1)
-
-
 def test_restart_begins_next_game():
     game = session()
     game.restart()

@@ -29,45 +29,43 @@ def heading(text: str) -> str:
     return found[1]
 
 
-def test_run_that_held_its_gates(tmp_path):
-    text = told(tmp_path / "run", Story())
-    assert heading(text) == "Held all four gates after 184,320 steps"
-    assert "All four gates are held at the end" in text
-    assert text.count("&check; held") == 4
+@pytest.mark.parametrize(
+    ("story", "title", "parts"),
+    [
+        (Story(), "Held all four gates after 184,320 steps", ["All four gates are held at the end"]),
+        (
+            Story(reports=30, good_from=99, ended="until"),
+            "None of four gates held within 122,880 steps",
+            ["None of four gates held, none met at the end", "episode_len_mean ended 40 short", "&cross; not met"],
+        ),
+        (
+            Story(reports=30, good_from=25, ended="until"),
+            "None of four gates held within 122,880 steps",
+            ["met at its end, but not for 100,000 steps", "&check; met"],
+        ),
+        (Story(reports=5, ended="interrupted"), "Interrupted after 20,480 steps, with none of four gates held", []),
+        (Story(ended=None), "Held all four gates after 184,320 steps", ["still going, or it was killed"]),
+        (Story(ended=None, torn=True), "Held all four gates after 184,320 steps", ["still going, or it was killed"]),
+        (
+            Story(reports=10, ended=None),
+            "No verdict: none of four gates held after 40,960 steps",
+            ["None of four gates held, none met so far"],
+        ),
+        (
+            Story(overrides=("scenario.gates=[]",), ended="until"),
+            "Played 245,760 steps; there are no gates to hold",
+            [],
+        ),
+    ],
+    ids=["held", "missed", "met", "interrupted", "killed", "torn", "running", "no gates"],
+)
+def test_page_tells_what_became_of_the_gates(story, title, parts, tmp_path):
+    text = told(tmp_path / "run", story)
+    assert heading(text) == title
+    assert [part for part in parts if part not in text] == []
+    assert ('id="gates"' in text) is ("no gates" not in title)
     assert 'id="games"' not in text
     assert len(text) < 400_000
-
-
-def test_run_that_missed_its_gates(tmp_path):
-    text = told(tmp_path / "run", Story(reports=30, good_from=99, ended="until"))
-    assert heading(text) == "None of four gates held within 122,880 steps"
-    assert "None of four gates held, none met at the end" in text
-    assert "episode_len_mean ended 40 short" in text
-    assert text.count("&cross; not met") == 4
-
-
-def test_gate_met_but_not_held(tmp_path):
-    text = told(tmp_path / "run", Story(reports=30, good_from=25, ended="until"))
-    assert "met at its end, but not for 100,000 steps" in text
-    assert "&check; met" in text
-
-
-def test_interrupted_run(tmp_path):
-    text = told(tmp_path / "run", Story(reports=5, ended="interrupted"))
-    assert heading(text).startswith("Interrupted after 20,480 steps")
-
-
-@pytest.mark.parametrize("torn", [False, True])
-def test_killed_run_is_judged_by_its_reports(tmp_path, torn):
-    text = told(tmp_path / "run", Story(ended=None, torn=torn))
-    assert heading(text) == "Held all four gates after 184,320 steps"
-    assert "still going, or it was killed" in text
-
-
-def test_running_run_has_no_verdict(tmp_path):
-    text = told(tmp_path / "run", Story(reports=10, ended=None))
-    assert heading(text) == "No verdict: none of four gates held after 40,960 steps"
-    assert "None of four gates held, none met so far" in text
 
 
 def test_killed_run_with_unknown_configuration_has_curves(tmp_path):
@@ -95,12 +93,6 @@ def test_run_of_other_environment_is_not_played(tmp_path):
     assert "The policy could not be played" in text
 
 
-def test_run_without_gates(tmp_path):
-    text = told(tmp_path / "run", Story(overrides=("scenario.gates=[]",), ended="until"))
-    assert heading(text) == "Played 245,760 steps; there are no gates to hold"
-    assert 'id="gates"' not in text
-
-
 def test_draws_reference_curves(tmp_path):
     runs = []
     for seed in (1, 2, 3):
@@ -117,8 +109,7 @@ def test_draws_reference_curves(tmp_path):
 
 def test_draws_shipped_reference_curves(tmp_path):
     reference = data_root() / "configs" / "experiment" / "curves" / "1v1.json"
-    text = told(tmp_path / "run", Story(), reference=reference)
-    assert "the middle 80% of the recipe's seeds" in html.unescape(text)
+    assert "the middle 80% of the recipe's seeds" in html.unescape(told(tmp_path / "run", Story(), reference=reference))
 
 
 def test_escapes_command_and_commit(tmp_path):

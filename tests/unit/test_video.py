@@ -134,9 +134,6 @@ def test_finds_games_in_files_and_folders(file, games, tmp_path):
 )
 def test_chooses_game(which, place, games):
     assert choose(games, which, "here") is games[place]
-
-
-def test_chooses_first_game_without_a_best(games):
     assert choose(games[1:], None, "here") is games[1]
 
 
@@ -154,29 +151,18 @@ def test_rejects_unknown_game(which, games):
         ('{"games": []}', "no games in it"),
         ("7", "no games in it"),
         ('["x"]', "game 0"),
-    ],
-)
-def test_rejects_files_without_games(content, said, tmp_path):
-    path = tmp_path / "games.json"
-    path.write_text(content)
-    with pytest.raises(VideoError, match=said) as error:
-        read_games(path)
-    assert str(path) in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
         ({"actions": {"blue_0": "1", "red_0": "19"}}, "game 1: actions"),
         ({"actions": {"red_0": "1"}}, "game 1: actions of red_0"),
-        ({"seed": "x"}, "game 1.seed"),
-        ({"extra": 1}, "game 1.extra"),
+        ({"seed": "x"}, r"game 1\.seed"),
+        ({"extra": 1}, r"game 1\.extra"),
     ],
 )
-def test_rejects_damaged_records(change, said, games, tmp_path):
+def test_rejects_damaged_files(content, said, games, tmp_path):
     path = tmp_path / "games.json"
-    path.write_text(json.dumps([games[0].model_dump(), {**games[1].model_dump(), **change}]))
-    with pytest.raises(VideoError, match=said):
+    if isinstance(content, dict):  # a change of the second record
+        content = json.dumps([games[0].model_dump(), {**games[1].model_dump(), **content}])
+    path.write_text(content)
+    with pytest.raises(VideoError, match=f"{path}: .*{said}"):
         read_games(path)
 
 
