@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from multigrid_rl.cli.app import fail, reason
+from multigrid_rl.cli.app import fail, reason, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.search.folder import SearchFolder
@@ -40,7 +40,7 @@ def search(
 ) -> None:
     """Search for values that hold a scenario's gates: three-stage, asha or pbt."""
     if resume is not None and (overrides or folder is not None):
-        raise fail(f"--resume {resume}: expected no overrides and no --folder beside it; a search goes on as it began")
+        raise refused("--resume", "no overrides and no --folder beside it, for it goes on as it began", "some")
     result, interrupted = run_search(opened(overrides or [], folder, resume), address)
     if interrupted:
         raise typer.Exit(130)

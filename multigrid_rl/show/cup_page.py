@@ -104,7 +104,7 @@ def side_sentence(cells: list[Cell]) -> str:
     games = sum(cell.games for cell in cells)
     if not games:
         return "No game was played"
-    share = sum(cell.win + cell.draw / 2 for cell in cells) / games
+    share = sum(cell.points for cell in cells) / games
     side, its = ("red", share) if share >= 0.5 else ("blue", 1 - share)
     if its < 0.52:
         return f"Neither side has it much easier: {side} takes {percent(its)} of the points"
@@ -166,17 +166,22 @@ class Cell(NamedTuple):
     @property
     def games(self) -> int:
         """Games of the cell."""
-        return self.win + self.draw + self.loss
+        return sum(self)
+
+    @property
+    def points(self) -> float:
+        """A win is one, a draw one half."""
+        return self.win + self.draw / 2
 
     @property
     def share(self) -> float:
         """Points per game."""
-        return (self.win + self.draw / 2) / self.games
+        return self.points / self.games
 
     @property
     def classes(self) -> str:
         """Its colour, and whether the 95 % interval of the share leaves one half out."""
-        low, high = wilson_interval(self.win + self.draw / 2, self.games)
+        low, high = wilson_interval(self.points, self.games)
         return f"s{round(10 * self.share)}{' sure' if low > 0.5 or high < 0.5 else ''}"
 
 

@@ -216,7 +216,7 @@ def test_verb_rejects_options(args, said, file, tmp_path, monkeypatch):
     [
         ("nobody", "nobody"),
         ("no/such/file.json", "no such file or folder"),
-        (".", "no games.json, results.json, run or player in it"),
+        (".", ".: expected a folder with games.json, results.json, a run or a player"),
     ],
 )
 def test_verb_rejects_unknown_sources(source, said, tmp_path, monkeypatch):
