@@ -48,11 +48,11 @@ def find_seat(spec: GameSpec, side_wanted: str | None, seat: str | None) -> str:
         ConfigError: this game has no such seat or side, or the two contradict each other.
     """
     told = ", ".join(spec.seats)
-    if seat is not None and seat not in spec.seats:
-        raise ConfigError(expected("--seat", told, seat))
-    if seat is not None and side_wanted not in (None, spec.team_of(seat)):
-        raise ConfigError(expected("--seat", f"a seat of --side {side_wanted}", seat))
     if seat is not None:
+        if seat not in spec.seats:
+            raise ConfigError(expected("--seat", told, seat))
+        if side_wanted not in (None, spec.team_of(seat)):
+            raise ConfigError(expected("--seat", f"a seat of --side {side_wanted}", seat))
         return seat
     mine = [s for s in spec.seats if spec.team_of(s) == (side_wanted or "red")]
     if not mine:
@@ -73,8 +73,7 @@ def find_other_players(
         mate: the same for team mates; by default the opponent where it can sit there alone, else random.
 
     Raises:
-        ConfigError, PlayerError: nobody to play against or with, an unknown or damaged player, or one that cannot sit
-            there.
+        ConfigError, PlayerError: no seat for them, an unknown or damaged player, or one that cannot sit there.
     """
     spec = scenario.spec
     team = spec.team_of(seat)
@@ -84,7 +83,8 @@ def find_other_players(
         if name is not None and not seats:
             raise ConfigError(expected(f"--{option}", f"nothing for {scenario.name}, which has no seat for it", name))
     names, players = {seat: PERSON}, {}
-    chosen = opponent or _usual_player(scenario)
+    usual = next(iter(scenario.opponents.values()), {"random": 1.0})  # of a mixture whom one meets most
+    chosen = opponent or max(usual, key=lambda name: usual[name])
     if rivals:
         players = _team(catalogue, chosen, spec, spec.team_of(rivals[0]))
         names |= {s: _called(chosen, players.get(s) or players[spec.team_of(s)]) for s in rivals}
@@ -92,11 +92,6 @@ def find_other_players(
         players[s] = _mate(catalogue, mate, chosen, spec, s)
         names[s] = _called(mate or chosen, players[s])
     return OtherPlayers(seat, players, {s: names[s] for s in spec.seats})
-
-
-def _usual_player(scenario: ScenarioConfig) -> str:
-    mixtures = list(scenario.opponents.values())
-    return max(mixtures[0], key=lambda name: mixtures[0][name]) if mixtures else "random"
 
 
 def _called(given: str, player: Policy) -> str:
@@ -158,19 +153,19 @@ class Score(NamedTuple):
 
 
 class Session:
-    """One person's games, one after the other, against the same company. Game ``k`` follows from ``seed`` and ``k``."""
+    """One person's games, one after the other, against the same players. Game ``k`` follows from ``seed`` and ``k``."""
 
-    def __init__(self, spec: GameSpec, company: OtherPlayers, *, seed: int) -> None:
-        self.spec, self.company, self.seed = spec, company, seed
-        self.agent = spec.seats.index(company.seat)
+    def __init__(self, spec: GameSpec, others: OtherPlayers, *, seed: int) -> None:
+        self.spec, self.others, self.seed = spec, others, seed
+        self.agent = spec.seats.index(others.seat)
         self.score = Score()
         self.records: list[GameRecord] = []
         self._start(0)
 
     def _start(self, game: int) -> None:
         self.game = game
-        self._match = Match(self.spec, self.company.players, 1, seed=self.seed, first_game=game, auto_reset=False)
-        self._commentator = Commentator(self.world, self.company.names)
+        self._match = Match(self.spec, self.others.players, 1, seed=self.seed, first_game=game, auto_reset=False)
+        self._commentator = Commentator(self.world, self.others.names)
         self._taken: list[NDArray[np.int8]] = []
         self.over = False
         self.caption: Caption = self._commentator.start()
@@ -200,7 +195,7 @@ class Session:
             raise ValueError("step: expected restart() first, got an action in a game that is over")
         if not 0 <= action < len(ACTIONS):
             raise ValueError(expected("action", f"0 to {len(ACTIONS) - 1}", action))
-        done = self._match.step({self.company.seat: np.array([DONE if self.out else action], np.int8)}).done
+        done = self._match.step({self.others.seat: np.array([DONE if self.out else action], np.int8)}).done
         self._taken.append(self._match.actions[0].copy())
         self.caption = self._commentator.tell(self.world.outputs, self._taken[-1])
         if done[0]:
@@ -214,12 +209,12 @@ class Session:
         won, drawn, lost, unfinished = self.score
         self.score = Score(won + (winner == mine), drawn + (winner < 0), lost + (winner == 1 - mine), unfinished)
         result = "drawn" if winner < 0 else "won" if winner == mine else "lost"
-        self.records.append(self._record(f"{len(self.records) + 1}: {result} as {self.company.seat}"))
+        self.records.append(self._record(f"{len(self.records) + 1}: {result} as {self.others.seat}"))
 
     def _record(self, label: str) -> GameRecord:
         taken = np.stack(self._taken)  # (T, A)
         text = {seat: "".join(map(str, taken[:, a].tolist())) for a, seat in enumerate(self.spec.seats)}
-        names = self.company.names
+        names = self.others.names
         return GameRecord(label=label, spec=self.spec, seed=self.seed, game=self.game, players=names, actions=text)
 
     def restart(self) -> None:

@@ -140,7 +140,7 @@ class Window:
         self._help = False
         self._canvas = Canvas(session.spec, options.tile)
         self._pygame = _library()
-        self._surface = _open(self._pygame, self._canvas.size, f"multigrid-rl play: {session.company.seat}")
+        self._surface = _open(self._pygame, self._canvas.size, f"multigrid-rl play: {session.others.seat}")
 
     def run(self) -> None:
         """Show and play until the person quits, by key, by closing the window or by Ctrl-C."""

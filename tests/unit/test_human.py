@@ -224,9 +224,9 @@ def test_rejects_unknown_seats(scenario, side, seat, said):
 )
 def test_seats_other_players(scenario, seat, opponent, mate, names, catalogue):
     config = load_scenario(scenario)
-    company = find_other_players(config, catalogue, seat, opponent, mate)
-    assert company.names == dict(zip(config.spec.seats, names, strict=True))
-    game = Session(config.spec, company, seed=0)
+    others = find_other_players(config, catalogue, seat, opponent, mate)
+    assert others.names == dict(zip(config.spec.seats, names, strict=True))
+    game = Session(config.spec, others, seed=0)
     game.step(c.DONE)
     assert game.steps == 1
 
@@ -249,9 +249,9 @@ def test_rejects_unknown_players(scenario, opponent, mate, error, said, catalogu
 
 def test_bundle_folder_as_opponent(catalogue):
     folder = f"{catalogue.root / 'blue-adept'}/"
-    company = find_other_players(load_scenario("1v1"), catalogue, "blue_0", folder, None)
-    assert company.names == {"blue_0": "you", "red_0": "blue-adept"}
-    assert company.players["red_0"].mirrored
+    others = find_other_players(load_scenario("1v1"), catalogue, "blue_0", folder, None)
+    assert others.names == {"blue_0": "you", "red_0": "blue-adept"}
+    assert others.players["red_0"].mirrored
 
 
 def test_unfit_mate_becomes_random_unless_asked_for(catalogue):
