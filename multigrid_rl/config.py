@@ -39,6 +39,7 @@ __all__ = [
     "default_run_dir",
     "experiment_names",
     "load_scenario",
+    "read_overrides",
     "resumed",
     "scenario_id",
     "scenario_names",
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
-_TEXT_KEYS = ("run_dir", "checkpoints", "cluster.address")
+_TEXT_KEYS = ("run_dir", "checkpoints", "address", "cluster.address", "search.space")
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (
     "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
@@ -120,9 +121,7 @@ def compose(overrides: list[str]) -> RunConfig:
 
 
 def _with_scenario_id(overrides: list[str]) -> list[str]:
-    for override in overrides:
-        if "=" not in override:
-            raise ConfigError(f"{override}: not an override; allowed is key=value, for example train.lr=3e-4")
+    _check_form(overrides)
     given = dict(override.split("=", 1) for override in unfolded(overrides))
     result = [part for key, value in given.items() for part in _spelt_out(key, value, given)]
     if "experiment" not in given:
@@ -259,32 +258,46 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
         ConfigError: an override of what a run keeps, or values that this version does not understand.
     """
     # A whole part first: what is said of its values counts wherever it stands, as it does for a new run.
-    for override in sorted(overrides, key=lambda override: not override.startswith("cluster=")):
-        key, equals, value = override.partition("=")
-        key = "cluster.address" if key == "address" else key
+    for given, value in sorted(read_overrides(overrides).items(), key=lambda item: item[0] != "cluster"):
+        key = "cluster.address" if given == "address" else given
         part, _, name = key.partition(".")
-        if not equals or (key not in RESUMABLE and part != "cluster"):
+        if key not in RESUMABLE and part != "cluster":
             allowed = f"{', '.join(RESUMABLE)}, cluster and cluster.*; everything else makes a new run"
-            raise ConfigError(f"{override}: a run that goes on keeps its values; allowed is {allowed}")
-        _check_choice(key, value)
+            raise ConfigError(f"{key}={value}: a run that goes on keeps its values; allowed is {allowed}")
+        _check_choice(key, str(value))
         if key == "cluster":
             values["cluster"] = _read_yaml("cluster", value)
             continue
-        known = _read_yaml(part, {"train": "ppo", "cluster": "local"}[part])
-        _check_key(override if part != "cluster" else f"{key}={value}", {part: known})
-        values.setdefault(part, {})[name] = value if key in _TEXT_KEYS and value != "null" else _number(value)
+        _check_key(f"{key}={value}", {part: _read_yaml(part, {"train": "ppo", "cluster": "local"}[part])})
+        values.setdefault(part, {})[name] = value
     return _validated(RunConfig, values)
 
 
-def _number(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return yaml.safe_load(text)
+def read_overrides(overrides: list[str]) -> dict[str, Any]:
+    """Return key -> value of ``key=value`` overrides by Hydra's grammar; paths and names as they were typed.
+
+    Raises:
+        ConfigError: one that Hydra does not understand.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415 - as in _compose
+    from hydra.errors import HydraException  # noqa: PLC0415
+
+    _check_form(overrides)
+    found: dict[str, Any] = {}
+    for override in overrides:
+        key, _, text = override.partition("=")
+        try:
+            as_typed = _is_text(override) and text != "null"
+            found[key] = text if as_typed else OverridesParser.create().parse_override(override).value()
+        except HydraException as error:
+            raise ConfigError(f"{override}: {' '.join(str(error).split())}") from error
+    return found
+
+
+def _check_form(overrides: list[str]) -> None:
+    for override in overrides:
+        if "=" not in override:
+            raise ConfigError(f"{override}: not an override; allowed is key=value, for example train.lr=3e-4")
 
 
 def _players(key: str, value: str) -> str | dict[str, float]:

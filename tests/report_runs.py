@@ -37,6 +37,7 @@ class Story:
     ended: str | None = "held"  # None: killed, no verdict
     overrides: tuple[str, ...] = ()
     torn: bool = False  # the last line was half written
+    against: tuple[str, ...] = ()  # opponents that take turns
 
 
 def write_run(folder: Path, story: Story | None = None, **changes) -> Path:
@@ -64,6 +65,7 @@ def _row(number: int, story: Story) -> dict:
     good = number >= story.good_from
     wave = 0.02 * math.sin(number)
     return {
+        **{f"win_against/red_0/{name}": k / 10 for k, name in enumerate(story.against)},
         "iteration": number, "env_steps": number * 4096, "policy_updates": number, "seconds": number * 0.5,
         "episodes": number * 200, "report_episodes": 200.0, "episode_len_mean": 18.0 + wave if good else 60.0,
         "return_mean/red_0": 1.38 + wave if good else -0.5, "explained_variance/red_0": 0.9 if good else -0.1,

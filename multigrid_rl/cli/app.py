@@ -8,7 +8,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
@@ -76,17 +76,21 @@ def _refused(error: Exception) -> typer.Exit | None:
     return typer.Exit(LOST)
 
 
+def reason(error: OSError, place: object = "") -> str:
+    """Return in one line what the machine or its disk refused, and where: at ``place`` if the system does not say."""
+    where = error.filename or place
+    return f"{where}: {error.strerror or error}" if where else str(error.strerror or error)
+
+
 def _lost(error: OSError) -> typer.Exit:
     """Tell of a full disk, or a folder that is gone, in one line."""
-    silent = False
     try:
         sys.stdout.flush()
     except OSError:
         silence(sys.stdout)
-        silent = isinstance(error, BrokenPipeError)  # whoever read has seen enough: `multigrid-rl players | head -3`
-    if not silent:
-        where = "" if error.filename is None else f"{error.filename}: "
-        _tell(f"{where}{error.strerror or error}", error)
+        if isinstance(error, BrokenPipeError):  # whoever read has seen enough: `multigrid-rl players | head -3`
+            return typer.Exit(LOST)
+    _tell(reason(error), error)
     return typer.Exit(LOST)
 
 
@@ -100,10 +104,9 @@ def silence(stream: TextIO) -> None:
 
 def _crashed(error: Exception) -> typer.Exit:
     """Tell of a fault of the program in one line; what its authors need goes into a file."""
-    text = "".join(traceback.format_exception(error))
     try:
         with tempfile.NamedTemporaryFile("w", prefix="multigrid-rl-", suffix=".txt", delete=False) as file:
-            file.write(text)
+            traceback.print_exception(error, file=file)
         where = file.name
     except OSError:
         where = f"{TRACEBACK}=1 shows where"
@@ -123,6 +126,13 @@ def fail(message: object) -> typer.Exit:
     """Print one line to stderr; raise the result to leave with status 2."""
     typer.echo(f"multigrid-rl: {message}", err=True)
     return typer.Exit(2)
+
+
+def refused(key: object, wanted: str, got: object) -> typer.Exit:
+    """Print what is wrong with an option or argument; raise the result to leave with status 2."""
+    from multigrid_rl.text import expected
+
+    return fail(expected(key, wanted, got))
 
 
 @contextmanager
@@ -158,23 +168,21 @@ def written_beside(output: Path, what: str = "file") -> Iterator[Path]:
     """Give a path to write ``output`` to, which gets its name when it is whole; else nothing of it stays.
 
     Raises:
-        ConfigError: at once, if it exists already or cannot be made there.
+        Exit: at once, if it exists already or cannot be made there.
         OSError: it cannot be written or renamed in the end; names a file.
     """
-    from multigrid_rl.config import ConfigError
+    from multigrid_rl.files import unfinished
 
-    try:
-        if output.exists():
-            raise ConfigError(f"--output {output}: exists already; allowed is a new {what}")
-        output.parent.mkdir(parents=True, exist_ok=True)
-        beside = tempfile.TemporaryDirectory(prefix=".unfinished-", dir=output.parent, ignore_cleanup_errors=True)
-    except OSError as error:
-        raise ConfigError(f"--output {output}: {error.strerror}; allowed is a {what} that can be made") from error
-    with beside as folder:
-        unfinished = Path(folder, output.name)
+    with ExitStack() as stack:
         try:
-            yield unfinished
-            unfinished.rename(output)
+            if output.exists():
+                raise refused("--output", f"a new {what}", f"{output}, which exists already")
+            beside = stack.enter_context(unfinished(output))
+        except OSError as error:
+            raise refused("--output", f"a {what} that can be made", f"{output}: {error.strerror}") from error
+        try:
+            yield beside
+            stack.close()
         except OSError as error:
             error.filename = error.filename or str(output)  # of a full disk the system does not say which
             raise

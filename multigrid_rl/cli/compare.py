@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
-from multigrid_rl.cli.app import console, fail
+from multigrid_rl.cli.app import console, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.judge.seeds import Interval
@@ -25,20 +25,13 @@ class ManyAgainst(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``--against a b`` as ``--against a --against b``."""
-        return list(super().parse_args(ctx, spread(args)))
-
-
-def spread(args: list[str]) -> list[str]:
-    """Put ``--against`` before each of the words that follow it."""
-    result: list[str] = []
-    inside = False
-    for word in args:
-        if word.startswith("-"):
-            inside = word == AGAINST
-            result += [] if inside else [word]
-        else:
-            result += [AGAINST, word] if inside else [word]
-    return result
+        spread: list[str] = []
+        inside = False
+        for word in args:
+            inside = word == AGAINST if word.startswith("-") else inside
+            if word != AGAINST:
+                spread += [AGAINST, word] if inside else [word]
+        return list(super().parse_args(ctx, spread))
 
 
 def compare(
@@ -59,10 +52,10 @@ def compare(
     import numpy as np
 
     from multigrid_rl.judge.sets import check_sets, compare_sets, notes, read_set, seeds_of
-    from multigrid_rl.runs.reference import refuse_to_overwrite
+    from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 
     if not against and len(runs) != 2:
-        raise fail(f"{len(runs)} without --against: allowed are two folders of runs, or A... --against B...")
+        raise refused("runs", "two folders of runs, or A... --against B...", f"{len(runs)} without --against")
     files = [path for path in (output, json_file) if path]
     for path in files:
         refuse_to_overwrite(path, force=force)
@@ -77,11 +70,7 @@ def compare(
     save_figure(draw_comparison(ours, theirs, np.random.default_rng(seed)), output)
     if json_file is not None:
         found = _report(ours, theirs, rows, {"notes": said, "reps": reps, "seed": seed})
-        try:
-            json_file.parent.mkdir(parents=True, exist_ok=True)
-            json_file.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise fail(f"{json_file}: {error.strerror}; allowed is a file that can be written") from error
+        write_file(json_file, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
     screen = console(140)
     for side in (ours, theirs):
         for scenario, group in side.by_scenario.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread
+from multigrid_rl.cli.app import console, ended_by_signals, one_thread, reason, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.judge.cup.cup import Progress
@@ -53,10 +53,8 @@ def cup(
     with ended_by_signals("the same command goes on with the cup"):
         spec, name = load_scenario(scenario).spec, scenario_id(scenario)
         if spec.blue != spec.red:
-            raise fail(
-                f"--scenario {scenario}: {spec.red} red and {spec.blue} blue; allowed is a scenario with two teams "
-                "of the same size"
-            )
+            teams = f"{scenario} with {spec.red} red and {spec.blue} blue"
+            raise refused("--scenario", "one with two teams of the same size", teams)
         place = output or Path("runs") / "cups" / f"{folder.resolve().name}-{name}"
         before = read_manifest(place)  # a cup that has begun goes on as it says, where nothing else was asked for
         if seed is None:
@@ -70,8 +68,7 @@ def cup(
             with alone_in(place), warnings_on_screen():
                 _play(entries, config, place)
         except (ScratchError, OSError) as error:
-            said = f"{error.filename or place}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            failure = RunError(said)
+            failure = RunError(reason(error, place) if isinstance(error, OSError) else str(error))
             failure.hint = "pairings that were played stay; the same command goes on with the rest"
             raise failure from error
 

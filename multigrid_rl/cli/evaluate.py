@@ -1,8 +1,9 @@
-"""The ``evaluate`` verb: who is judged, what is printed and written."""
+"""The ``evaluate`` and ``grade`` verbs: who is judged, what is printed and written."""
 
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, fail, one_thread, written_beside
+from multigrid_rl.cli.app import console, one_thread, refused, written_beside
 
 if TYPE_CHECKING:
     from multigrid_rl.judge.environments import EnvTarget
@@ -51,7 +52,7 @@ def evaluate(
     if target is None:
         judged, played_sides = find_target(who, given, checkpoint, opponent, sides)
         if episodes < len(judged.teams(played_sides)):
-            raise fail(f"--episodes {episodes}: allowed is at least one for each side that is played")
+            raise refused("--episodes", "at least one for each side that is played", episodes)
     name = judged.name if target is None else target.name
     folder = output or Path("runs") / "evaluations" / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     report, heading = None, [f"{name}: seed {seed}"]
@@ -107,7 +108,7 @@ def _find_env_target(
             return None
     for option, value in options.items():
         if value is not None:
-            raise fail(f"{option}: expected nothing for {who}, whose environment has no opponents, got {value}")
+            raise refused(option, f"nothing for {who}, whose environment has no opponents", value)
     if home is None or env is None:
         return environments.run_env_target(folder, compose(overrides) if overrides else None, checkpoint)
     own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}", f"scenario.agents={env.agents}"]
@@ -133,7 +134,7 @@ def find_target(
         judged = lineups.run_target(Path(who), compose(overrides) if overrides else None, checkpoint)
     else:
         if checkpoint is not None:
-            raise fail(f"--checkpoint {checkpoint}: {who} is no run; allowed is a run folder")
+            raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
         if not any(override.startswith(("scenario=", "experiment=")) for override in overrides):
             # A frozen player is judged where it was made, unless told otherwise.
             catalogue = Catalogue(data_root() / "checkpoints")
@@ -210,3 +211,54 @@ def _means(row: dict[str, Any]) -> list[str]:
         low, high = row[f"{name}_interval"]
         cells.append(f"{row[f'{name}_mean']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})")
     return cells
+
+
+def grade(
+    bundle: Annotated[Path, typer.Argument(help="Folder with a bundle (see `export`).")],
+    rubric: Annotated[Path, typer.Option(help="What it is graded by, for example configs/grade/1v1.yaml.")],
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Of the games, instead of the rubric's own.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="JSON to write, too.")] = None,
+) -> None:
+    """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
+    from multigrid_rl.judge import grading
+    from multigrid_rl.players.cards import PlayerError
+
+    one_thread()
+    rules = grading.read_rubric(rubric)
+    if seed is not None:
+        rules = rules.model_copy(update={"seed": seed})
+    result = None
+    try:
+        with written_beside(output) if output is not None else nullcontext() as file:
+            try:
+                result = grading.grade(bundle, rubric, rules)
+            except PlayerError as error:
+                result = grading.refused(bundle, rules, str(error))
+            if file is not None:
+                file.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    finally:
+        if result is not None:  # even if the disk is full
+            _show_grade(result)
+    if not result["passed"]:
+        raise typer.Exit(1)
+
+
+def _show_grade(result: dict[str, Any]) -> None:
+    table = Table("exam", "check", box=None, pad_edge=False)
+    for title in ("measured", "95 %", "points"):
+        table.add_column(title, justify="right")
+    for exam in result["exams"]:
+        for k, check in enumerate(exam["checks"]):
+            interval = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])
+            told = f"{check['points']:g} of {check['of']:g}"
+            name = f"{exam['name']} ({exam['opponent']})" if k == 0 else ""
+            table.add_row(name, check["check"], f"{check['value']:.3f}", interval, told)
+    screen = console(120)
+    screen.print(table)
+    if result["problem"]:
+        screen.print(f"cannot be played: {result['problem']}")
+    verdict = "PASSED" if result["passed"] else "NOT PASSED"
+    screen.print(f"{verdict}: {result['points']:g} of {result['of']:g} points, {result['pass_points']:g} are needed")
+    typer.echo(json.dumps(result, allow_nan=False))

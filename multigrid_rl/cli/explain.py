@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 from rich.console import Console
@@ -19,13 +19,9 @@ if TYPE_CHECKING:
     from multigrid_rl.sizes import Sizes
     from multigrid_rl.types import MultiAgentSpec
 
+    Seated: TypeAlias = dict[str, tuple[LoadedPlayer, ...]]
 
-class Row(NamedTuple):
-    """One line of the explanation."""
-
-    name: str
-    value: str
-    meaning: str  # and what raising it does
+Row: TypeAlias = tuple[str, str, str]  # name, value, what it means and what raising it does
 
 
 def explain(
@@ -54,26 +50,19 @@ def explain(
         console.print(f"\n[bold underline]{title}[/]")
         table = Table(box=None, pad_edge=False, show_header=False)
         # The same widths in all sections, so that they read as one table.
-        table.add_column(width=max(len(row.name) for row in every), no_wrap=True)
-        table.add_column(width=max(len(row.value) for row in every), style="bold", overflow="fold")
+        table.add_column(width=max(len(name) for name, _, _ in every), no_wrap=True)
+        table.add_column(width=max(len(value) for _, value, _ in every), style="bold", overflow="fold")
         table.add_column(overflow="fold")
         for row in rows:
             table.add_row(*map(escape, row))
         console.print(table)
 
 
-def sizes_of(config: RunConfig, specs: MultiAgentSpec) -> Sizes:
-    """Return the sizes of a run whose agents are those of ``specs``."""
+def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[str, list[Row]]:
+    """Return all rows by the title that they stand under."""
     from multigrid_rl.sizes import Sizes
 
-    return Sizes(config, Counter(agent.module for agent in specs.agents))
-
-
-def sections(
-    config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[LoadedPlayer, ...]]
-) -> dict[str, list[Row]]:
-    """Return all rows by the title that they stand under."""
-    sizes = sizes_of(config, specs)
+    sizes = Sizes(config, Counter(agent.module for agent in specs.agents))
     rows = {
         "Who plays": _players(config, specs, seated),
         "One update: play, then learn": _update(config, sizes),
@@ -83,12 +72,10 @@ def sections(
         "What it learns from": _rewards(config),
         "Gates: what must hold": _gates(config, specs),
     }
-    return {title: [Row(*row) for row in its] for title, its in rows.items()}
+    return {title: list(its) for title, its in rows.items()}
 
 
-def _players(
-    config: RunConfig, specs: MultiAgentSpec, seated: dict[str, tuple[LoadedPlayer, ...]]
-) -> Iterator[tuple[str, str, str]]:
+def _players(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> Iterator[Row]:
     from multigrid_rl.cli.live import SCHEMES
     from multigrid_rl.models.registry import network_of
 
@@ -110,7 +97,7 @@ def _players(
         yield f"seat {seat}", " or ".join(names), "does not learn: a player of `multigrid-rl players`"
 
 
-def _update(config: RunConfig, sizes: Sizes) -> Iterator[tuple[str, str, str]]:
+def _update(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     from multigrid_rl.cli.live import plays
 
     train, game, games = config.train, config.scenario.game, plays(config)
@@ -141,7 +128,7 @@ def _update(config: RunConfig, sizes: Sizes) -> Iterator[tuple[str, str, str]]:
     yield "gradient steps per update", f"{sizes.gradient_steps_per_update:,}", meaning
 
 
-def _run(config: RunConfig, sizes: Sizes) -> Iterator[tuple[str, str, str]]:
+def _run(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     train = config.train
     early = "; the run ends earlier once all gates are held" if train.stop_when_held and config.scenario.gates else ""
     yield "train.until", f"{train.until:,} steps", f"the budget. More: longer run{early}"
@@ -154,7 +141,7 @@ def _run(config: RunConfig, sizes: Sizes) -> Iterator[tuple[str, str, str]]:
     yield "checkpoints", f"{sizes.checkpoints:,}", f"{every}. {larger}"
 
 
-def _machine(config: RunConfig, sizes: Sizes) -> Iterator[tuple[str, str, str]]:
+def _machine(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     from multigrid_rl.cli.live import plays
 
     runners, threads = config.cluster.runners, config.train.torch_threads
@@ -167,15 +154,17 @@ def _machine(config: RunConfig, sizes: Sizes) -> Iterator[tuple[str, str, str]]:
     yield "learner threads", f"{sizes.learner_threads}", meaning
 
 
-def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[tuple[str, str, str]]:
+def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     from multigrid_rl.cli.live import schedules
 
     train = config.train
+    spans = (sizes.horizon, sizes.credit_horizon)
+    look, credit = ("the whole game" if math.isinf(span) else f"{span:.1f} steps" for span in spans)
     (_, rate, rate_course), (_, weight, weight_course) = schedules(train)
     meaning = f"1 / (1 - gamma) with gamma={train.gamma:g}: rewards further off hardly count"
-    yield "reward horizon", _steps(sizes.horizon), f"{meaning}. Higher gamma: looks further ahead, noisier"
+    yield "reward horizon", look, f"{meaning}. Higher gamma: looks further ahead, noisier"
     meaning = f"1 / (1 - gamma x lam) with lam={train.lam:g}: beyond it the critic's guess stands for what came"
-    yield "credit horizon", _steps(sizes.credit_horizon), f"{meaning}. Higher lam: less bias, more noise"
+    yield "credit horizon", credit, f"{meaning}. Higher lam: less bias, more noise"
     yield "learning rate", rate, f"{rate_course}. Higher: larger steps, learns faster or not at all"
     meaning = f"reward for acting at random: {weight_course}"
     if train.entropy_coef != train.entropy_end and train.entropy_decay > sizes.env_steps:
@@ -183,11 +172,7 @@ def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[tuple[str, str, str]]
     yield "entropy bonus", weight, f"{meaning}. Higher: explores longer, decides later"
 
 
-def _steps(number: float) -> str:
-    return "the whole game" if math.isinf(number) else f"{number:.1f} steps"
-
-
-def _rewards(config: RunConfig) -> Iterator[tuple[str, str, str]]:
+def _rewards(config: RunConfig) -> Iterator[Row]:
     from multigrid_rl.cli.live import reward_facts
 
     facts = reward_facts(config.train)
@@ -197,7 +182,7 @@ def _rewards(config: RunConfig) -> Iterator[tuple[str, str, str]]:
         yield name, "added" if name == "bonus" else "instead", said
 
 
-def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[tuple[str, str, str]]:
+def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[Row]:
     from multigrid_rl.gates import MIN_EPISODES
 
     if not config.scenario.gates:

@@ -8,9 +8,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, TextIO, cast
 
 from rich.console import Console, Group
@@ -21,9 +21,10 @@ from rich.text import Text
 
 from multigrid_rl.cli.app import silence
 from multigrid_rl.config import RunConfig
-from multigrid_rl.gates import GateKeeper, GateState
+from multigrid_rl.gates import GateKeeper
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.schema import TrainConfig
+from multigrid_rl.sizes import Sizes
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
@@ -40,15 +41,12 @@ SCHEMES = {
 
 
 class Output(io.TextIOBase):
-    """Standard output that never ends a run: it may be closed, a pipe without a reader, or know few letters.
-
-    Attributes:
-        lost: whoever read is gone: a terminal that was closed, ``| head``. Nothing is written any more.
-    """
+    """Standard output that never ends a run: it may be closed, a pipe without a reader, or know few letters."""
 
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__()
         self._stream = stream
+        #: Whoever read is gone: a terminal that was closed, ``| head``. Nothing is written any more.
         self.lost = False
 
     @property
@@ -122,9 +120,9 @@ def warnings_on_screen() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Path) -> list[str]:
+def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str]:
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go."""
-    train, runners, game = config.train, config.cluster.runners, config.scenario.game
+    train, runners, game, sizes = config.train, config.cluster.runners, config.scenario.game, Sizes(config, {})
     recipe = f"experiment/{config.experiment}" if config.experiment else "none, the defaults of train/ppo"
     if config.train.objective != "ppo":
         recipe = f"{recipe.partition(',')[0]}; objective {config.train.objective}"
@@ -149,14 +147,17 @@ def preflight(config: RunConfig, seated: dict[str, Any], threads: int, path: Pat
         who = f"RLlib's own env runner in {who}"
     batch = f"{train.num_envs} {plays(config)} x {train.num_steps} steps = {train.batch_size} steps a batch"
     lines.append(f"sampling: {who}; {batch}")
-    lines.append(f"learner:  {threads} torch thread(s), {train.epochs} epochs, minibatches of {train.minibatch}")
+    lines.append(
+        f"learner:  {sizes.learner_threads} torch thread(s), {train.epochs} epochs, minibatches of {train.minibatch}"
+    )
     for k, stage in enumerate(config.curriculum):
         ends = [f"after {stage.steps:,} steps"] if stage.steps else []
         ends += ["when its gates are held"] if stage.held else []
         seats = ", ".join(f"{seat} {'+'.join(names)}" for seat, names in stage.scenario.opponents.items())
         against = f" against {seats}" if seats else ""
         lines.append(f"stage {k + 1}:  {stage.scenario.name}{against}, {' or '.join(ends)} the next one begins")
-    lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} environment steps)")
+    whole = "" if sizes.env_steps == train.until else f", {sizes.env_steps:,} in whole batches"
+    lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} environment steps{whole})")
     return lines
 
 
@@ -215,37 +216,25 @@ def closing(verdict: dict[str, Any], path: Path) -> list[str]:
     ]
 
 
-class Progress:
-    """Shows the last row and the gates while a run goes on."""
+@contextmanager
+def progress(screen: Console, config: RunConfig) -> Iterator[Callable[[dict[str, Any], GateKeeper], None]]:
+    """Yield what takes each iteration's row, and shows the newest values and the gates while a run goes on."""
+    live = Live(console=screen, refresh_per_second=4) if screen.is_terminal else None
+    known: dict[str, Any] = {}  # the newest value of every metric: some rows carry no episode metrics
+    last_line = 0.0
 
-    def __init__(self, console: Console, config: RunConfig) -> None:
-        self._console = console
-        self._config = config
-        self._last_line = 0.0
-        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
-        #: The newest value of every metric: some rows carry no episode metrics.
-        self._known: dict[str, Any] = {}
+    def show(row: dict[str, Any], keeper: GateKeeper) -> None:
+        nonlocal last_line
+        known.update(row)
+        line = headline(known, config)
+        if live:
+            live.update(Group(Text(line), gate_table(keeper)))
+        elif keeper.held or time.monotonic() - last_line >= PLAIN_EVERY:
+            last_line = time.monotonic()
+            screen.print(f"{line} | {plain_gates(keeper)}")
 
-    def __enter__(self) -> Progress:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live:
-            self._live.stop()
-
-    def show(self, row: dict[str, Any], keeper: GateKeeper) -> None:
-        """Take one iteration's row."""
-        self._known |= row
-        line = headline(self._known, self._config)
-        if self._live:
-            self._live.update(Group(Text(line), gate_table(keeper)))
-        elif keeper.held or time.monotonic() - self._last_line >= PLAIN_EVERY:
-            self._last_line = time.monotonic()
-            self._console.print(f"{line} | {plain_gates(keeper)}")
+    with live or nullcontext():
+        yield show
 
 
 def headline(row: dict[str, Any], config: RunConfig) -> str:
@@ -271,28 +260,29 @@ def gate_table(keeper: GateKeeper) -> Table:
     table.add_column("now", justify="right")
     table.add_column("state")
     table.add_column("steps still to hold", justify="right")
+    colours = {"held": "green", "met": "yellow", "not met": "red"}
+    for gate, now, word, left in _gates(keeper):
+        table.add_row(gate, now, Text(word, style=colours[word]), left)
     if keeper.last is None:
         table.add_row(f"(waiting for {len(keeper.states)} gates' first 100 episodes)", "", "", "")
-        return table
-    colours = {"held": "green", "met": "yellow", "not met": "red"}
-    for state in keeper.states:
-        word, left = _state(state, keeper.last.env_steps)
-        table.add_row(str(state.gate), f"{state.value:.3f}", Text(word, style=colours[word]), left)
     return table
 
 
 def plain_gates(keeper: GateKeeper) -> str:
     """Tell all gates in one line."""
-    if keeper.last is None:
-        return "gates: waiting for 100 finished episodes" if keeper.states else "no gates"
-    parts = []
-    for state in keeper.states:
-        word, left = _state(state, keeper.last.env_steps)
-        parts.append(f"{state.gate} now {state.value:.3f} {word}" + ("" if state.held else f" ({left} to hold)"))
+    if keeper.last is None and keeper.states:
+        return "gates: waiting for 100 finished episodes"
+    parts = (
+        f"{gate} now {now} {word}" + f" ({left} to hold)" * (word != "held") for gate, now, word, left in _gates(keeper)
+    )
     return "; ".join(parts) or "no gates"
 
 
-def _state(state: GateState, now: int) -> tuple[str, str]:
-    """Return the word for one gate, and the steps that it has still to hold."""
-    left = f"{max(0, state.gate.window - state.held_steps(now)):,}"
-    return ("held", "0") if state.held else ("not met" if state.streak_from is None else "met", left)
+def _gates(keeper: GateKeeper) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each gate after a first report: its words, value, state, and the steps that it has still to hold."""
+    if keeper.last is None:
+        return
+    for state in keeper.states:
+        left = 0 if state.held else max(0, state.gate.window - state.held_steps(keeper.last.env_steps))
+        word = "held" if state.held else "not met" if state.streak_from is None else "met"
+        yield str(state.gate), f"{state.value:.3f}", word, f"{left:,}"

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from multigrid_rl.cli.app import Verbs
-from multigrid_rl.cli.bundle import export, inspect
+from multigrid_rl.cli.checks import doctor, verify_trace
 from multigrid_rl.cli.compare import ManyAgainst, compare
 from multigrid_rl.cli.cup import cup
-from multigrid_rl.cli.doctor import doctor
-from multigrid_rl.cli.evaluate import evaluate
+from multigrid_rl.cli.evaluate import evaluate, grade
 from multigrid_rl.cli.explain import explain
-from multigrid_rl.cli.grade import grade
 from multigrid_rl.cli.overlay import overlay, reference
-from multigrid_rl.cli.play import play
-from multigrid_rl.cli.players import freeze, players, rate
-from multigrid_rl.cli.report import report
+from multigrid_rl.cli.players import export, freeze, inspect, players, rate
 from multigrid_rl.cli.search import search
-from multigrid_rl.cli.trace import verify_trace
 from multigrid_rl.cli.train import train
-from multigrid_rl.cli.video import video
+from multigrid_rl.cli.watch import play, report, video
 
 #: What one does first comes first.
 VERBS: tuple[Callable[..., None], ...] = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, fail
+from multigrid_rl.cli.app import console, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.runs.reader import Run
@@ -83,11 +83,11 @@ def _find_reference(run: Run, given: str | None) -> Path:
         return Path(given)
     name = given if given is not None else run.config.get("experiment")
     if name is None:
-        raise fail(f"{run.path}: experiment=null, it followed no recipe; allowed is --reference NAME or FILE")
+        raise refused("--reference", f"a name or file, as {run.path} followed no recipe", "experiment=null")
     path = curves_folder() / f"{name}.json"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in curves_folder().glob("*.json"))) or "none yet"
-        raise fail(f"reference {name}: no curves of that name; allowed is a file, or one of: {known}")
+        raise refused("--reference", f"a file, or a recipe with curves ({known})", name)
     return path
 
 

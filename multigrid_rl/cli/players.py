@@ -1,4 +1,4 @@
-"""Verbs about the catalogue of players: ``players``, ``rate`` and ``freeze``."""
+"""Verbs about players: of the catalogue (``players``, ``rate``, ``freeze``) and bundles (``export``, ``inspect``)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from multigrid_rl.cli.app import fail, one_thread
+from multigrid_rl.cli.app import ended_by_signals, fail, one_thread, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.players.catalogue import Catalogue
 
 Checkpoints = Annotated[Path | None, typer.Option(help="Folder of frozen players.")]
+Checkpoint = Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")]
+RunPath = Annotated[Path, typer.Argument(help="Run folder.")]
 
 
 def players(
     measure: Annotated[
-        int, typer.Option(help="Play so many games against random now instead of quoting the catalogue.")
+        int, typer.Option(min=0, help="Play so many games against random now instead of quoting the catalogue.")
     ] = 0,
     scenario: Annotated[str, typer.Option(help="Scenario of the games played now.")] = "1v1",
     checkpoints: Checkpoints = None,
@@ -30,8 +32,6 @@ def players(
     from multigrid_rl.players.cards import PlayerError, read_card
     from multigrid_rl.players.catalogue import BUILT_IN, WHAT
 
-    if measure < 0:
-        raise fail(f"--measure {measure}: allowed is 0 or more games")
     catalogue = _catalogue(checkpoints)
     titles = ("player", "seats", "what it is", "against random: win / draw / loss", "sha256")
     table = Table(*titles, box=None, pad_edge=False)
@@ -68,25 +68,24 @@ def rate(
     from multigrid_rl.players import freeze
 
     one_thread()
-    catalogue = _catalogue(checkpoints)
+    catalogue, stem = _catalogue(checkpoints), scenario_id(scenario)
     known = sorted({str(entry["scenario"]) for entry in catalogue.entries.values() if "scenario" in entry})
-    if scenario_id(scenario) not in known:
-        allowed = ", ".join(known) or "none"
-        raise fail(f"scenario={scenario}: no frozen player was made for it; allowed is {allowed}")
+    if stem not in known:
+        raise refused("scenario", f"one that a frozen player was made for ({', '.join(known)})", scenario)
     table = Table("player", "opponent", "win", "draw", "loss", "length", box=None, pad_edge=False)
-    for card in freeze.rate(catalogue, scenario_id(scenario), episodes):
+    for card in freeze.rate(catalogue, stem, episodes):
         for row in card.strength:
-            if row.scenario == scenario_id(scenario):
+            if row.scenario == stem:
                 shares = (f"{share:.1%}" for share in (row.win, row.draw, row.loss))
                 table.add_row(card.name, row.opponent, *shares, f"{row.length_mean:.1f}")
     Console(highlight=False).print(table)
 
 
 def freeze(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    run: RunPath,
     seat: Annotated[str, typer.Option(help="Seat to freeze, for example blue_0; a team if one network plays it.")],
     name: Annotated[str, typer.Option(help="Name in the catalogue, for example blue-rookie.")],
-    checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")] = None,
+    checkpoint: Checkpoint = None,
     episodes: Annotated[int, typer.Option(min=100, help="Games that measure its strength.")] = 1000,
     checkpoints: Checkpoints = None,
 ) -> None:
@@ -106,6 +105,41 @@ def freeze(
         f"{won.episodes} games against {won.opponent}: win {won.win:.1%}, draw {won.draw:.1%}, loss {won.loss:.1%} "
         f"(random itself: win {base.win:.1%}, draw {base.draw:.1%}, loss {base.loss:.1%})"
     )
+
+
+def export(
+    run: RunPath,
+    seat: Annotated[str, typer.Option(help="Whose player: a seat, for example red_0, or a whole team, red.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; never an existing one.")],
+    name: Annotated[str | None, typer.Option(help="What it is called; the folder's name by default.")] = None,
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
+    from multigrid_rl.players import bundle
+    from multigrid_rl.runs.players import players_for
+
+    for part, card in bundle.export(players_for(run, seat, checkpoint), output, name=name).items():
+        typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}")
+
+
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="A bundle, or an agent (docs/agents.md).")],
+    scenario: Annotated[
+        str | None, typer.Option(help="Game that it is to play; a bundle's own by default, 1v1 for an agent.")
+    ] = None,
+) -> None:
+    """Show what a bundle or an agent is, check everything and play a few games; the last line says ok."""
+    from multigrid_rl.players.inspection import inspect_folder
+    from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
+
+    one_thread()
+    remove_leftovers()
+    with ended_by_signals():
+        try:
+            for line in inspect_folder(folder, scenario):
+                typer.echo(line)
+        except ScratchError as error:
+            raise fail(error) from error
 
 
 def _catalogue(checkpoints: Path | None) -> Catalogue:

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from multigrid_rl.cli.app import fail
+from multigrid_rl.cli.app import fail, reason, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.search.folder import SearchFolder
@@ -40,7 +40,7 @@ def search(
 ) -> None:
     """Search for values that hold a scenario's gates: three-stage, asha or pbt."""
     if resume is not None and (overrides or folder is not None):
-        raise fail(f"--resume {resume}: goes on as it began, expected no overrides and no --folder beside it")
+        raise refused("--resume", "no overrides and no --folder beside it, for it goes on as it began", "some")
     result, interrupted = run_search(opened(overrides or [], folder, resume), address)
     if interrupted:
         raise typer.Exit(130)
@@ -52,11 +52,7 @@ def search(
 
 
 def opened(overrides: list[str], path: Path | None, resume: Path | None) -> SearchFolder:
-    """Make the folder of a new search, or open that of an interrupted one.
-
-    Raises:
-        ConfigError, PlayerError: a mistake in what was asked for, before anything starts.
-    """
+    """Make the folder of a new search, or open that of an interrupted one. Raises ``ConfigError``, ``PlayerError``."""
     from multigrid_rl.search.folder import SearchFolder, SearchRequest
 
     if resume is not None:
@@ -99,7 +95,7 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
         if isinstance(error, RayError):  # before OSError: a timeout of Ray's is one, too
             said = f"Ray: {reason_of(error)}"
         elif isinstance(error, OSError):
-            said = f"{error.filename or folder.path}: {error.strerror or error}"
+            said = reason(error, folder.path)
         failure = RunError(said)
         failure.hint = f"trials that have ended stay; go on: search --resume {folder.path}"
         raise failure from error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from multigrid_rl.cli.app import fail
+from multigrid_rl.cli.app import reason, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.config import RunConfig
@@ -30,7 +30,9 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Hydra overrides: scenario=1v1 seed=3 train.lr=3e-4")
     ] = None,
-    until: Annotated[float | None, typer.Option(help="Environment steps at which the run ends at the latest.")] = None,
+    until: Annotated[
+        float | None, typer.Option(help="Environment steps at which the run ends at the latest, in whole batches.")
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Run folder to go on with, from its newest whole checkpoint.")
     ] = None,
@@ -42,7 +44,7 @@ def train(
     given = list(overrides or [])
     if until is not None:
         if not math.isfinite(until) or until != int(until):
-            raise fail(f"--until {until}: allowed is a whole number of environment steps")
+            raise refused("--until", "a whole number of environment steps", until)
         given.append(f"train.until={int(until)}")
     verdict = run_training(given) if resume is None else resume_training(resume, given)
     if verdict["ended"] == "interrupted":
@@ -59,6 +61,7 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
         RunError: the run broke off.
     """
     from multigrid_rl.config import ConfigError, compose, default_run_dir
+    from multigrid_rl.text import expected
 
     config = compose(overrides)
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
@@ -66,28 +69,24 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
         str(path).encode()
         there = path.exists()
     except UnicodeEncodeError as error:  # Ray takes no such letters
-        raise ConfigError(f"run_dir={str(path)!r}: not UTF-8; allowed is a folder whose name is") from error
+        raise ConfigError(expected("run_dir", "a name in UTF-8", repr(str(path)))) from error
     except OSError as error:  # too long
-        raise ConfigError(f"run_dir={path}: {error.strerror}; allowed is a folder that can be made") from error
+        raise ConfigError(expected("run_dir", "a folder that can be made", reason(error, path))) from error
     if there:
-        raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet")
+        raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already"))
     above = next(folder for folder in path.absolute().parents if os.access(folder, os.F_OK))
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise ConfigError(f"run_dir={path}: nothing can be made in {above}; allowed is a folder that can be made")
+        raise ConfigError(expected("run_dir", f"a folder that can be made in {above}", path))
     return _run(config, path, None)
 
 
 def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
-    """Go on with a run from its newest whole checkpoint and return the verdict.
-
-    Raises:
-        ConfigError, PlayerError: before training starts, with one line.
-        RunError: the run broke off.
-    """
+    """Go on with a run from its newest whole checkpoint and return the verdict. Raises as :func:`run_training`."""
     from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.config import ConfigError, resumed
     from multigrid_rl.runs.checkpoints import newest_good
-    from multigrid_rl.runs.reader import read_config
+    from multigrid_rl.runs.reader import read_config, read_verdict
+    from multigrid_rl.text import expected
 
     config = resumed(read_config(run), overrides)
     with warnings_on_screen():
@@ -95,23 +94,15 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     # Killed between its last checkpoint and its verdict: the verdict is written.
     unjudged = not (run / "verdict.json").exists() and start.env_steps < config.train.until + config.train.batch_size
     if start.env_steps >= config.train.until and not unjudged:
-        raise ConfigError(
-            f"train.until={config.train.until}: {run} has played {start.env_steps} steps; allowed is --until above that"
-        )
-    if _ended_held(run) and not any(override.startswith("train.stop_when_held=") for override in overrides):
+        played = f"more than the {start.env_steps} steps that {run} has played"
+        raise ConfigError(expected("--until", played, config.train.until))
+    ended = None
+    with suppress(ConfigError):  # killed, or its verdict is damaged: the checkpoint decides
+        ended = read_verdict(run)["ended"]
+    if ended == "held" and not any(override.startswith("train.stop_when_held=") for override in overrides):
         # Its gates are held already: who goes on with it wants to see more of it.
         config = config.model_copy(update={"train": config.train.model_copy(update={"stop_when_held": False})})
     return _run(config, run, start)
-
-
-def _ended_held(run: Path) -> bool:
-    from multigrid_rl.config import ConfigError
-    from multigrid_rl.runs.reader import read_verdict
-
-    try:
-        return bool(read_verdict(run)["ended"] == "held")
-    except ConfigError:
-        return False  # killed, or its verdict is damaged: the checkpoint decides
 
 
 def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str, tuple[LoadedPlayer, ...]]]:
@@ -135,7 +126,6 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
 
 def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, Any]:
     from multigrid_rl.cli import live
-    from multigrid_rl.sizes import Sizes
     from multigrid_rl.types import RunError
 
     screen = live.live_console()
@@ -154,7 +144,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
                 config, lines = fitted(config, path, stages)
                 for line in lines:
                     screen.print(line, markup=False)
-            for line in live.preflight(config, seated, Sizes(config, {}).learner_threads, path):
+            for line in live.preflight(config, seated, path):
                 screen.print(line, markup=False)
             # Before there is a folder, which would block its own name, and before the signals, one of which Ray takes.
             stack.enter_context(ray_session(config))
@@ -164,13 +154,13 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
             stack.enter_context(hints(path))
             if start is not None:
                 screen.print(f"resumed:  from {start.path.name} of {path}", markup=False)
-            progress = stack.enter_context(live.Progress(screen, config))
-            verdict = train(config, folder, progress.show, interrupted, start.path if start else None, stages)
+            show = stack.enter_context(live.progress(screen, config))
+            verdict = train(config, folder, show, interrupted, start.path if start else None, stages)
         except RayError as error:  # before OSError: a timeout of Ray's is one, too
             raise RunError(f"Ray: {reason_of(error)}") from error
         except OSError as error:
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
-            raise RunError(f"{error.filename or path}: {error.strerror or error}") from error
+            raise RunError(reason(error, path)) from error
     for line in live.closing(verdict, path):
         screen.print(line)
     return verdict
@@ -185,12 +175,13 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
     """
     from multigrid_rl.config import ConfigError, default_run_dir
     from multigrid_rl.runs.folder import RunFolder
+    from multigrid_rl.text import expected
 
     try:
         folder = RunFolder.reopened(path, config, start) if start else RunFolder(path, config, seated)
     except FileExistsError as error:
         if config.run_dir:
-            raise ConfigError(f"run_dir={path}: exists already; allowed is a folder that does not exist yet") from error
+            raise ConfigError(expected("run_dir", "a new folder", f"{path}, which exists already")) from error
         # Another run began in the same second, with the same seed.
         folder = RunFolder(default_run_dir(config, datetime.now()), config, seated)
         LOG.warning("%s: another run has this folder; this one goes to %s", path, folder.path)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.config import ConfigError, compose, read_overrides
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.folder import circumstances, locked
 from multigrid_rl.search.outcomes import Outcome, TrialSpec
@@ -71,7 +71,7 @@ class SearchRequest:
         return {**whole, "base": list(space.base), "seed": self.seed}
 
 
-def sort_overrides(given: list[str]) -> tuple[str, dict[str, str], int, list[str]]:
+def sort_overrides(given: list[str]) -> tuple[str, dict[str, Any], int, list[str]]:
     """Split overrides into the search's name, changes of its values, its seed, and what all trials share.
 
     Raises:
@@ -85,11 +85,11 @@ def sort_overrides(given: list[str]) -> tuple[str, dict[str, str], int, list[str
         if key == "search":
             name = value
         elif key.startswith("search."):
-            changes[key.removeprefix("search.")] = value
+            changes[key.removeprefix("search.")] = read_overrides([override])[key]
         elif key == "seed":
-            if not value.isdecimal() or int(value) >= 2**31 - 1000:
-                raise ConfigError(f"seed: expected a whole number from 0, below 2**31 - 1000, got {value}")
-            seed = int(value)
+            seed = read_overrides([override])["seed"]
+            if not isinstance(seed, int) or not 0 <= seed < 2**31 - 1000:
+                raise ConfigError(f"seed: expected a whole number from 0, below 2**31 - 1000, got {seed}")
         elif key in OWN_KEYS or key == "address" or key.partition(".")[0] == "cluster":
             instead = "; a cluster is named by --address" if key in ("address", "cluster", "cluster.address") else ""
             raise ConfigError(f"{override}: a search sets {key} itself, expected overrides without it{instead}")

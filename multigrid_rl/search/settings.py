@@ -94,12 +94,12 @@ def search_names() -> list[str]:
     return sorted(path.stem for path in (data_root() / "configs" / "search").glob("*.yaml"))
 
 
-def load_settings(name: str, changes: dict[str, str]) -> Settings:
+def load_settings(name: str, changes: dict[str, Any]) -> Settings:
     """Read a ready-made search and change values of it.
 
     Args:
         name: file of ``configs/search/``.
-        changes: dotted key -> value as it was typed, for example ``broad.trials`` -> ``8``.
+        changes: dotted key -> value, for example ``broad.trials`` -> 8.
 
     Raises:
         ConfigError: an unknown name or key, or a value that is not allowed.
@@ -110,15 +110,12 @@ def load_settings(name: str, changes: dict[str, str]) -> Settings:
     places = {key: (values, key) for key, value in values.items() if not isinstance(value, dict) and key != "kind"}
     for part in (part for part in values if isinstance(values[part], dict)):
         places |= {f"{part}.{key}": (values[part], key) for key in values[part]}
-    for key, text in changes.items():
+    for key, value in changes.items():
         if key not in places:
             raise ConfigError(f"search.{key}: unknown key, expected search.{', search.'.join(places)}")
         node, last = places[key]
-        try:
-            number = float(text)  # 2e5 is a whole number to people
-            node[last] = int(number) if number.is_integer() else number
-        except ValueError:
-            node[last] = text
+        # 2e5 is a whole number to people.
+        node[last] = int(value) if isinstance(value, float) and value.is_integer() else value
     return parse_settings(values)
 
 

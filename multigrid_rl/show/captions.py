@@ -51,26 +51,18 @@ class Caption(NamedTuple):
 
 
 class Commentator:
-    """Tells one game of a batch; make it at the game's start and let it tell every step.
+    """Tells a game, a batch of one; made before its first step. ``players``: seat -> who sits there."""
 
-    Args:
-        world: the game as it stands before its first step.
-        players: seat -> who sits there.
-        game: number of the game within the batch.
-    """
-
-    def __init__(self, world: World, players: dict[str, str], game: int = 0) -> None:
-        self._world = world
-        self._players = players
-        self._game = game
+    def __init__(self, world: World, players: dict[str, str]) -> None:
+        self._world, self._players = world, players
         self._totals = np.zeros(world.spec.num_agents)
         self._out = np.zeros(world.spec.num_agents, np.bool_)
         self._steps = 0
         self._remember()
 
     def _remember(self) -> None:
-        self._position = self._world.state.position[self._game].copy()
-        self._hand = self._world.state.hand[self._game].copy()
+        self._position = self._world.state.position[0].copy()
+        self._hand = self._world.state.hand[0].copy()
 
     def start(self) -> Caption:
         """Return the caption of the start."""
@@ -78,15 +70,12 @@ class Commentator:
 
     def tell(self, what: Step | Outputs, actions: NDArray[np.int8]) -> Caption:
         """Return the caption after a step in which the agents took ``actions`` (A,)."""
-        game, spec = self._game, self._world.spec
+        spec, events = self._world.spec, what.events[0]
         self._steps += 1
-        self._totals += what.reward[game]
-        events = what.events[game]
-        words = [self._words(a, int(actions[a]), bool(what.acted[game, a]), events) for a in range(spec.num_agents)]
+        self._totals += what.reward[0]
+        words = [self._words(a, int(actions[a]), bool(what.acted[0, a]), events) for a in range(spec.num_agents)]
         self._out |= events[:, EV_VICTIM] > 0
-        result = ""
-        if what.done[game]:
-            result = result_words(spec, int(what.winner[game]), self._steps, events)
+        result = result_words(spec, int(what.winner[0]), self._steps, events) if what.done[0] else ""
         self._remember()
         return self._caption(words, result)
 
@@ -101,8 +90,18 @@ class Commentator:
         return ", ".join([ACTION_WORDS[action], *self._deeds(a, action, events)])
 
     def _deeds(self, a: int, action: int, events: NDArray[np.float32]) -> list[str]:
-        row = events[a]
-        deeds = {FORWARD: self._move, PICKUP: self._pickup, DROP: self._drop}.get(action, _nothing)(a, row)
+        row, deeds = events[a], []
+        before, after = int(self._hand[a]), int(self._world.state.hand[0, a])
+        still = self._world.state.position[0, a] == self._position[a]
+        # A victim is moved to its side room in the same step: whether it walked before is not known.
+        if action == FORWARD and still and not row[EV_VICTIM]:
+            deeds.append("blocked")
+        if action == PICKUP:
+            deeds += _pickup(before, after, row)
+        if action == DROP and before == EMPTY:
+            deeds.append("holds nothing")
+        elif action == DROP:
+            deeds.append(f"puts {_thing(before)} down" if after == EMPTY else "finds no room")
         if action == TOGGLE and row[EV_DOOR]:
             deeds.append("opens its door")
         if row[EV_ELIMINATED]:
@@ -113,26 +112,6 @@ class Commentator:
             deeds.append("wins")
         return deeds
 
-    def _move(self, a: int, row: NDArray[np.float32]) -> list[str]:
-        # A victim is moved to its side room in the same step: whether it walked before is not known.
-        still = self._world.state.position[self._game, a] == self._position[a]
-        return ["blocked"] if still and not row[EV_VICTIM] else []
-
-    def _pickup(self, a: int, row: NDArray[np.float32]) -> list[str]:
-        before, after = int(self._hand[a]), int(self._world.state.hand[self._game, a])
-        if before == EMPTY and after != EMPTY:
-            return [f"picks up {_thing(after)}"]
-        if row[EV_BALL]:
-            return ["is paid for the ball again"]
-        return [("has its hands full" if before != EMPTY else "finds nothing to take")] if row[EV_INVALID] else []
-
-    def _drop(self, a: int, row: NDArray[np.float32]) -> list[str]:  # noqa: ARG002 - one of three of a kind
-        before = int(self._hand[a])
-        if before == EMPTY:
-            return ["holds nothing"]
-        dropped = self._world.state.hand[self._game, a] == EMPTY
-        return [f"puts {_thing(before)} down" if dropped else "finds no room"]
-
     def _victims(self, a: int, events: NDArray[np.float32]) -> str:
         spec = self._world.spec
         team = spec.team_of(spec.seats[a])
@@ -140,8 +119,12 @@ class Commentator:
         return " and ".join(spec.seats[k] for k in rivals) or "an opponent"
 
 
-def _nothing(a: int, row: NDArray[np.float32]) -> list[str]:  # noqa: ARG001 - turns, toggles and waits say no more
-    return []
+def _pickup(before: int, after: int, row: NDArray[np.float32]) -> list[str]:
+    if before == EMPTY and after != EMPTY:
+        return [f"picks up {_thing(after)}"]
+    if row[EV_BALL]:
+        return ["is paid for the ball again"]
+    return [("has its hands full" if before != EMPTY else "finds nothing to take")] if row[EV_INVALID] else []
 
 
 def _thing(code: int) -> str:
@@ -149,14 +132,7 @@ def _thing(code: int) -> str:
 
 
 def result_words(spec: GameSpec, winner: int, steps: int, events: NDArray[np.float32]) -> str:
-    """Return how a game ended.
-
-    Args:
-        spec: the game.
-        winner: 0 red, 1 blue, -1 nobody.
-        steps: its length.
-        events: (A, E) of the last step.
-    """
+    """Return how a game ended: ``winner`` is 0 red, 1 blue, -1 nobody; ``events`` (A, E) are those of the last step."""
     told = f"{steps} step{'' if steps == 1 else 's'}"
     if winner < 0:
         return f"nobody wins in {told}"

@@ -7,7 +7,6 @@ stretched (``templates/parts.html``).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -35,31 +34,18 @@ class Line(NamedTuple):
     series: Series
 
 
-@dataclass(frozen=True)
-class Chart:
-    """Everything that one plot shows.
+class Chart(NamedTuple):
+    """Everything that one plot shows."""
 
-    Attributes:
-        title: what is measured.
-        told: the conclusion, one sentence.
-        unit: what stands at the axis.
-        lines: at least one, each with at least one point.
-        x_max: environment steps at the right edge.
-        gate: drawn as a line at its bound.
-        held: environment steps (from, to) over which the gate was held first.
-        under: reference curves and the metric of theirs that lies below the lines.
-        share: the axis goes from 0 to 1 and is labelled in per cent.
-    """
-
-    title: str
-    told: str
-    unit: str
-    lines: tuple[Line, ...]
-    x_max: int
-    gate: Gate | None = None
-    held: tuple[int, int] | None = None
-    under: tuple[Reference, str] | None = None
-    share: bool = False
+    title: str  # what is measured
+    told: str  # the conclusion, one sentence
+    unit: str  # what stands at the axis
+    lines: tuple[Line, ...]  # at least one, each with at least one point; there are four styles of lines
+    x_max: int  # environment steps at the right edge
+    gate: Gate | None = None  # drawn as a line at its bound
+    held: tuple[int, int] | None = None  # environment steps (from, to) over which the gate was held first
+    under: tuple[Reference, str] | None = None  # reference curves and the metric of theirs that lies below the lines
+    share: bool = False  # the axis goes from 0 to 1 and is labelled in per cent
 
 
 # --- axes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from multigrid_rl.judge.cup.results import CupResults, EntryResult, PairResult, SideResult, Standing
@@ -61,28 +60,26 @@ def cup_page(found: CupResults) -> str:
 def cup_title(found: CupResults) -> str:
     """Return who won, and whether that is beyond doubt."""
     rows = found.standings
+    first = [row.name for row in rows if row.rank == 1]
     if not rows:
         return "Nobody was ranked"
-    first = [row for row in rows if row.rank == 1]
     if len(first) > 1:
-        return f"{listed(row.name for row in first)} share the first place"
+        return f"{listed(first)} share the first place"
     if len(rows) == 1:
-        return f"{first[0].name} is alone"
-    second = rows[1]
-    if first[0].low > second.high:
-        return f"{first[0].name} wins, {first[0].rating - second.rating:.0f} rating points ahead of {second.name}"
-    return f"{first[0].name} wins by a hair: {second.name} may be as strong"
+        return f"{first[0]} is alone"
+    one, two = rows[:2]
+    if one.low > two.high:
+        return f"{one.name} wins, {one.rating - two.rating:.0f} rating points ahead of {two.name}"
+    return f"{one.name} wins by a hair: {two.name} may be as strong"
 
 
 def _lead(found: CupResults) -> str:
     if len(found.standings) < 2 or found.standings[1].rank == 1:
         return ""
     one, two = found.standings[:2]
+    ratings = (f"{row.rating:.0f} ({row.low:.0f} to {row.high:.0f})" for row in (one, two))
     words = "do not overlap" if one.low > two.high else "overlap"
-    return (
-        f"Ratings {one.rating:.0f} ({one.low:.0f} to {one.high:.0f}) and {two.rating:.0f} ({two.low:.0f} to "
-        f"{two.high:.0f}): the 95% intervals {words}."
-    )
+    return f"Ratings {' and '.join(ratings)}: the 95% intervals {words}."
 
 
 def standings_title(found: CupResults) -> str:
@@ -107,7 +104,7 @@ def side_sentence(cells: list[Cell]) -> str:
     games = sum(cell.games for cell in cells)
     if not games:
         return "No game was played"
-    share = sum(cell.win + cell.draw / 2 for cell in cells) / games
+    share = sum(cell.points for cell in cells) / games
     side, its = ("red", share) if share >= 0.5 else ("blue", 1 - share)
     if its < 0.52:
         return f"Neither side has it much easier: {side} takes {percent(its)} of the points"
@@ -169,17 +166,22 @@ class Cell(NamedTuple):
     @property
     def games(self) -> int:
         """Games of the cell."""
-        return self.win + self.draw + self.loss
+        return sum(self)
+
+    @property
+    def points(self) -> float:
+        """A win is one, a draw one half."""
+        return self.win + self.draw / 2
 
     @property
     def share(self) -> float:
         """Points per game."""
-        return (self.win + self.draw / 2) / self.games
+        return self.points / self.games
 
     @property
     def classes(self) -> str:
         """Its colour, and whether the 95 % interval of the share leaves one half out."""
-        low, high = wilson_interval(self.win + self.draw / 2, self.games)
+        low, high = wilson_interval(self.points, self.games)
         return f"s{round(10 * self.share)}{' sure' if low > 0.5 or high < 0.5 else ''}"
 
 
@@ -238,19 +240,12 @@ def _met(name: str, names: list[str], sides: list[SideResult]) -> list[dict[str,
 # --- games
 
 
-@dataclass(frozen=True)
-class Shown:
-    """Games of a page.
+class Shown(NamedTuple):
+    """Games of a page."""
 
-    Attributes:
-        pack: what its script reads.
-        number: (red entry, blue entry) -> number of the pairing's first game on the page.
-        left_out: games that did not fit.
-    """
-
-    pack: Pack
-    number: dict[tuple[str, str], int] = field(default_factory=dict)
-    left_out: int = 0
+    pack: Pack  # what its script reads
+    number: dict[tuple[str, str], int]  # (red entry, blue entry) -> number of the pairing's first game on the page
+    left_out: int  # games that did not fit
 
 
 def sides_of(game: GameRecord) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from multigrid_rl.runs.reader import Array, Run
 from multigrid_rl.runs.reference import Reference, write_file
 from multigrid_rl.show.charts import limits, unit_of
 from multigrid_rl.show.words import plural, thousands
+from multigrid_rl.text import expected
 
 # Okabe and Ito's palette: told apart with any colour vision; lines differ in style as well.
 BLUE, VERMILLION, BLACK, GREY = "#0072B2", "#D55E00", "#000000", "#9a9a9a"
@@ -95,11 +96,7 @@ def add_legend(figure: Figure, columns: int, title: str = "") -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write ``figure`` into a PNG file, in a folder that is made if need be; what was there is replaced.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Write a PNG file, in a folder that is made if need be; replaces what was there. Raises ``ConfigError``."""
     image = BytesIO()
     FigureCanvasAgg(figure)
     figure.savefig(image, format="png")
@@ -110,15 +107,11 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def draw_overlay(run: Run, reference: Reference) -> Figure:
-    """Return one panel for each metric that a gate names; without gates one for each metric of the reference.
-
-    Raises:
-        ConfigError: the run has none of them.
-    """
+    """Return a panel for each metric that a gate names, else of the reference. Raises ``ConfigError`` without any."""
     wanted = [gate.metric for gate in reference.gates] or list(reference.metrics)
     metrics = [metric for metric in dict.fromkeys(wanted) if metric in run.series]
     if not metrics:
-        raise ConfigError(f"{run.path}: reports none of {', '.join(wanted)}; allowed is a run of such a scenario")
+        raise ConfigError(expected(run.path, f"a run that reports {' or '.join(wanted)}", "none of them"))
     seeds = len(reference.runs)
     scenario, seed = run.config["scenario"]["name"], run.config.get("seed")
     title = f"{scenario}, seed {seed}, over the recipe {reference.name} ({seeds} seeds)"

@@ -34,12 +34,7 @@ class Notes(NamedTuple):
 
 
 class Strip:
-    """Draws captions below a board.
-
-    Args:
-        width: of the board in pixels, at least :data:`NARROWEST`.
-        agents: lines that a caption has.
-    """
+    """Draws captions of ``agents`` lines below a board of ``width`` pixels, at least :data:`NARROWEST`."""
 
     def __init__(self, width: int, agents: int) -> None:
         self._width = width

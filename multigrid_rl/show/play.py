@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from multigrid_rl.players.freeze import side
 from multigrid_rl.players.match import Match
 from multigrid_rl.runs.reference import write_file
 from multigrid_rl.show.captions import Caption, Commentator
+from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.constants import ACTIONS, CELLS, DONE, HEIGHT, WIDTH
 from multigrid_rl.world.engine import World
@@ -33,19 +33,12 @@ PERSON = "you"
 # --- who sits where
 
 
-@dataclass(frozen=True)
-class OtherPlayers:
-    """Everybody but the person.
+class OtherPlayers(NamedTuple):
+    """Everybody but the person."""
 
-    Attributes:
-        seat: the person's.
-        players: by seat, or by team where one acts for all its seats.
-        names: seat -> who sits there, the person included.
-    """
-
-    seat: str
-    players: dict[str, Policy]
-    names: dict[str, str]
+    seat: str  # the person's
+    players: dict[str, Policy]  # by seat, or by team where one acts for all its seats
+    names: dict[str, str]  # seat -> who sits there, the person included
 
 
 def find_seat(spec: GameSpec, side_wanted: str | None, seat: str | None) -> str:
@@ -55,15 +48,15 @@ def find_seat(spec: GameSpec, side_wanted: str | None, seat: str | None) -> str:
         ConfigError: this game has no such seat or side, or the two contradict each other.
     """
     told = ", ".join(spec.seats)
-    if seat is not None and seat not in spec.seats:
-        raise ConfigError(f"--seat {seat}: allowed is {told}")
-    if seat is not None and side_wanted not in (None, spec.team_of(seat)):
-        raise ConfigError(f"--seat {seat} --side {side_wanted}: allowed is a seat of that side")
     if seat is not None:
+        if seat not in spec.seats:
+            raise ConfigError(expected("--seat", told, seat))
+        if side_wanted not in (None, spec.team_of(seat)):
+            raise ConfigError(expected("--seat", f"a seat of --side {side_wanted}", seat))
         return seat
     mine = [s for s in spec.seats if spec.team_of(s) == (side_wanted or "red")]
     if not mine:
-        raise ConfigError(f"--side {side_wanted}: nobody plays it here; allowed is a side of {told}")
+        raise ConfigError(expected("--side", f"a side of {told}", side_wanted))
     return mine[0]
 
 
@@ -80,8 +73,7 @@ def find_other_players(
         mate: the same for team mates; by default the opponent where it can sit there alone, else random.
 
     Raises:
-        ConfigError, PlayerError: nobody to play against or with, an unknown or damaged player, or one that cannot sit
-            there.
+        ConfigError, PlayerError: no seat for them, an unknown or damaged player, or one that cannot sit there.
     """
     spec = scenario.spec
     team = spec.team_of(seat)
@@ -89,9 +81,10 @@ def find_other_players(
     mates = [s for s in spec.seats if spec.team_of(s) == team and s != seat]
     for option, name, seats in (("opponent", opponent, rivals), ("mate", mate, mates)):
         if name is not None and not seats:
-            raise ConfigError(f"--{option} {name}: {scenario.name} has no seat for it; allowed is a scenario with one")
+            raise ConfigError(expected(f"--{option}", f"nothing for {scenario.name}, which has no seat for it", name))
     names, players = {seat: PERSON}, {}
-    chosen = opponent or _usual_player(scenario)
+    usual = next(iter(scenario.opponents.values()), {"random": 1.0})  # of a mixture whom one meets most
+    chosen = opponent or max(usual, key=lambda name: usual[name])
     if rivals:
         players = _team(catalogue, chosen, spec, spec.team_of(rivals[0]))
         names |= {s: _called(chosen, players.get(s) or players[spec.team_of(s)]) for s in rivals}
@@ -99,11 +92,6 @@ def find_other_players(
         players[s] = _mate(catalogue, mate, chosen, spec, s)
         names[s] = _called(mate or chosen, players[s])
     return OtherPlayers(seat, players, {s: names[s] for s in spec.seats})
-
-
-def _usual_player(scenario: ScenarioConfig) -> str:
-    mixtures = list(scenario.opponents.values())
-    return max(mixtures[0], key=lambda name: mixtures[0][name]) if mixtures else "random"
 
 
 def _called(given: str, player: Policy) -> str:
@@ -118,7 +106,7 @@ def _run_refs(name: str) -> dict[str, str] | None:
 def _ref_of(refs: dict[str, str], seat: str, name: str) -> str:
     ref = refs.get(seat) or refs.get(other_seat(seat))
     if ref is None:
-        raise PlayerError(f"{name}: holds nobody for seat {seat}; allowed is a run that trained it or its counterpart")
+        raise PlayerError(expected(name, f"a run that trained {seat} or its counterpart", f"one of {', '.join(refs)}"))
     return ref
 
 
@@ -138,7 +126,7 @@ def _mate(catalogue: Catalogue, wanted: str | None, usual: str, spec: GameSpec, 
         refs = _run_refs(name)
         seated = catalogue.seat(name if refs is None else _ref_of(refs, seat, name), spec, seat)
         if seated.members > 1:
-            raise PlayerError(f"--mate {name}: plays a whole team; allowed is a player of one seat")
+            raise PlayerError(expected("--mate", "a player of one seat", f"{name}, which plays a whole team"))
     except PlayerError:
         if wanted is not None:
             raise
@@ -165,28 +153,19 @@ class Score(NamedTuple):
 
 
 class Session:
-    """One person's games, one after the other, against the same company. Game ``k`` follows from ``seed`` and ``k``.
+    """One person's games, one after the other, against the same players. Game ``k`` follows from ``seed`` and ``k``."""
 
-    Args:
-        spec: the game.
-        company: everybody else.
-        seed: decides, with a game's number, everything random in it.
-        first_game: number of the first game.
-    """
-
-    def __init__(self, spec: GameSpec, company: OtherPlayers, *, seed: int, first_game: int = 0) -> None:
-        self.spec = spec
-        self.company = company
-        self.seed = seed
-        self.agent = spec.seats.index(company.seat)
+    def __init__(self, spec: GameSpec, others: OtherPlayers, *, seed: int) -> None:
+        self.spec, self.others, self.seed = spec, others, seed
+        self.agent = spec.seats.index(others.seat)
         self.score = Score()
         self.records: list[GameRecord] = []
-        self._start(first_game)
+        self._start(0)
 
     def _start(self, game: int) -> None:
         self.game = game
-        self._match = Match(self.spec, self.company.players, 1, seed=self.seed, first_game=game, auto_reset=False)
-        self._commentator = Commentator(self.world, self.company.names)
+        self._match = Match(self.spec, self.others.players, 1, seed=self.seed, first_game=game, auto_reset=False)
+        self._commentator = Commentator(self.world, self.others.names)
         self._taken: list[NDArray[np.int8]] = []
         self.over = False
         self.caption: Caption = self._commentator.start()
@@ -213,10 +192,10 @@ class Session:
             ValueError: the game is over, or there is no such action.
         """
         if self.over:
-            raise ValueError("this game is over; allowed is restart()")
+            raise ValueError("step: expected restart() first, got an action in a game that is over")
         if not 0 <= action < len(ACTIONS):
-            raise ValueError(f"action={action}: allowed is 0 to {len(ACTIONS) - 1}")
-        done = self._match.step({self.company.seat: np.array([DONE if self.out else action], np.int8)}).done
+            raise ValueError(expected("action", f"0 to {len(ACTIONS) - 1}", action))
+        done = self._match.step({self.others.seat: np.array([DONE if self.out else action], np.int8)}).done
         self._taken.append(self._match.actions[0].copy())
         self.caption = self._commentator.tell(self.world.outputs, self._taken[-1])
         if done[0]:
@@ -230,19 +209,13 @@ class Session:
         won, drawn, lost, unfinished = self.score
         self.score = Score(won + (winner == mine), drawn + (winner < 0), lost + (winner == 1 - mine), unfinished)
         result = "drawn" if winner < 0 else "won" if winner == mine else "lost"
-        self.records.append(self._record(f"{len(self.records) + 1}: {result} as {self.company.seat}"))
+        self.records.append(self._record(f"{len(self.records) + 1}: {result} as {self.others.seat}"))
 
     def _record(self, label: str) -> GameRecord:
         taken = np.stack(self._taken)  # (T, A)
         text = {seat: "".join(map(str, taken[:, a].tolist())) for a, seat in enumerate(self.spec.seats)}
-        return GameRecord(
-            label=label,
-            spec=self.spec,
-            seed=self.seed,
-            game=self.game,
-            players=self.company.names,
-            actions=text,
-        )
+        names = self.others.names
+        return GameRecord(label=label, spec=self.spec, seed=self.seed, game=self.game, players=names, actions=text)
 
     def restart(self) -> None:
         """Begin the next game; one that was begun and not over counts as left unfinished."""
@@ -267,9 +240,5 @@ class Session:
 
 
 def save_games(records: list[GameRecord], path: Path) -> None:
-    """Write records as ``video`` reads them; an existing file is replaced as a whole.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Write records as ``video`` reads them; an existing file is replaced as a whole. Raises ``ConfigError``."""
     write_file(path, (json.dumps([game.model_dump() for game in records]) + "\n").encode())

@@ -57,11 +57,7 @@ class Pack:
         return pack
 
     def pack(self, game: GameRecord, title: str | None = None) -> dict[str, Any]:
-        """Return one game as plain JSON; it is not added to :attr:`games`.
-
-        Args:
-            game: its record.
-            title: in the list of games; by default its label and how it ended.
+        """Return one game as plain JSON, not added to :attr:`games`; its title is by default label and result.
 
         Raises:
             ReplayError: the record's actions do not make a whole game.

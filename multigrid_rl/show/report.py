@@ -10,12 +10,12 @@ from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.cup.folder import RESULTS_FILE
 from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.judge.replays import ReplayError
-from multigrid_rl.runs.reader import one_line
 from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.page import GENERATOR
 from multigrid_rl.show.run_data import GAMES, read_report
 from multigrid_rl.show.run_page import run_page
+from multigrid_rl.text import expected, first_error
 
 #: A report's name inside its own folder.
 REPORT_FILE = "report.html"
@@ -47,20 +47,16 @@ def write_run_report(
         ConfigError: not a run, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
-    write_file(target, _bytes(run_page(read_report(folder, games=games, reference=reference))))
+    # A folder's name may hold bytes that are no text: the page shows a question mark.
+    text = run_page(read_report(folder, games=games, reference=reference))
+    write_file(target, text.encode(errors="replace"))
     return target
 
 
 def write_cup_report(
     folder: Path, output: Path | None = None, *, force: bool = False, found: CupResults | None = None
 ) -> Path:
-    """Write the page of a cup, ``report.html`` in its folder by default; returns the file.
-
-    Args:
-        folder: of the cup.
-        output: another file, which must be new unless ``force``.
-        force: overwrite whatever is there.
-        found: what the cup came to; read from the folder by default.
+    """Write the page of a cup like that of a run; ``found`` is read from the folder by default.
 
     Raises:
         ConfigError: no cup, a damaged file, or an output that may not be written.
@@ -68,7 +64,7 @@ def write_cup_report(
     target = _target(folder, output, force=force)
     path = folder / RESULTS_FILE
     try:
-        write_file(target, _bytes(cup_page(found or read_results(path))))
+        write_file(target, cup_page(found or read_results(path)).encode(errors="replace"))
     except ReplayError as error:
         raise ConfigError(f"{path}: games: {error}") from error
     return target
@@ -79,22 +75,19 @@ def read_results(path: Path) -> CupResults:
     try:
         return CupResults.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}: {key + ': ' if key else ''}{one_line(ValueError(first['msg']))}") from error
+        raise ConfigError(f"{path}: {first_error(error)}") from error
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; allowed is the file that a cup wrote") from error
+        raise ConfigError(expected(path, "the file that a cup wrote", error.strerror)) from error
 
 
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
     """Return where the page goes. Found out before anything is played, so that nothing is lost at the end."""
     target = output if output is not None else folder / REPORT_FILE
+    if target.is_dir():
+        raise ConfigError(expected(target, "a file", "a folder"))
     # The page in its own folder says nothing that the folder does not: a newer one takes its place. But only if the
     # file is one of ours.
-    own = output is None and _is_report(target)
-    if target.is_dir():
-        raise ConfigError(f"{target}: is a folder; allowed is a file")
-    if not own:
+    if output is not None or not _is_report(target):
         refuse_to_overwrite(target, force=force)
     return target
 
@@ -105,8 +98,3 @@ def _is_report(path: Path) -> bool:
             return f'content="{GENERATOR}"'.encode() in file.read(2000)
     except OSError:
         return False
-
-
-def _bytes(text: str) -> bytes:
-    # A folder's name may hold bytes that are no text: the page shows a question mark.
-    return text.encode(errors="replace")

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.gates import GateKeeper, Moment
-from multigrid_rl.judge.evaluation import Part, evaluate, kept_games, seat_returns, summary
+from multigrid_rl.judge.evaluation import evaluate, kept_games, seat_returns, summary
 from multigrid_rl.judge.lineups import run_target
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.factories import env_factory, gates_of
-from multigrid_rl.runs.reader import Run, one_line, read_rows, read_run
+from multigrid_rl.runs.reader import Run, read_rows, read_run
 from multigrid_rl.runs.reference import Comparison, Reference, compare, load_reference
 from multigrid_rl.schema import RunConfig
+from multigrid_rl.text import expected, one_line
 
 #: Seed of the policy's own games: training starts from small numbers, and no game of these is among its own.
 GAMES_SEED = 50_000
@@ -39,38 +41,21 @@ class OwnGames:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run's page shows.
-
-    Attributes:
-        run: the folder's content.
-        gates: one row each, as in a verdict; of a run without one as they stand at its last report.
-        held: environment steps, updates and seconds until all gates were held together; ``None``: never.
-        totals: seconds of each ``timing/*_s`` metric over the whole run, by name without ``timing/`` and ``_s``.
-        reference: the recipe's curves, or ``None``.
-        compared: the run against them, by metric.
-        own: fresh games of its policy, or ``None``.
-        own_missing: why there are none; empty if there are, or if nobody wanted any.
-        last: the last row of ``metrics.jsonl``.
-    """
+    """What a run's page shows."""
 
     run: Run
-    gates: list[dict[str, Any]]
-    held: Moment | None
-    totals: dict[str, float]
-    last: dict[str, Any]
-    reference: Reference | None = None
-    compared: dict[str, Comparison] = field(default_factory=dict)
-    own: OwnGames | None = None
-    own_missing: str = ""
+    gates: list[dict[str, Any]]  # as in a verdict; of a run without one as they stand at its last report
+    held: Moment | None  # when all gates were held together; None: never
+    totals: dict[str, float]  # seconds of each ``timing/*_s`` metric over the whole run: "sample" and so on
+    last: dict[str, Any]  # the last row of metrics.jsonl
+    reference: Reference | None  # the recipe's curves
+    compared: dict[str, Comparison]  # the run against them, by metric
+    own: OwnGames | None  # fresh games of its policy
+    own_missing: str  # why there are none; empty if there are, or if nobody wanted any
 
 
 def read_report(folder: Path, *, games: int = GAMES, reference: Path | None = None) -> RunReport:
-    """Read a run folder and play its policy.
-
-    Args:
-        folder: of the run.
-        games: to play in each mode; 0 plays none.
-        reference: file of the recipe's curves, or ``None`` for a page without.
+    """Read a run folder and play ``games`` of its policy in each mode; ``reference`` is a file of the recipe's curves.
 
     Raises:
         ConfigError: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
@@ -95,7 +80,10 @@ def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGa
         ConfigError, PlayerError: no checkpoint, no game of ours, an opponent that is gone or has changed.
     """
     found = evaluate(run_target(folder), episodes=games, seed=seed)
-    rows = [_row(part, found.spec) for part in found.parts]
+    rows = [
+        {"mode": part.mode, "seats": seat_returns(part, found.spec), **summary([part], found.spec)}
+        for part in found.parts
+    ]
     own = found.parts[0].lineup.own
     # The lineup calls them by their files' paths; on the page they are the run.
     kept = [
@@ -105,30 +93,24 @@ def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGa
     return OwnGames(seed, rows, own, kept)
 
 
-def _row(part: Part, spec: Any) -> dict[str, Any]:
-    return {"mode": part.mode, "seats": seat_returns(part, spec), **summary([part], spec)}
-
-
 def _totals(rows: list[dict[str, Any]]) -> dict[str, float]:
     totals: dict[str, float] = {}
     for row in rows:
         for name, value in row.items():
-            if name.startswith("timing/") and name.endswith("_s") and value is not None:
-                short = name.removeprefix("timing/").removesuffix("_s")
-                totals[short] = totals.get(short, 0.0) + value
+            found = re.fullmatch("timing/(.*)_s", name)
+            if found and value is not None:
+                totals[found[1]] = totals.get(found[1], 0.0) + value
     return totals
 
 
 def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:
     """Return the gates and when all were held: from the verdict, or from the reports of a run that has none yet."""
-    told = run.verdict
-    if told is None:
-        told = _provisional(run, rows)
+    told = _provisional(run, rows) if run.verdict is None else run.verdict
     moment = ("env_steps_to_held", "policy_updates_to_held", "seconds_to_held")
     lost = [key for key in moment if key not in told]
     lost += [f"gates.{key}" for key in _GATE_KEYS for gate in told["gates"] if key not in gate]
     if lost:
-        raise ConfigError(f"{run.path / 'verdict.json'}: no {lost[0]}; allowed is the file that the run wrote")
+        raise ConfigError(expected(run.path / "verdict.json", f"{lost[0]}, as the run wrote it", "none"))
     held = None if told[moment[0]] is None else Moment(*(told[key] for key in moment))
     return told["gates"], held
 
@@ -142,17 +124,13 @@ def _provisional(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
         gates = []  # a configuration of another version, or of a larger machine: the curves still tell much
     keeper = GateKeeper(gates)
     for number, row in enumerate(rows, 1):
-        values = {gate.metric: _value(row.get(gate.metric)) for gate in gates}
+        values = {gate.metric: math.nan if (v := row.get(gate.metric)) is None else v for gate in gates}
         try:
             now = Moment(row["env_steps"], row["policy_updates"], row["seconds"])
             keeper.report(now, int(row.get("report_episodes") or 0), values)
         except (KeyError, ValueError) as error:
             raise ConfigError(f"{run.path / 'metrics.jsonl'}: line {number}: {one_line(error)}") from error
     return keeper.verdict()
-
-
-def _value(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _compared(run: Run, reference: Reference | None) -> dict[str, Comparison]:

@@ -6,12 +6,13 @@ from typing import Any
 
 from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import BEHAVIOUR
-from multigrid_rl.runs.reader import Series, one_line
+from multigrid_rl.runs.reader import Series
 from multigrid_rl.show.charts import Chart, Line, unit_of
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.run_data import RunReport
 from multigrid_rl.show.words import BEHAVIOURS, duration, listed, metric_title, percent, short, spelled
+from multigrid_rl.text import one_line
 
 #: Parts of an iteration: name in ``timing/``, words, and its own parts.
 _STAGES: tuple[tuple[str, str, dict[str, str]], ...] = (
@@ -66,7 +67,7 @@ def run_page(report: RunReport) -> str:
         and f"Games of seed {own.seed}, which training never saw, with the exported policy on "
         f"{', '.join(own.own)}. Intervals hold with 95% confidence.",
         own_heads=own and _own_heads(own.own),
-        own_missing=one_line(ValueError(report.own_missing)),
+        own_missing=one_line(report.own_missing),
         behaviour=behaviour,
         behaviour_title=behaviour_title(report, seats),
         never=never,
@@ -261,19 +262,13 @@ def _behaviour(report: RunReport, seats: list[str]) -> tuple[list[Chart], list[s
     """Return shares of wins and each kind of event, and the kinds that never happened."""
     series, never = report.run.series, []
     every = [name.removeprefix("win/") for name in series if name.startswith("win/")]
-    outcomes = {"won": "win", "drawn": "draw", "lost": "loss"}
-    lines = tuple(
-        Line(words, series[f"{name}/{seats[0]}"])
-        for words, name in outcomes.items()
-        if f"{name}/{seats[0]}" in series
-    )  # fmt: skip
-    told = ", ".join(f"{percent(float(line.series.values[-1]))} {line.label}" for line in lines)
-    charts = [
-        Chart(
-            f"Results of {_team(seats)}", f"At the end {told}.", "share of the games", lines, report.run.env_steps,
-            share=True,
-        )
-    ]  # fmt: skip
+    outcomes = {f"win/{seats[0]}": "won", f"draw/{seats[0]}": "drawn", f"loss/{seats[0]}": "lost"}
+    charts = [_share_chart(report, f"Results of {_team(seats)}", outcomes, "")]
+    # Opponents that take turns: no more in one chart than there are styles of lines.
+    against = {name: name.split("/", 2)[2] for name in series if name.startswith(f"win_against/{seats[0]}/")}
+    for k in range(0, len(against), 4):
+        part = dict(list(against.items())[k : k + 4])
+        charts.append(_share_chart(report, f"Games won by {_team(seats)}, by opponent", part, "against "))
     for name in BEHAVIOUR:
         found = [(seat, series.get(f"behaviour/{seat}/{name}")) for seat in every]
         lines = tuple(Line(seat, its) for seat, its in found if its is not None)
@@ -283,6 +278,14 @@ def _behaviour(report: RunReport, seats: list[str]) -> tuple[list[Chart], list[s
         elif lines:
             never.append(BEHAVIOURS[name].lower())
     return charts, never
+
+
+def _share_chart(report: RunReport, title: str, metrics: dict[str, str], word: str) -> Chart:
+    """Return a chart of shares: metric -> its line's label, told with ``word`` before it."""
+    series = report.run.series
+    lines = tuple(Line(label, series[name]) for name, label in metrics.items() if name in series)
+    told = ", ".join(f"{percent(float(line.series.values[-1]))} {word}{line.label}" for line in lines)
+    return Chart(title, f"At the end {told}.", "share of the games", lines, report.run.env_steps, share=True)
 
 
 # --- the learner, time and origin

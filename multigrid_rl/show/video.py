@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from multigrid_rl.files import unfinished
 from multigrid_rl.judge.replays import GameRecord, frames, taken_actions
 from multigrid_rl.show.captions import Commentator
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
-from multigrid_rl.text import shown
+from multigrid_rl.text import expected, first_error, shown
 from multigrid_rl.world.constants import WIDTH
 from multigrid_rl.world.rendering import render_frame
 
@@ -37,7 +38,7 @@ _MOST_TOLD = 12  # games listed in a refusal
 
 
 class VideoError(ConfigError):
-    """Games that cannot be shown; the message is one line naming file, value and what is allowed."""
+    """Games that cannot be shown; the message is one line."""
 
 
 class Written(NamedTuple):
@@ -65,23 +66,18 @@ def read_games(path: Path) -> list[GameRecord]:
     Raises:
         VideoError: unreadable, no games in it, or a damaged one.
     """
-    allowed = "allowed is a list of games as evaluate, cup or play --record wrote it"
+    wanted = "a list of games as evaluate, cup or play --record wrote it"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise VideoError(f"{path}: {error.strerror}; {allowed}") from error
-    except ValueError as error:
-        raise VideoError(f"{path}: {' '.join(str(error).split())}; {allowed}") from error
+    except (OSError, ValueError) as error:
+        raise VideoError(expected(path, wanted, getattr(error, "strerror", error))) from error
     rows = content.get("games") if isinstance(content, dict) else content
     if not isinstance(rows, list) or not rows:
-        raise VideoError(f"{path}: no games in it; {allowed}")
+        raise VideoError(expected(path, wanted, "no games in it"))
     try:
         return _GAMES.validate_python(rows)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        said = first["msg"].removeprefix("Value error, ")
-        raise VideoError(f"{path}: game {where}: {' '.join(said.split())}") from error
+        raise VideoError(f"{path}: game {first_error(error)}") from error
 
 
 def choose(games: list[GameRecord], which: str | None, source: object) -> GameRecord:
@@ -102,7 +98,7 @@ def choose(games: list[GameRecord], which: str | None, source: object) -> GameRe
         return begun[0] if begun else games[0]
     told = ", ".join(f"{k} ({shown(label)})" for k, label in enumerate(labels[:_MOST_TOLD]))
     more = f" and {len(games) - _MOST_TOLD} more" if len(games) > _MOST_TOLD else ""
-    raise VideoError(f"--game {which}: no such game in {source}; allowed is {told}{more}")
+    raise VideoError(expected("--game", f"{told}{more} of {source}", which))
 
 
 # --- pictures
@@ -117,18 +113,15 @@ def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
     actions = taken_actions(game)
     strip = Strip(WIDTH * tile, len(game.actions))
     foot = f"game {game.game} of seed {game.seed}"
-    commentator: Commentator | None = None
     try:
         for t, (world, step) in enumerate(frames(game)):
-            if commentator is None or step is None:
+            if step is None:
                 commentator = Commentator(world, game.players)
-                caption = commentator.start()
-            else:
-                caption = commentator.tell(step, actions[t - 1])
+            caption = commentator.start() if step is None else commentator.tell(step, actions[t - 1])
             notes = Notes(f"step {t} of {game.steps}", game.label, foot)
             yield strip.below(render_frame(world, 0, tile), caption, notes)
     except ValueError as error:
-        raise VideoError(f"this record makes no game: {error}") from error
+        raise VideoError(f"games: expected a record of a whole game; {error}") from error
 
 
 # --- files
@@ -141,24 +134,17 @@ def check_video(path: Path, *, fps: float, tile: int, force: bool) -> None:
         VideoError: unknown suffix, a file that exists (unless ``force``), speed or size out of bounds.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise VideoError(f"{path}: suffix {path.suffix or 'none'}; allowed is {' or '.join(SUFFIXES)}")
+        raise VideoError(expected("--output", f"a file that ends with {' or '.join(SUFFIXES)}", path))
     if not TILES[0] <= tile <= TILES[1]:
-        raise VideoError(f"--tile {tile}: allowed is {TILES[0]} to {TILES[1]} pixels")
+        raise VideoError(expected("--tile", f"{TILES[0]} to {TILES[1]} pixels", tile))
     if not FPS[0] <= fps <= FPS[1]:
-        raise VideoError(f"--fps {fps:g}: allowed is {FPS[0]:g} to {FPS[1]:g} steps a second")
+        raise VideoError(expected("--fps", f"{FPS[0]:g} to {FPS[1]:g} steps a second", f"{fps:g}"))
     if path.is_dir() or (path.exists() and not force):
-        raise VideoError(f"{path}: exists already; allowed is a new file, or --force")
+        raise VideoError(expected("--output", "a new file, or --force", f"{path}, which exists already"))
 
 
 def write_video(game: GameRecord, path: Path, *, fps: float = 4.0, tile: int = 32, force: bool = False) -> Written:
     """Write a game as ``.gif`` or ``.mp4`` (H.264, yuv420p); ``path`` is touched only once the whole video is there.
-
-    Args:
-        game: what to show.
-        path: file to write; its suffix says which kind.
-        fps: steps shown a second.
-        tile: width of one cell in pixels.
-        force: overwrite.
 
     Raises:
         VideoError: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.
@@ -167,10 +153,10 @@ def write_video(game: GameRecord, path: Path, *, fps: float = 4.0, tile: int = 3
     write = _write_gif if path.suffix.lower() == ".gif" else _write_mp4
     try:
         with unfinished(path) as beside:
-            written = write(game, beside, fps, tile)
+            return write(game, beside, fps, tile)
     except OSError as error:
-        raise VideoError(f"{path}: {error.strerror or error}; allowed is a file that can be written") from error
-    return written
+        said = f"{path}: {error.strerror or error}"
+        raise VideoError(expected("--output", "a file that can be written", said)) from error
 
 
 def _write_gif(game: GameRecord, path: Path, fps: float, tile: int) -> Written:
@@ -178,7 +164,9 @@ def _write_gif(game: GameRecord, path: Path, fps: float, tile: int) -> Written:
     height, width = first.shape[:2]
     count = game.steps + 1
     if count * height * width > _MOST_GIF_BYTES:
-        raise VideoError(f"{path.suffix}: {count} frames of {width} x {height} pixels; allowed is .mp4 or less --tile")
+        raise VideoError(
+            expected("--output", "an .mp4, or less --tile", f"{count} frames of {width} x {height} pixels")
+        )
     palette = Palette(pictures(game, tile))
     images = (palette.image(picture) for picture in pictures(game, tile))
     # Whole hundredths, and no frame is the same as another (each has its step's number), so none is merged.
@@ -230,23 +218,16 @@ def _write_mp4(game: GameRecord, path: Path, fps: float, tile: int) -> Written:
     import imageio_ffmpeg  # noqa: PLC0415 - see above
 
     shots = pictures(game, tile)
-    picture = next(shots)
-    height, width = picture.shape[:2]
+    first = next(shots)
+    height, width = first.shape[:2]
     writer = imageio_ffmpeg.write_frames(
-        str(path),
-        (width, height),
-        fps=fps,
-        codec="libx264",
-        pix_fmt_out="yuv420p",
-        quality=None,
-        macro_block_size=2,
+        str(path), (width, height), fps=fps, codec="libx264", pix_fmt_out="yuv420p", quality=None, macro_block_size=2,
         output_params=["-crf", "18", "-movflags", "+faststart"],
-    )
+    )  # fmt: skip
     hold = max(round(LAST_SECONDS * fps), 1)
     writer.send(None)
     try:
-        writer.send(picture.tobytes())
-        for picture in shots:
+        for picture in chain([first], shots):
             writer.send(picture.tobytes())
         for _ in range(hold - 1):
             writer.send(picture.tobytes())

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from multigrid_rl.config import ConfigError
 from multigrid_rl.show.captions import Caption
 from multigrid_rl.show.pictures import Notes, Picture, Strip, panel
 from multigrid_rl.show.play import Session
+from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import (
     DONE,
@@ -60,27 +60,19 @@ SPECTATOR_SECONDS = 0.35
 #: Where the person does not see, the bare room is shown at this brightness: walls and doors never move.
 _FOG = 0.35
 _IN_MEMORY = ("dummy", "offscreen")
-_NO_DISPLAY = "this machine shows no screen"
-_ALLOWED = "allowed is a machine with a screen (games can also be watched with multigrid-rl video)"
+_WANTED = "a machine with a screen (multigrid-rl video shows games without one)"
 
 
 class DisplayError(ConfigError):
     """There is no screen to open a window on; the message is one line."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """How a session is shown.
+class Options(NamedTuple):
+    """How a session is shown."""
 
-    Attributes:
-        tile: width of one cell in pixels.
-        delay: seconds after which a step is played without a key, as waiting; ``None``: the game waits for a key.
-        whole_board: begin with the whole board instead of the person's own view.
-    """
-
-    tile: int = 48
-    delay: float | None = None
-    whole_board: bool = False
+    tile: int = 48  # width of one cell in pixels
+    delay: float | None = None  # seconds after which a step is played without a key; None: the game waits for one
+    whole_board: bool = False  # at first, instead of the person's own view
 
 
 class Canvas:
@@ -134,12 +126,7 @@ def _bare_room(spec: GameSpec, tile: int) -> Picture:
 
 
 class Window:
-    """A pygame window on a session.
-
-    Args:
-        session: what is played.
-        options: how it is shown.
-        game_over: called after every game that came to its end.
+    """A pygame window on a session; ``game_over`` is called after every game that came to its end.
 
     Raises:
         DisplayError: there is no screen.
@@ -153,7 +140,7 @@ class Window:
         self._help = False
         self._canvas = Canvas(session.spec, options.tile)
         self._pygame = _library()
-        self._surface = _open(self._pygame, self._canvas.size, f"multigrid-rl play: {session.company.seat}")
+        self._surface = _open(self._pygame, self._canvas.size, f"multigrid-rl play: {session.others.seat}")
 
     def run(self) -> None:
         """Show and play until the person quits, by key, by closing the window or by Ctrl-C."""
@@ -226,15 +213,15 @@ def _open(pygame: Any, size: tuple[int, int], title: str) -> Any:
     screens = ("DISPLAY", "WAYLAND_DISPLAY")
     # Asked here, because SDL complains in lines of its own while it looks for a screen.
     if sys.platform.startswith("linux") and not wanted and not any(os.environ.get(name) for name in screens):
-        raise DisplayError(f"no window: {_NO_DISPLAY}, {' and '.join(screens)} are not set; {_ALLOWED}")
+        raise DisplayError(expected("window", _WANTED, f"no {' and no '.join(screens)} in the environment"))
     try:
         pygame.display.init()
         # Without a screen SDL draws into memory and says nothing: a person would wait for a window that never comes.
         if pygame.display.get_driver() in _IN_MEMORY and wanted not in _IN_MEMORY:
             pygame.quit()
-            raise DisplayError(f"no window: {_NO_DISPLAY}; {_ALLOWED}")
+            raise DisplayError(expected("window", _WANTED, "none"))
         surface = pygame.display.set_mode(size)
     except pygame.error as error:
-        raise DisplayError(f"no window: {error}; {_ALLOWED}") from error
+        raise DisplayError(expected("window", _WANTED, error)) from error
     pygame.display.set_caption(title)
     return surface

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import ray
+
+from catalogues import make_player
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +30,11 @@ def no_session(_last):
     ray.shutdown()
     yield
     ray.shutdown()
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch) -> Path:
+    """A folder of players with one of them; runs would land below the working directory ``tmp_path``."""
+    monkeypatch.chdir(tmp_path)
+    make_player(tmp_path / "players", "rookie")
+    return tmp_path / "players"

@@ -26,7 +26,7 @@ def silent_port():
         yield taken.getsockname()[1]
 
 
-def test_doctor_tells_one_line_for_each_check_and_leaves_with_0(tmp_path):
+def test_doctor_of_a_sound_machine(tmp_path):
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "doctor", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -43,7 +43,7 @@ def test_doctor_tells_one_line_for_each_check_and_leaves_with_0(tmp_path):
     assert "\x1b" not in done.stdout
 
 
-def test_an_address_where_nobody_answers_is_a_problem_and_leaves_with_1(silent_port):
+def test_silent_address_is_a_problem(silent_port):
     result = doctor("--address", f"127.0.0.1:{silent_port}", "--patience", "60")
     assert result.exit_code == 1
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("problem")]
@@ -53,7 +53,7 @@ def test_an_address_where_nobody_answers_is_a_problem_and_leaves_with_1(silent_p
     assert "1 problem(s)" in result.stdout
 
 
-def test_what_is_no_address_is_refused_before_anything_is_checked():
+def test_rejects_bad_address():
     result = doctor("--address", "nowhere")
     assert result.exit_code == 2
     assert result.stdout == ""

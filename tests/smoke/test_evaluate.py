@@ -42,7 +42,7 @@ def master(tmp_path_factory):
     return folder, result.output
 
 
-def test_the_last_line_is_json_and_agrees_with_the_table(master):
+def test_last_line_is_json_of_the_table(master):
     folder, printed = master
     line = json.loads(printed.splitlines()[-1])
     rows = [row for row in rows_of(folder) if row["mode"] == "stochastic"]
@@ -56,7 +56,7 @@ def test_the_last_line_is_json_and_agrees_with_the_table(master):
     assert line["argmax"]["episodes"] == 200
 
 
-def test_results_follow_the_win_flag_and_say_who_sat_where(master):
+def test_results_follow_win_flag_and_seats(master):
     for row in rows_of(master[0]):
         assert row["result"] == {row["side"]: "win", "nobody": "draw"}.get(row["winner"], "loss")
         assert row[f"player/{row['side']}_0"] == "blue-master"
@@ -75,7 +75,7 @@ def test_both_sides_play_the_same_layouts(master):
     assert sides["red"] == sides["blue"]
 
 
-def test_the_summary_holds_wilson_intervals(master):
+def test_summary_has_wilson_intervals(master):
     summary = json.loads((master[0] / "summary.json").read_text())
     whole = summary["modes"]["stochastic"]
     assert whole["win_interval"] == pytest.approx(list(wilson_interval(round(whole["win"] * 200), 200)))
@@ -89,7 +89,7 @@ def test_kept_games_replay(master):
     assert best.reward[:, 1].sum() >= worst.reward[:, 1].sum()
 
 
-def test_the_same_seeds_give_the_same_table_and_others_do_not(master, tmp_path):
+def test_table_follows_from_seed(master, tmp_path):
     for seed, same in ((10_000, True), (10_001, False)):
         folder = tmp_path / str(seed)
         assert (
@@ -99,7 +99,7 @@ def test_the_same_seeds_give_the_same_table_and_others_do_not(master, tmp_path):
         assert ((folder / "episodes.csv").read_bytes() == (master[0] / "episodes.csv").read_bytes()) is same
 
 
-def test_parquet_holds_the_same_rows(master):
+def test_parquet_has_the_same_rows(master):
     from pyarrow import parquet  # noqa: PLC0415
 
     table = parquet.read_table(master[0] / "episodes.parquet").to_pylist()
@@ -117,7 +117,7 @@ def test_batches_make_no_difference(monkeypatch):
     np.testing.assert_array_equal(whole.parts[0].table.returns, parts.parts[0].table.returns)
 
 
-def test_a_run_is_judged_on_its_own_side_against_its_own_opponents(trained, tmp_path):
+def test_run_plays_its_side_against_its_opponents(trained, tmp_path):
     result = run(trained, "--episodes", 100, "--mode", "stochastic", "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
     rows = rows_of(tmp_path / "out")
@@ -128,7 +128,7 @@ def test_a_run_is_judged_on_its_own_side_against_its_own_opponents(trained, tmp_
     assert {row["side"] for row in rows_of(tmp_path / "both")} == {"red", "blue"}
 
 
-def test_one_team_games_are_judged_too(tmp_path):
+def test_one_team_games(tmp_path):
     result = run("random", "scenario=single", "--episodes", 50, "-o", tmp_path / "single")
     assert result.exit_code == 0, result.output
     assert {row["side"] for row in rows_of(tmp_path / "single")} == {"red"}
@@ -142,11 +142,14 @@ def test_one_team_games_are_judged_too(tmp_path):
         (["random", "scenario=coop", "--opponent", "idle"], "this scenario has one team"),
         (["random", "scenario=coop", "--sides", "both"], "two teams of the same size"),
         (["random", "scenario.seats.blue_0=learn"], "allowed is one team to judge"),
-        (["random", "--checkpoint", "step_1"], "allowed is a run folder"),
-        (["random", "--episodes", "1"], "at least one for each side"),
+        (
+            ["random", "--checkpoint", "step_1"],
+            "--checkpoint: expected nothing for random",
+        ),
+        (["random", "--episodes", "1"], "--episodes: expected at least one for each side"),
     ],
 )
-def test_what_cannot_be_judged_is_one_line_and_writes_nothing(arguments, message, tmp_path):
+def test_rejects_mistakes_and_writes_nothing(arguments, message, tmp_path):
     result = run(*arguments, "-o", tmp_path / "out")
     assert result.exit_code == 2
     assert message in result.output
@@ -154,11 +157,11 @@ def test_what_cannot_be_judged_is_one_line_and_writes_nothing(arguments, message
     assert not (tmp_path / "out").exists()
 
 
-def test_an_existing_folder_is_left_alone(master):
+def test_never_overwrites(master):
     before = (master[0] / "summary.json").read_bytes()
     result = run("random", "--episodes", 10, "-o", master[0])
     assert result.exit_code == 2
-    assert "exists already" in result.output
+    assert "--output: expected a new folder" in result.output
     assert (master[0] / "summary.json").read_bytes() == before
 
 
@@ -169,14 +172,16 @@ def trained(session, tmp_path_factory):
     return path
 
 
-def test_an_output_that_cannot_be_written_is_told_before_anything_is_played(tmp_path, monkeypatch):
+def test_rejects_unwritable_output_before_playing(tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.judge.evaluation.evaluate", lambda *_, **__: pytest.fail("it played"))
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "evaluation"
-    assert complaint(run("idle", "-o", folder)).startswith(f"multigrid-rl: --output {folder}: ")
+    assert complaint(run("idle", "-o", folder)).startswith(
+        f"multigrid-rl: --output: expected a folder that can be made, got {folder}: "
+    )
 
 
-def test_a_full_disk_after_the_games_is_one_line_and_leaves_no_folder(tmp_path, monkeypatch):
+def test_full_disk_leaves_no_folder(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 

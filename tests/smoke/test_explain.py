@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,12 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
 from commands import call
-from multigrid_rl.cli.explain import sections, sizes_of
-from multigrid_rl.config import available_cpus, compose, scenario_names
+from multigrid_rl.cli.explain import sections
+from multigrid_rl.config import compose, scenario_names
 from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.build import algorithm_config
+from multigrid_rl.sizes import Sizes
 from tiny_runs import TINY, tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -32,12 +34,12 @@ def rows_of(*overrides: str) -> dict[str, str]:
     config = compose(list(overrides))
     factory = env_factory(config)
     told = sections(config, factory.specs, factory.load())
-    return {row.name: row.value for rows in told.values() for row in rows}
+    return {name: value for rows in told.values() for name, value, _ in rows}
 
 
 def sizes(*overrides: str):
     config = compose(list(overrides))
-    return sizes_of(config, env_factory(config).specs)
+    return Sizes(config, Counter(agent.module for agent in env_factory(config).specs.agents))
 
 
 # --- what it says is what a run does
@@ -48,7 +50,7 @@ def sizes(*overrides: str):
     [[], ["model=gru", "model.hidden=[16]", "train.minibatch_size=128"], ["train.num_steps=24", "train.epochs=3"]],
     ids=["mlp", "gru", "another batch"],
 )
-def test_updates_gradient_steps_checkpoints_and_weights_are_those_of_a_real_run(session, tmp_path, more):
+def test_sizes_match_a_real_run(session, tmp_path, more):
     overrides = [*ODD, *more]
     verdict, rows = tiny_run(tmp_path / "run", *overrides[len(TINY) :])
     told, size = rows_of(*overrides), sizes(*overrides)
@@ -64,7 +66,7 @@ def test_updates_gradient_steps_checkpoints_and_weights_are_those_of_a_real_run(
 
 
 @pytest.mark.parametrize(("rows", "minibatch", "epochs"), [(512, 256, 2), (512, 300, 4), (512, 512, 3), (768, 500, 1)])
-def test_gradient_steps_are_counted_as_rllib_cuts_minibatches(rows, minibatch, epochs):
+def test_gradient_steps_match_rllib(rows, minibatch, epochs):
     size = sizes(
         f"train.num_envs={rows}", "train.num_steps=1", f"train.minibatch_size={minibatch}", f"train.epochs={epochs}"
     )
@@ -74,7 +76,7 @@ def test_gradient_steps_are_counted_as_rllib_cuts_minibatches(rows, minibatch, e
 
 
 @pytest.mark.parametrize(("runners", "threads"), [(0, 0), (2, 0), (2, 1)])
-def test_it_shares_games_and_cores_out_as_train_does(monkeypatch, runners, threads):
+def test_shares_games_and_cores_as_train(monkeypatch, runners, threads):
     for module in ("schema", "sizes"):
         monkeypatch.setattr(f"multigrid_rl.{module}.available_cpus", lambda: 4)
     overrides = [f"cluster.num_env_runners={runners}", f"train.torch_threads={threads}", "model=gru"]
@@ -89,7 +91,7 @@ def test_it_shares_games_and_cores_out_as_train_does(monkeypatch, runners, threa
 # --- what it says
 
 
-def test_every_scenario_is_explained_with_every_size_and_gate():
+def test_explains_every_scenario():
     result = call("explain", "scenario=coop")
     assert result.exit_code == 0, (result.output, result.exception)
     for text in ("configs/experiment/coop.yaml", "network red_0", "network red_1", "4,096 steps", "33.3 steps"):
@@ -100,7 +102,7 @@ def test_every_scenario_is_explained_with_every_size_and_gate():
         assert all(value for name, value in rows_of(f"scenario={scenario}").items() if name != "all together")
 
 
-def test_agents_that_share_a_network_give_it_their_rows_together():
+def test_rows_of_shared_networks():
     alone = rows_of("scenario=coop", "scheme=dtde")
     shared = rows_of("scenario=coop", "scheme=dtde", "shared=true")
     team = rows_of("scenario=coop", "scheme=ctce")
@@ -108,15 +110,13 @@ def test_agents_that_share_a_network_give_it_their_rows_together():
     assert (shared["rows of red"], team["rows of red"]) == ("8,192 steps", "4,096 steps")
 
 
-def test_eliminated_agents_are_mentioned_where_a_game_goes_on_without_them():
-    assert "eliminated" in call("explain", "scenario=2v2-deathmatch").output.partition("The whole run")[0]
-    assert (
-        "eliminated"
-        not in call("explain", "scenario=1v1").output.partition("The whole run")[0].partition("One update")[2]
-    )
+def test_mentions_eliminated_agents():
+    for scenario, mentioned in (("2v2-deathmatch", True), ("1v1", False)):
+        update = call("explain", f"scenario={scenario}").output.partition("The whole run")[0].partition("One update")[2]
+        assert ("eliminated" in update) is mentioned
 
 
-def test_horizons_and_schedules_in_plain_words():
+def test_horizons_and_schedules():
     assert math.isinf(sizes("train.gamma=1").horizon)
     assert sizes("train.gamma=0.99", "train.lam=0").credit_horizon == pytest.approx(1)
     assert rows_of("train.gamma=1")["reward horizon"] == "the whole game"
@@ -127,22 +127,17 @@ def test_horizons_and_schedules_in_plain_words():
 # --- what it refuses
 
 MISTAKES = [
-    ["scenario=nowhere"],
-    ["train.lrr=3"],
     ["train.lr=-1"],
-    [f"cluster.num_env_runners={available_cpus() + 1}"],
-    ["seed"],
     ["scheme=ctce"],
     ["scenario.seats.blue_0=nobody"],
     ["train.shaping=nowhere:nothing"],
     ["train.bonus.all.jump=1"],
     ["scenario=multigrid", "train.bonus.all.success=1"],
-    ["scenario=multigrid", "train.shaping=a:b"],
 ]
 
 
 @pytest.mark.parametrize("args", MISTAKES, ids=" ".join)
-def test_it_refuses_what_train_refuses_in_the_same_line(args, tmp_path, monkeypatch):
+def test_rejects_what_train_rejects(args, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused = call("explain", *args)
     assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1), refused.output
@@ -151,7 +146,7 @@ def test_it_refuses_what_train_refuses_in_the_same_line(args, tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_neither_imports_ray_nor_writes_anything(tmp_path):
+def test_imports_no_ray_and_writes_nothing(tmp_path):
     program = (
         "import json, sys\n"
         "from multigrid_rl.cli.main import app\n"

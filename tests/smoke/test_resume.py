@@ -93,7 +93,7 @@ def test_a_run_killed_before_its_verdict_gets_it_without_another_step(copy):
     resume_training(copy, [])
     assert json.loads((copy / "verdict.json").read_text()) == missing
     assert rows_of(copy) == rows
-    with pytest.raises(ConfigError, match="has played 2048 steps"):
+    with pytest.raises(ConfigError, match="more than the 2048 steps"):
         resume_training(copy, [])
 
 
@@ -116,13 +116,13 @@ def test_a_run_killed_after_it_held_its_gates_has_held_them(session, tmp_path, k
 @pytest.mark.parametrize(
     ("overrides", "parts"),
     [
-        ([], ["train.until=2048", "has played 2048 steps", "--until above"]),
-        (["train.lr=1e-4"], ["train.lr=1e-4", "keeps its values", "train.until"]),
+        ([], ["--until: expected more than the 2048 steps", "got 2048"]),
+        (["train.lr=1e-4"], ["train.lr=0.0001", "keeps its values", "train.until"]),
         (["seed=3"], ["seed=3", "keeps its values"]),
         (["cluster.nodes=3"], ["cluster.nodes=3", "unknown key 'nodes'", "num_env_runners"]),
         (["cluster=mars"], ["cluster=mars", "local", "ray"]),
         (["train.until=soon"], ["train.until=soon"]),
-        (["until"], ["until", "keeps its values"]),
+        (["until"], ["until", "key=value"]),
     ],
 )
 def test_what_a_run_keeps_is_told_in_one_line(copy, overrides, parts):

@@ -50,12 +50,7 @@ def alone() -> Told:
     return told
 
 
-def test_every_action_has_words():
-    assert len(ACTION_WORDS) == len(c.ACTIONS)
-    assert len(set(ACTION_WORDS)) == len(ACTION_WORDS)
-
-
-def test_the_start_says_who_plays_and_nothing_else(alone):
+def test_start_names_players(alone):
     alone.begin()
     caption = alone.speaker.start()
     assert (caption.step, caption.result) == (0, "")
@@ -73,9 +68,10 @@ def test_walking_and_turning(alone):
     assert alone.words(red_0=c.RIGHT) == "turn right"
     assert alone.words(red_0=c.DONE) == "wait"
     assert alone.words(red_0=c.TOGGLE) == "toggle"
+    assert len(ACTION_WORDS) == len(set(ACTION_WORDS)) == len(c.ACTIONS)
 
 
-def test_a_key_from_the_floor_to_the_hand_and_back(alone):
+def test_key_pickup_and_drop(alone):
     put(alone.world, (7, 3), RED_KEY)
     alone.begin()
     assert alone.words(red_0=c.DROP) == "drop, holds nothing"
@@ -89,14 +85,14 @@ def test_a_key_from_the_floor_to_the_hand_and_back(alone):
     assert alone.words(red_0=c.DROP) == "drop, finds no room"
 
 
-def test_nothing_to_take_costs_and_is_said(alone):
+def test_pickup_of_nothing(alone):
     alone.begin()
     caption = alone.play(red_0=c.PICKUP)
     assert caption.agents[0].words == "pick up, finds nothing to take"
     assert caption.agents[0].total == pytest.approx(-0.001)
 
 
-def test_the_ball_that_pays_again():
+def test_ball_pays_again():
     told = Told(blue=0, obstacle=True)
     put(told.world, RED_FRONT, BLUE_BALL)
     place(told.world, "red_0", 6, 6, WEST)
@@ -105,7 +101,7 @@ def test_the_ball_that_pays_again():
     assert told.words(red_0=c.PICKUP) == "pick up, is paid for the ball again"
 
 
-def test_a_door_wins():
+def test_door_win():
     told = Told()
     place(told.world, "red_0", *RED_FRONT, WEST, RED_KEY_USED)
     told.begin()
@@ -115,7 +111,7 @@ def test_a_door_wins():
     assert not any(line.out for line in caption.agents)
 
 
-def test_an_elimination_names_the_victim_and_wins():
+def test_elimination_names_victim():
     told = Told()
     place(told.world, "blue_0", 7, 3, EAST, BLUE_KEY_USED)
     place(told.world, "red_0", 8, 3, NORTH)
@@ -126,7 +122,7 @@ def test_an_elimination_names_the_victim_and_wins():
     assert caption.result == "blue wins by elimination after 1 step"
 
 
-def test_whoever_is_out_is_out_of_the_game_while_mates_play_on():
+def test_eliminated_agent_while_mates_play_on():
     told = Told(blue=1, red=2)
     place(told.world, "blue_0", 7, 3, EAST)
     place(told.world, "red_0", 8, 3, NORTH)
@@ -140,7 +136,7 @@ def test_whoever_is_out_is_out_of_the_game_while_mates_play_on():
     assert caption.agents[1].total == pytest.approx(-1.0)
 
 
-def test_nobody_wins_at_the_last_step():
+def test_draw_at_last_step():
     told = Told(max_steps=2)
     told.begin()
     assert told.play().result == ""

@@ -18,6 +18,7 @@ from multigrid_rl.config import (
     default_run_dir,
     experiment_names,
     load_scenario,
+    read_overrides,
     scenario_id,
     to_yaml,
 )
@@ -266,3 +267,15 @@ def test_a_recipe_for_another_scenario_is_refused_and_its_own_is_not():
     assert text == ("scenario=1v1: experiment=coop is a recipe for coop; allowed is scenario=coop, or experiment=none")
     assert compose(["experiment=coop", "scenario=coop"]).experiment == "coop"
     assert compose(["experiment=none", "scenario=coop"]).experiment is None
+
+
+def test_reads_overrides_by_one_grammar():
+    given = ["train.until=2e5", "train.stop_when_held=false", "cluster=ray", "run_dir=a [b]=c", "cluster.address=null"]
+    assert read_overrides(given) == {
+        "train.until": 200_000, "train.stop_when_held": False, "cluster": "ray", "run_dir": "a [b]=c",
+        "cluster.address": None,
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"^seed: .*key=value"):
+        read_overrides(["seed"])
+    with pytest.raises(ConfigError, match=r"^train\.lr=\[1: "):
+        read_overrides(["train.lr=[1"])

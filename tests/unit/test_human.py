@@ -34,7 +34,7 @@ def win(game: Session) -> None:
 # --- playing
 
 
-def test_a_person_wins_and_it_counts():
+def test_win_counts():
     game = session()
     plan = plan_of(game)
     for k, action in enumerate(plan, 1):
@@ -47,7 +47,7 @@ def test_a_person_wins_and_it_counts():
     assert str(game.score) == "1 game: 1 won, 0 drawn, 0 lost"
 
 
-def test_a_lost_and_a_drawn_game_count_as_such():
+def test_loss_and_draw_count():
     game = session(Hunter(SPEC))
     while not game.over:
         game.step(c.DONE)
@@ -60,14 +60,7 @@ def test_a_lost_and_a_drawn_game_count_as_such():
     assert short.score == Score(drawn=1)
 
 
-def test_blue_counts_its_own_wins():
-    game = session(Hunter(SPEC), seat="blue_0")
-    while not game.over:
-        game.step(c.DONE)
-    assert game.score == Score(lost=1)
-
-
-def test_a_restart_is_the_next_game_and_leaves_an_unfinished_one_behind():
+def test_restart_begins_next_game():
     game = session()
     game.restart()
     assert (game.game, game.score) == (1, Score())  # nothing had been played
@@ -82,7 +75,7 @@ def test_a_restart_is_the_next_game_and_leaves_an_unfinished_one_behind():
     assert [its.game for its in game.records] == [2]
 
 
-def test_games_differ_and_follow_from_seed_and_number():
+def test_games_follow_from_seed_and_number():
     def boards(seed: int) -> list[bytes]:
         game = session(seed=seed)
         shots = [game.world.state.cells.tobytes()]
@@ -96,19 +89,19 @@ def test_games_differ_and_follow_from_seed_and_number():
     assert len(set(boards(4))) == 4
 
 
-def test_mistakes_are_named():
+def test_rejects_bad_actions():
     game = session()
-    with pytest.raises(ValueError, match="action=7: allowed is 0 to 6"):
+    with pytest.raises(ValueError, match="action: expected 0 to 6, got 7"):
         game.step(7)
     win(game)
-    with pytest.raises(ValueError, match="this game is over"):
+    with pytest.raises(ValueError, match="a game that is over"):
         game.step(c.DONE)
 
 
 # --- records
 
 
-def test_a_record_is_the_game_that_was_played(tmp_path):
+def test_record_replays_the_game(tmp_path):
     game = session(RandomPlayer())
     rng = np.random.default_rng(1)
     rewards = np.zeros(2)
@@ -126,7 +119,7 @@ def test_a_record_is_the_game_that_was_played(tmp_path):
     assert kept.label == f"1: {result} as red_0"
 
 
-def test_saved_games_are_read_again_and_a_later_save_has_them_all(tmp_path):
+def test_saved_games_are_read_again(tmp_path):
     game, path = session(), tmp_path / "new" / "games.json"
     win(game)
     save_games(game.records, path)
@@ -136,14 +129,14 @@ def test_saved_games_are_read_again_and_a_later_save_has_them_all(tmp_path):
     assert [its.label for its in read_games(path)] == ["1: won as red_0", "2: won as red_0"]
     assert [its["game"] for its in json.loads(path.read_text())] == [0, 1]
     assert [file.name for file in path.parent.iterdir()] == ["games.json"]
-    with pytest.raises(ConfigError, match="allowed is a file that can be written"):
+    with pytest.raises(ConfigError, match="below"):
         save_games(game.records, path / "below")
 
 
 # --- sight
 
 
-def test_a_person_sees_what_the_agent_sees():
+def test_sight_is_the_agents():
     game = session()
     seen = game.seen()
     view = c.decode(game.world.outputs.tokens[0, game.agent, :25])
@@ -154,7 +147,7 @@ def test_a_person_sees_what_the_agent_sees():
     assert game.seen().all()
 
 
-def test_fog_hides_the_opponent_and_what_it_does():
+def test_fog_hides_opponent():
     game = session(RandomPlayer())
     canvas = Canvas(SPEC, 32)
     game.step(c.DONE)
@@ -178,7 +171,7 @@ def test_fog_hides_the_opponent_and_what_it_does():
     np.testing.assert_array_equal(after[280:], before[280:])
 
 
-def test_help_lies_over_the_picture():
+def test_help_over_picture():
     canvas = Canvas(SPEC, 48)
     plain, told = (canvas.draw(session(), whole_board=True, help_shown=shown) for shown in (False, True))
     assert told.shape == plain.shape
@@ -186,7 +179,7 @@ def test_help_lies_over_the_picture():
     assert (told == (255, 214, 90)).all(axis=2).any()  # its title
 
 
-def test_every_action_has_a_key_and_the_help_names_it():
+def test_every_action_has_a_key_in_the_help():
     assert {meant for meant in KEYS.values() if isinstance(meant, int)} == set(range(len(c.ACTIONS)))
     words = " ".join(line.split("\t")[0] for line in HELP).lower().replace(",", "").split()
     spoken = {"escape": "esc", "return": "enter"}
@@ -196,7 +189,7 @@ def test_every_action_has_a_key_and_the_help_names_it():
 # --- who sits where
 
 
-def test_the_seat_is_the_first_of_the_side_or_as_asked_for():
+def test_finds_seat():
     spec = load_scenario("2v2").spec
     assert find_seat(spec, None, None) == "red_0"
     assert find_seat(spec, "blue", None) == "blue_0"
@@ -206,12 +199,12 @@ def test_the_seat_is_the_first_of_the_side_or_as_asked_for():
 @pytest.mark.parametrize(
     ("scenario", "side", "seat", "said"),
     [
-        ("1v1", None, "red_1", "--seat red_1: allowed is blue_0, red_0"),
-        ("1v1", "blue", "red_0", "--seat red_0 --side blue: allowed is a seat of that side"),
-        ("single", "blue", None, "--side blue: nobody plays it here"),
+        ("1v1", None, "red_1", "--seat: expected blue_0, red_0, got red_1"),
+        ("1v1", "blue", "red_0", "--seat: expected a seat of --side blue, got red_0"),
+        ("single", "blue", None, "--side: expected a side of red_0, got blue"),
     ],
 )
-def test_seats_that_are_not_there_are_refused(scenario, side, seat, said):
+def test_rejects_unknown_seats(scenario, side, seat, said):
     with pytest.raises(ConfigError, match=said):
         find_seat(load_scenario(scenario).spec, side, seat)
 
@@ -229,11 +222,11 @@ def test_seats_that_are_not_there_are_refused(scenario, side, seat, said):
         ("single", "red_0", None, None, ["you"]),
     ],
 )
-def test_everybody_else_is_seated(scenario, seat, opponent, mate, names, catalogue):
+def test_seats_other_players(scenario, seat, opponent, mate, names, catalogue):
     config = load_scenario(scenario)
-    company = find_other_players(config, catalogue, seat, opponent, mate)
-    assert company.names == dict(zip(config.spec.seats, names, strict=True))
-    game = Session(config.spec, company, seed=0)
+    others = find_other_players(config, catalogue, seat, opponent, mate)
+    assert others.names == dict(zip(config.spec.seats, names, strict=True))
+    game = Session(config.spec, others, seed=0)
     game.step(c.DONE)
     assert game.steps == 1
 
@@ -241,34 +234,34 @@ def test_everybody_else_is_seated(scenario, seat, opponent, mate, names, catalog
 @pytest.mark.parametrize(
     ("scenario", "opponent", "mate", "error", "said"),
     [
-        ("coop", "random", None, ConfigError, "--opponent random: coop has no seat for it"),
-        ("1v1", None, "random", ConfigError, "--mate random: 1v1 has no seat for it"),
-        ("1v1", "nobody", None, PlayerError, "player nobody: unknown"),
-        ("2v2", None, "nobody", PlayerError, "player nobody: unknown"),
+        ("coop", "random", None, ConfigError, "--opponent: expected nothing for coop, .* got random"),
+        ("1v1", None, "random", ConfigError, "--mate: expected nothing for 1v1, .* got random"),
+        ("1v1", "nobody", None, PlayerError, "player.* nobody"),
+        ("2v2", None, "nobody", PlayerError, "player.* nobody"),
         ("single-obstacle", "hunter", None, ConfigError, "has no seat"),
-        ("2v2", "random", "./nowhere", PlayerError, r"card\.json: cannot be read"),
+        ("2v2", "random", "./nowhere", PlayerError, r"card\.json"),
     ],
 )
-def test_company_that_is_not_there_is_refused(scenario, opponent, mate, error, said, catalogue):
+def test_rejects_unknown_players(scenario, opponent, mate, error, said, catalogue):
     with pytest.raises(error, match=said):
         find_other_players(load_scenario(scenario), catalogue, "red_0", opponent, mate)
 
 
-def test_a_bundle_is_an_opponent_by_its_folder(catalogue):
+def test_bundle_folder_as_opponent(catalogue):
     folder = f"{catalogue.root / 'blue-adept'}/"
-    company = find_other_players(load_scenario("1v1"), catalogue, "blue_0", folder, None)
-    assert company.names == {"blue_0": "you", "red_0": "blue-adept"}
-    assert company.players["red_0"].mirrored
+    others = find_other_players(load_scenario("1v1"), catalogue, "blue_0", folder, None)
+    assert others.names == {"blue_0": "you", "red_0": "blue-adept"}
+    assert others.players["red_0"].mirrored
 
 
-def test_a_mate_who_does_not_fit_gives_way_to_random_unless_asked_for(catalogue):
+def test_unfit_mate_becomes_random_unless_asked_for(catalogue):
     config = load_scenario("2v2")
     assert find_other_players(config, catalogue, "red_0", "2v2-rookie", None).names["red_1"] == "2v2-rookie"
     with pytest.raises(PlayerError, match="does not fit seat red_1"):
         find_other_players(config, catalogue, "red_0", "random", "blue-adept")
 
 
-def test_whoever_is_out_watches_the_mate_play_on():
+def test_eliminated_person_watches_mate():
     spec = load_scenario("2v2").spec
     hunters = session(Hunter(spec), spec=spec, seat="red_0", seed=1)
     while not hunters.out and not hunters.over:

@@ -25,7 +25,7 @@ def screen():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_asks_a_run_to_end_and_timeout_may_send_it_twice(screen, number):
+def test_signal_asks_run_to_end_even_if_sent_twice(screen, number):
     before = signal.getsignal(number)
     with interruption(screen) as interrupted:
         assert not interrupted()
@@ -37,7 +37,7 @@ def test_a_signal_asks_a_run_to_end_and_timeout_may_send_it_twice(screen, number
     assert screen.file.getvalue().count("interrupted: writing a checkpoint") == 1
 
 
-def test_only_a_second_ctrl_c_leaves_at_once(screen, monkeypatch):
+def test_second_ctrl_c_leaves_at_once(screen, monkeypatch):
     clock = iter([0.0, 10.0, 10.0 + TWICE_S])
     monkeypatch.setattr(live.time, "monotonic", lambda: next(clock))
     with interruption(screen) as interrupted:
@@ -48,7 +48,7 @@ def test_only_a_second_ctrl_c_leaves_at_once(screen, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_run_under_nohup_does_not_hear_of_hang_ups(screen):
+def test_nohup_ignores_hang_ups(screen):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with interruption(screen) as interrupted:
@@ -58,7 +58,7 @@ def test_a_run_under_nohup_does_not_hear_of_hang_ups(screen):
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_pipe_without_a_reader_asks_a_run_to_end_and_raises_nothing():
+def test_broken_pipe_asks_run_to_end():
     reader, writer = os.pipe()
     with os.fdopen(writer, "w") as stream:
         output = Output(stream)
@@ -75,7 +75,7 @@ def test_a_pipe_without_a_reader_asks_a_run_to_end_and_raises_nothing():
     assert stream.closed  # as at the end of Python, without an error
 
 
-def test_letters_that_a_terminal_lacks_and_no_output_at_all_are_no_errors():
+def test_output_survives_missing_letters_and_streams():
     raw = io.BytesIO()
     screen = Console(file=Output(io.TextIOWrapper(raw, encoding="ascii")), color_system=None)
     screen.print("runs/Müller")
@@ -87,12 +87,12 @@ def test_letters_that_a_terminal_lacks_and_no_output_at_all_are_no_errors():
         assert not interrupted()
 
 
-def test_a_folder_name_that_no_disk_takes_is_one_line(tmp_path):
-    assert "File name too long; allowed is" in complaint(call("train", f"run_dir={tmp_path / ('a' * 256)}"))
-    assert "not UTF-8; allowed is" in complaint(call("train", f"run_dir={tmp_path}/M\udcfcller"))
+def test_rejects_impossible_folder_names(tmp_path):
+    assert "File name too long" in complaint(call("train", f"run_dir={tmp_path / ('a' * 256)}"))
+    assert "run_dir: expected a name in UTF-8" in complaint(call("train", f"run_dir={tmp_path}/M\udcfcller"))
 
 
-def test_a_run_that_reported_nothing_leaves_no_folder_and_one_that_did_keeps_it(tmp_path):
+def test_run_folder_is_kept_once_something_was_reported(tmp_path):
     config = compose([*TINY, f"run_dir={tmp_path / 'run'}"])
     with pytest.raises(KeyError), run_folder(config, tmp_path / "run", {}, None):
         raise KeyError
@@ -104,12 +104,15 @@ def test_a_run_that_reported_nothing_leaves_no_folder_and_one_that_did_keeps_it(
     assert not other.__exit__(KeyError, KeyError(), None)  # it is raised again
     assert (tmp_path / "other" / "metrics.jsonl").read_text()
     assert (tmp_path / "run" / "metrics.jsonl").read_text()
-    with pytest.raises(ConfigError, match="exists already"), run_folder(config, tmp_path / "run", {}, None):
+    with (
+        pytest.raises(ConfigError, match="run_dir: expected a new"),
+        run_folder(config, tmp_path / "run", {}, None),
+    ):
         pass
     assert (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_a_default_folder_that_another_run_made_meanwhile_is_left_to_it(tmp_path, monkeypatch):
+def test_default_folder_of_another_run_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = compose(TINY)
     path = default_run_dir(config, datetime.now())

@@ -288,7 +288,7 @@ def test_sorts_overrides():
     given = ["scenario=1v1", "search=asha", "search.trials=9", "seed=4", "train.clip=0.3"]
     assert sort_overrides(given) == (
         "asha",
-        {"trials": "9"},
+        {"trials": 9},
         4,
         ["scenario=1v1", "train.clip=0.3", "experiment=none"],
     )

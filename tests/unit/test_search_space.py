@@ -238,18 +238,18 @@ def test_no_draw_fails_by_a_rule_that_ties_keys():
     ("name", "changes", "message"),
     [
         ("fast", {}, "search: expected asha, pbt, three-stage, got fast"),
-        ("asha", {"trial": "3"}, "search.trial: unknown key, expected search.space"),
-        ("asha", {"trials": "0"}, "search.trials: expected greater than or equal to 1"),
+        ("asha", {"trial": 3}, "search.trial: unknown key, expected search.space"),
+        ("asha", {"trials": 0}, "search.trials: expected greater than or equal to 1"),
         ("asha", {"trials": "many"}, "search.trials: expected a valid integer, got many"),
-        ("asha", {"trials": "true"}, "search.trials: expected a valid integer, got true"),
-        ("asha", {"trials": "2.5"}, "search.trials: expected a valid integer, got 2.5"),
-        ("asha", {"grace": "2e6"}, "expected grace of at most until=1000000, got 2000000"),
+        ("asha", {"trials": True}, "search.trials: expected a valid integer, got True"),
+        ("asha", {"trials": 2.5}, "search.trials: expected a valid integer, got 2.5"),
+        ("asha", {"grace": 2e6}, "expected grace of at most until=1000000, got 2000000"),
         ("asha", {"kind": "pbt"}, "search.kind: unknown key, expected search.space"),
-        ("pbt", {"quantile": "0.7"}, "search.quantile: expected less than or equal to 0.5, got 0.7"),
-        ("pbt", {"quantile": "nan"}, "search.quantile: "),
-        ("three-stage", {"broad.runs": "3"}, "search.broad.runs: unknown key, expected search.space"),
-        ("three-stage", {"broad": "3"}, "search.broad: unknown key"),
-        ("three-stage", {"wide.trials": "3"}, "search.wide.trials: unknown key"),
+        ("pbt", {"quantile": 0.7}, "search.quantile: expected less than or equal to 0.5, got 0.7"),
+        ("pbt", {"quantile": float("nan")}, "search.quantile: "),
+        ("three-stage", {"broad.runs": 3}, "search.broad.runs: unknown key, expected search.space"),
+        ("three-stage", {"broad": 3}, "search.broad: unknown key"),
+        ("three-stage", {"wide.trials": 3}, "search.wide.trials: unknown key"),
     ],
 )
 def test_rejects_mistakes_in_settings_in_one_line(name, changes, message):
@@ -260,6 +260,6 @@ def test_rejects_mistakes_in_settings_in_one_line(name, changes, message):
 
 
 def test_changes_values_of_settings():
-    settings = load_settings("three-stage", {"broad.trials": "7", "broad.until": "2e5", "space": "pbt"})
+    settings = load_settings("three-stage", {"broad.trials": 7, "broad.until": 2e5, "space": "pbt"})
     assert (settings.broad.trials, settings.broad.until, settings.space) == (7, 200_000, "pbt")
     assert settings.refine.trials == read(CONFIGS / "search" / "three-stage.yaml")["refine"]["trials"]

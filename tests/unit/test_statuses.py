@@ -39,7 +39,7 @@ def ended(raised: BaseException | None, **env: str):
     [KeyError("seat"), EOFError("Ran out of input"), RecursionError(), ValueError("two\nlines \x1b[2J"), MemoryError()],
     ids=lambda error: type(error).__name__,
 )
-def test_a_fault_of_the_program_is_one_line_status_70_and_a_file_with_its_place(raised, tmp_path, monkeypatch):
+def test_crash_is_one_line_status_70_and_a_file(raised, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = ended(raised)
     assert (result.exit_code, result.stdout) == (70, "said\n")
@@ -51,7 +51,7 @@ def test_a_fault_of_the_program_is_one_line_status_70_and_a_file_with_its_place(
     assert "in verb" in file.read_text()
 
 
-def test_where_no_file_can_be_written_a_variable_shows_the_place(tmp_path, monkeypatch):
+def test_crash_without_a_place_for_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     assert f"{TRACEBACK}=1" in ended(KeyError("seat")).stderr
     result = ended(KeyError("seat"), **{TRACEBACK: "1"})
@@ -67,19 +67,19 @@ def test_where_no_file_can_be_written_a_variable_shows_the_place(tmp_path, monke
         (TimeoutError("no answer"), "no answer"),
     ],
 )
-def test_what_the_machine_refuses_is_one_line_and_status_3(raised, said):
+def test_os_errors_are_one_line_and_status_3(raised, said):
     result = ended(raised)
     assert (result.exit_code, result.stderr) == (3, f"multigrid-rl: {said}\n")
 
 
-@pytest.mark.parametrize("raised", [ConfigError("seed=x: allowed is a number"), PlayerError("nobody: unknown")])
-def test_a_mistake_of_the_user_is_its_line_and_status_2(raised):
+@pytest.mark.parametrize("raised", [ConfigError("seed: expected a number, got x"), PlayerError("nobody: unknown")])
+def test_user_errors_are_status_2(raised):
     result = ended(raised)
     assert (result.exit_code, result.stderr) == (2, f"multigrid-rl: {raised}\n")
 
 
 @pytest.mark.parametrize("hint", ["", "go on: train --resume run"])
-def test_a_run_that_broke_off_is_a_line_a_hint_and_status_3(hint):
+def test_run_errors_are_status_3_with_a_hint(hint):
     error = RunError("env runner 1 is lost")
     error.hint = hint
     result = ended(error)
@@ -87,7 +87,7 @@ def test_a_run_that_broke_off_is_a_line_a_hint_and_status_3(hint):
     assert (result.exit_code, result.stderr.splitlines()) == (3, lines)
 
 
-def test_help_imports_neither_the_configuration_nor_numpy():
+def test_help_imports_nothing_heavy():
     program = (
         "import sys\n"
         "from multigrid_rl.cli.main import app\n"
@@ -99,7 +99,7 @@ def test_help_imports_neither_the_configuration_nor_numpy():
     assert "Train the learning seats" in done.stdout
 
 
-def test_statuses_that_a_verb_chose_are_its_own():
+def test_exit_statuses_of_verbs_pass_through():
     assert ended(None).exit_code == 0
     assert ended(typer.Exit(1)).exit_code == 1
     assert ended(fail("no")).exit_code == 2
@@ -119,19 +119,19 @@ def printing(text: str, monkeypatch, stream) -> None:
     app([], standalone_mode=False)
 
 
-def test_letters_that_the_terminal_lacks_are_written_as_their_numbers(monkeypatch):
+def test_letters_that_the_terminal_lacks(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     printing("Müller", monkeypatch, stream)
     assert stream.buffer.getvalue() == b"M\\xfcller"
 
 
-def test_a_closed_standard_output_is_no_reason_to_end(monkeypatch):
+def test_closed_standard_output(monkeypatch):
     printing("unheard", monkeypatch, None)
     sys.stdout.close()
 
 
 @pytest.mark.parametrize(("target", "said"), [("full", "multigrid-rl: No space left on device\n"), ("pipe", "")])
-def test_a_full_disk_or_a_reader_that_left_is_status_3_without_complaints_at_the_end(target, said):
+def test_full_disk_and_broken_pipe_are_status_3(target, said):
     if target == "full":
         out = os.open("/dev/full", os.O_WRONLY)
     else:
@@ -143,7 +143,7 @@ def test_a_full_disk_or_a_reader_that_left_is_status_3_without_complaints_at_the
     assert (done.returncode, done.stderr) == (3, said)
 
 
-def test_every_status_stands_in_the_docs():
+def test_docs_list_every_status():
     text = (Path(__file__).parents[2] / "docs" / "judging.md").read_text()
     table = text[text.index("## Exit status") :]
     assert re.findall(r"^\| (\d+) ", table, re.MULTILINE) == ["0", "1", "2", "3", "70", "130"]

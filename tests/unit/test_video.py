@@ -53,7 +53,7 @@ def gif_frames(path: Path) -> tuple[list[np.ndarray], list[int]]:
 # --- GIF and MP4, decoded again
 
 
-def test_a_gif_has_the_start_and_every_step_and_says_something_new_in_each(games, tmp_path):
+def test_gif_has_every_step(games, tmp_path):
     game = games[0]
     written = write_video(game, tmp_path / "game.gif", fps=5)
     shots, durations = gif_frames(tmp_path / "game.gif")
@@ -66,7 +66,7 @@ def test_a_gif_has_the_start_and_every_step_and_says_something_new_in_each(games
         assert (before[BOARD:] != after[BOARD:]).any()
 
 
-def test_a_gif_shows_the_very_pictures(games, tmp_path):
+def test_gif_keeps_colours(games, tmp_path):
     write_video(games[0], tmp_path / "game.gif")
     shots, _ = gif_frames(tmp_path / "game.gif")
     for shot, picture in zip(shots, pictures(games[0], 32), strict=True):
@@ -77,7 +77,7 @@ def test_a_gif_shows_the_very_pictures(games, tmp_path):
 
 # The library's reader leaves its pipes to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_mp4_plays_everywhere_and_holds_its_end(games, tmp_path):
+def test_mp4_format_and_last_frame(games, tmp_path):
     game, path = games[0], tmp_path / "game.mp4"
     written = write_video(game, path, fps=4, tile=17)
     reader = imageio_ffmpeg.read_frames(str(path))
@@ -95,7 +95,7 @@ def test_an_mp4_plays_everywhere_and_holds_its_end(games, tmp_path):
     assert (np.abs(shots[0] - shots[-1]) > 60).any()
 
 
-def test_pictures_are_captioned_below_the_board(games):
+def test_captions_below_board(games):
     first, *_, last = pictures(games[0], 32)
     assert first.shape == last.shape
     assert first.shape[0] > BOARD + 4 * 14
@@ -104,7 +104,7 @@ def test_pictures_are_captioned_below_the_board(games):
     assert not (first[BOARD:] == (255, 214, 90)).all(axis=2).any()
 
 
-def test_text_that_does_not_fit_is_cut_off():
+def test_long_text_is_cut_off():
     face = font(14)
     assert fitted("short", face, 200) == "short"
     cut = fitted("a text far too long for so little room", face, 80)
@@ -119,7 +119,7 @@ def test_text_that_does_not_fit_is_cut_off():
 # --- which game
 
 
-def test_games_are_found_in_files_and_folders(file, games, tmp_path):
+def test_finds_games_in_files_and_folders(file, games, tmp_path):
     assert find_games(file) == find_games(tmp_path) == file
     assert find_games(tmp_path / "nothing") is None
     assert [game.model_dump_json() for game in read_games(file)] == [game.model_dump_json() for game in games]
@@ -132,19 +132,14 @@ def test_games_are_found_in_files_and_folders(file, games, tmp_path):
 @pytest.mark.parametrize(
     ("which", "place"), [(None, 0), ("best", 0), ("median (argmax, red)", 1), ("Worst", 2), ("1", 1)]
 )
-def test_a_game_is_chosen_by_label_number_or_beginning(which, place, games):
+def test_chooses_game(which, place, games):
     assert choose(games, which, "here") is games[place]
-
-
-def test_without_a_best_game_it_is_the_first(games):
     assert choose(games[1:], None, "here") is games[1]
 
 
 @pytest.mark.parametrize("which", ["3", "-1", "longest"])
-def test_an_unknown_game_is_refused_with_those_there_are(which, games):
-    with pytest.raises(
-        VideoError, match=rf"--game {which}: no such game in here; allowed is 0 \(best \(argmax, red\)\), 1"
-    ):
+def test_rejects_unknown_game(which, games):
+    with pytest.raises(VideoError, match=rf"--game: expected 0 \(best \(argmax, red\)\), 1 .* of here, got {which}"):
         choose(games, which, "here")
 
 
@@ -156,29 +151,18 @@ def test_an_unknown_game_is_refused_with_those_there_are(which, games):
         ('{"games": []}', "no games in it"),
         ("7", "no games in it"),
         ('["x"]', "game 0"),
-    ],
-)
-def test_files_without_games_are_refused(content, said, tmp_path):
-    path = tmp_path / "games.json"
-    path.write_text(content)
-    with pytest.raises(VideoError, match=said) as error:
-        read_games(path)
-    assert str(path) in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
         ({"actions": {"blue_0": "1", "red_0": "19"}}, "game 1: actions"),
-        ({"actions": {"red_0": "1"}}, "game 1: actions of red_0: allowed are blue_0, red_0"),
-        ({"seed": "x"}, "game 1.seed"),
-        ({"extra": 1}, "game 1.extra"),
+        ({"actions": {"red_0": "1"}}, "game 1: actions of red_0"),
+        ({"seed": "x"}, r"game 1\.seed"),
+        ({"extra": 1}, r"game 1\.extra"),
     ],
 )
-def test_a_damaged_record_is_named(change, said, games, tmp_path):
+def test_rejects_damaged_files(content, said, games, tmp_path):
     path = tmp_path / "games.json"
-    path.write_text(json.dumps([games[0].model_dump(), {**games[1].model_dump(), **change}]))
-    with pytest.raises(VideoError, match=said):
+    if isinstance(content, dict):  # a change of the second record
+        content = json.dumps([games[0].model_dump(), {**games[1].model_dump(), **content}])
+    path.write_text(content)
+    with pytest.raises(VideoError, match=f"{path}: .*{said}"):
         read_games(path)
 
 
@@ -187,41 +171,41 @@ def test_a_damaged_record_is_named(change, said, games, tmp_path):
 
 @pytest.mark.parametrize("name", ["game.gif", "game.mp4"])
 @pytest.mark.parametrize("change", [lambda text: text[:-1], lambda text: text + "6"], ids=["too short", "too long"])
-def test_a_record_that_is_no_whole_game_leaves_no_file(name, change, games, tmp_path):
+def test_record_of_part_of_a_game_leaves_no_file(name, change, games, tmp_path):
     actions = {seat: change(text) for seat, text in games[0].actions.items()}
     broken = games[0].model_copy(update={"actions": actions})
     # Without its last step the game would go on; with one more it is over before.
-    with pytest.raises(VideoError, match="this record makes no game: game 0 of seed 5"):
+    with pytest.raises(VideoError, match="game 0 of seed 5"):
         write_video(broken, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_existing_files_are_kept_unless_forced(games, tmp_path):
+def test_overwrites_only_with_force(games, tmp_path):
     path = tmp_path / "game.gif"
     path.write_text("mine")
-    with pytest.raises(VideoError, match="exists already"):
+    with pytest.raises(VideoError, match="--output: expected a new file"):
         write_video(games[0], path)
     assert path.read_text() == "mine"
     write_video(games[0], path, force=True)
     assert path.read_bytes().startswith(b"GIF89a")
     (tmp_path / "folder.gif").mkdir()
-    with pytest.raises(VideoError, match="exists already"):
+    with pytest.raises(VideoError, match="--output: expected a new file"):
         write_video(games[0], tmp_path / "folder.gif", force=True)
 
 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["-o", "game.avi"], "game.avi: suffix .avi; allowed is .gif or .mp4"),
-        (["-o", "game"], "suffix none"),
-        (["--tile", "15"], "--tile 15: allowed is 16 to 96"),
-        (["--fps", "0"], "--fps 0: allowed is 0.5 to 50"),
-        (["--fps", "nan"], "--fps nan"),
-        (["--game", "9"], "--game 9: no such game"),
-        (["--opponent", "idle"], "holds games already"),
+        (["-o", "game.avi"], "--output: expected a file that ends with .gif or .mp4, got game.avi"),
+        (["-o", "game"], "--output"),
+        (["--tile", "15"], "--tile: expected 16 to 96 pixels, got 15"),
+        (["--fps", "0"], "--fps: expected 0.5 to 50 steps a second, got 0"),
+        (["--fps", "nan"], "got nan"),
+        (["--game", "9"], "got 9"),
+        (["--opponent", "idle"], "games.json: expected --game alone"),
     ],
 )
-def test_the_verb_refuses_in_one_line(args, said, file, tmp_path, monkeypatch):
+def test_verb_rejects_options(args, said, file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert said in complaint(call("video", file, *args))
     assert list(tmp_path.iterdir()) == [file]
@@ -230,34 +214,34 @@ def test_the_verb_refuses_in_one_line(args, said, file, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("nobody", "player nobody: unknown; allowed is random"),
+        ("nobody", "nobody"),
         ("no/such/file.json", "no such file or folder"),
-        (".", "no games.json, results.json, run or player in it"),
+        (".", ".: expected a folder with games.json, results.json, a run or a player"),
     ],
 )
-def test_an_unknown_source_is_refused_in_one_line(source, said, tmp_path, monkeypatch):
+def test_verb_rejects_unknown_sources(source, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert said in complaint(call("video", source))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_gif_too_large_for_memory_is_refused(games, tmp_path, monkeypatch):
+def test_rejects_gif_too_large_for_memory(games, tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.show.video._MOST_GIF_BYTES", 10_000)
-    with pytest.raises(VideoError, match=r"allowed is \.mp4 or less --tile"):
+    with pytest.raises(VideoError, match=r"--output: expected an \.mp4"):
         write_video(games[0], tmp_path / "game.gif")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_one_line(games, tmp_path):
+def test_rejects_unwritable_output(games, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(VideoError, match="allowed is a file that can be written"):
+    with pytest.raises(VideoError, match="--output: expected a file that can be written"):
         write_video(games[0], tmp_path / "file" / "game.gif")
 
 
 # --- the verb
 
 
-def test_the_verb_shows_a_game_of_a_file(file, games, tmp_path):
+def test_verb_shows_game_of_file(file, games, tmp_path):
     done = call("video", tmp_path, "--game", "worst", "-o", tmp_path / "worst.gif")
     assert done.exit_code == 0, done.output
     assert "worst (argmax, red), game 2 of seed 5: blue_0 idle, red_0 key-runner" in done.output
@@ -265,7 +249,7 @@ def test_the_verb_shows_a_game_of_a_file(file, games, tmp_path):
     assert len(gif_frames(tmp_path / "worst.gif")[0]) == games[2].steps + 1
 
 
-def test_the_verb_plays_games_of_players_and_the_same_seed_is_the_same_game(tmp_path):
+def test_verb_plays_games_of_players(tmp_path):
     args = ("video", "key-runner", "scenario=1v1", "--opponent", "idle", "--seed", "5")
     one = call(*args, "--game", "2", "-o", tmp_path / "one.gif")
     assert one.exit_code == 0, one.output

@@ -1,4 +1,4 @@
-"""The ``doctor`` verb."""
+"""Verbs that check: the machine (``doctor``) and recorded episodes (``verify-trace``)."""
 
 from __future__ import annotations
 
@@ -38,4 +38,22 @@ def doctor(
         rows = [finding._asdict() for finding in found]
         typer.echo(json.dumps({"problems": counts["problem"], "warnings": counts["warning"], "findings": rows}))
     if counts["problem"]:
+        raise typer.Exit(1)
+
+
+def verify_trace(files: Annotated[list[Path], typer.Argument(help="Recorded episodes, .npz")]) -> None:
+    """Replay recorded episodes and compare every array that the rules determine."""
+    from multigrid_rl.world import traces
+
+    bad = False
+    for file in files:
+        try:
+            report = traces.verify_trace(file)
+            told = f"identical ({report.config}, {report.episodes} episodes, {report.steps} steps)"
+            if report.divergence is not None:
+                told, bad = str(report.divergence), True
+        except traces.TraceError as error:
+            told, bad = str(error), True
+        typer.echo(f"{file}: {told}")
+    if bad:
         raise typer.Exit(1)

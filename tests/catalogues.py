@@ -1,0 +1,42 @@
+"""Untrained players in a catalogue of their own, for tests of the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from multigrid_rl.config import load_scenario
+from multigrid_rl.models.registry import build
+from multigrid_rl.players.cards import CARD_FILE, token_categories, write_player
+from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.world.constants import ACTIONS
+
+MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
+
+
+def make_player(root: Path, name: str, seat: str = "blue_0", scenario: str = "1v1", wins: float = 0.75) -> Path:
+    """A sound, untrained player in the catalogue of ``root``."""
+    spec = load_scenario(scenario).spec
+    strength = {"scenario": scenario, "opponent": "random", "episodes": 1000, "win": wins, "draw": 0.0}
+    card = {
+        "name": name,
+        "architecture": MLP,
+        "observation": {"view_size": spec.view_size, "categories": token_categories(spec)},
+        "actions": len(ACTIONS),
+        "scenario": scenario,
+        "seats": [seat],
+        "provenance": {"env_steps": 123_456},
+        "strength": [{**strength, "loss": 1 - wins, "length_mean": 20.0, "seed": 1}],
+    }
+    written = write_player(root / name, build(MLP, token_categories(spec), len(ACTIONS)).state_dict(), card)
+    Catalogue(root).add(name, {"scenario": scenario, "seats": [seat], "sha256": written.sha256})
+    return root / name
+
+
+def edit_card(folder: Path, **changes) -> None:
+    path = folder / CARD_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
