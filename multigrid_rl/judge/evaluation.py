@@ -10,12 +10,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.lineups import EvalTarget, Lineup, Sides, run_target
 from multigrid_rl.judge.replays import GameRecord, record
 from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
 from multigrid_rl.players.match import Played, play_games
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.schema import RunConfig
+from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, GameSpec
 from multigrid_rl.world.constants import BALL, BLUE, EVENTS, HEIGHT, KEY, RED
 
@@ -78,12 +80,11 @@ def evaluate(
     """Play ``episodes`` games in each mode, shared out among the sides.
 
     Raises:
-        ConfigError, PlayerError: a side that is not there, a player that cannot be used.
-        ValueError: fewer games than sides.
+        ConfigError, PlayerError: a side that is not there, fewer games than sides, a player that cannot be used.
     """
     teams = target.teams(sides)
     if episodes < len(teams):
-        raise ValueError(f"--episodes {episodes}: allowed is at least {len(teams)}, one for each side")
+        raise ConfigError(expected("--episodes", f"at least {len(teams)}, one for each side", episodes))
     shares = [episodes - (len(teams) - 1) * (episodes // len(teams)), episodes // len(teams)]
     lineups = [
         (mode, games, target.lineup(team, greedy=mode == "argmax"))

@@ -22,7 +22,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import play_episodes
-from multigrid_rl.text import first_error, one_line
+from multigrid_rl.text import expected, first_error
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, SeatView, UniformSource
 from multigrid_rl.world.constants import EVENTS
 from multigrid_rl.world.symmetry import other_seat
@@ -56,11 +56,11 @@ class Check(_Part):
     @model_validator(mode="after")
     def _one_bound(self) -> Check:
         if (self.at_most is None) == (self.at_least is None):
-            raise ValueError(f"metric={self.metric}: allowed is exactly one of at_most and at_least")
+            raise ValueError(f"metric={self.metric}: expected exactly one of at_most and at_least")
         if self.metric not in METRICS:
-            raise ValueError(f"metric={self.metric}: allowed is {', '.join(METRICS)}")
+            raise ValueError(expected("metric", ", ".join(METRICS), self.metric))
         if self.metric == "entropy/*" and self.beyond_doubt:
-            raise ValueError("metric=entropy/*: beyond_doubt=true: has no interval; allowed is false")
+            raise ValueError(expected("beyond_doubt", "false with metric=entropy/*, which has no interval", "true"))
         return self
 
     def met(self, value: Measured) -> bool:
@@ -98,7 +98,9 @@ class Rubric(_Part):
     @model_validator(mode="after")
     def _can_be_passed(self) -> Rubric:
         if not 0 < self.pass_points <= self.points:
-            raise ValueError(f"pass_points={self.pass_points:g}: allowed is above 0 to {self.points:g}, all there are")
+            raise ValueError(
+                expected("pass_points", f"above 0 to {self.points:g}, all there are", f"{self.pass_points:g}")
+            )
         return self
 
     @property
@@ -116,14 +118,14 @@ class Measured(NamedTuple):
 
 
 def read_rubric(path: Path) -> Rubric:
-    """Read a rubric. Raises ``ConfigError`` naming key, value and what is allowed."""
+    """Read a rubric. Raises ``ConfigError`` naming key and value."""
     try:
         with path.open("rb") as file:  # of a text, its errors would quote lines: the seed's, too
             return Rubric.model_validate(yaml.safe_load(file))
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {one_line(error)}; allowed is a rubric in yaml") from error
+        raise ConfigError(expected(path, "a rubric in yaml", error)) from error
 
 
 def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
@@ -158,7 +160,7 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
 
 
 def refused(bundle: Path, rubric: Rubric, problem: str) -> dict[str, Any]:
-    """The result of a bundle that cannot be played at all: no points, and why."""
+    """Return the result of a bundle that cannot be played at all: no points, and why."""
     return {
         "format": 1,
         "bundle": bundle.name,
@@ -183,7 +185,9 @@ class _Opponents:
         seats = self.spec.seats_of(team)
         if name is None or not seats:
             if bool(seats) == (name is None):
-                raise ConfigError(f"opponent={name}: the scenario has {'two teams' if seats else 'one team'}")
+                raise ConfigError(
+                    expected("opponent", "a player" if seats else "none in a scenario with one team", name)
+                )
             return {}
         if name in BUILT_IN:
             return {seat: BUILT_IN[name](self.spec) for seat in seats}
@@ -311,8 +315,7 @@ class Metered:
             added = float((entropy * living).sum())
             if not math.isfinite(added):
                 raise PlayerError(
-                    f"{self.name}: its network's values are too large: what it does has no probabilities; allowed is "
-                    "finite entropy in every decision"
+                    expected(self.name, "finite entropy in every decision", "network outputs without probabilities")
                 )
             self.total += added
             self.decisions += int(living.any(axis=1).sum())

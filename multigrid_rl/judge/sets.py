@@ -24,6 +24,7 @@ from multigrid_rl.judge.seeds import (
 )
 from multigrid_rl.runs.reader import Run, Series, differences, read_run
 from multigrid_rl.runs.reference import check_ended, decisive
+from multigrid_rl.text import expected
 
 #: Environment steps until all gates were held: a run's verdict, no metric of its reports.
 HELD = "env_steps_to_held"
@@ -99,7 +100,7 @@ def find_runs(given: list[str]) -> list[Path]:
         places = [Path(text)] if Path(text).exists() else [Path(place) for place in matched]
         found = [run for place in places for run in _below(place)]
         if not found:
-            raise ConfigError(f"{text}: no run in it; allowed is a run folder, a folder of some, or a pattern for them")
+            raise ConfigError(expected(text, "a run folder, a folder of some, or a pattern for them", "no run"))
         folders += found
     return list({folder.resolve(): folder for folder in folders}.values())
 
@@ -131,12 +132,10 @@ def check_sets(ours: RunSet, theirs: RunSet) -> None:
     there = {run.path.resolve() for run in theirs.runs}
     both = [run.path for run in ours.runs if run.path.resolve() in there]
     if both:
-        raise ConfigError(f"{both[0]}: a run of both {ours.name} and {theirs.name}; allowed is each on one side")
+        raise ConfigError(expected(both[0], f"a run of {ours.name} or of {theirs.name}", "one of both"))
     names = [", ".join(runs.by_scenario) for runs in (ours, theirs)]
     if names[0] != names[1]:
-        raise ConfigError(
-            f"{ours.name} has runs of {names[0]}, {theirs.name} of {names[1]}; allowed are sets of the same scenarios"
-        )
+        raise ConfigError(expected("scenarios", f"those of {ours.name}, {names[0]}, in {theirs.name}, too", names[1]))
 
 
 def scenario_of(run: Run) -> str:
@@ -238,7 +237,7 @@ def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generat
     for metric, way in ways.items():
         rows.append(_compare(metric, way, [_finals(runs, metric) for runs in (ours, theirs)], (0, 0), reps, rng))
     if not rows:
-        raise ConfigError(f"{every[0].path}: no gates, and no metric that all runs report; allowed are runs with some")
+        raise ConfigError(expected(every[0].path, "gates, or a metric that all runs report", "neither"))
     return rows
 
 

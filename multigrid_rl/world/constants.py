@@ -91,7 +91,7 @@ def encode(triples: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def cell_index(x: int, y: int) -> int:
-    """Flat index of cell (x, y): ``x * 8 + y``."""
+    """Return the flat index of cell (x, y): ``x * 8 + y``."""
     return x * HEIGHT + y
 
 
@@ -137,7 +137,7 @@ W_KEY, W_BALL, W_DISCOUNT, W_INVALID, W_SUCCESS, W_ELIMINATED, W_VICTIM = range(
 
 
 def empty_board() -> NDArray[np.uint8]:
-    """The (128,) codes of the board with locked doors and no movable object."""
+    """Return the (128,) codes of the board with locked doors and no movable object."""
     board = np.full((WIDTH, HEIGHT), EMPTY, np.uint8)
     board[[0, 4, 11, 15], :] = WALL
     board[:, [0, 7]] = WALL

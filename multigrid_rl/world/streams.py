@@ -20,7 +20,7 @@ _TWO53 = 1.0 / 9007199254740992.0
 
 @inlined
 def mix(z: np.uint64) -> np.uint64:
-    """The splitmix64 output function."""
+    """Apply the splitmix64 output function."""
     z = (z ^ (z >> _S30)) * _MIX1
     z = (z ^ (z >> _S27)) * _MIX2
     mixed: np.uint64 = z ^ (z >> _S31)

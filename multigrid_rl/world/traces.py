@@ -17,6 +17,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.text import expected
 from multigrid_rl.types import TEAM_ORDER, GameSpec, RewardWeights, Rules
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.constants import EV_ELIMINATED, EV_ELIMINATION_WIN
@@ -133,7 +134,7 @@ def verify_trace(path: Path) -> TraceReport:
         spec = spec_of(meta)
         replayed = _replay(data, meta, spec)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise TraceError(f"not a trace of this game: {type(error).__name__}: {error}") from error
+        raise TraceError(f"expected a trace of this game, got {type(error).__name__}: {error}") from error
     lengths = data["ep_len"]
     return TraceReport(str(meta["config"]), len(lengths), int(lengths.sum()), _first_difference(data, replayed))
 
@@ -180,10 +181,10 @@ def _load(path: Path) -> Arrays:
         zlib.error,
         NotImplementedError,
     ) as error:
-        raise TraceError(f"cannot be read as a NumPy archive: {error}") from error
+        raise TraceError(f"expected a NumPy archive, got {error}") from error
     missing = [name for name in _NEEDED if name not in data]
     if missing:
-        raise TraceError(f"lacks the arrays {', '.join(missing)}")
+        raise TraceError(expected("arrays", ", ".join(missing), "none of them"))
     return data
 
 
@@ -206,12 +207,12 @@ def _load_first_states(world: World, data: Arrays) -> None:
 def _replay(data: Arrays, meta: dict[str, Any], spec: GameSpec) -> Arrays:
     lengths, steps, states = (data[k].astype(np.int64) for k in ("ep_len", "ep_step_start", "ep_state_start"))
     if list(spec.seats) != [agent["name"] for agent in meta["agents"]]:
-        raise TraceError(f"agents are not in index order: {meta['agents']}")
+        raise TraceError(expected("agents", ", ".join(spec.seats), meta["agents"]))
     world = World(spec, len(lengths), auto_reset=False)
     _load_first_states(world, data)
     units = UnitFold(spec, meta["training_scheme"])
     if list(units.names) != list(meta["units"]):
-        raise TraceError(f"units {meta['units']} are not those of {meta['training_scheme']}: {list(units.names)}")
+        raise TraceError(expected("units", f"{list(units.names)} in {meta['training_scheme']}", meta["units"]))
     out: Arrays = {name: np.zeros_like(data[name]) for name in (*STATE_ARRAYS, *STEP_ARRAYS)}
     running = lengths >= 0
     _record_state(world, out, states[running], running)

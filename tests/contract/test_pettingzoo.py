@@ -165,7 +165,7 @@ def test_metadata_and_missing_or_unknown_render_mode():
     assert env.metadata["is_parallelizable"]
     env.reset()
     assert env.render() is None
-    with pytest.raises(ValueError, match="render_mode='human': allowed is None or 'rgb_array'"):
+    with pytest.raises(ValueError, match="render_mode: .*'human'"):
         parallel_env("1v1", render_mode="human")
 
 
@@ -203,7 +203,7 @@ def test_no_alias_stands_for_two_scenarios():
 def test_an_unknown_scenario_or_rule_set_is_named():
     with pytest.raises(ConfigError, match=r"scenario=1v2: unknown.*allowed is .*1v1"):
         parallel_env("1v2")
-    with pytest.raises(ConfigError, match="rules=original: allowed is fair, classic"):
+    with pytest.raises(ConfigError, match="rules: expected fair, classic, got original"):
         parallel_env("1v1", rules="original")
 
 
@@ -360,10 +360,10 @@ def test_steps_without_a_game_and_unknown_agents_or_actions_are_refused():
     with pytest.raises(RuntimeError, match=r"call reset\(\)"):
         env.step({})
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="agent 'green_0' is not in this game; allowed is blue_0, red_0"):
+    with pytest.raises(ValueError, match="agent: expected blue_0, red_0, got 'green_0'"):
         env.step({"green_0": 0})
     for wrong in (7, -1, 2.0, None, "left", np.array([1])):
-        with pytest.raises(ValueError, match=r"of red_0: allowed is 0 left, .* 6 done"):
+        with pytest.raises(ValueError, match=r"of red_0: expected 0 left, .* 6 done"):
             env.step({"red_0": wrong})
     assert env.world.state.clock[0] == 0
     for right in (np.int8(1), np.int64(1), np.array(1)):

@@ -259,9 +259,9 @@ def test_each_game_of_a_batch_has_its_own_frame_and_drawing_changes_nothing():
 def test_mistakes_are_named():
     w = world()
     for game in (-1, 1):
-        with pytest.raises(ValueError, match=f"game={game}: allowed is 0 to 0"):
+        with pytest.raises(ValueError, match=f"game: expected 0 to 0, got {game}"):
             render_frame(w, game)
-    with pytest.raises(ValueError, match="tile_size=3: allowed is at least 4 pixels"):
+    with pytest.raises(ValueError, match="tile_size: .*3"):
         render_frame(w, 0, 3)
 
 

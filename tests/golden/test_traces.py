@@ -117,18 +117,18 @@ def test_the_order_of_handling_matters(small, tmp_path):
 def test_a_file_that_is_no_archive_is_refused(content, tmp_path):
     path = tmp_path / "text.npz"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match="cannot be read as a NumPy archive"):
+    with pytest.raises(TraceError, match="expected a NumPy archive"):
         verify_trace(path)
 
 
 def test_a_file_that_does_not_exist_is_refused(tmp_path):
-    with pytest.raises(TraceError, match="cannot be read"):
+    with pytest.raises(TraceError, match="expected a NumPy archive"):
         verify_trace(tmp_path / "nowhere.npz")
 
 
 def test_a_single_array_is_refused(tmp_path):
     np.save(tmp_path / "one.npy", np.zeros(3))
-    with pytest.raises(TraceError, match="cannot be read as a NumPy archive"):
+    with pytest.raises(TraceError, match="expected a NumPy archive"):
         verify_trace(tmp_path / "one.npy")
 
 
@@ -137,7 +137,7 @@ def test_a_truncated_archive_is_refused(kept, tmp_path):
     whole = SMALL.read_bytes()
     path = tmp_path / "short.npz"
     path.write_bytes(whole[: int(len(whole) * kept)])
-    with pytest.raises(TraceError, match="cannot be read as a NumPy archive"):
+    with pytest.raises(TraceError, match="expected a NumPy archive"):
         verify_trace(path)
 
 
@@ -148,35 +148,35 @@ def test_an_archive_with_damaged_bytes_is_refused(percent, tmp_path):
     whole[start : start + 64] = b"\xff" * 64
     path = tmp_path / "damaged.npz"
     path.write_bytes(whole)
-    with pytest.raises(TraceError, match="cannot be read as a NumPy archive"):
+    with pytest.raises(TraceError, match="expected a NumPy archive"):
         verify_trace(path)
 
 
 @pytest.mark.parametrize("name", ["meta_json", "ep_len", "action", "order", "grid", "info_eliminated_opponent_num"])
 def test_a_missing_array_is_named(name, small, tmp_path):
     rest = {key: value for key, value in small.items() if key != name}
-    with pytest.raises(TraceError, match=f"lacks the arrays {name}$"):
+    with pytest.raises(TraceError, match=f"arrays: expected {name}, got none"):
         verify_trace(save(tmp_path / "lacks.npz", rest))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "3", "{}"])
 def test_meta_that_is_no_description_is_refused(text, small, tmp_path):
-    with pytest.raises(TraceError, match="not a trace of this game"):
+    with pytest.raises(TraceError, match="expected a trace of this game"):
         verify_trace(save(tmp_path / "meta.npz", {**small, "meta_json": np.array(text)}))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"agents": [{"name": "red_0"}, {"name": "blue_0"}]}, "index order"),
-        ({"agents": [{"name": "blue_0"}]}, "red=0"),
+        ({"agents": [{"name": "red_0"}, {"name": "blue_0"}]}, "agents: expected red_0, blue_0"),
+        ({"agents": [{"name": "blue_0"}]}, "red: .*0"),
         ({"training_scheme": "DTDE"}, "units"),
         ({"units": ["red", "blue"]}, "units"),
-        ({"view_size": 4}, "view_size=4"),
-        ({"view_size": 7}, "not a trace of this game"),
-        ({"max_steps": 0}, "max_steps=0"),
-        ({"max_steps": "many"}, "not a trace of this game"),
-        ({"env_class": None}, "not a trace of this game"),
+        ({"view_size": 4}, "view_size: .*4"),
+        ({"view_size": 7}, "expected a trace of this game"),
+        ({"max_steps": 0}, "max_steps: .*0"),
+        ({"max_steps": "many"}, "expected a trace of this game"),
+        ({"env_class": None}, "expected a trace of this game"),
     ],
 )
 def test_meta_that_does_not_fit_the_arrays_is_refused(changes, message, small, tmp_path):
@@ -199,5 +199,5 @@ def test_a_cell_that_cannot_occur_in_a_first_state_is_refused(small, tmp_path):
 def test_an_episode_longer_than_its_rows_is_refused(small, tmp_path):
     longer = small["ep_len"].copy()
     longer[LAST] += 5
-    with pytest.raises(TraceError, match="not a trace of this game"):
+    with pytest.raises(TraceError, match="expected a trace of this game"):
         verify_trace(save(tmp_path / "long.npz", {**small, "ep_len": longer}))

@@ -129,10 +129,10 @@ def test_several_scenarios_are_strata(sides):
     [
         (["a"], "1 without --against: allowed are two folders"),
         (["a", "b", "a/0"], "3 without --against"),
-        (["a", "nowhere"], "nowhere: no run in it"),
-        (["a", "b/*/config.yaml"], "b/*/config.yaml: no run in it"),
-        (["a", "a/3"], "a/3: a run of both A and B"),
-        (["a", "other"], "A has runs of 1v1, B of coop; allowed are sets of the same scenarios"),
+        (["a", "nowhere"], "nowhere: expected a run folder"),
+        (["a", "b/*/config.yaml"], "b/*/config.yaml: expected a run folder"),
+        (["a", "a/3"], "a/3: expected a run of A or of B"),
+        (["a", "other"], "scenarios: expected those of A, 1v1, in B, too, got coop"),
         (["a", "running"], "running: ended by nothing: it has no verdict.json"),
         (["a", "stopped"], "stopped: ended by interrupted; allowed is a run that ended by itself"),
         (["a", "b", "-o", "a/0/config.yaml"], "a/0/config.yaml: exists already"),
@@ -157,7 +157,7 @@ def test_force_overwrites(sides):
 
 
 def test_a_set_without_runs_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no run in it"):
+    with pytest.raises(ConfigError, match="got no run"):
         read_set("A", [str(tmp_path)])
 
 

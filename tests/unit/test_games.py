@@ -60,7 +60,7 @@ def test_a_record_of_another_game_does_not_replay():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"actions": {"blue_0": "1"}}, "allowed are blue_0, red_0"),
+        ({"actions": {"blue_0": "1"}}, "blue_0, red_0 in this order"),
         ({"actions": {"blue_0": "1", "red_0": "12"}}, "equally many"),
         ({"actions": {"blue_0": "1", "red_0": "9"}}, "digits 0 to 6"),
         ({"spec": {"blue": "many"}}, "blue"),

@@ -15,15 +15,15 @@ GAME = spec("fair", blue=1, red=2)
 
 
 @pytest.mark.parametrize(("field", "value", "message"), [
-    ("view_size", 1, "view_size=1: allowed is 3 or 5 or 7"),
-    ("view_size", 4, "view_size=4: allowed is 3 or 5 or 7"),
-    ("view_size", 9, "view_size=9: allowed is 3 or 5 or 7"),
-    ("max_steps", 0, "max_steps=0: allowed is at least 1"),
-    ("max_steps", -5, "max_steps=-5: allowed is at least 1"),
-    ("red", 0, "red=0: allowed is 1 to 4 agents"),
-    ("red", 5, "red=5: allowed is 1 to 4 agents"),
-    ("blue", -1, "blue=-1: allowed is 0 to 4 agents"),
-    ("blue", 5, "blue=5: allowed is 0 to 4 agents"),
+    ("view_size", 1, "view_size: expected 3 or 5 or 7"),
+    ("view_size", 4, "view_size: expected 3 or 5 or 7"),
+    ("view_size", 9, "view_size: expected 3 or 5 or 7"),
+    ("max_steps", 0, "max_steps: expected at least 1"),
+    ("max_steps", -5, "max_steps: expected at least 1"),
+    ("red", 0, "red: expected 1 to 4 agents"),
+    ("red", 5, "red: expected 1 to 4 agents"),
+    ("blue", -1, "blue: expected 0 to 4 agents"),
+    ("blue", 5, "blue: expected 0 to 4 agents"),
 ])  # fmt: skip
 def test_a_specification_that_makes_no_game_is_refused(field, value, message):
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -32,14 +32,14 @@ def test_a_specification_that_makes_no_game_is_refused(field, value, message):
 
 @pytest.mark.parametrize("games", [0, -3])
 def test_no_games_are_refused(games):
-    with pytest.raises(ValueError, match=f"num_games={games}: allowed is at least 1"):
+    with pytest.raises(ValueError, match=f"num_games: .*{games}"):
         World(GAME, games)
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 2), (2, 4), (3, 3), (1, 2, 3), (0, 3)])
 def test_actions_of_another_shape_are_refused(shape):
     w = World(GAME, 2)
-    with pytest.raises(ValueError, match=re.escape(f"shape {shape}")):
+    with pytest.raises(ValueError, match=re.escape(f"got {shape}")):
         w.step(np.zeros(shape, np.int8))
     assert not w.state.clock.any()
 
@@ -47,7 +47,7 @@ def test_actions_of_another_shape_are_refused(shape):
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32, np.bool_])
 def test_actions_of_another_type_are_refused(dtype):
     w = World(GAME, 2)
-    with pytest.raises(ValueError, match=f"type {np.dtype(dtype)}; allowed: .* int8, values 0 to 6"):
+    with pytest.raises(ValueError, match=f"int8, values 0 to 6, got .* {np.dtype(dtype)}"):
         w.step(np.zeros((2, 3), dtype))
 
 

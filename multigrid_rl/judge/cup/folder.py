@@ -26,7 +26,7 @@ from multigrid_rl.judge.cup.results import CupResults, Pairing
 from multigrid_rl.players.agents import copy_folder, folder_sha256
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.leftovers import lock, remove_tree
-from multigrid_rl.text import one_line
+from multigrid_rl.text import expected, first_error
 
 LOG = logging.getLogger(__name__)
 #: Written before the first game, and compared when the cup goes on.
@@ -75,10 +75,12 @@ def alone_in(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise PlayerError(f"{folder}: {error.strerror}; allowed is a folder that can be written") from error
+        raise PlayerError(expected(folder, "a folder that can be written", error.strerror)) from error
     try:
         if lock(handle):
-            raise PlayerError(f"{folder}: another cup is at work in it; allowed is another --output, or to wait")
+            raise PlayerError(
+                expected(folder, "another --output, or to wait", "a folder in which another cup is at work")
+            )
         yield
     finally:
         os.close(handle)
@@ -98,11 +100,11 @@ def read_manifest(folder: Path) -> Manifest | None:
         if path.exists():
             return Manifest.model_validate_json(path.read_bytes())
         if folder.exists() and any(folder.iterdir()):
-            raise PlayerError(f"{folder}: holds something that is no cup; allowed is a new folder, or a cup to go on")
+            raise PlayerError(expected(folder, "a new folder, or a cup to go on with", "something else"))
     except ValidationError as error:
-        raise PlayerError(f"{path}: not a cup's: {one_line(error)[:200]}") from error
+        raise PlayerError(expected(path, "a cup's own file", first_error(error))) from error
     except OSError as error:
-        raise PlayerError(f"{path}: {error.strerror}; allowed is a new folder, or a cup to go on") from error
+        raise PlayerError(expected(path, "a new folder, or a cup to go on with", error.strerror)) from error
     return None
 
 
@@ -120,12 +122,14 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
         return
     for key, ours in Manifest.model_validate_json(text):  # as it looks after writing: tuples become lists
         theirs = getattr(before, key)
-        if key == "entries" and ours != theirs:
-            raise PlayerError(f"{folder}: {_changed(theirs, ours)}; allowed is the same cup, or another --output")
-        if key == "spec" and ours != theirs:
-            raise PlayerError(f"{folder}: {config.scenario} is another game now; allowed is another --output")
-        if ours != theirs:
-            raise PlayerError(f"{folder}: {key}={theirs} there, {ours} now; allowed is the same, or another --output")
+        if ours == theirs:
+            continue
+        was, now = theirs, ours
+        if key == "entries":
+            was, now = "those that it began with", _changed(theirs, ours)
+        elif key == "spec":
+            was, now = f"the game that {config.scenario} was", "another one"
+        raise PlayerError(expected(f"{folder}: {key}", f"{was}, or another --output", now))
 
 
 def _changed(before: list[EntryLine], now: list[EntryLine]) -> str:
@@ -202,8 +206,8 @@ def load_pairing(path: Path) -> tuple[Pairing, bytes]:
         data = path.read_bytes()
         return Pairing.model_validate_json(data), data
     except (OSError, ValidationError) as error:
-        said = one_line(error)[:200]
-        raise PlayerError(f"{path}: not the result of a pairing ({said}); allowed is to delete it") from error
+        said = first_error(error) if isinstance(error, ValidationError) else error.strerror
+        raise PlayerError(expected(path, "the result of a pairing (delete it to play it again)", said)) from error
 
 
 @contextmanager
