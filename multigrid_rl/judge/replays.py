@@ -13,7 +13,8 @@ from multigrid_rl.players.match import Played
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
-from multigrid_rl.world.engine import Step, World
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.state import Step
 
 
 class ReplayError(ValueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,25 +11,11 @@ from multigrid_rl.text import expected
 from multigrid_rl.types import Board, GameSpec
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.kernels import observe_games, reset_games, step_games
-from multigrid_rl.world.state import allocate_outputs, allocate_state, make_flags
+from multigrid_rl.world.state import Step, allocate_outputs, allocate_state, make_flags
 from multigrid_rl.world.streams import seeded
 from multigrid_rl.world.views import view_tables
 
 VIEW_SIZES = (3, 5, 7)
-
-
-class Step(NamedTuple):
-    """Result of one step. The arrays belong to the world and change at its next step: copy what you keep."""
-
-    tokens: NDArray[np.uint8]  # (N, A, D) observations to act on next (after auto-reset: of the new game)
-    final_tokens: NDArray[np.uint8]  # (N, A, D) last observations; only rows of ``done`` games mean anything
-    reward: NDArray[np.float64]  # (N, A) canonical reward
-    events: NDArray[np.float32]  # (N, A, E) what happened, columns ``constants.EVENTS``
-    terminated: NDArray[np.bool_]  # (N, A)
-    truncated: NDArray[np.bool_]  # (N,)
-    done: NDArray[np.bool_]  # (N,) the game ended in this step
-    acted: NDArray[np.bool_]  # (N, A) the agent was still in the game when the step began
-    winner: NDArray[np.int8]  # (N,) 0 red, 1 blue, -1 nobody
 
 
 class World:
@@ -97,9 +83,8 @@ class World:
             raise ValueError(expected("actions", wanted, f"{actions.shape} {actions.dtype}"))
         given = self._index_order if order is None else self._checked_order(order)
         actions = np.ascontiguousarray(actions)
-        o = self.outputs
-        step_games(self.state, self.flags, o, self.tables, actions, given, self.auto_reset)
-        return Step(o.tokens, o.final_tokens, o.reward, o.events, o.terminated, o.truncated, o.done, o.acted, o.winner)
+        step_games(self.state, self.flags, self.outputs, self.tables, actions, given, self.auto_reset)
+        return self.outputs
 
     def observe(self) -> NDArray[np.uint8]:
         """Observe all games as they stand, after ``state`` was written from outside. Returns tokens (N, A, D)."""

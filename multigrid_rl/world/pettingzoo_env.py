@@ -90,11 +90,11 @@ class RedBlueDoors(ParallelEnv):
         self._rng: np.random.Generator | None = None
 
     def observation_space(self, agent: str) -> spaces.Dict:
-        """Return the observation space of one agent, always the same object. Raises ``KeyError`` for an unknown agent."""
+        """Return the observation space of one agent, always the same object; ``KeyError`` for an unknown one."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> spaces.Discrete:
-        """Return the action space of one agent, always the same object. Raises ``KeyError`` for an unknown agent."""
+        """Return the action space of one agent, always the same object; ``KeyError`` for an unknown one."""
         return self.action_spaces[agent]
 
     def reset(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -74,25 +75,15 @@ def visible_cells(world: World, game: int) -> NDArray[np.bool_]:
     return seen.reshape(WIDTH, HEIGHT)
 
 
-class _Library:
-    """The parts of ``multigrid`` that draw."""
-
-    def __init__(self) -> None:
-        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
-        from multigrid.core.agent import Agent  # noqa: PLC0415
-        from multigrid.core.grid import Grid  # noqa: PLC0415
-        from multigrid.core.world_object import WorldObj  # noqa: PLC0415
-        from multigrid.utils.rendering import downsample  # noqa: PLC0415
-
-        self.Agent: Any = Agent
-        self.Grid: Any = Grid
-        self.WorldObj: Any = WorldObj
-        self.downsample: Any = downsample
-
-
 @lru_cache(maxsize=1)
-def _library() -> _Library:
-    return _Library()
+def _library() -> Any:
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
+    from multigrid.core.agent import Agent  # noqa: PLC0415
+    from multigrid.core.grid import Grid  # noqa: PLC0415
+    from multigrid.core.world_object import WorldObj  # noqa: PLC0415
+    from multigrid.utils.rendering import downsample  # noqa: PLC0415
+
+    return SimpleNamespace(Agent=Agent, Grid=Grid, WorldObj=WorldObj, downsample=downsample)
 
 
 def _known_to_library(triples: NDArray[np.uint8]) -> NDArray[np.int64]:

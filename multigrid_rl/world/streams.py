@@ -80,12 +80,8 @@ class Streams:
 
     def uniform_of(self, which: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return (N,) numbers in [0, 1); only the streams in ``which`` (N,) move on, the other rows are 0."""
-        part = self.state[which]
-        drawn = np.empty((len(part), 1), np.float64)
-        _fill_uniform(part, drawn)
-        self.state[which] = part
         out = np.zeros(len(self.state), np.float64)
-        out[which] = drawn[:, 0]
+        out[which] = self.rows(np.flatnonzero(which)).uniform(1)[:, 0]
         return out
 
 

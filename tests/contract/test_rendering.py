@@ -256,12 +256,12 @@ def test_each_game_of_a_batch_has_its_own_frame_and_drawing_changes_nothing():
     assert same(render_frame(w, 1), kept)
 
 
-def test_mistakes_are_named():
+def test_rejects_unknown_games_and_tiny_tiles():
     w = world()
     for game in (-1, 1):
         with pytest.raises(ValueError, match=f"game: expected 0 to 0, got {game}"):
             render_frame(w, game)
-    with pytest.raises(ValueError, match="tile_size: .*3"):
+    with pytest.raises(ValueError, match=r"tile_size: .*3"):
         render_frame(w, 0, 3)
 
 
