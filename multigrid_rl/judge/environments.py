@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.metrics import mean_interval
+from multigrid_rl.judge.evaluation import means
 from multigrid_rl.players.cards import Card, PlayerError, Source, read_card, read_network, signature
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.frozen import FrozenPlayer
@@ -19,6 +19,7 @@ from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.schema import RunConfig
+from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec, EnvFactory, EpisodeTable, SeatView
 from multigrid_rl.world.streams import Streams
 
@@ -28,17 +29,11 @@ SIDE_BY_SIDE = 32
 
 @dataclass(frozen=True)
 class EnvTarget:
-    """A player, or all networks of a run, and the environments that they are judged in.
+    """A player, or all networks of a run, and the environments that they are judged in."""
 
-    Attributes:
-        name: what it is called.
-        factory: recipe of the environments.
-        sources: folder of the player of each agent.
-    """
-
-    name: str
-    factory: EnvFactory
-    sources: dict[str, Source]
+    name: str  # what it is called
+    factory: EnvFactory  # recipe of the environments
+    sources: dict[str, Source]  # folder of the player of each agent
 
     def players(self, *, greedy: bool) -> dict[str, FrozenPlayer]:
         """Load the player of each agent.
@@ -138,15 +133,11 @@ def report(target: EnvTarget, *, episodes: int, seed: int, modes: tuple[str, ...
         ConfigError, PlayerError: see :func:`play`.
     """
     if episodes < 1:
-        raise ConfigError(f"--episodes: expected at least 1, got {episodes}")
+        raise ConfigError(expected("--episodes", "at least 1", episodes))
     began = time.perf_counter()
     rows = {}
     for mode in modes:
         table = play(target, episodes, seed=seed, greedy=mode == "argmax")
-        row: dict[str, Any] = {"episodes": table.episodes}
-        for name, values in (("return", table.returns.sum(axis=1)), ("length", table.length.astype(np.float64))):
-            mean, low, high = mean_interval(values)
-            row |= {f"{name}_mean": mean, f"{name}_interval": [low, high]}
-        rows[mode] = row
+        rows[mode] = {"episodes": table.episodes, **means(table.returns.sum(axis=1), table.length.astype(np.float64))}
     seconds = round(time.perf_counter() - began, 3)
     return {"format": 1, "player": target.name, "seed": seed, "seconds": seconds, "modes": rows}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -25,17 +25,11 @@ Sides = Literal["own", "other", "red", "blue", "both"]
 
 @dataclass(frozen=True)
 class Lineup:
-    """Everybody at the table.
+    """Everybody at the table."""
 
-    Attributes:
-        team: that of the player who is judged.
-        own: seats that it fills.
-        seated: players by seat; several take turns.
-    """
-
-    team: str
-    own: tuple[str, ...]
-    seated: dict[str, tuple[LoadedPlayer, ...]]
+    team: str  # that of the player who is judged
+    own: tuple[str, ...]  # seats that it fills
+    seated: dict[str, tuple[LoadedPlayer, ...]]  # by seat; several take turns
 
     def players(self, spec: GameSpec) -> dict[str, Policy]:
         """Players as a match takes them. Raises ``PlayerError`` if a player of a whole team lacks a seat."""
@@ -61,25 +55,15 @@ class Lineup:
 
 @dataclass(frozen=True)
 class EvalTarget:
-    """A player or run to be judged in a scenario.
+    """A player or run to be judged in a scenario."""
 
-    Attributes:
-        name: what to call it.
-        spec: the game.
-        learning: seats that it fills in the scenario; on the other side of the board their counterparts.
-        refs: seat -> name or folder of the player for it.
-        opponents: the other seats of the scenario: player name -> share of the games.
-        catalogue: where players are looked up.
-        hashes: sha256 that a frozen opponent must have, by name; others are taken as they are.
-    """
-
-    name: str
+    name: str  # what to call it
     spec: GameSpec
-    learning: tuple[str, ...]
-    refs: dict[str, str]
-    opponents: dict[str, dict[str, float]]
-    catalogue: Catalogue
-    hashes: dict[str, str]
+    learning: tuple[str, ...]  # seats that it fills in the scenario; on the other side of the board their counterparts
+    refs: dict[str, str]  # seat -> name or folder of the player for it
+    opponents: dict[str, dict[str, float]]  # the other seats of the scenario: player name -> share of the games
+    catalogue: Catalogue  # where players are looked up
+    hashes: dict[str, str]  # sha256 that a frozen opponent must have, by name; others are taken as they are
 
     @property
     def team(self) -> str:
@@ -207,4 +191,4 @@ def against(target: EvalTarget, opponent: str) -> EvalTarget:
         raise ConfigError(expected("--opponent", "a scenario with two teams", f"{opponent} and one team"))
     opponents = {**target.opponents, **{seat: {opponent: 1.0} for seat in rivals}}
     hashes = {name: sha for name, sha in target.hashes.items() if name != opponent}
-    return EvalTarget(target.name, target.spec, target.learning, target.refs, opponents, target.catalogue, hashes)
+    return replace(target, opponents=opponents, hashes=hashes)

@@ -13,10 +13,9 @@ from PIL import Image
 
 from commands import call, complaint
 from multigrid_rl.cli.compare import sentence, spread
-from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.seeds import Interval, bootstrap_band, iqm
 from multigrid_rl.judge.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
-from multigrid_rl.runs.reader import Series, read_run
+from multigrid_rl.runs.reader import Series
 from multigrid_rl.show.figures import comparison_panels, draw_comparison
 
 LENGTH, ENTROPY = "episode_len_mean", "entropy/red_0"
@@ -139,7 +138,7 @@ def test_several_scenarios_are_strata(sides):
         (["a", "b", "--json", "a/0/config.yaml"], "a/0/config.yaml: exists already"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line_and_writes_nothing(args, said, sides, tmp_path):
+def test_rejects_incomparable_sets_and_writes_nothing(args, said, sides, tmp_path):
     write_run(tmp_path / "other", 0, scenario="coop")
     write_run(tmp_path / "running", 0, running=True)
     write_run(tmp_path / "stopped", 0, ended="interrupted")
@@ -156,11 +155,6 @@ def test_force_overwrites(sides):
     assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_set_without_runs_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="got no run"):
-        read_set("A", [str(tmp_path)])
-
-
 # --- what must be said
 
 
@@ -172,7 +166,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_told(tmp_path):
     ours, theirs = (read_set(name, [str(tmp_path / name.lower())]) for name in ("A", "B"))
     said = list(notes(ours, theirs))
     assert said[0] == "warning: A: seed 1 of 1v1 twice; the same seed is no second run"
-    assert said[1].startswith("warning: A: not only the seed differs: train.lr is 0.1 in ")
+    assert said[1].startswith("warning: A: not only the seed differs: train.lr 0.1 / 0.2 in ")
     assert said[2] == "A and B differ in nothing that a run records"
     assert said[3] == "fewer than 3 runs on a side: intervals mean little"
     assert len(said) == 4
@@ -267,8 +261,3 @@ def test_a_band_covers_its_curve_and_closes_where_runs_agree():
     np.testing.assert_allclose(middle, np.linspace(0, 1, 5) * 3.5)
     assert (low[1:] < middle[1:]).all()
     assert (high[1:] > middle[1:]).all()
-
-
-def test_a_runs_own_verdict_agrees_with_the_final_value(tmp_path):
-    run = read_run(write_run(tmp_path / "a", 0))
-    assert final_value(run.series[ENTROPY], run.gates[1].window) == pytest.approx((0.5 / 3 + 0.5 / 4) / 2)

@@ -146,7 +146,7 @@ def test_one_team_games_are_judged_too(tmp_path):
         (["random", "--episodes", "1"], "at least one for each side"),
     ],
 )
-def test_what_cannot_be_judged_is_one_line_and_writes_nothing(arguments, message, tmp_path):
+def test_rejects_bad_requests_and_writes_nothing(arguments, message, tmp_path):
     result = run(*arguments, "-o", tmp_path / "out")
     assert result.exit_code == 2
     assert message in result.output

@@ -122,7 +122,7 @@ def test_what_is_told_of_the_rubric_does_not_depend_on_its_seed(tmp_path):
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_a_rubric_that_is_no_yaml_is_not_quoted(tmp_path):
+def test_rejects_invalid_yaml_without_quoting_it(tmp_path):
     path = tmp_path / "rubric.yaml"
     path.write_text("scenario: 1v1\nseed: 31337: 1\n")
     line = complaint(call("grade", BUNDLE, "--rubric", path))
@@ -176,7 +176,7 @@ def test_a_fault_of_the_program_is_no_verdict(tmp_path, monkeypatch):
         ({"pass_points": 99}, "pass_points: expected above 0 to 9, all there are, got 99"),
         ({"scenario": "1v7"}, "1v7"),
         ({"colour": "red"}, "colour"),
-        ({"seed": 2**63}, "seed: allowed is less than 9223372036854775808"),
+        ({"seed": 2**63}, "seed: expected less than 9223372036854775808"),
         ({"exams": [RUBRIC["exams"][0] | {"opponent": "nobody"}]}, "opponent=nobody"),
         ({"exams": [RUBRIC["exams"][0] | {"checks": [{"metric": "luck", "at_least": 1, "points": 9}]}]}, "got luck"),
         (
@@ -185,7 +185,7 @@ def test_a_fault_of_the_program_is_no_verdict(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_a_rubric_that_cannot_be_used_is_one_line_and_status_2(tmp_path, change, message):
+def test_rejects_bad_rubrics(tmp_path, change, message):
     result, _ = grade(tmp_path, RUBRIC | change)
     assert result.exit_code == 2
     assert message in result.output
@@ -208,9 +208,3 @@ def test_entropy_is_that_of_the_decisions_that_were_made():
     meter = metered["blue_0"]
     assert meter.decisions == played.table.length.sum()
     assert 0 < meter.mean < np.log(7)
-
-
-def test_a_greedy_player_is_as_sure_as_its_distribution():
-    greedy = {seat: Metered(player) for seat, player in load_team(BUNDLE, SPEC, "blue", greedy=True).items()}
-    play_games(SPEC, {**greedy, "red_0": BUILT_IN["idle"](SPEC)}, 20, seed=2)
-    assert greedy["blue_0"].mean > 0

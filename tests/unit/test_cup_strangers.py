@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_read_is_a_broken_entry_with_its_reason(tmp_path
     assert seen["sound"].kind == "frozen"
 
 
-def test_a_folder_that_nobody_could_list_is_one_line(tmp_path, monkeypatch):
+def test_rejects_unreadable_folders(tmp_path, monkeypatch):
     def refuse(self):
         raise PermissionError(13, "Permission denied")
 
@@ -203,7 +203,7 @@ def test_a_machine_without_room_for_copies_is_nobodys_forfeit(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("part", ["entry", "seat"])
-def test_a_link_to_somebody_elses_folder_is_refused(part, tmp_path):
+def test_rejects_links_to_other_folders(part, tmp_path):
     bundle(tmp_path / "good")
     if part == "entry":
         (tmp_path / "thief").symlink_to("good")

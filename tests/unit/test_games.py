@@ -66,7 +66,7 @@ def test_a_record_of_another_game_does_not_replay():
         ({"spec": {"blue": "many"}}, "blue"),
     ],
 )
-def test_a_damaged_record_is_refused(change, message):
+def test_rejects_damaged_records(change, message):
     played = play_games(SPEC, players(), 1, seed=5)
     kept = record(SPEC, played, 0, seed=5, players=NAMES, label="any").model_dump()
     with pytest.raises(ValidationError, match=message):

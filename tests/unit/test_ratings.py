@@ -156,9 +156,3 @@ def test_a_circle_is_named_only_beyond_doubt():
 
     assert circle("R" * 20) == [["a", "b", "c"]]
     assert circle("RRB") == []
-
-
-def test_the_same_pairings_give_the_same_tables():
-    pairings = [pairing("a", "b", "RRBD"), pairing("b", "a", "RBBD")]
-    one, two = (table_of([entry("a"), entry("b")], pairings) for _ in range(2))
-    assert one == two

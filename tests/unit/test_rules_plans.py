@@ -98,20 +98,6 @@ def test_1v1_key_and_door_takes_13_to_15_steps_from_every_key_cell(rules, seat, 
     assert 1.5 - 0.9 * min(lengths) / 300 == pytest.approx(1.461)
 
 
-# Truncation ----------------------------------------------------------------------------------------------------------
-
-
-@both_rules
-@pytest.mark.parametrize("limit", [1, 2, 7])
-def test_a_game_nobody_wins_is_truncated_after_max_steps(rules, limit):
-    w = world(rules, max_steps=limit)
-    for k in range(1, limit + 1):
-        step = play(w)
-        assert (step.truncated, step.done) == (k == limit, k == limit)
-        assert not any(step.terminated.values())
-    assert step.winner == -1
-
-
 # Missions ------------------------------------------------------------------------------------------------------------
 
 

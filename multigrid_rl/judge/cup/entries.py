@@ -32,24 +32,15 @@ UNREADABLE = (ValueError, OSError, RecursionError)
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a cup.
+    """One entry of a cup."""
 
-    Attributes:
-        name: of its folder as :func:`filed_name` has it, or of the player.
-        kind: what it is; ``broken`` forfeits every game.
-        about: one line on what it is.
-        sha256: of its files; ``None`` for scripted players.
-        problem: why it is broken.
-        folder: its files; ``None`` for scripted players.
-        loaded: frozen players of each team, and the state of the files that they were loaded from.
-    """
-
-    name: str
-    kind: Kind
-    about: str
-    sha256: str | None = None
-    problem: str | None = None
-    folder: Path | None = None
+    name: str  # of its folder as :func:`filed_name` has it, or of the player
+    kind: Kind  # ``broken`` forfeits every game
+    about: str  # one line on what it is
+    sha256: str | None = None  # of its files; ``None`` for scripted players
+    problem: str | None = None  # why it is broken
+    folder: Path | None = None  # its files; ``None`` for scripted players
+    #: Frozen players of each team, and the state of the files that they were loaded from.
     loaded: dict[str, tuple[object, dict[str, Policy]]] = field(default_factory=dict, compare=False, repr=False)
 
     @contextmanager
@@ -96,24 +87,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class CupConfig:
-    """What every pairing of a cup plays.
+    """What every pairing of a cup plays."""
 
-    Attributes:
-        scenario: its name.
-        spec: the game.
-        games: for each pair and side.
-        seed: of the games; the same in every pairing, so that everybody meets the same layouts.
-        limits: of external agents.
-        agents_key: decides what agents are given as their seeds. Drawn, never made of ``seed``: whoever knows the
-            games' seed knows where the keys will lie and what the opponents will do, and a hash of a number that one
-            can guess is that number.
-    """
-
-    scenario: str
+    scenario: str  # its name
     spec: GameSpec
-    games: int
-    seed: int
-    limits: Limits
+    games: int  # for each pair and side
+    seed: int  # the same in every pairing, so that everybody meets the same layouts
+    limits: Limits  # of external agents
+    #: Decides what agents are given as their seeds. Drawn, never made of ``seed``: whoever knows the games' seed knows
+    #: where the keys will lie and what the opponents will do, and a hash of a number that one can guess is that number.
     agents_key: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def agents_seed(self, team: str) -> int:
@@ -124,7 +106,7 @@ class CupConfig:
 def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: CupConfig) -> list[Entry]:
     """Find entries in ``folder``, one for each folder below it, and players of ``catalogue``; in alphabetical order.
 
-    Whatever is wrong with an entry makes it ``broken`` and is told in its ``problem``; it never raises. Where the
+    Whatever is wrong with an entry makes it ``broken``, with its ``problem``; it never raises. Where the
     folder is a catalogue of frozen players, those of other scenarios stay away.
 
     Raises:

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
@@ -108,18 +108,23 @@ def read_manifest(folder: Path) -> Manifest | None:
     return None
 
 
-def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
+def begin(config: CupConfig, entries: list[Entry], folder: Path) -> list[Entry]:
     """Write what is played, or see to it that it is what the cup in ``folder`` plays.
+
+    Returns the entries; an agent whose folder has changed since the cup began is told, and is as it was handed in.
 
     Raises:
         PlayerError: it plays something else.
     """
+    before = read_manifest(folder)
+    if before is not None:
+        hashes = {line.name: line.sha256 for line in before.entries if line.kind == "external"}
+        entries = [_handed_in(entry, folder / COPIES, hashes.get(entry.name)) for entry in entries]
     lines = [EntryLine(name=e.name, kind=e.kind, sha256=e.sha256, problem=e.problem) for e in entries]
     text = Manifest(**asdict(config), entries=lines).model_dump_json(indent=1)
-    before = read_manifest(folder)
     if before is None:
         write_whole(folder / MANIFEST_FILE, text.encode())
-        return
+        return entries
     for key, ours in Manifest.model_validate_json(text):  # as it looks after writing: tuples become lists
         theirs = getattr(before, key)
         if ours == theirs:
@@ -130,42 +135,24 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
         elif key == "spec":
             was, now = f"the game that {config.scenario} was", "another one"
         raise PlayerError(expected(f"{folder}: {key}", f"{was}, or another --output", now))
+    return entries
 
 
 def _changed(before: list[EntryLine], now: list[EntryLine]) -> str:
     old, new = ({entry.name: entry for entry in entries} for entries in (before, now))
-    for name in sorted(old.keys() | new.keys()):
-        if name not in new:
-            return f"entry {name} took part and is gone"
-        if name not in old:
-            return f"entry {name} did not take part"
-        if old[name] != new[name]:
-            return f"entry {name} has changed"
-    return "entries in another order"
+    name = next((name for name in sorted({*old, *new}) if old.get(name) != new.get(name)), "")
+    said = "has changed" if name in old and name in new else "is gone" if name in old else "is new"
+    return f"entry {name}, which {said}"
 
 
-def as_handed_in(entries: list[Entry], folder: Path) -> list[Entry]:
-    """Return ``entries`` as they were when the cup in ``folder`` began, and warn of agents that have changed since.
-
-    Raises:
-        PlayerError: the folder holds something else than a cup.
-    """
-    before = read_manifest(folder)
-    hashes = {line.name: line.sha256 for line in before.entries if line.kind == "external"} if before else {}
-    return [_first(entry, folder / COPIES, hashes.get(entry.name)) for entry in entries]
-
-
-def _first(entry: Entry, copies: Path, sha256: str | None) -> Entry:
-    if sha256 is None or (entry.kind, entry.sha256) == ("external", sha256):
-        return entry
-    try:
-        kept = external(copies / entry.name, entry.name)
-    except UNREADABLE:
-        return entry
-    if kept.sha256 != sha256:
-        return entry
-    LOG.warning("entry %s: its folder has changed since the cup began; it plays as it was handed in", entry.name)
-    return kept
+def _handed_in(entry: Entry, copies: Path, sha256: str | None) -> Entry:
+    if sha256 is not None and (entry.kind, entry.sha256) != ("external", sha256):
+        with suppress(*UNREADABLE):
+            kept = external(copies / entry.name, entry.name)
+            if kept.sha256 == sha256:
+                LOG.warning("entry %s: its folder has changed since the cup began; it plays as handed in", entry.name)
+                return kept
+    return entry
 
 
 def keep_agents(entries: list[Entry], folder: Path) -> list[Entry]:
