@@ -20,7 +20,7 @@ from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected
-from multigrid_rl.types import AgentSpec, EnvFactory, EpisodeTable, SeatView
+from multigrid_rl.types import EnvFactory, EpisodeTable, SeatView
 from multigrid_rl.world.streams import Streams
 
 #: Environments that are played side by side.
@@ -34,18 +34,6 @@ class EnvTarget:
     name: str  # what it is called
     factory: EnvFactory  # recipe of the environments
     sources: dict[str, Source]  # folder of the player of each agent
-
-    def players(self, *, greedy: bool) -> dict[str, FrozenPlayer]:
-        """Load the player of each agent.
-
-        Raises:
-            PlayerError: a damaged player, or one that reads or decides something else.
-        """
-        cards = {name: read_card(source) for name, source in self.sources.items()}
-        return {
-            name: FrozenPlayer.of(card, read_network(self.sources[name], card), greedy=greedy)
-            for name, card in cards.items()
-        }
 
 
 def run_env_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> EnvTarget:
@@ -65,24 +53,19 @@ def player_env_target(source: Path, config: RunConfig) -> EnvTarget:
     """Return a frozen player in the environment of ``config``, which has one agent.
 
     Raises:
-        PlayerError: a damaged player, or several agents.
+        PlayerError: a damaged player, one that reads or decides something else, or several agents.
     """
     factory, card = env_factory(config), read_card(source)
     agents = factory.specs.agents
     if len(agents) != 1:
         raise PlayerError(f"{card.name}: expected an environment with one agent, got {len(agents)}")
-    _check_fits(card, agents[0])
-    return EnvTarget(card.name, factory, {agents[0].name: source})
-
-
-def _check_fits(card: Card, agent: AgentSpec) -> None:
-    """Raise ``PlayerError`` unless a player reads and decides what an agent shows and takes."""
-    wanted = signature(agent, card.observation.view_size)
+    wanted = signature(agents[0], card.observation.view_size)
     needed = Card.model_validate({**card.model_dump(), **wanted})
     for part, theirs in wanted.items():
         if getattr(card, part) != getattr(needed, part):
             mine = card.model_dump(exclude_none=True)[part]
             raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {theirs}, got {mine}")
+    return EnvTarget(card.name, factory, {agents[0].name: source})
 
 
 def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> EpisodeTable:
@@ -95,13 +78,17 @@ def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> Episod
         greedy: take the likeliest action, the mean of a Gaussian, instead of drawing.
 
     Raises:
-        PlayerError: a player that does not fit.
+        PlayerError: a damaged player, or one that does not fit.
     """
     count = min(episodes, SIDE_BY_SIDE)
     each = -(-episodes // count)
     env = target.factory.build(count, 0)
     obs = env.reset(seed)
-    players = target.players(greedy=greedy)
+    cards = {name: read_card(source) for name, source in target.sources.items()}
+    players = {
+        name: FrozenPlayer.of(card, read_network(target.sources[name], card), greedy=greedy)
+        for name, card in cards.items()
+    }
     numbers = np.arange(count, dtype=np.int64)
     streams = {name: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, name in enumerate(players)}
     states: dict[str, Any] = {name: player.initial_state(count) for name, player in players.items()}

@@ -92,7 +92,10 @@ def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
     for t in range(game.steps):
         step = world.step(taken[None, t])
         if bool(step.done[0]) != (t == game.steps - 1):
-            raise ReplayError(f"game {game.game} of seed {game.seed}: has {game.steps} actions; it ends after {t + 1}")
+            found = f"an end after {t + 1}" if step.done[0] else "none"
+            raise ReplayError(
+                expected(f"game {game.game} of seed {game.seed}", f"an end after {game.steps} steps", found)
+            )
         yield world, step
 
 

@@ -11,6 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.text import expected
+
 WIDTH: Final = 16
 HEIGHT: Final = 8
 CELLS: Final = WIDTH * HEIGHT
@@ -85,7 +87,7 @@ def encode(triples: NDArray[np.uint8]) -> NDArray[np.uint8]:
     for value in np.unique(packed):
         triple = (int(value) // 65536, int(value) // 256 % 256, int(value) % 256)
         if triple not in keys:
-            raise ValueError(f"cell {triple} does not occur in this game")
+            raise ValueError(expected("cell", "one that occurs in this game", triple))
         codes[packed == value] = keys[triple]
     return codes.reshape(triples.shape[:-1])
 

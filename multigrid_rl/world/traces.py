@@ -109,7 +109,7 @@ def verify_trace(path: Path) -> TraceReport:
 
 
 def spec_of(meta: dict[str, Any]) -> GameSpec:
-    """The classic game that a trace's ``meta_json`` describes, reward weights included."""
+    """Return the classic game that a trace's ``meta_json`` describes, reward weights included."""
     names = [agent["name"] for agent in meta["agents"]]
     schemes = meta.get("registered_kwargs", {}).get("reward_schemes", {})
     return GameSpec(

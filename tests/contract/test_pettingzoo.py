@@ -76,21 +76,14 @@ def test_passes_the_sequential_tests_after_conversion(scenario):
 
 @every_scenario
 def test_agents_are_the_seats_and_observations_fit_their_spaces(scenario):
-    env, rng = parallel_env(scenario), np.random.default_rng(1)
-    spec = load_scenario(scenario).spec
-    assert tuple(env.possible_agents) == spec.seats
-    assert env.agents == []
+    env, spec = parallel_env(scenario), load_scenario(scenario).spec
+    assert (tuple(env.possible_agents), env.agents) == (spec.seats, [])
     observations, infos = env.reset(seed=1)
     assert list(observations) == list(infos) == env.agents == list(spec.seats)
-    keys = ["image", "direction", "mission"] if spec.mission_observed else ["image", "direction"]
-    for _ in range(200):
-        for agent, seen in observations.items():
-            assert env.observation_space(agent).contains(seen)
-            assert sorted(seen) == sorted(keys)
-            assert seen["image"].shape == (spec.view_size, spec.view_size, 3)
-        if not env.agents:
-            break
-        observations, *_ = env.step(moves(env, rng))
+    for agent, seen in observations.items():
+        assert env.observation_space(agent).contains(seen)
+        assert set(seen) == {"image", "direction", *(["mission"] if spec.mission_observed else [])}
+        assert seen["image"].shape == (spec.view_size, spec.view_size, 3)
 
 
 @every_scenario
@@ -148,15 +141,6 @@ def test_rules_can_be_chosen(scenario):
 
 
 # Seeds ---------------------------------------------------------------------------------------------------------------
-
-
-@every_scenario
-@pytest.mark.parametrize("rules", ["fair", "classic"])
-def test_twins_under_one_seed_play_alike(scenario, rules):
-    one, two = (parallel_env(scenario, rules=rules) for _ in range(2))
-    assert data_equivalence(transcript(one, 400, seed=5), transcript(two, 400, seed=5))
-    # What was played before does not matter, nor does a generator that has moved on.
-    assert data_equivalence(transcript(one, 100, seed=5), transcript(parallel_env(scenario, rules=rules), 100, seed=5))
 
 
 def layouts(env, seeds):

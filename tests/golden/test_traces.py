@@ -166,7 +166,7 @@ def test_rejects_arrays_that_make_no_game(small, tmp_path):
     grid[0, 8, 3] = (8, 1, 0)  # a green goal
     longer[LAST] += 5
     changes = {
-        r"cell \(8, 1, 0\) does not occur": {"grid": grid},
+        r"got \(8, 1, 0\)": {"grid": grid},
         "expected a trace of this game": {"ep_len": longer},
         "expected a trace.*JSONDecodeError": {"meta_json": np.array("{")},
         "expected a trace.*TypeError": {"meta_json": np.array("[1, 2]")},

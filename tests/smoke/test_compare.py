@@ -58,7 +58,7 @@ def sides(tmp_path, monkeypatch) -> tuple[str, str]:
 # --- the verb
 
 
-def test_two_folders_are_compared_told_drawn_and_kept(sides):
+def test_two_folders_are_compared_printed_drawn_and_saved(sides):
     done = call("compare", *sides, "--json", "out/compare.json")
     assert done.exit_code == 0, (done.output, done.exception)
     text = done.output
@@ -158,7 +158,7 @@ def test_force_overwrites(sides):
 # --- what must be said
 
 
-def test_runs_that_differ_in_more_than_the_seed_are_told(tmp_path):
+def test_runs_that_differ_in_more_than_the_seed_are_reported(tmp_path):
     for k, (seed, lr) in enumerate([(0, 0.1), (1, 0.2), (1, 0.1)]):
         write_run(tmp_path / "a" / str(k), seed, lr=lr)
     for k in range(2):
@@ -216,7 +216,7 @@ def test_never_held_is_worse_than_every_run_that_held(sides):
     assert length.ours.value == pytest.approx(15 + 0.2 + 5)
 
 
-def test_metrics_that_a_run_lacks_and_gates_that_it_has_not_are_left_out(tmp_path):
+def test_missing_metrics_and_gates_are_left_out(tmp_path):
     write_run(tmp_path / "a" / "0", 0, gates=False)
     write_run(tmp_path / "b" / "0", 0)
     rows = compare_sets(*(read_set(n, [str(tmp_path / n)]) for n in ("a", "b")), 1000, np.random.default_rng(0))

@@ -169,7 +169,7 @@ def trained(session, tmp_path_factory):
     return path
 
 
-def test_an_output_that_cannot_be_written_is_told_before_anything_is_played(tmp_path, monkeypatch):
+def test_rejects_unwritable_outputs_before_playing(tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.judge.evaluation.evaluate", lambda *_, **__: pytest.fail("it played"))
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "evaluation"

@@ -117,7 +117,7 @@ def test_weights_too_large_for_probabilities_get_no_points_and_valid_json(tmp_pa
 SHORT = RUBRIC | {"exams": [RUBRIC["exams"][0] | {"opponent": "idle", "episodes": 100}]}
 
 
-def test_what_is_told_of_the_rubric_does_not_depend_on_its_seed(tmp_path):
+def test_rubric_hash_does_not_depend_on_the_seed(tmp_path):
     hashes = [grade(tmp_path, SHORT | change)[1]["rubric_sha256"] for change in ({}, {"seed": 5}, {"pass_points": 6})]
     assert hashes[0] == hashes[1] != hashes[2]
 
@@ -131,7 +131,7 @@ def test_rejects_invalid_yaml_without_quoting_it(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["there", "file/grade.json", "f" * 300, "/proc/nowhere/grade.json"])
-def test_an_output_that_cannot_be_written_is_told_before_anything_is_played(tmp_path, where, monkeypatch):
+def test_rejects_unwritable_outputs_before_playing(tmp_path, where, monkeypatch):
     monkeypatch.setattr(grading, "grade", lambda *_: pytest.fail("it played"))
     for name in ("there", "file"):
         (tmp_path / name).write_text("")

@@ -152,7 +152,7 @@ def test_an_agent_nested_without_end_is_a_broken_entry(name, said, tmp_path):
     assert not (tmp_path / "in").exists()
 
 
-def test_names_in_an_agents_folder_are_told_in_plain_letters(tmp_path):
+def test_names_in_an_agents_folder_are_printed_safely(tmp_path):
     agent = agent_of(tmp_path / "in" / "culprit")
     os.mkfifo(agent.folder / os.fsdecode(b"\xff" + EVIL.encode()))
     (tmp_path / "in" / "key").mkdir()
@@ -194,7 +194,7 @@ def test_whatever_reading_an_entry_raises_breaks_that_entry_alone(error, tmp_pat
     assert pairing.reason == seen["one"].problem
 
 
-def test_a_machine_without_room_for_copies_is_nobodys_forfeit(tmp_path, monkeypatch):
+def test_a_full_disk_forfeits_nobody(tmp_path, monkeypatch):
     agent = agent_of(tmp_path / "agent")
     entry = Entry("agent", "external", "", agent.sha256, folder=agent.folder)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.judge.cup.entries import CupConfig, Entry
 from multigrid_rl.judge.cup.results import CupResults, EntryResult, Fault, Pairing, PairResult, SideResult, Standing
+from multigrid_rl.judge.seeds import Interval
 from multigrid_rl.metrics import wilson_interval
 
 #: Per pair of entries: for each game number (G) how often ``one`` won, drew and lost over both sides, (G, 3).
@@ -31,15 +32,7 @@ _ITERATIONS = 10_000
 _OUTCOMES = (Winner.X, Winner.Draw, Winner.Y)
 
 
-class Rating(NamedTuple):
-    """Rating on the Elo scale, with its 95 % bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamples: int = 1000) -> dict[str, Rating]:
+def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamples: int = 1000) -> dict[str, Interval]:
     """Fit Bradley-Terry ratings of ``names`` (Bradley and Terry 1952), the mean of all is 1000.
 
     A draw counts half for each side. The bootstrap draws whole game numbers, so the two games from both sides of the
@@ -53,7 +46,7 @@ def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamp
     """
     pairs = [pair for pair, rows in games.items() if rows.sum()]
     if len(names) < 2 or not pairs:
-        return {name: Rating(MEAN, MEAN, MEAN) for name in names}
+        return {name: Interval(MEAN, MEAN, MEAN) for name in names}
     values = _fit(names, pairs, np.stack([games[pair].sum(axis=0) for pair in pairs]))
     drawn = []
     for pair in pairs:
@@ -62,7 +55,7 @@ def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamp
     samples = np.stack([_fit(names, pairs, counts) for counts in np.stack(drawn, axis=1)])
     low, high = np.percentile(samples, (2.5, 97.5), axis=0)
     return {
-        name: Rating(*map(float, row)) for name, row in zip(names, zip(values, low, high, strict=True), strict=True)
+        name: Interval(*map(float, row)) for name, row in zip(names, zip(values, low, high, strict=True), strict=True)
     }
 
 
@@ -218,7 +211,7 @@ def _entry(entry: Entry, pairings: list[Pairing]) -> EntryResult:
     )
 
 
-def _standings(names: list[str], pairings: list[Pairing], rated: dict[str, Rating]) -> list[Standing]:
+def _standings(names: list[str], pairings: list[Pairing], rated: dict[str, Interval]) -> list[Standing]:
     own = {name: [p for p in pairings if name in (p.red, p.blue)] for name in names}
     totals = {name: _totals(name, own[name]) for name in names}
     rating = {name: round(rated[name].value, 2) for name in names}
