@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import SPEED, page, summary
-from multigrid_rl.judge.evaluation import MODES, replay_policy
+from multigrid_rl.judge.evaluation import MODES, evaluate
+from multigrid_rl.judge.lineups import run_target
 from multigrid_rl.metrics import outcome_shares
-from multigrid_rl.runs.reader import read_run
+from multigrid_rl.runs.reader import read_run, run_config
 from multigrid_rl.runs.reference import build_reference, save_reference
 from multigrid_rl.world.constants import BLUE, RED
 
@@ -98,7 +99,8 @@ def one_run(study: Study, seed: int, folder: Path) -> dict[str, Any]:
 
 def policy_check(run: Path, mode: Any) -> dict[str, Any]:
     """Length, returns and wins of the exported policies over fresh games."""
-    config, table = replay_policy(run, episodes=CHECK_EPISODES, seed=CHECK_SEED, mode=mode)
+    config = run_config(run)
+    table = evaluate(run_target(run), episodes=CHECK_EPISODES, seed=CHECK_SEED, modes=(mode,)).parts[0].table
     spec = config.scenario.spec
     teams = {team: [a for a, seat in enumerate(spec.seats) if spec.team_of(seat) == team] for team in ("red", "blue")}
     means = table.returns.mean(axis=0)

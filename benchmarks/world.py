@@ -26,10 +26,10 @@ import numpy as np
 from benchmarks.machine import describe
 from benchmarks.measure import alternate, ratios, spread
 from benchmarks.tables import Report, add_common, figure, range_of, table
+from multigrid_rl.jit import kernel
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import CELL
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.views import decode_views
 
 ORIGINAL_GAME_STEPS_PER_S = 11_500
 TARGET_AGENT_STEPS_PER_S = 4_000_000
@@ -45,6 +45,17 @@ FREE_CORES = 1.9
 
 T = TypeVar("T")
 Actions = np.ndarray[tuple[int, ...], np.dtype[np.int8]]
+Tokens = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+
+
+@kernel
+def decode_views(tokens: Tokens, table: Tokens, out: Tokens) -> None:
+    """Turn the view tokens (N, A, D) of a whole batch into triples ``out`` (N, A, V * V, 3) by ``constants.CELL``."""
+    for g in range(out.shape[0]):
+        for a in range(out.shape[1]):
+            for k in range(out.shape[2]):
+                for part in range(3):
+                    out[g, a, k, part] = table[tokens[g, a, k], part]
 
 
 def spec_of(agents: int, view: int) -> GameSpec:

@@ -22,7 +22,7 @@ TEAM_ORDER: tuple[Colour, ...] = ("blue", "red")
 
 @dataclass(frozen=True)
 class Rules:
-    """Every named switch of the rules (rules, sections 5, 7 and 8).
+    """What differs between the two rule sets (rules, section 8).
 
     The defaults are the ``fair`` rules; :meth:`classic` follows the recorded original bit for bit.
     """
@@ -33,13 +33,7 @@ class Rules:
     eliminated: Literal["out", "linger"] = "out"
     mission_view: Literal["current", "lagged"] = "current"
     key_cells: Literal["not_before_doors", "any"] = "not_before_doors"
-    eliminated_count: Literal["victims", "winners"] = "victims"
     final_view: Literal["after_results", "before_results"] = "after_results"
-    ball_pay: Literal["repeat", "once"] = "repeat"
-    ball_discount: Literal["squared", "geometric"] = "squared"
-    success_reward: Literal["assign", "add"] = "assign"
-    success_to: Literal["first_living", "all_living"] = "first_living"
-    eliminated_key: Literal["kept", "dropped"] = "kept"
 
     @classmethod
     def fair(cls) -> Rules:
@@ -56,7 +50,6 @@ class Rules:
             eliminated="linger",
             mission_view="lagged",
             key_cells="any",
-            eliminated_count="winners",
             final_view="before_results",
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.metrics import mean_interval
+from multigrid_rl.judge.evaluation import means
 from multigrid_rl.players.cards import Card, PlayerError, Source, read_card, read_network, signature
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.frozen import FrozenPlayer
@@ -19,7 +19,8 @@ from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.schema import RunConfig
-from multigrid_rl.types import AgentSpec, EnvFactory, EpisodeTable, SeatView
+from multigrid_rl.text import expected
+from multigrid_rl.types import EnvFactory, EpisodeTable, SeatView
 from multigrid_rl.world.streams import Streams
 
 #: Environments that are played side by side.
@@ -28,29 +29,11 @@ SIDE_BY_SIDE = 32
 
 @dataclass(frozen=True)
 class EnvTarget:
-    """A player, or all networks of a run, and the environments that they are judged in.
+    """A player, or all networks of a run, and the environments that they are judged in."""
 
-    Attributes:
-        name: what it is called.
-        factory: recipe of the environments.
-        sources: folder of the player of each agent.
-    """
-
-    name: str
-    factory: EnvFactory
-    sources: dict[str, Source]
-
-    def players(self, *, greedy: bool) -> dict[str, FrozenPlayer]:
-        """Load the player of each agent.
-
-        Raises:
-            PlayerError: a damaged player, or one that reads or decides something else.
-        """
-        cards = {name: read_card(source) for name, source in self.sources.items()}
-        return {
-            name: FrozenPlayer.of(card, read_network(self.sources[name], card), greedy=greedy)
-            for name, card in cards.items()
-        }
+    name: str  # what it is called
+    factory: EnvFactory  # recipe of the environments
+    sources: dict[str, Source]  # folder of the player of each agent
 
 
 def run_env_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> EnvTarget:
@@ -70,24 +53,19 @@ def player_env_target(source: Path, config: RunConfig) -> EnvTarget:
     """Return a frozen player in the environment of ``config``, which has one agent.
 
     Raises:
-        PlayerError: a damaged player, or several agents.
+        PlayerError: a damaged player, one that reads or decides something else, or several agents.
     """
     factory, card = env_factory(config), read_card(source)
     agents = factory.specs.agents
     if len(agents) != 1:
         raise PlayerError(f"{card.name}: expected an environment with one agent, got {len(agents)}")
-    _check_fits(card, agents[0])
-    return EnvTarget(card.name, factory, {agents[0].name: source})
-
-
-def _check_fits(card: Card, agent: AgentSpec) -> None:
-    """Raise ``PlayerError`` unless a player reads and decides what an agent shows and takes."""
-    wanted = signature(agent, card.observation.view_size)
+    wanted = signature(agents[0], card.observation.view_size)
     needed = Card.model_validate({**card.model_dump(), **wanted})
     for part, theirs in wanted.items():
         if getattr(card, part) != getattr(needed, part):
             mine = card.model_dump(exclude_none=True)[part]
             raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {theirs}, got {mine}")
+    return EnvTarget(card.name, factory, {agents[0].name: source})
 
 
 def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> EpisodeTable:
@@ -100,13 +78,17 @@ def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> Episod
         greedy: take the likeliest action, the mean of a Gaussian, instead of drawing.
 
     Raises:
-        PlayerError: a player that does not fit.
+        PlayerError: a damaged player, or one that does not fit.
     """
     count = min(episodes, SIDE_BY_SIDE)
     each = -(-episodes // count)
     env = target.factory.build(count, 0)
     obs = env.reset(seed)
-    players = target.players(greedy=greedy)
+    cards = {name: read_card(source) for name, source in target.sources.items()}
+    players = {
+        name: FrozenPlayer.of(card, read_network(target.sources[name], card), greedy=greedy)
+        for name, card in cards.items()
+    }
     numbers = np.arange(count, dtype=np.int64)
     streams = {name: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, name in enumerate(players)}
     states: dict[str, Any] = {name: player.initial_state(count) for name, player in players.items()}
@@ -138,15 +120,11 @@ def report(target: EnvTarget, *, episodes: int, seed: int, modes: tuple[str, ...
         ConfigError, PlayerError: see :func:`play`.
     """
     if episodes < 1:
-        raise ConfigError(f"--episodes: expected at least 1, got {episodes}")
+        raise ConfigError(expected("--episodes", "at least 1", episodes))
     began = time.perf_counter()
     rows = {}
     for mode in modes:
         table = play(target, episodes, seed=seed, greedy=mode == "argmax")
-        row: dict[str, Any] = {"episodes": table.episodes}
-        for name, values in (("return", table.returns.sum(axis=1)), ("length", table.length.astype(np.float64))):
-            mean, low, high = mean_interval(values)
-            row |= {f"{name}_mean": mean, f"{name}_interval": [low, high]}
-        rows[mode] = row
+        rows[mode] = {"episodes": table.episodes, **means(table.returns.sum(axis=1), table.length.astype(np.float64))}
     seconds = round(time.perf_counter() - began, 3)
     return {"format": 1, "player": target.name, "seed": seed, "seconds": seconds, "modes": rows}

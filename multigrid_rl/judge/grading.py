@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,18 +16,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from multigrid_rl.config import ConfigError, data_root, load_scenario
 from multigrid_rl.judge.evaluation import Mode, results_of
+from multigrid_rl.judge.seeds import Interval
 from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
 from multigrid_rl.players.bundle import bundle_sha256, load_team
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import play_episodes
-from multigrid_rl.text import first_error, one_line
+from multigrid_rl.text import expected, first_error
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, SeatView, UniformSource
 from multigrid_rl.world.constants import EVENTS
 from multigrid_rl.world.symmetry import other_seat
 
-_OUTCOMES = ("win/*", "draw/*", "loss/*")
+_OUTCOMES = {"win/*": 1, "draw/*": 0, "loss/*": -1}
 #: What a check may be about; ``*`` stands for every seat (team, network) of the bundle.
 METRICS = (
     "episode_len_mean",
@@ -56,18 +57,18 @@ class Check(_Part):
     @model_validator(mode="after")
     def _one_bound(self) -> Check:
         if (self.at_most is None) == (self.at_least is None):
-            raise ValueError(f"metric={self.metric}: allowed is exactly one of at_most and at_least")
+            raise ValueError(f"metric={self.metric}: expected exactly one of at_most and at_least")
         if self.metric not in METRICS:
-            raise ValueError(f"metric={self.metric}: allowed is {', '.join(METRICS)}")
+            raise ValueError(expected("metric", ", ".join(METRICS), self.metric))
         if self.metric == "entropy/*" and self.beyond_doubt:
-            raise ValueError("metric=entropy/*: beyond_doubt=true: has no interval; allowed is false")
+            raise ValueError(expected("beyond_doubt", "false with metric=entropy/*, which has no interval", "true"))
         return self
 
-    def met(self, value: Measured) -> bool:
+    def met(self, its: Interval) -> bool:
         """Whether a measured value meets the bound."""
         if self.at_most is not None:
-            return (value.high if self.beyond_doubt else value.mean) <= self.at_most
-        return (value.low if self.beyond_doubt else value.mean) >= float(self.at_least or 0.0)
+            return (its.high if self.beyond_doubt else its.value) <= self.at_most
+        return (its.low if self.beyond_doubt else its.value) >= float(self.at_least or 0.0)
 
     def __str__(self) -> str:
         """For example ``win/* >= 0.9 beyond doubt``."""
@@ -98,7 +99,9 @@ class Rubric(_Part):
     @model_validator(mode="after")
     def _can_be_passed(self) -> Rubric:
         if not 0 < self.pass_points <= self.points:
-            raise ValueError(f"pass_points={self.pass_points:g}: allowed is above 0 to {self.points:g}, all there are")
+            raise ValueError(
+                expected("pass_points", f"above 0 to {self.points:g}, all there are", f"{self.pass_points:g}")
+            )
         return self
 
     @property
@@ -107,23 +110,15 @@ class Rubric(_Part):
         return sum(check.points for exam in self.exams for check in exam.checks)
 
 
-class Measured(NamedTuple):
-    """A mean with its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
 def read_rubric(path: Path) -> Rubric:
-    """Read a rubric. Raises ``ConfigError`` naming key, value and what is allowed."""
+    """Read a rubric. Raises ``ConfigError`` naming key and value."""
     try:
         with path.open("rb") as file:  # of a text, its errors would quote lines: the seed's, too
             return Rubric.model_validate(yaml.safe_load(file))
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {one_line(error)}; allowed is a rubric in yaml") from error
+        raise ConfigError(expected(path, "a rubric in yaml", error)) from error
 
 
 def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
@@ -138,9 +133,8 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
     spec = load_scenario(rubric.scenario).spec
     sha = bundle_sha256(bundle)
     load_team(bundle, spec, rubric.team)
-    opponents = _Opponents(rubric_file.parent, spec)
     began = time.perf_counter()
-    exams = [_sit(exam, k, bundle, rubric, opponents) for k, exam in enumerate(rubric.exams)]
+    exams = [_sit(exam, k, bundle, rubric, spec, rubric_file.parent) for k, exam in enumerate(rubric.exams)]
     points = sum(check["points"] for exam in exams for check in exam["checks"])
     return {
         "format": 1,
@@ -158,7 +152,7 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
 
 
 def refused(bundle: Path, rubric: Rubric, problem: str) -> dict[str, Any]:
-    """The result of a bundle that cannot be played at all: no points, and why."""
+    """Return the result of a bundle that cannot be played at all: no points, and why."""
     return {
         "format": 1,
         "bundle": bundle.name,
@@ -171,31 +165,23 @@ def refused(bundle: Path, rubric: Rubric, problem: str) -> dict[str, Any]:
     }
 
 
-class _Opponents:
-    """Finds opponents: players by name, or folders beside the rubric, which students never see."""
-
-    def __init__(self, beside: Path, spec: GameSpec) -> None:
-        self.beside = beside
-        self.spec = spec
-        self.catalogue = Catalogue(data_root() / "checkpoints")
-
-    def seated(self, name: str | None, team: str) -> dict[str, Policy]:
-        seats = self.spec.seats_of(team)
-        if name is None or not seats:
-            if bool(seats) == (name is None):
-                raise ConfigError(f"opponent={name}: the scenario has {'two teams' if seats else 'one team'}")
-            return {}
-        if name in BUILT_IN:
-            return {seat: BUILT_IN[name](self.spec) for seat in seats}
-        folder = self.catalogue.root / name if name in self.catalogue.entries else self.beside / name
-        try:
-            return load_team(folder, self.spec, team)
-        except PlayerError as error:
-            raise ConfigError(f"opponent={name}: {error}") from error
+def _opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dict[str, Policy]:
+    """Load players by name, or from folders beside the rubric, which students never see, for the seats of ``team``."""
+    seats = spec.seats_of(team)
+    if bool(seats) == (name is None):
+        raise ConfigError(expected("opponent", "a player" if seats else "none in a scenario with one team", name))
+    if name is None:
+        return {}
+    if name in BUILT_IN:
+        return {seat: BUILT_IN[name](spec) for seat in seats}
+    catalogue = Catalogue(data_root() / "checkpoints")
+    try:
+        return load_team(catalogue.root / name if name in catalogue.entries else beside / name, spec, team)
+    except PlayerError as error:
+        raise ConfigError(f"opponent={name}: {error}") from error
 
 
-def _sit(exam: Exam, number: int, bundle: Path, rubric: Rubric, opponents: _Opponents) -> dict[str, Any]:
-    spec = opponents.spec
+def _sit(exam: Exam, number: int, bundle: Path, rubric: Rubric, spec: GameSpec, beside: Path) -> dict[str, Any]:
     own_team, other = str(rubric.team), other_seat(rubric.team)
     teams = {"own": [own_team], "other": [other], "both": [own_team, other]}[exam.sides]
     tables: list[tuple[str, EpisodeTable]] = []
@@ -205,31 +191,27 @@ def _sit(exam: Exam, number: int, bundle: Path, rubric: Rubric, opponents: _Oppo
             seat: Metered(player) if isinstance(player, FrozenPlayer) else player
             for seat, player in load_team(bundle, spec, team, greedy=rubric.mode == "argmax").items()
         }
-        rivals = opponents.seated(exam.opponent, other_seat(team))
+        rivals = _opponents(exam.opponent, other_seat(team), spec, beside)
         games = exam.episodes // len(teams)
         # Every exam has games of its own, the two sides of one exam the same.
         tables.append((team, play_episodes(spec, {**own, **rivals}, games, seed=rubric.seed + number)))
         meters += [player for player in own.values() if isinstance(player, Metered)]
-    checks = [_checked(check, spec, tables, meters) for check in exam.checks]
     return {
         "name": exam.name,
         "opponent": exam.opponent,
         "sides": exam.sides,
         "episodes": sum(table.episodes for _, table in tables),
-        "checks": checks,
+        "checks": [_checked(check, _measured(check.metric, spec, tables, meters)) for check in exam.checks],
     }
 
 
-def _checked(
-    check: Check, spec: GameSpec, tables: list[tuple[str, EpisodeTable]], meters: list[Metered]
-) -> dict[str, Any]:
-    values = measured(check.metric, spec, tables, meters)
-    met = all(check.met(value) for value in values)
-    # Where it is about several seats, the one that does worst decides, and is told.
-    worst = max(values, key=lambda v: v.mean) if check.at_most is not None else min(values, key=lambda v: v.mean)
+def _checked(check: Check, values: list[Interval]) -> dict[str, Any]:
+    met = all(check.met(its) for its in values)
+    # Where it is about several seats, the worst one decides and is shown.
+    worst = max(values, key=lambda v: v.value) if check.at_most is not None else min(values, key=lambda v: v.value)
     return {
         "check": str(check),
-        "value": round(worst.mean, 4),
+        "value": round(worst.value, 4),
         "interval": None if check.metric == "entropy/*" else [round(worst.low, 4), round(worst.high, 4)],
         "met": met,
         "points": check.points if met else 0.0,
@@ -237,38 +219,27 @@ def _checked(
     }
 
 
-def measured(
+def _measured(
     metric: str, spec: GameSpec, tables: list[tuple[str, EpisodeTable]], meters: list[Metered]
-) -> list[Measured]:
-    """Values of a metric of :data:`METRICS` over the games of all sides, one for each seat that ``*`` stands for.
-
-    Args:
-        metric: its name.
-        spec: the game.
-        tables: games by the team that the judged player played for.
-        meters: its networks.
-    """
+) -> list[Interval]:
+    """Measure one of :data:`METRICS` over the games of all sides, for each seat (network) that ``*`` stands for."""
     if metric == "entropy/*":
-        return [Measured(mean, mean, mean) for mean in (meter.mean for meter in meters)]
+        return [Interval(meter.mean, meter.mean, meter.mean) for meter in meters]
     if metric in _OUTCOMES:
-        wanted = {"win/*": 1, "draw/*": 0, "loss/*": -1}[metric]
         results = np.concatenate([results_of(table, team) for team, table in tables])
-        count = int((results == wanted).sum())
-        return [Measured(count / len(results), *wilson_interval(count, len(results)))]
-    if metric == "episode_len_mean":
-        return [Measured(*mean_interval(np.concatenate([t.length for _, t in tables]).astype(np.float64)))]
-    columns = [_columns(metric, spec, team, table) for team, table in tables]
-    return [Measured(*mean_interval(values)) for values in np.concatenate(columns).T]
-
-
-def _columns(metric: str, spec: GameSpec, team: str, table: EpisodeTable) -> NDArray[np.float64]:
-    """Values (M, own seats), or (M, 1) of the team."""
-    own = [a for a, seat in enumerate(spec.seats) if spec.team_of(seat) == team]
-    if metric.startswith("behaviour/"):
-        event = BEHAVIOUR[metric.rsplit("/", 1)[1]]
-        return np.asarray(table.events[:, own, EVENTS.index(event)])
-    returns = table.returns[:, own]
-    return np.asarray(returns.sum(axis=1, keepdims=True) if metric.startswith("team_") else returns)
+        count = int((results == _OUTCOMES[metric]).sum())
+        return [Interval(count / len(results), *wilson_interval(count, len(results)))]
+    columns = []  # (M, own seats), or (M, 1) of the team
+    for team, table in tables:
+        own = [spec.seats.index(seat) for seat in spec.seats_of(team)]
+        if metric == "episode_len_mean":
+            columns.append(table.length[:, None].astype(np.float64))
+        elif metric.startswith("behaviour/"):
+            columns.append(table.events[:, own, EVENTS.index(BEHAVIOUR[metric.rsplit("/", 1)[1]])])
+        else:
+            returns = table.returns[:, own]
+            columns.append(returns.sum(axis=1, keepdims=True) if metric.startswith("team_") else returns)
+    return [Interval(*mean_interval(values)) for values in np.concatenate(columns).T]
 
 
 class Metered:
@@ -311,8 +282,7 @@ class Metered:
             added = float((entropy * living).sum())
             if not math.isfinite(added):
                 raise PlayerError(
-                    f"{self.name}: its network's values are too large: what it does has no probabilities; allowed is "
-                    "finite entropy in every decision"
+                    expected(self.name, "finite entropy in every decision", "network outputs without probabilities")
                 )
             self.total += added
             self.decisions += int(living.any(axis=1).sum())

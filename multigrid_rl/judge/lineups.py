@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,7 @@ from multigrid_rl.players.factories import env_factory, seat_players
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import opponent_hashes, run_config
 from multigrid_rl.schema import RunConfig
+from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy
 from multigrid_rl.world.symmetry import other_seat
 
@@ -24,17 +25,11 @@ Sides = Literal["own", "other", "red", "blue", "both"]
 
 @dataclass(frozen=True)
 class Lineup:
-    """Everybody at the table.
+    """Everybody at the table."""
 
-    Attributes:
-        team: that of the player who is judged.
-        own: seats that it fills.
-        seated: players by seat; several take turns.
-    """
-
-    team: str
-    own: tuple[str, ...]
-    seated: dict[str, tuple[LoadedPlayer, ...]]
+    team: str  # that of the player who is judged
+    own: tuple[str, ...]  # seats that it fills
+    seated: dict[str, tuple[LoadedPlayer, ...]]  # by seat; several take turns
 
     def players(self, spec: GameSpec) -> dict[str, Policy]:
         """Players as a match takes them. Raises ``PlayerError`` if a player of a whole team lacks a seat."""
@@ -60,25 +55,15 @@ class Lineup:
 
 @dataclass(frozen=True)
 class EvalTarget:
-    """A player or run to be judged in a scenario.
+    """A player or run to be judged in a scenario."""
 
-    Attributes:
-        name: what to call it.
-        spec: the game.
-        learning: seats that it fills in the scenario; on the other side of the board their counterparts.
-        refs: seat -> name or folder of the player for it.
-        opponents: the other seats of the scenario: player name -> share of the games.
-        catalogue: where players are looked up.
-        hashes: sha256 that a frozen opponent must have, by name; others are taken as they are.
-    """
-
-    name: str
+    name: str  # what to call it
     spec: GameSpec
-    learning: tuple[str, ...]
-    refs: dict[str, str]
-    opponents: dict[str, dict[str, float]]
-    catalogue: Catalogue
-    hashes: dict[str, str]
+    learning: tuple[str, ...]  # seats that it fills in the scenario; on the other side of the board their counterparts
+    refs: dict[str, str]  # seat -> name or folder of the player for it
+    opponents: dict[str, dict[str, float]]  # the other seats of the scenario: player name -> share of the games
+    catalogue: Catalogue  # where players are looked up
+    hashes: dict[str, str]  # sha256 that a frozen opponent must have, by name; others are taken as they are
 
     @property
     def team(self) -> str:
@@ -99,8 +84,11 @@ class EvalTarget:
         }.get(sides, (sides,))
         if wanted != (own,) and self.spec.blue != self.spec.red:
             raise ConfigError(
-                f"--sides {sides}: teams of {self.spec.blue} blue and {self.spec.red} red; allowed is own, or a "
-                "scenario with two teams of the same size"
+                expected(
+                    "--sides",
+                    "own, or a scenario with two teams of the same size",
+                    f"{sides} with {self.spec.blue} blue and {self.spec.red} red",
+                )
             )
         return wanted
 
@@ -126,15 +114,15 @@ class EvalTarget:
         rows = []
         for name, weight in names.items():
             row = self.catalogue.seat(name, self.spec, seat)
-            expected = self.hashes.get(name)
-            if expected is not None and row.sha256 != expected:
-                raise PlayerError(f"{seat}={name}: sha256 {row.sha256}; allowed is {expected}, whom the run met")
+            sha256 = self.hashes.get(name, row.sha256)
+            if row.sha256 != sha256:
+                raise PlayerError(expected(f"{seat}={name}", f"sha256 {sha256}, whom the run met", row.sha256))
             rows.append(row._replace(weight=weight / sum(names.values())))
         return tuple(rows)
 
 
 def player_target(name: str, config: RunConfig) -> EvalTarget:
-    """A player of the catalogue, or a folder, in the scenario of ``config``; it fills the learning seats.
+    """Judge a player of the catalogue, or a folder, in the scenario of ``config``; it fills the learning seats.
 
     Raises:
         ConfigError: seats of both teams learn, or none.
@@ -144,8 +132,11 @@ def player_target(name: str, config: RunConfig) -> EvalTarget:
     if len(teams) != 1:
         told = ", ".join(learning) or "no seat"
         raise ConfigError(
-            f"scenario={config.scenario.name}: {told} learn; allowed is one team to judge: scenario.seats.SEAT=PLAYER "
-            "or --opponent PLAYER"
+            expected(
+                f"scenario={config.scenario.name}",
+                "one team to judge (scenario.seats.SEAT=PLAYER or --opponent PLAYER)",
+                f"{told} that learn",
+            )
         )
     catalogue = Catalogue(config.checkpoint_root())
     called = name if name in catalogue.names() else read_card(catalogue.folder(name)).name
@@ -154,7 +145,7 @@ def player_target(name: str, config: RunConfig) -> EvalTarget:
 
 
 def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> EvalTarget:
-    """The exported policies of a run, in its own scenario or in that of ``config``.
+    """Judge the exported policies of a run, in its own scenario or in that of ``config``.
 
     In its own scenario its opponents must be those that it met in training. Of a run in which both teams learned, red
     is judged and the rest are its own blue players.
@@ -164,13 +155,13 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     """
     trained = run_config(run)
     if trained.scenario.game is None:
-        raise ConfigError(f"{run}: scenario={trained.scenario.name}; allowed is a run of the red/blue-door game")
+        raise ConfigError(expected(f"{run}: scenario", "one of the red/blue-door game", trained.scenario.name))
     folders = {}
     for unit in env_factory(trained).specs.agents:
         folder = run_player(run, unit.module, checkpoint)
         for seat in unit.seats:
             if seat not in read_card(folder).seats:
-                raise PlayerError(f"{folder}: seats={read_card(folder).seats}: allowed is a player of {seat}")
+                raise PlayerError(expected(f"{folder}: seats", f"a player of {seat}", read_card(folder).seats))
             folders[seat] = f"{folder}/"  # the slash says that this is a folder and no name
     team = "red" if any(seat.startswith("red") for seat in folders) else "blue"
     own = {seat: ref for seat, ref in folders.items() if seat.startswith(team)}
@@ -182,22 +173,22 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     scenario = (config or trained).scenario
     lost = [seat for seat in scenario.spec.seats if seat not in opponents and seat not in own]
     if lost:
-        allowed = f"a scenario in which {', '.join(own)} learn, or scenario.seats.{lost[0]}=PLAYER"
-        raise ConfigError(f"scenario={scenario.name}: {run} has no player for {lost[0]}; allowed is {allowed}")
+        wanted = f"a scenario in which {', '.join(own)} learn, or scenario.seats.{lost[0]}=PLAYER"
+        raise ConfigError(expected(f"scenario={scenario.name}", wanted, f"no player for {lost[0]} in {run}"))
     learning = tuple(seat for seat in scenario.spec.seats if seat not in opponents)
     catalogue = Catalogue((config or trained).checkpoint_root())
     return EvalTarget(run.name, scenario.spec, learning, own, opponents, catalogue, hashes)
 
 
 def against(target: EvalTarget, opponent: str) -> EvalTarget:
-    """The same against ``opponent`` on every seat of the other team.
+    """Return the same against ``opponent`` on every seat of the other team.
 
     Raises:
         ConfigError: there is no other team.
     """
     rivals = [seat for seat in target.spec.seats if target.spec.team_of(seat) != target.team]
     if not rivals:
-        raise ConfigError(f"--opponent {opponent}: this scenario has one team; allowed is a scenario with two")
+        raise ConfigError(expected("--opponent", "a scenario with two teams", f"{opponent} and one team"))
     opponents = {**target.opponents, **{seat: {opponent: 1.0} for seat in rivals}}
     hashes = {name: sha for name, sha in target.hashes.items() if name != opponent}
-    return EvalTarget(target.name, target.spec, target.learning, target.refs, opponents, target.catalogue, hashes)
+    return replace(target, opponents=opponents, hashes=hashes)

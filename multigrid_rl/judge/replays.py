@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from multigrid_rl.players.match import Played
+from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
-from multigrid_rl.world.engine import Step, World
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.state import Step
 
 
 class ReplayError(ValueError):
@@ -36,13 +38,13 @@ class GameRecord(BaseModel):
     def _every_seat_acts(self) -> GameRecord:
         seats = self.spec.seats
         if tuple(self.actions) != seats or set(self.players) != set(seats):
-            raise ValueError(f"actions of {', '.join(self.actions)}: allowed are {', '.join(seats)}, in this order")
+            raise ValueError(expected("actions", f"{', '.join(seats)} in this order", ", ".join(self.actions)))
         if len({len(text) for text in self.actions.values()}) != 1 or not self.steps:
-            raise ValueError("actions: allowed are equally many, at least one, for every seat")
-        allowed = set("0123456789"[: len(ACTIONS)])
+            raise ValueError("actions: expected equally many for every seat, at least one")
+        digits = set("0123456789"[: len(ACTIONS)])
         for seat, text in self.actions.items():
-            if not set(text) <= allowed:
-                raise ValueError(f"actions.{seat}={text[:20]}: allowed are digits 0 to {len(ACTIONS) - 1}")
+            if not set(text) <= digits:
+                raise ValueError(expected(f"actions.{seat}", f"digits 0 to {len(ACTIONS) - 1}", shown(text, 20)))
         return self
 
     @property
@@ -90,7 +92,10 @@ def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
     for t in range(game.steps):
         step = world.step(taken[None, t])
         if bool(step.done[0]) != (t == game.steps - 1):
-            raise ReplayError(f"game {game.game} of seed {game.seed}: has {game.steps} actions; it ends after {t + 1}")
+            found = f"an end after {t + 1}" if step.done[0] else "none"
+            raise ReplayError(
+                expected(f"game {game.game} of seed {game.seed}", f"an end after {game.steps} steps", found)
+            )
         yield world, step
 
 

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.gates import Gate
 from multigrid_rl.judge.seeds import (
-    Array,
     Interval,
     Strata,
     improvement_interval,
@@ -24,6 +22,7 @@ from multigrid_rl.judge.seeds import (
 )
 from multigrid_rl.runs.reader import Run, Series, differences, read_run
 from multigrid_rl.runs.reference import check_ended, decisive
+from multigrid_rl.text import expected, shown
 
 #: Environment steps until all gates were held: a run's verdict, no metric of its reports.
 HELD = "env_steps_to_held"
@@ -51,32 +50,22 @@ class RunSet:
     @property
     def title(self) -> str:
         """Name and the folders that hold the runs, for a legend: ``A: lr-3e-4``."""
-        return _brief(f"{self.name}: {', '.join(dict.fromkeys(run.path.resolve().parent.name for run in self.runs))}")
+        places = dict.fromkeys(run.path.resolve().parent.name for run in self.runs)
+        return shown(f"{self.name}: {', '.join(places)}", _SHOWN_VALUE)
 
 
 @dataclass(frozen=True)
 class SetComparison:
-    """One metric of set A against set B.
+    """One metric of set A against set B."""
 
-    Attributes:
-        metric: its name; :data:`HELD` for the verdict's.
-        smaller: whether less is better.
-        ours: IQM of A with its interval; infinite where the run in question never held.
-        theirs: the same of B.
-        difference: of the two IQMs; ``None`` where there is none.
-        better: probability that a run of A is better than one of B.
-        p: of the permutation test of ``better`` against 1/2.
-        never: runs of A and of B that never held, of :data:`HELD` only.
-    """
-
-    metric: str
-    smaller: bool
-    ours: Interval
-    theirs: Interval
-    difference: Interval | None
-    better: Interval
-    p: float
-    never: tuple[int, int]
+    metric: str  # its name; :data:`HELD` for the verdict's
+    smaller: bool  # whether less is better
+    ours: Interval  # IQM of A; infinite where the run in question never held
+    theirs: Interval  # the same of B
+    difference: Interval | None  # of the two IQMs; ``None`` where there is none
+    better: Interval  # probability that a run of A is better than one of B
+    p: float  # of the permutation test of ``better`` against 1/2
+    never: tuple[int, int]  # runs of A and of B that never held, of :data:`HELD` only
 
     @property
     def told_apart(self) -> bool:
@@ -99,7 +88,7 @@ def find_runs(given: list[str]) -> list[Path]:
         places = [Path(text)] if Path(text).exists() else [Path(place) for place in matched]
         found = [run for place in places for run in _below(place)]
         if not found:
-            raise ConfigError(f"{text}: no run in it; allowed is a run folder, a folder of some, or a pattern for them")
+            raise ConfigError(expected(text, "a run folder, a folder of some, or a pattern for them", "no run"))
         folders += found
     return list({folder.resolve(): folder for folder in folders}.values())
 
@@ -111,11 +100,7 @@ def _below(place: Path) -> list[Path]:
 
 
 def read_set(name: str, given: list[str]) -> RunSet:
-    """Read the runs of a set.
-
-    Raises:
-        ConfigError: no run, a damaged one, or one that has not ended by itself.
-    """
+    """Read the runs of a set. Raises ``ConfigError``: no run, a damaged one, or one that has not ended by itself."""
     runs = tuple(read_run(folder) for folder in find_runs(given))
     for run in runs:
         check_ended(run)
@@ -123,20 +108,14 @@ def read_set(name: str, given: list[str]) -> RunSet:
 
 
 def check_sets(ours: RunSet, theirs: RunSet) -> None:
-    """Refuse sets that cannot be compared.
-
-    Raises:
-        ConfigError: other scenarios, or a run on both sides.
-    """
+    """Refuse sets that cannot be compared. Raises ``ConfigError``: other scenarios, or a run on both sides."""
     there = {run.path.resolve() for run in theirs.runs}
     both = [run.path for run in ours.runs if run.path.resolve() in there]
     if both:
-        raise ConfigError(f"{both[0]}: a run of both {ours.name} and {theirs.name}; allowed is each on one side")
+        raise ConfigError(expected(both[0], f"a run of {ours.name} or of {theirs.name}", "one of both"))
     names = [", ".join(runs.by_scenario) for runs in (ours, theirs)]
     if names[0] != names[1]:
-        raise ConfigError(
-            f"{ours.name} has runs of {names[0]}, {theirs.name} of {names[1]}; allowed are sets of the same scenarios"
-        )
+        raise ConfigError(expected("scenarios", f"those of {ours.name}, {names[0]}, in {theirs.name}, too", names[1]))
 
 
 def scenario_of(run: Run) -> str:
@@ -157,11 +136,8 @@ def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
     for runs in (ours, theirs):
         yield from _within(runs)
     for scenario, group in ours.by_scenario.items():
-        other = theirs.by_scenario[scenario][0]
-        found = differences(decisive(group[0]), decisive(other))
         where = f" in {scenario}" if len(ours.by_scenario) > 1 else ""
-        told = "; ".join(f"{key} {_brief(one)} / {_brief(two)}" for key, one, two in found[:_MOST_TOLD])
-        told += f" and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
+        told = _differing(group[0], theirs.by_scenario[scenario][0], _MOST_TOLD)
         yield f"{ours.name} and {theirs.name} differ{where} in {told or 'nothing that a run records'}"
     every = [*ours.runs, *theirs.runs]
     ends = [run.env_steps for run in every]
@@ -183,20 +159,16 @@ def _within(runs: RunSet) -> Iterator[str]:
         if twice:
             yield f"warning: {runs.name}: seed {twice[0]} of {scenario} twice; the same seed is no second run"
         for run in group[1:]:
-            found = differences(decisive(group[0]), decisive(run))
-            if found:
-                key, one, two = found[0]
-                more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-                yield (
-                    f"warning: {runs.name}: not only the seed differs: {key} is {_brief(one)} in {group[0].path}, "
-                    f"{_brief(two)} in {run.path}{more}"
-                )
+            told = _differing(group[0], run, 1)
+            if told:
+                yield f"warning: {runs.name}: not only the seed differs: {told} in {group[0].path} and {run.path}"
                 break
 
 
-def _brief(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _SHOWN_VALUE else f"{text[:_SHOWN_VALUE]}..."
+def _differing(one: Run, other: Run, most: int) -> str:
+    found = differences(decisive(one), decisive(other))
+    told = [f"{key} {shown(str(a), _SHOWN_VALUE)} / {shown(str(b), _SHOWN_VALUE)}" for key, a, b in found[:most]]
+    return "; ".join(told) + (f" and {len(found) - most} more" if len(found) > most else "")
 
 
 # --- comparing
@@ -229,48 +201,32 @@ def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generat
         ConfigError: the runs have nothing in common to compare.
     """
     every = (*ours.runs, *theirs.runs)
-    ways = directions(every)
-    rows = []
-    if all(run.gates for run in every):
-        values = [_held_steps(runs) for runs in (ours, theirs)]
-        never = tuple(int(sum(np.isinf(group).sum() for group in side)) for side in values)
-        rows.append(_compare(HELD, "<=", values, (never[0], never[1]), reps, rng))
-    for metric, way in ways.items():
-        rows.append(_compare(metric, way, [_finals(runs, metric) for runs in (ours, theirs)], (0, 0), reps, rng))
-    if not rows:
-        raise ConfigError(f"{every[0].path}: no gates, and no metric that all runs report; allowed are runs with some")
-    return rows
-
-
-def _held_steps(runs: RunSet) -> Strata:
-    return [_never_last([(run.verdict or {}).get(HELD) for run in group]) for group in runs.by_scenario.values()]
-
-
-def _never_last(steps: list[int | None]) -> Array:
-    return np.array([math.inf if its is None else its for its in steps], np.float64)
-
-
-def _finals(runs: RunSet, metric: str) -> Strata:
+    ways: dict[str, str] = {HELD: "<="} if all(run.gates for run in every) else {}
+    ways |= directions(every)
+    if not ways:
+        raise ConfigError(expected(every[0].path, "gates, or a metric that all runs report", "neither"))
     return [
-        np.array([final_value(run.series[metric], _window(run.gates, metric)) for run in group])
-        for group in runs.by_scenario.values()
+        _compare(metric, way == "<=", _values(ours, metric), _values(theirs, metric), reps, rng)
+        for metric, way in ways.items()
     ]
 
 
-def _window(gates: list[Gate], metric: str) -> int:
-    return next((gate.window for gate in gates if gate.metric == metric), FINAL_WINDOW)
+def _values(runs: RunSet, metric: str) -> Strata:
+    return [np.array([_value(run, metric) for run in group], np.float64) for group in runs.by_scenario.values()]
+
+
+def _value(run: Run, metric: str) -> float:
+    if metric == HELD:
+        steps = (run.verdict or {}).get(HELD)
+        return math.inf if steps is None else float(steps)
+    window = next((gate.window for gate in run.gates if gate.metric == metric), FINAL_WINDOW)
+    return final_value(run.series[metric], window)
 
 
 def _compare(
-    metric: str,
-    way: Literal["<=", ">="],
-    values: list[Strata],
-    never: tuple[int, int],
-    reps: int,
-    rng: np.random.Generator,
+    metric: str, smaller: bool, ours: Strata, theirs: Strata, reps: int, rng: np.random.Generator
 ) -> SetComparison:
-    ours, theirs = values
-    smaller = way == "<="
+    never = [int(sum(np.isinf(group).sum() for group in side)) if metric == HELD else 0 for side in (ours, theirs)]
     return SetComparison(
         metric=metric,
         smaller=smaller,
@@ -279,5 +235,5 @@ def _compare(
         difference=iqm_difference(ours, theirs, reps, rng),
         better=improvement_interval(ours, theirs, reps, rng, smaller=smaller),
         p=permutation_p(ours, theirs, reps, rng, smaller=smaller),
-        never=never,
+        never=(never[0], never[1]),
     )

@@ -21,8 +21,9 @@ from multigrid_rl.types import (
     Shaping,
 )
 from multigrid_rl.world.constants import NUM_EVENTS
-from multigrid_rl.world.engine import Step, World
+from multigrid_rl.world.engine import World
 from multigrid_rl.world.shaping import add_up
+from multigrid_rl.world.state import Step
 from multigrid_rl.world.streams import Streams
 
 #: Purposes of random streams: the engine draws from 0, background players from here on, learners from further on.

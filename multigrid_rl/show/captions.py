@@ -23,8 +23,8 @@ from multigrid_rl.world.constants import (
     PICKUP,
     TOGGLE,
 )
-from multigrid_rl.world.engine import Step, World
-from multigrid_rl.world.state import Outputs
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.state import Step
 
 #: Each action as one would say it, by its number.
 ACTION_WORDS = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "wait")
@@ -68,7 +68,7 @@ class Commentator:
         """Return the caption of the start."""
         return self._caption([""] * self._world.spec.num_agents, "")
 
-    def tell(self, what: Step | Outputs, actions: NDArray[np.int8]) -> Caption:
+    def tell(self, what: Step, actions: NDArray[np.int8]) -> Caption:
         """Return the caption after a step in which the agents took ``actions`` (A,)."""
         spec, events = self._world.spec, what.events[0]
         self._steps += 1

@@ -31,7 +31,8 @@ from multigrid_rl.world.constants import (
     RED,
     SIDE_ROOM,
 )
-from multigrid_rl.world.engine import Step, World
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.state import Step
 
 #: Events that the replay lists as moments to jump to.
 _MOMENTS = [EV_KEY, EV_BALL, EV_ELIMINATED, EV_VICTIM, EV_DOOR, EV_DOOR_WIN, EV_ELIMINATION_WIN]

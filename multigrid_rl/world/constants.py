@@ -11,6 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.text import expected
+
 WIDTH: Final = 16
 HEIGHT: Final = 8
 CELLS: Final = WIDTH * HEIGHT
@@ -85,13 +87,13 @@ def encode(triples: NDArray[np.uint8]) -> NDArray[np.uint8]:
     for value in np.unique(packed):
         triple = (int(value) // 65536, int(value) // 256 % 256, int(value) % 256)
         if triple not in keys:
-            raise ValueError(f"cell {triple} does not occur in this game")
+            raise ValueError(expected("cell", "one that occurs in this game", triple))
         codes[packed == value] = keys[triple]
     return codes.reshape(triples.shape[:-1])
 
 
 def cell_index(x: int, y: int) -> int:
-    """Flat index of cell (x, y): ``x * 8 + y``."""
+    """Return the flat index of cell (x, y): ``x * 8 + y``."""
     return x * HEIGHT + y
 
 
@@ -137,7 +139,7 @@ W_KEY, W_BALL, W_DISCOUNT, W_INVALID, W_SUCCESS, W_ELIMINATED, W_VICTIM = range(
 
 
 def empty_board() -> NDArray[np.uint8]:
-    """The (128,) codes of the board with locked doors and no movable object."""
+    """Return the (128,) codes of the board with locked doors and no movable object."""
     board = np.full((WIDTH, HEIGHT), EMPTY, np.uint8)
     board[[0, 4, 11, 15], :] = WALL
     board[:, [0, 7]] = WALL

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.text import expected
 from multigrid_rl.types import Board, GameSpec
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.kernels import observe_games, reset_games, step_games
-from multigrid_rl.world.state import allocate_outputs, allocate_state, make_flags
+from multigrid_rl.world.state import Step, allocate_outputs, allocate_state, make_flags
 from multigrid_rl.world.streams import seeded
 from multigrid_rl.world.views import view_tables
 
 VIEW_SIZES = (3, 5, 7)
-
-
-class Step(NamedTuple):
-    """Result of one step. The arrays belong to the world and change at its next step: copy what you keep."""
-
-    tokens: NDArray[np.uint8]  # (N, A, D) observations to act on next (after auto-reset: of the new game)
-    final_tokens: NDArray[np.uint8]  # (N, A, D) last observations; only rows of ``done`` games mean anything
-    reward: NDArray[np.float64]  # (N, A) canonical reward
-    events: NDArray[np.float32]  # (N, A, E) what happened, columns ``constants.EVENTS``
-    terminated: NDArray[np.bool_]  # (N, A)
-    truncated: NDArray[np.bool_]  # (N,)
-    done: NDArray[np.bool_]  # (N,) the game ended in this step
-    acted: NDArray[np.bool_]  # (N, A) the agent was still in the game when the step began
-    winner: NDArray[np.int8]  # (N,) 0 red, 1 blue, -1 nobody
 
 
 class World:
@@ -73,9 +60,7 @@ class World:
         """
         chosen = np.ones(self.num_games, np.bool_) if which is None else which
         if chosen.shape != (self.num_games,) or chosen.dtype != np.bool_:
-            raise ValueError(
-                f"which has shape {chosen.shape} and type {chosen.dtype}; allowed: ({self.num_games},) bool"
-            )
+            raise ValueError(expected("which", f"({self.num_games},) bool", f"{chosen.shape} {chosen.dtype}"))
         if seed is not None:
             numbers = np.arange(self.first_game, self.first_game + self.num_games, dtype=np.int64)
             self.state.stream[chosen] = seeded(seed, numbers)[chosen]
@@ -94,15 +79,12 @@ class World:
             ValueError: for actions or an order of the wrong shape or type.
         """
         if actions.shape != (self.num_games, self.spec.num_agents) or actions.dtype != np.int8:
-            raise ValueError(
-                f"actions have shape {actions.shape} and type {actions.dtype}; "
-                f"allowed: {(self.num_games, self.spec.num_agents)} int8, values 0 to {len(ACTIONS) - 1}"
-            )
+            wanted = f"{(self.num_games, self.spec.num_agents)} int8, values 0 to {len(ACTIONS) - 1}"
+            raise ValueError(expected("actions", wanted, f"{actions.shape} {actions.dtype}"))
         given = self._index_order if order is None else self._checked_order(order)
         actions = np.ascontiguousarray(actions)
-        o = self.outputs
-        step_games(self.state, self.flags, o, self.tables, actions, given, self.auto_reset)
-        return Step(o.tokens, o.final_tokens, o.reward, o.events, o.terminated, o.truncated, o.done, o.acted, o.winner)
+        step_games(self.state, self.flags, self.outputs, self.tables, actions, given, self.auto_reset)
+        return self.outputs
 
     def observe(self) -> NDArray[np.uint8]:
         """Observe all games as they stand, after ``state`` was written from outside. Returns tokens (N, A, D)."""
@@ -110,12 +92,12 @@ class World:
         return self.outputs.tokens
 
     def board(self) -> Board:
-        """The referee's view of all games (arrays are the world's own)."""
+        """Return the referee's view of all games (arrays are the world's own)."""
         s = self.state
         return Board(s.cells, s.position, s.heading, s.hand, s.out)
 
     def get_state(self) -> dict[str, NDArray[Any]]:
-        """Copies of all arrays of the games: what they will do follows from these and the actions to come."""
+        """Return copies of all arrays of the games: what they will do follows from these and the actions to come."""
         return {name: array.copy() for name, array in self._arrays().items()}
 
     def set_state(self, state: dict[str, NDArray[Any]]) -> None:
@@ -123,9 +105,7 @@ class World:
         mine = self._arrays()
         wrong = [n for n, a in mine.items() if n not in state or state[n].shape != a.shape or state[n].dtype != a.dtype]
         if wrong:
-            raise ValueError(
-                f"state of other games: {', '.join(wrong)}; allowed is that of {self.num_games} such games"
-            )
+            raise ValueError(expected("state", f"that of {self.num_games} such games", f"another {', '.join(wrong)}"))
         for name, array in mine.items():
             array[...] = state[name]
 
@@ -136,10 +116,8 @@ class World:
         agents = np.arange(self.spec.num_agents)
         shape = (self.num_games, len(agents))
         if order.shape != shape or order.dtype != np.int8 or (np.sort(order, axis=1) != agents).any():
-            raise ValueError(
-                f"order has shape {order.shape} and type {order.dtype}; allowed: {shape} int8, "
-                f"each row a permutation of 0 to {len(agents) - 1}"
-            )
+            wanted = f"{shape} int8, each row a permutation of 0 to {len(agents) - 1}"
+            raise ValueError(expected("order", wanted, f"{order.shape} {order.dtype}"))
         return np.ascontiguousarray(order)
 
 
@@ -151,6 +129,6 @@ def _check(spec: GameSpec, num_games: int) -> None:
         "red": (spec.red, 1 <= spec.red <= 4, "1 to 4 agents (a game without red is not defined)"),
         "blue": (spec.blue, 0 <= spec.blue <= 4, "0 to 4 agents"),
     }
-    for key, (value, good, allowed) in problems.items():
+    for key, (value, good, wanted) in problems.items():
         if not good:
-            raise ValueError(f"{key}={value}: allowed is {allowed}")
+            raise ValueError(expected(key, wanted, value))

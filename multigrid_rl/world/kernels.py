@@ -19,7 +19,7 @@ from multigrid_rl.world.constants import (
     W_DISCOUNT,
 )
 from multigrid_rl.world.phases import act, mark_ready, report_terminated, settle
-from multigrid_rl.world.state import Flags, Outputs, State
+from multigrid_rl.world.state import Flags, State, Step
 from multigrid_rl.world.streams import below
 from multigrid_rl.world.views import ViewTables, draw_view
 
@@ -118,7 +118,7 @@ def _set_order(s: State, f: Flags, g: int, given: NDArray[np.int8]) -> None:
 
 
 @inlined
-def _clear(o: Outputs, g: int) -> None:
+def _clear(o: Step, g: int) -> None:
     for a in range(o.reward.shape[1]):
         o.reward[g, a] = 0.0
         for e in range(o.events.shape[2]):
@@ -127,7 +127,7 @@ def _clear(o: Outputs, g: int) -> None:
 
 
 @inlined
-def _play(s: State, f: Flags, o: Outputs, g: int, actions: NDArray[np.int8], tables: ViewTables) -> bool:
+def _play(s: State, f: Flags, o: Step, g: int, actions: NDArray[np.int8], tables: ViewTables) -> bool:
     """Both phases of game ``g``. Returns whether it was won. The view falls between them or after them."""
     s.clock[g] += 1
     for k in range(len(f.team)):
@@ -152,7 +152,7 @@ def _play(s: State, f: Flags, o: Outputs, g: int, actions: NDArray[np.int8], tab
 def step_games(
     s: State,
     f: Flags,
-    o: Outputs,
+    o: Step,
     tables: ViewTables,
     actions: NDArray[np.int8],
     given: NDArray[np.int8],
@@ -185,7 +185,7 @@ def step_games(
 
 
 @kernel
-def reset_games(s: State, f: Flags, o: Outputs, tables: ViewTables, which: NDArray[np.bool_]) -> None:
+def reset_games(s: State, f: Flags, o: Step, tables: ViewTables, which: NDArray[np.bool_]) -> None:
     """Lay out the games in ``which`` afresh and observe them."""
     for g in range(len(which)):
         if which[g]:
@@ -200,7 +200,7 @@ def reset_games(s: State, f: Flags, o: Outputs, tables: ViewTables, which: NDArr
 
 
 @kernel
-def observe_games(s: State, f: Flags, o: Outputs, tables: ViewTables) -> None:
+def observe_games(s: State, f: Flags, o: Step, tables: ViewTables) -> None:
     """Observe all games as they stand."""
     for g in range(len(s.clock)):
         observe(s, f, g, tables, o.tokens, o.obs_mission)

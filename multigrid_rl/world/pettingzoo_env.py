@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from multigrid_rl.config import ConfigError, load_scenario
+from multigrid_rl.text import expected
 from multigrid_rl.types import RULE_SETS, GameSpec
 from multigrid_rl.world.constants import AGENT, CELL, DONE, HEIGHT, WIDTH, decode
 from multigrid_rl.world.engine import World
@@ -45,7 +46,7 @@ def parallel_env(scenario: str = "1v1", *, render_mode: str | None = None, rules
     spec = chosen.spec
     if rules is not None:
         if rules not in RULE_SETS:
-            raise ConfigError(f"rules={rules}: allowed is {', '.join(RULE_SETS)}")
+            raise ConfigError(expected("rules", ", ".join(RULE_SETS), rules))
         spec = replace(spec, rules=RULE_SETS[rules])
     return RedBlueDoors(chosen.name, spec, render_mode)
 
@@ -89,11 +90,11 @@ class RedBlueDoors(ParallelEnv):
         self._rng: np.random.Generator | None = None
 
     def observation_space(self, agent: str) -> spaces.Dict:
-        """Observation space of one agent, always the same object. Raises ``KeyError`` for an unknown agent."""
+        """Return the observation space of one agent, always the same object; ``KeyError`` for an unknown one."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> spaces.Discrete:
-        """Action space of one agent, always the same object. Raises ``KeyError`` for an unknown agent."""
+        """Return the action space of one agent, always the same object; ``KeyError`` for an unknown one."""
         return self.action_spaces[agent]
 
     def reset(
@@ -133,7 +134,7 @@ class RedBlueDoors(ParallelEnv):
         row = np.full((1, self.spec.num_agents), DONE, np.int8)
         for seat, action in actions.items():
             if seat not in self._index:
-                raise ValueError(f"agent {seat!r} is not in this game; allowed is {', '.join(self.possible_agents)}")
+                raise ValueError(expected("agent", ", ".join(self.possible_agents), repr(seat)))
             if seat in self.agents:
                 row[0, self._index[seat]] = check_action(action, seat)
         step = self.world.step(row)
@@ -145,7 +146,7 @@ class RedBlueDoors(ParallelEnv):
         return self._observations(played), rewards, terminated, truncated, self._infos(played)
 
     def state(self) -> NDArray[np.uint8]:
-        """The board, uint8 (16, 8, 3) triples with living agents drawn in; what they carry is not shown."""
+        """Return the board, uint8 (16, 8, 3) triples with living agents drawn in; what they carry is not shown."""
         s = self.world.state
         codes = s.cells[0].copy()
         for a in living_agents(self.world, 0):

@@ -33,14 +33,13 @@ from multigrid_rl.world.constants import (
     STRIDE,
     TOGGLE,
     W_BALL,
-    W_DISCOUNT,
     W_ELIMINATED,
     W_INVALID,
     W_KEY,
     W_SUCCESS,
     W_VICTIM,
 )
-from multigrid_rl.world.state import Flags, Outputs, State
+from multigrid_rl.world.state import Flags, State, Step
 
 _GO_KEY, _GO_BALL, _GO_DOOR = 1, 2, 3
 
@@ -71,7 +70,7 @@ def _set_mission(s: State, g: int, a: int, mission: int) -> None:
 
 
 @inlined
-def _toggle_door(s: State, f: Flags, o: Outputs, g: int, a: int, front: int) -> None:
+def _toggle_door(s: State, f: Flags, o: Step, g: int, a: int, front: int) -> None:
     # Section 3 of the rules only speaks of locked doors. The recordings show that anybody may swing an unlocked one:
     # v3-CTCE-2v2-Death-Match, episode 44, steps 30 and 31.
     code = int(s.cells[g, front])
@@ -85,7 +84,7 @@ def _toggle_door(s: State, f: Flags, o: Outputs, g: int, a: int, front: int) -> 
 
 
 @inlined
-def act(s: State, f: Flags, o: Outputs, g: int, a: int, action: int) -> None:
+def act(s: State, f: Flags, o: Step, g: int, a: int, action: int) -> None:
     """Phase one for one agent."""
     if s.out[g, a]:
         return
@@ -115,21 +114,17 @@ def act(s: State, f: Flags, o: Outputs, g: int, a: int, action: int) -> None:
 
 
 @inlined
-def _success(s: State, f: Flags, o: Outputs, g: int, team: int, flag: int) -> bool:
-    """End the game for ``team``; ``flag`` is the event that marks the rewarded winners."""
+def _success(s: State, f: Flags, o: Step, g: int, team: int, flag: int) -> bool:
+    """End the game for ``team``, whose first living agent is rewarded; ``flag`` is the event that marks it."""
     value = 1.0 - 0.9 * s.clock[g] / f.max_steps
     rewarded = False
     for a in range(len(f.team)):
         if f.team[a] == team and not s.out[g, a]:
-            if f.assign:
-                o.reward[g, a] = f.weights[a, W_SUCCESS] * value
-            else:
-                o.reward[g, a] += f.weights[a, W_SUCCESS] * value
+            o.reward[g, a] = f.weights[a, W_SUCCESS] * value  # in place of what was earned before it in this step
             o.events[g, a, EV_SUCCESS] = value
             o.events[g, a, flag] = 1.0
             rewarded = True
-            if f.first_living:
-                break
+            break
     if rewarded:
         for a in range(len(f.team)):
             s.out[g, a] = 1
@@ -139,13 +134,7 @@ def _success(s: State, f: Flags, o: Outputs, g: int, team: int, flag: int) -> bo
 
 
 @inlined
-def _eliminate(s: State, f: Flags, o: Outputs, g: int, a: int, victim: int) -> bool:
-    # In a doorway there is no room for a key: it stays in the hand.
-    room = s.cells[g, s.position[g, victim]] == EMPTY
-    if f.drop_key and room and _own_key(int(s.hand[g, victim]), int(f.team[victim])):
-        s.cells[g, s.position[g, victim]] = s.hand[g, victim]
-        s.hand[g, victim] = EMPTY
-        s.shown[g, victim] = EMPTY
+def _eliminate(s: State, f: Flags, o: Step, g: int, a: int, victim: int) -> bool:
     s.out[g, victim] = 1
     s.position[g, victim] = SIDE_ROOM[f.team[victim]]
     o.events[g, victim, EV_VICTIM] += 1.0
@@ -159,7 +148,7 @@ def _eliminate(s: State, f: Flags, o: Outputs, g: int, a: int, victim: int) -> b
 
 
 @inlined
-def _toggle_result(s: State, f: Flags, o: Outputs, g: int, a: int) -> bool:
+def _toggle_result(s: State, f: Flags, o: Step, g: int, a: int) -> bool:
     team = int(f.team[a])
     front = _front(s, g, a)
     victim = -1
@@ -177,7 +166,7 @@ def _toggle_result(s: State, f: Flags, o: Outputs, g: int, a: int) -> bool:
 
 
 @inlined
-def _pickup_result(s: State, f: Flags, o: Outputs, g: int, a: int) -> None:
+def _pickup_result(s: State, f: Flags, o: Step, g: int, a: int) -> None:
     team = int(f.team[a])
     hand = int(s.hand[g, a])
     ball = 1 - team
@@ -192,10 +181,7 @@ def _pickup_result(s: State, f: Flags, o: Outputs, g: int, a: int) -> None:
     elif hand == BALL + ball and _front(s, g, a) == DOOR_FRONT[team] and factor >= 0.0:
         o.reward[g, a] += f.weights[a, W_BALL] * factor
         o.events[g, a, EV_BALL] += factor
-        if f.pay_once:
-            s.ball_factor[g, ball] = -1.0
-        else:
-            s.ball_factor[g, ball] = factor * (factor if f.squared else f.weights[a, W_DISCOUNT])
+        s.ball_factor[g, ball] = factor * factor
         for other in range(len(f.team)):
             if f.team[other] == team:
                 carries = _own_key(int(s.hand[g, other]), team)
@@ -206,7 +192,7 @@ def _pickup_result(s: State, f: Flags, o: Outputs, g: int, a: int) -> None:
 
 
 @inlined
-def settle(s: State, f: Flags, o: Outputs, g: int, a: int, action: int) -> bool:
+def settle(s: State, f: Flags, o: Step, g: int, a: int, action: int) -> bool:
     """Phase two for one agent. Returns whether the game was won by it."""
     if s.out[g, a] and f.eliminated_out:
         return False
@@ -219,7 +205,7 @@ def settle(s: State, f: Flags, o: Outputs, g: int, a: int, action: int) -> bool:
 
 
 @inlined
-def mark_ready(s: State, f: Flags, o: Outputs, g: int, a: int) -> None:
+def mark_ready(s: State, f: Flags, o: Step, g: int, a: int) -> None:
     """Report when an agent comes to be, or ceases to be, ready for its door. Only training rewards use this event."""
     team = int(f.team[a])
     carries = _own_key(int(s.hand[g, a]), team) and not s.out[g, a]
@@ -230,7 +216,7 @@ def mark_ready(s: State, f: Flags, o: Outputs, g: int, a: int) -> None:
 
 
 @inlined
-def report_terminated(s: State, f: Flags, o: Outputs, g: int, won: bool) -> None:
+def report_terminated(s: State, f: Flags, o: Step, g: int, won: bool) -> None:
     """Set the reported flags (rules, section 6): lingering agents are not reported before the game ends."""
     for a in range(len(f.team)):
         o.terminated[g, a] = won or (f.eliminated_out and s.out[g, a] == np.uint8(1))

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.text import expected
 from multigrid_rl.world.constants import CELLS, COLOURS, EMPTY, HEIGHT, SIDE_ROOM, TEAM_COLOUR, TYPES, WIDTH, decode
 from multigrid_rl.world.engine import World
 
@@ -41,9 +43,9 @@ def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> NDArray
         ValueError: the batch has no such game, or the tile is too small to show anything.
     """
     if not 0 <= game < world.num_games:
-        raise ValueError(f"game={game}: allowed is 0 to {world.num_games - 1}")
+        raise ValueError(expected("game", f"0 to {world.num_games - 1}", game))
     if tile_size < SMALLEST_TILE:
-        raise ValueError(f"tile_size={tile_size}: allowed is at least {SMALLEST_TILE} pixels")
+        raise ValueError(expected("tile_size", f"at least {SMALLEST_TILE} pixels", tile_size))
     living = living_agents(world, game)
     grid = _library().Grid(WIDTH, HEIGHT)
     grid.state[...] = _known_to_library(decode(world.state.cells[game])).reshape(WIDTH, HEIGHT, 3)
@@ -56,7 +58,7 @@ def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> NDArray
 
 
 def living_agents(world: World, game: int) -> list[int]:
-    """Indices of the agents that nobody has eliminated, in index order; also after the game's end."""
+    """Return the indices of the agents that nobody has eliminated, in index order; also after the game's end."""
     # A win takes all agents out at once, the winners too. Only the eliminated are moved to their side room.
     s = world.state
     rooms = [SIDE_ROOM[team] for team in world.flags.team]
@@ -73,25 +75,15 @@ def visible_cells(world: World, game: int) -> NDArray[np.bool_]:
     return seen.reshape(WIDTH, HEIGHT)
 
 
-class _Library:
-    """The parts of ``multigrid`` that draw."""
-
-    def __init__(self) -> None:
-        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
-        from multigrid.core.agent import Agent  # noqa: PLC0415
-        from multigrid.core.grid import Grid  # noqa: PLC0415
-        from multigrid.core.world_object import WorldObj  # noqa: PLC0415
-        from multigrid.utils.rendering import downsample  # noqa: PLC0415
-
-        self.Agent: Any = Agent
-        self.Grid: Any = Grid
-        self.WorldObj: Any = WorldObj
-        self.downsample: Any = downsample
-
-
 @lru_cache(maxsize=1)
-def _library() -> _Library:
-    return _Library()
+def _library() -> Any:
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
+    from multigrid.core.agent import Agent  # noqa: PLC0415
+    from multigrid.core.grid import Grid  # noqa: PLC0415
+    from multigrid.core.world_object import WorldObj  # noqa: PLC0415
+    from multigrid.utils.rendering import downsample  # noqa: PLC0415
+
+    return SimpleNamespace(Agent=Agent, Grid=Grid, WorldObj=WorldObj, downsample=downsample)
 
 
 def _known_to_library(triples: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.jit import kernel
+from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import EVENTS
 
@@ -27,20 +28,20 @@ class EventBonus:
             single weights of ``all``.
 
     Raises:
-        ValueError: an unknown seat or event, naming what is allowed.
+        ValueError: an unknown seat or event, naming those that there are.
     """
 
     def __init__(self, spec: GameSpec, weights: Mapping[str, Mapping[str, float]]) -> None:
         known = (*EVENTS, STEP)
         for seat, row in weights.items():
             if seat != EVERY_SEAT and seat not in spec.seats:
-                raise ValueError(f"train.bonus.{seat}: unknown seat; allowed is {EVERY_SEAT}, {', '.join(spec.seats)}")
+                raise ValueError(expected("train.bonus", f"seats {EVERY_SEAT}, {', '.join(spec.seats)}", seat))
             for event, value in row.items():
                 if event not in known:
                     close = difflib.get_close_matches(event, known, n=1)
                     hint = f" (did you mean {close[0]}?)" if close else ""
                     raise ValueError(
-                        f"train.bonus.{seat}.{event}={value}: unknown event{hint}; allowed is {', '.join(known)}"
+                        expected(f"train.bonus.{seat}", f"events {', '.join(known)}", f"{event}={value}{hint}")
                     )
         table = np.zeros((spec.num_agents, len(known)))
         for a, seat in enumerate(spec.seats):

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS, BLUE, CELL, EVENTS, MISSIONS, RED, decode
 from multigrid_rl.world.engine import World
@@ -57,7 +58,7 @@ def observation(spec: GameSpec, tokens: NDArray[np.uint8]) -> Observation:
 
 
 def info(world: World, agent: int) -> Info:
-    """What happened to one agent of game 0 in the last step; zeros after a reset.
+    """Tell what happened to one agent of game 0 in the last step; zeros after a reset.
 
     Keys are ``constants.EVENTS`` (float), ``mission`` (string) and, in the step that ends the game, ``winner``:
     ``"red"``, ``"blue"`` or ``None``.
@@ -79,12 +80,12 @@ def check_action(action: Any, seat: str) -> int:
     number = action.item() if isinstance(action, np.ndarray) and action.ndim == 0 else action
     if not isinstance(number, int | np.integer) or not 0 <= number < len(ACTIONS):
         listed = ", ".join(f"{k} {name}" for k, name in enumerate(ACTIONS))
-        raise ValueError(f"action {action!r} of {seat}: allowed is {listed}")
+        raise ValueError(expected(f"action of {seat}", listed, repr(action)))
     return int(number)
 
 
 def check_render_mode(render_mode: str | None) -> str | None:
     """Return ``render_mode``; raises ``ValueError`` if it is neither ``None`` nor ``"rgb_array"``."""
     if render_mode not in (None, "rgb_array"):
-        raise ValueError(f"render_mode={render_mode!r}: allowed is None or 'rgb_array'")
+        raise ValueError(expected("render_mode", "None or 'rgb_array'", repr(render_mode)))
     return render_mode

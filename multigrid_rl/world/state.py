@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ class Flags(NamedTuple):
     """A ``GameSpec`` as plain numbers, and per-agent constants."""
 
     team: NDArray[np.uint8]  # (A,) 0 red, 1 blue
-    weights: NDArray[np.float64]  # (A, 7) reward weights, columns W_*
+    weights: NDArray[np.float64]  # (A, 7) fields of ``RewardWeights``, columns W_*
     start_cell: NDArray[np.uint8]  # (A,)
     start_heading: NDArray[np.uint8]  # (A,)
     board: NDArray[np.uint8]  # (128,) the board without movable objects
@@ -50,21 +51,16 @@ class Flags(NamedTuple):
     mission_current: bool
     keys_anywhere: bool
     view_first: bool
-    pay_once: bool
-    squared: bool
-    assign: bool
-    first_living: bool
-    drop_key: bool
 
 
-class Outputs(NamedTuple):
-    """What one step writes."""
+class Step(NamedTuple):
+    """What one step writes. The arrays belong to the world and change at its next step: copy what you keep."""
 
-    tokens: NDArray[np.uint8]  # (N, A, D) observation to act on next
+    tokens: NDArray[np.uint8]  # (N, A, D) observation to act on next (after auto-reset: of the new game)
     obs_mission: NDArray[np.int8]  # (N, A) mission string index that the observation carries
-    final_tokens: NDArray[np.uint8]  # (N, A, D) last observation of a game that ended in this step
-    reward: NDArray[np.float64]  # (N, A)
-    events: NDArray[np.float32]  # (N, A, E)
+    final_tokens: NDArray[np.uint8]  # (N, A, D) last observation; only rows of ``done`` games mean anything
+    reward: NDArray[np.float64]  # (N, A) canonical reward
+    events: NDArray[np.float32]  # (N, A, E) what happened, columns ``constants.EVENTS``
     terminated: NDArray[np.bool_]  # (N, A)
     truncated: NDArray[np.bool_]  # (N,)
     done: NDArray[np.bool_]  # (N,) the game ended in this step
@@ -94,10 +90,10 @@ def allocate_state(games: int, agents: int) -> State:
     )
 
 
-def allocate_outputs(games: int, agents: int, tokens: int) -> Outputs:
+def allocate_outputs(games: int, agents: int, tokens: int) -> Step:
     """Zeroed output buffers."""
     grid = (games, agents)
-    return Outputs(
+    return Step(
         tokens=np.zeros((*grid, tokens), np.uint8),
         obs_mission=np.zeros(grid, np.int8),
         final_tokens=np.zeros((*grid, tokens), np.uint8),
@@ -111,35 +107,17 @@ def allocate_outputs(games: int, agents: int, tokens: int) -> Outputs:
     )
 
 
-def start_poses(spec: GameSpec) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Start cells and headings (A,) in index order (rules, section 2)."""
-    cells = [(6 + k) * 8 + 6 for k in range(spec.blue)] + [(9 - k) * 8 + 1 for k in range(spec.red)]
-    headings = [0] * spec.blue + [2] * spec.red
-    return np.array(cells, np.uint8), np.array(headings, np.uint8)
-
-
 def make_flags(spec: GameSpec) -> Flags:
     """Turn a specification into the numbers that kernels read."""
     rules = spec.rules
-    start_cell, start_heading = start_poses(spec)
-    weights = [spec.weights_of(seat) for seat in spec.seats]
-    table = [
-        (
-            w.key_pickup,
-            w.ball_pickup,
-            w.ball_discount,
-            w.invalid_pickup,
-            w.success,
-            w.eliminated_opponent,
-            w.got_eliminated,
-        )
-        for w in weights
-    ]
+    # Start cells and headings (A,) in index order (rules, section 2).
+    cells = [(6 + k) * 8 + 6 for k in range(spec.blue)] + [(9 - k) * 8 + 1 for k in range(spec.red)]
+    headings = [0] * spec.blue + [2] * spec.red
     return Flags(
         team=np.array([BLUE] * spec.blue + [RED] * spec.red, np.uint8),
-        weights=np.array(table, np.float64),
-        start_cell=start_cell,
-        start_heading=start_heading,
+        weights=np.array([astuple(spec.weights_of(seat)) for seat in spec.seats], np.float64),
+        start_cell=np.array(cells, np.uint8),
+        start_heading=np.array(headings, np.uint8),
         board=empty_board(),
         max_steps=spec.max_steps,
         obstacle=spec.obstacle,
@@ -152,9 +130,4 @@ def make_flags(spec: GameSpec) -> Flags:
         mission_current=rules.mission_view == "current",
         keys_anywhere=rules.key_cells == "any",
         view_first=rules.final_view == "before_results",
-        pay_once=rules.ball_pay == "once",
-        squared=rules.ball_discount == "squared",
-        assign=rules.success_reward == "assign",
-        first_living=rules.success_to == "first_living",
-        drop_key=rules.eliminated_key == "dropped",
     )

@@ -20,7 +20,7 @@ _TWO53 = 1.0 / 9007199254740992.0
 
 @inlined
 def mix(z: np.uint64) -> np.uint64:
-    """The splitmix64 output function."""
+    """Apply the splitmix64 output function."""
     z = (z ^ (z >> _S30)) * _MIX1
     z = (z ^ (z >> _S27)) * _MIX2
     mixed: np.uint64 = z ^ (z >> _S31)
@@ -80,12 +80,8 @@ class Streams:
 
     def uniform_of(self, which: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return (N,) numbers in [0, 1); only the streams in ``which`` (N,) move on, the other rows are 0."""
-        part = self.state[which]
-        drawn = np.empty((len(part), 1), np.float64)
-        _fill_uniform(part, drawn)
-        self.state[which] = part
         out = np.zeros(len(self.state), np.float64)
-        out[which] = drawn[:, 0]
+        out[which] = self.rows(np.flatnonzero(which)).uniform(1)[:, 0]
         return out
 
 

@@ -33,7 +33,7 @@ _TURNED = np.array([2, 3, 0, 1], np.uint8)
 
 
 def other_side(tokens: NDArray[np.uint8], members: int = 1) -> NDArray[np.uint8]:
-    """Tokens (N, members * D) as the same situation looks from the other team's seats."""
+    """Return tokens (N, members * D) as the same situation looks from the other team's seats."""
     blocks = tokens.reshape(len(tokens), members, -1)
     turned = SWAPPED[blocks]
     turned[..., -2] = _TURNED[blocks[..., -2]]
@@ -42,5 +42,5 @@ def other_side(tokens: NDArray[np.uint8], members: int = 1) -> NDArray[np.uint8]
 
 
 def other_seat(seat: str) -> str:
-    """The seat or team on the other side: ``red_1`` for ``blue_1``, ``red`` for ``blue``."""
+    """Return the seat or team on the other side: ``red_1`` for ``blue_1``, ``red`` for ``blue``."""
     return seat.replace("blue", "red") if seat.startswith("blue") else seat.replace("red", "blue")

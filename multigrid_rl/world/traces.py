@@ -9,53 +9,23 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.text import expected
 from multigrid_rl.types import TEAM_ORDER, GameSpec, RewardWeights, Rules
 from multigrid_rl.world import constants as c
-from multigrid_rl.world.constants import EV_ELIMINATED, EV_ELIMINATION_WIN
-from multigrid_rl.world.engine import Step, World
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.state import Step
 
-
-def eliminated_opponent_num(events: NDArray[np.floating], rules: Rules) -> NDArray[np.floating]:
-    """The info number of that name: (N, A) from events (N, A, E), rewarded winners (classic) or victims (fair)."""
-    return events[..., EV_ELIMINATION_WIN if rules.eliminated_count == "winners" else EV_ELIMINATED]
-
-
-Scheme = Literal["DTDE", "CTDE", "CTCE"]
-
-
-class UnitFold:
-    """Folds per-agent arrays into the units of a scheme: agents under DTDE and CTDE, teams under CTCE."""
-
-    def __init__(self, spec: GameSpec, scheme: Scheme) -> None:
-        seats = spec.seats
-        if scheme == "CTCE":
-            self.names: tuple[str, ...] = tuple(t for t in TEAM_ORDER if any(s.startswith(t) for s in seats))
-            self.members = [[a for a, s in enumerate(seats) if s.startswith(name)] for name in self.names]
-        else:
-            self.names = seats
-            self.members = [[a] for a in range(len(seats))]
-
-    def total(self, values: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Sum of members: (N, A) -> (N, U)."""
-        return np.stack([values[:, m].sum(axis=1) for m in self.members], axis=1)
-
-    def any(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """True where any member's flag is: (N, A) -> (N, U)."""
-        return np.stack([flags[:, m].any(axis=1) for m in self.members], axis=1)
-
-    def all(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """True where all members' flags are: (N, A) -> (N, U)."""
-        return np.stack([flags[:, m].all(axis=1) for m in self.members], axis=1)
-
-
+#: Agents of each unit that the recordings know: an agent under DTDE and CTDE, a team under CTCE.
+Units = dict[str, list[int]]
 Arrays = dict[str, NDArray[Any]]
 
 #: State arrays (one row for each state), then step arrays, in the order in which a step produces them.
@@ -133,13 +103,13 @@ def verify_trace(path: Path) -> TraceReport:
         spec = spec_of(meta)
         replayed = _replay(data, meta, spec)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise TraceError(f"not a trace of this game: {type(error).__name__}: {error}") from error
+        raise TraceError(f"expected a trace of this game, got {type(error).__name__}: {error}") from error
     lengths = data["ep_len"]
     return TraceReport(str(meta["config"]), len(lengths), int(lengths.sum()), _first_difference(data, replayed))
 
 
 def spec_of(meta: dict[str, Any]) -> GameSpec:
-    """The classic game that a trace's ``meta_json`` describes, reward weights included."""
+    """Return the classic game that a trace's ``meta_json`` describes, reward weights included."""
     names = [agent["name"] for agent in meta["agents"]]
     schemes = meta.get("registered_kwargs", {}).get("reward_schemes", {})
     return GameSpec(
@@ -180,11 +150,23 @@ def _load(path: Path) -> Arrays:
         zlib.error,
         NotImplementedError,
     ) as error:
-        raise TraceError(f"cannot be read as a NumPy archive: {error}") from error
+        raise TraceError(f"expected a NumPy archive, got {error}") from error
     missing = [name for name in _NEEDED if name not in data]
     if missing:
-        raise TraceError(f"lacks the arrays {', '.join(missing)}")
+        raise TraceError(expected("arrays", ", ".join(missing), "none of them"))
     return data
+
+
+def _units(spec: GameSpec, scheme: str) -> Units:
+    if scheme != "CTCE":
+        return {seat: [a] for a, seat in enumerate(spec.seats)}
+    teams = {team: [spec.seats.index(seat) for seat in spec.seats_of(team)] for team in TEAM_ORDER}
+    return {team: agents for team, agents in teams.items() if agents}
+
+
+def _fold(how: Callable[..., NDArray[Any]], values: NDArray[Any], units: Units) -> NDArray[Any]:
+    """Turn (N, A) into (N, U): ``how`` (sum, any, all) over the agents of each unit."""
+    return np.stack([how(values[:, agents], axis=1) for agents in units.values()], axis=1)
 
 
 def _load_first_states(world: World, data: Arrays) -> None:
@@ -206,12 +188,12 @@ def _load_first_states(world: World, data: Arrays) -> None:
 def _replay(data: Arrays, meta: dict[str, Any], spec: GameSpec) -> Arrays:
     lengths, steps, states = (data[k].astype(np.int64) for k in ("ep_len", "ep_step_start", "ep_state_start"))
     if list(spec.seats) != [agent["name"] for agent in meta["agents"]]:
-        raise TraceError(f"agents are not in index order: {meta['agents']}")
+        raise TraceError(expected("agents", ", ".join(spec.seats), meta["agents"]))
     world = World(spec, len(lengths), auto_reset=False)
     _load_first_states(world, data)
-    units = UnitFold(spec, meta["training_scheme"])
-    if list(units.names) != list(meta["units"]):
-        raise TraceError(f"units {meta['units']} are not those of {meta['training_scheme']}: {list(units.names)}")
+    units = _units(spec, meta["training_scheme"])
+    if list(units) != list(meta["units"]):
+        raise TraceError(expected("units", f"{list(units)} in {meta['training_scheme']}", meta["units"]))
     out: Arrays = {name: np.zeros_like(data[name]) for name in (*STATE_ARRAYS, *STEP_ARRAYS)}
     running = lengths >= 0
     _record_state(world, out, states[running], running)
@@ -244,16 +226,18 @@ def _record_state(world: World, out: Arrays, rows: NDArray[np.int64], games: NDA
     out["obs_mission_value"][rows] = tokens[..., v * v + 1] if world.spec.mission_observed else -1
 
 
-def _record_step(answer: Step, units: UnitFold, out: Arrays, rows: NDArray[np.int64], games: NDArray[np.bool_]) -> None:
+def _record_step(answer: Step, units: Units, out: Arrays, rows: NDArray[np.int64], games: NDArray[np.bool_]) -> None:
     events = answer.events[games]
     out["agent_reward"][rows] = answer.reward[games]
-    out["reward"][rows] = units.total(answer.reward[games])
-    out["terminated"][rows] = units.all(answer.terminated[games])
+    out["reward"][rows] = _fold(np.sum, answer.reward[games], units)
+    out["terminated"][rows] = _fold(np.all, answer.terminated[games], units)
     out["truncated"][rows] = answer.truncated[games][:, None]
-    out["info_door_open_done"][rows] = units.any(events[..., c.EV_DOOR_WIN] > 0)
-    out["info_eliminated_opponents_done"][rows] = units.any(events[..., c.EV_ELIMINATION_WIN] > 0)
-    out["info_got_eliminated_done"][rows] = units.any(events[..., c.EV_VICTIM] > 0)
-    out["info_eliminated_opponent_num"][rows] = units.total(eliminated_opponent_num(events, Rules.classic()))
+    out["info_door_open_done"][rows] = _fold(np.any, events[..., c.EV_DOOR_WIN] > 0, units)
+    out["info_eliminated_opponents_done"][rows] = _fold(np.any, events[..., c.EV_ELIMINATION_WIN] > 0, units)
+    out["info_got_eliminated_done"][rows] = _fold(np.any, events[..., c.EV_VICTIM] > 0, units)
+    out["info_eliminated_opponent_num"][rows] = _fold(
+        np.sum, events[..., c.EV_ELIMINATION_WIN], units
+    )  # rewarded winners
 
 
 def _differs(name: str, expected: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:

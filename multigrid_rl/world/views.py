@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.jit import inlined, kernel
+from multigrid_rl.jit import inlined
 from multigrid_rl.world.constants import CELLS, DOOR_CLOSED, HEIGHT, UNSEEN, WALL, WIDTH
 
 _OPAQUE_FROM = WALL
@@ -84,13 +84,3 @@ def draw_view(
             if not (visible >> i) & 1:
                 out[i * size + j] = UNSEEN
         visible = int(beyond)
-
-
-@kernel
-def decode_views(tokens: NDArray[np.uint8], table: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """Turn the view tokens (N, A, D) of a whole batch into triples ``out`` (N, A, V * V, 3) by ``constants.CELL``."""
-    for g in range(out.shape[0]):
-        for a in range(out.shape[1]):
-            for k in range(out.shape[2]):
-                for part in range(3):
-                    out[g, a, k, part] = table[tokens[g, a, k], part]

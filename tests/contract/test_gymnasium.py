@@ -256,7 +256,7 @@ def test_unknown_names_are_refused_by_name(tmp_path):
         SeatEnv("single", FOCAL, {FOCAL: "idle"})
     with pytest.raises(PlayerError, match="player nobody: unknown; allowed is random, idle"):
         SeatEnv("1v1", FOCAL, {"blue_0": "nobody"}, checkpoints=tmp_path)
-    with pytest.raises(ValueError, match="render_mode='human': allowed is None or 'rgb_array'"):
+    with pytest.raises(ValueError, match=r"render_mode: .*'human'"):
         seat_env("1v1", render_mode="human")
 
 
@@ -265,7 +265,7 @@ def test_unknown_actions_and_negative_seeds_are_refused():
     with pytest.raises(RuntimeError, match=r"call reset\(\)"):
         env.step(0)
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="action 7 of red_0: allowed is 0 left"):
+    with pytest.raises(ValueError, match=r"action of red_0: expected 0 left.*7"):
         env.step(7)
     with pytest.raises(gymnasium.error.Error, match="-1"):
         env.reset(seed=-1)

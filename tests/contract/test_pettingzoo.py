@@ -23,26 +23,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 
-COURSE = "MultiGrid-CompetativeRedBlueDoor-"
-#: Rules, section 2, every row: (blue, red, obstacle, random keys, death match, max steps, view size, mission observed).
-ORIGINAL = {
-    "v2-DTDE-Red-Single": (0, 1, False, False, False, 1000, 7, False),
-    "v2-DTDE-Red-Single-with-Obstacle": (0, 1, True, False, False, 1000, 7, False),
-    "v3-DTDE-Red-Single": (0, 1, False, False, False, 1280, 5, True),
-    "v3-DTDE-Red-Single-with-Obstacle": (0, 1, True, False, False, 1280, 5, True),
-    **{f"v3-{scheme}-Red": (0, 2, True, True, False, 1280, 5, True) for scheme in ("DTDE", "CTDE", "CTCE")},
-    **{f"v3-{scheme}-Red-Eval": (0, 2, True, True, False, 300, 5, True) for scheme in ("DTDE", "CTDE", "CTCE")},
-    **{f"v3-{scheme}-1v1": (1, 1, False, True, True, 300, 5, True) for scheme in ("DTDE", "CTCE")},
-    **{f"v3-{scheme}-2v2": (2, 2, True, False, True, 1280, 5, True) for scheme in ("DTDE", "CTCE")},
-    "v3-CTDE-2v2": (2, 2, True, False, False, 1280, 5, True),
-    **{
-        f"v3-{scheme}-2v2-Death-Match": (2, 2, False, False, True, 1280, 5, True) for scheme in ("DTDE", "CTDE", "CTCE")
-    },
-}
-SINGLES = {
-    "Red-Single": {"v2": "single", "v3": "single-v3"},
-    "Red-Single-with-Obstacle": {"v2": "single-obstacle", "v3": "single-obstacle-v3"},
-}
 DEATH_MATCHES = [name for name in scenario_names() if load_scenario(name).game.death_match]
 RANDOM_KEYS = [name for name in scenario_names() if load_scenario(name).game.random_keys]
 
@@ -96,21 +76,14 @@ def test_passes_the_sequential_tests_after_conversion(scenario):
 
 @every_scenario
 def test_agents_are_the_seats_and_observations_fit_their_spaces(scenario):
-    env, rng = parallel_env(scenario), np.random.default_rng(1)
-    spec = load_scenario(scenario).spec
-    assert tuple(env.possible_agents) == spec.seats
-    assert env.agents == []
+    env, spec = parallel_env(scenario), load_scenario(scenario).spec
+    assert (tuple(env.possible_agents), env.agents) == (spec.seats, [])
     observations, infos = env.reset(seed=1)
     assert list(observations) == list(infos) == env.agents == list(spec.seats)
-    keys = ["image", "direction", "mission"] if spec.mission_observed else ["image", "direction"]
-    for _ in range(200):
-        for agent, seen in observations.items():
-            assert env.observation_space(agent).contains(seen)
-            assert sorted(seen) == sorted(keys)
-            assert seen["image"].shape == (spec.view_size, spec.view_size, 3)
-        if not env.agents:
-            break
-        observations, *_ = env.step(moves(env, rng))
+    for agent, seen in observations.items():
+        assert env.observation_space(agent).contains(seen)
+        assert set(seen) == {"image", "direction", *(["mission"] if spec.mission_observed else [])}
+        assert seen["image"].shape == (spec.view_size, spec.view_size, 3)
 
 
 @every_scenario
@@ -138,26 +111,6 @@ def test_plays_the_very_games_of_the_world(scenario):
                 assert infos[agent]["mission"] == c.MISSIONS[seen["mission"]]
 
 
-@every_scenario
-def test_observations_share_no_memory_with_the_game(scenario):
-    env = parallel_env(scenario)
-    before, _ = env.reset(seed=2)
-    kept = {agent: seen["image"].copy() for agent, seen in before.items()}
-    env.step(dict.fromkeys(env.agents, c.RIGHT))
-    assert all(np.array_equal(before[agent]["image"], kept[agent]) for agent in kept)
-
-
-@every_scenario
-def test_renders_a_frame(scenario):
-    env = parallel_env(scenario, render_mode="rgb_array")
-    env.reset(seed=0)
-    frame = env.render()
-    assert frame.shape == (8 * 32, 16 * 32, 3)
-    assert frame.dtype == np.uint8
-    env.step(dict.fromkeys(env.agents, c.RIGHT))
-    assert not np.array_equal(env.render(), frame)
-
-
 def test_metadata_and_missing_or_unknown_render_mode():
     env = parallel_env("1v1")
     assert env.metadata["name"] == str(env) == "1v1"
@@ -165,45 +118,18 @@ def test_metadata_and_missing_or_unknown_render_mode():
     assert env.metadata["is_parallelizable"]
     env.reset()
     assert env.render() is None
-    with pytest.raises(ValueError, match="render_mode='human': allowed is None or 'rgb_array'"):
+    with pytest.raises(ValueError, match=r"render_mode: .*'human'"):
         parallel_env("1v1", render_mode="human")
 
 
 # Names ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ORIGINAL)
-def test_original_names_lead_to_the_right_game(name):
-    env = parallel_env(COURSE + name)
-    s = env.spec
-    assert ORIGINAL[name] == (
-        s.blue,
-        s.red,
-        s.obstacle,
-        s.random_keys,
-        s.death_match,
-        s.max_steps,
-        s.view_size,
-        s.mission_observed,
-    )
-    version, _, rest = name.split("-", 2)
-    peaceful = "-peace" if name == "v3-CTDE-2v2" else ""
-    ids = {"Red": "coop", "Red-Eval": "coop-eval", "1v1": "1v1", "2v2": "2v2", "2v2-Death-Match": "2v2-deathmatch"}
-    expected = SINGLES[rest][version] if rest in SINGLES else ids[rest] + peaceful
-    assert env.metadata["name"] == expected
-
-
-def test_no_alias_stands_for_two_scenarios():
-    aliases = [alias for name in scenario_names() for alias in load_scenario(name).aliases]
-    assert len(aliases) == len(set(aliases))
-    assert set(aliases) >= {COURSE + name for name in ORIGINAL}
-    assert not set(aliases) & set(scenario_names())
-
-
-def test_an_unknown_scenario_or_rule_set_is_named():
-    with pytest.raises(ConfigError, match=r"scenario=1v2: unknown.*allowed is .*1v1"):
+def test_takes_names_of_the_original_course_and_rejects_unknown_ones():
+    assert parallel_env("MultiGrid-CompetativeRedBlueDoor-v3-CTDE-2v2").metadata["name"] == "2v2-peace"
+    with pytest.raises(ConfigError, match=r"1v2.*1v1"):
         parallel_env("1v2")
-    with pytest.raises(ConfigError, match="rules=original: allowed is fair, classic"):
+    with pytest.raises(ConfigError, match="rules: expected fair, classic, got original"):
         parallel_env("1v1", rules="original")
 
 
@@ -215,15 +141,6 @@ def test_rules_can_be_chosen(scenario):
 
 
 # Seeds ---------------------------------------------------------------------------------------------------------------
-
-
-@every_scenario
-@pytest.mark.parametrize("rules", ["fair", "classic"])
-def test_twins_under_one_seed_play_alike(scenario, rules):
-    one, two = (parallel_env(scenario, rules=rules) for _ in range(2))
-    assert data_equivalence(transcript(one, 400, seed=5), transcript(two, 400, seed=5))
-    # What was played before does not matter, nor does a generator that has moved on.
-    assert data_equivalence(transcript(one, 100, seed=5), transcript(parallel_env(scenario, rules=rules), 100, seed=5))
 
 
 def layouts(env, seeds):
@@ -245,7 +162,7 @@ def test_seeds_and_resets_without_a_seed_give_other_games(scenario):
     assert layouts(env, [3, None, None]) == layouts(fresh, [3, None, None])
 
 
-def test_a_negative_seed_is_refused():
+def test_rejects_negative_seeds():
     with pytest.raises(gymnasium.error.Error, match="-1"):
         parallel_env("1v1").reset(seed=-1)
 
@@ -256,6 +173,7 @@ def test_a_pickled_game_goes_on_as_the_original(scenario, pickler):
     env = parallel_env(scenario, render_mode="rgb_array")
     transcript(env, 20, seed=9)
     twin = pickler.loads(pickler.dumps(env))
+    assert env.render().shape == (8 * 32, 16 * 32, 3)
     assert np.array_equal(env.render(), twin.render())
     assert data_equivalence(transcript(env, 300, start=False), transcript(twin, 300, start=False))
     assert data_equivalence(env.reset(), twin.reset())
@@ -355,15 +273,15 @@ def test_under_classic_rules_eliminated_agents_stay_to_the_end(scenario):
 # What goes in, and the state -----------------------------------------------------------------------------------------
 
 
-def test_steps_without_a_game_and_unknown_agents_or_actions_are_refused():
+def test_rejects_unknown_agents_and_actions_and_steps_before_reset():
     env = parallel_env("1v1")
     with pytest.raises(RuntimeError, match=r"call reset\(\)"):
         env.step({})
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="agent 'green_0' is not in this game; allowed is blue_0, red_0"):
+    with pytest.raises(ValueError, match="agent: expected blue_0, red_0, got 'green_0'"):
         env.step({"green_0": 0})
     for wrong in (7, -1, 2.0, None, "left", np.array([1])):
-        with pytest.raises(ValueError, match=r"of red_0: allowed is 0 left, .* 6 done"):
+        with pytest.raises(ValueError, match=r"of red_0: expected 0 left, .* 6 done"):
             env.step({"red_0": wrong})
     assert env.world.state.clock[0] == 0
     for right in (np.int8(1), np.int64(1), np.array(1)):

@@ -13,7 +13,6 @@ from multigrid.core.world_object import Ball, Door, Key, Wall
 
 from games import (
     BLUE_BALL,
-    BLUE_DOOR,
     BLUE_KEY,
     BLUE_KEY_USED,
     EAST,
@@ -92,16 +91,6 @@ def test_objects_look_as_the_package_draws_them(code, obj):
     assert same(tile_of(render_frame(w, 0), UNSEEN_CELL), drawn(obj))
 
 
-def test_objects_and_doors_in_all_states_look_different():
-    kinds = {c.decode(np.array(code)).tobytes()[:2]: code for code, _ in OBJECTS}
-    pictures = set()
-    for code, _ in OBJECTS:
-        w = world(blue=0)
-        put(w, UNSEEN_CELL, code)
-        pictures.add(tile_of(render_frame(w, 0), UNSEEN_CELL).tobytes())
-    assert len(pictures) == len(kinds) + 4  # two doors have three pictures each; a used key has that of a fresh one
-
-
 @pytest.mark.parametrize("heading", [EAST, SOUTH, WEST, NORTH])
 @pytest.mark.parametrize(("seat", "colour"), [("red_0", "red"), ("blue_0", "blue")])
 def test_agents_are_triangles_of_their_team_that_point_where_they_head(seat, colour, heading):
@@ -133,14 +122,6 @@ def test_the_first_frame_of_every_scenario_shows_the_board(scenario):
             else:
                 expected = drawn(pictures[int(w.state.cells[0, c.cell_index(x, y)])], highlight=lit)
             assert same(tile_of(frame, (x, y)), expected), (x, y)
-
-
-def test_doors_and_fixed_keys_stand_where_the_rules_say():
-    frame = render_frame(world(), 0)
-    assert same(tile_of(frame, RED_DOOR), drawn(Door("red", is_locked=True)))
-    assert same(tile_of(frame, BLUE_DOOR), drawn(Door("blue", is_locked=True)))
-    assert same(tile_of(frame, (7, 4)), drawn(Key("red"), highlight=True))  # both keys are in somebody's view
-    assert same(tile_of(frame, (8, 3)), drawn(Key("blue"), highlight=True))
 
 
 # What changes --------------------------------------------------------------------------------------------------------
@@ -256,12 +237,12 @@ def test_each_game_of_a_batch_has_its_own_frame_and_drawing_changes_nothing():
     assert same(render_frame(w, 1), kept)
 
 
-def test_mistakes_are_named():
+def test_rejects_unknown_games_and_tiny_tiles():
     w = world()
     for game in (-1, 1):
-        with pytest.raises(ValueError, match=f"game={game}: allowed is 0 to 0"):
+        with pytest.raises(ValueError, match=f"game: expected 0 to 0, got {game}"):
             render_frame(w, game)
-    with pytest.raises(ValueError, match="tile_size=3: allowed is at least 4 pixels"):
+    with pytest.raises(ValueError, match=r"tile_size: .*3"):
         render_frame(w, 0, 3)
 
 

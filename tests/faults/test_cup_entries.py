@@ -129,7 +129,7 @@ def test_an_agent_that_fails_in_play_forfeits_with_the_reason(played, name):
         ("wrong-shape", "shape"),
         ("nan", "not finite"),
         ("no-card", "neither card.json nor agent.yaml"),
-        ("zipped.zip", "is a file"),
+        ("zipped.zip", "got a file"),
     ],
 )
 def test_a_bundle_that_cannot_play_is_listed_with_the_reason(played, name, reason):

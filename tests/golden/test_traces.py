@@ -99,87 +99,59 @@ def test_the_first_of_two_differences_is_reported(small, tmp_path):
     assert (found.episode, found.step, found.array) == (EPISODE, STEP, "agent_mission[0]")
 
 
-def test_a_changed_action_makes_the_replay_diverge(small, tmp_path):
-    action = small["action"].copy()
-    row = row_of(small, "agent_reward")
-    action[row, 0] = 0 if action[row, 0] != 0 else 1
-    found = verify_trace(save(tmp_path / "action.npz", {**small, "action": action})).divergence
-    assert found is not None
-    assert (found.episode, found.step) == (EPISODE, STEP)
-
-
 def test_the_order_of_handling_matters(small, tmp_path):
     backwards = {**small, "order": np.ascontiguousarray(small["order"][:, ::-1])}
     assert verify_trace(save(tmp_path / "order.npz", backwards)).divergence is not None
 
 
-@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 neither"])
-def test_a_file_that_is_no_archive_is_refused(content, tmp_path):
-    path = tmp_path / "text.npz"
-    path.write_bytes(content)
-    with pytest.raises(TraceError, match="cannot be read as a NumPy archive"):
-        verify_trace(path)
-
-
-def test_a_file_that_does_not_exist_is_refused(tmp_path):
-    with pytest.raises(TraceError, match="cannot be read"):
-        verify_trace(tmp_path / "nowhere.npz")
-
-
-def test_a_single_array_is_refused(tmp_path):
-    np.save(tmp_path / "one.npy", np.zeros(3))
-    with pytest.raises(TraceError, match="cannot be read as a NumPy archive"):
-        verify_trace(tmp_path / "one.npy")
-
-
-@pytest.mark.parametrize("kept", [0.1, 0.5, 0.999])
-def test_a_truncated_archive_is_refused(kept, tmp_path):
-    whole = SMALL.read_bytes()
-    path = tmp_path / "short.npz"
-    path.write_bytes(whole[: int(len(whole) * kept)])
-    with pytest.raises(TraceError, match="cannot be read as a NumPy archive"):
-        verify_trace(path)
-
-
-@pytest.mark.parametrize("percent", [17, 50, 97])
-def test_an_archive_with_damaged_bytes_is_refused(percent, tmp_path):
+def damaged(percent: int) -> bytes:
     whole = bytearray(SMALL.read_bytes())
     start = len(whole) * percent // 100
     whole[start : start + 64] = b"\xff" * 64
-    path = tmp_path / "damaged.npz"
-    path.write_bytes(whole)
-    with pytest.raises(TraceError, match="cannot be read as a NumPy archive"):
+    return bytes(whole)
+
+
+@pytest.mark.parametrize("content", [
+    None, b"", b"not an archive", b"PK\x03\x04 neither",
+    *(SMALL.read_bytes()[: int(SMALL.stat().st_size * kept)] for kept in (0.1, 0.5, 0.999)),
+    *(damaged(percent) for percent in (17, 50, 97)),
+], ids=lambda content: "missing" if content is None else f"{len(content)} bytes")  # fmt: skip
+def test_rejects_damaged_archives(content, tmp_path):
+    path = tmp_path / "trace.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TraceError, match="expected a NumPy archive"):
         verify_trace(path)
 
 
+def test_rejects_a_single_array(tmp_path):
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    with pytest.raises(TraceError, match="expected a NumPy archive"):
+        verify_trace(tmp_path / "one.npy")
+
+
 @pytest.mark.parametrize("name", ["meta_json", "ep_len", "action", "order", "grid", "info_eliminated_opponent_num"])
-def test_a_missing_array_is_named(name, small, tmp_path):
+def test_names_missing_arrays(name, small, tmp_path):
     rest = {key: value for key, value in small.items() if key != name}
-    with pytest.raises(TraceError, match=f"lacks the arrays {name}$"):
+    with pytest.raises(TraceError, match=f"arrays: expected {name}, got none"):
         verify_trace(save(tmp_path / "lacks.npz", rest))
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "3", "{}"])
-def test_meta_that_is_no_description_is_refused(text, small, tmp_path):
-    with pytest.raises(TraceError, match="not a trace of this game"):
-        verify_trace(save(tmp_path / "meta.npz", {**small, "meta_json": np.array(text)}))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"agents": [{"name": "red_0"}, {"name": "blue_0"}]}, "index order"),
-        ({"agents": [{"name": "blue_0"}]}, "red=0"),
+        ({"agents": [{"name": "red_0"}, {"name": "blue_0"}]}, "agents: expected blue_0, red_0"),
+        ({"agents": [{"name": "blue_0"}]}, "red: .*0"),
         ({"training_scheme": "DTDE"}, "units"),
         ({"units": ["red", "blue"]}, "units"),
-        ({"view_size": 4}, "view_size=4"),
-        ({"view_size": 7}, "not a trace of this game"),
-        ({"max_steps": 0}, "max_steps=0"),
-        ({"max_steps": "many"}, "not a trace of this game"),
-        ({"env_class": None}, "not a trace of this game"),
+        ({"view_size": 4}, "view_size: .*4"),
+        ({"view_size": 7}, "expected a trace of this game"),
+        ({"max_steps": 0}, "max_steps: .*0"),
+        ({"max_steps": "many"}, "expected a trace of this game"),
+        ({"env_class": None}, "expected a trace of this game"),
     ],
 )
-def test_meta_that_does_not_fit_the_arrays_is_refused(changes, message, small, tmp_path):
+def test_rejects_meta_that_does_not_fit_the_arrays(changes, message, small, tmp_path):
     with pytest.raises(TraceError, match=message):
         verify_trace(save(tmp_path / "meta.npz", with_meta(small, **changes)))
 
@@ -189,15 +161,16 @@ def test_meta_of_another_game_diverges(small, tmp_path):
     assert found is not None
 
 
-def test_a_cell_that_cannot_occur_in_a_first_state_is_refused(small, tmp_path):
-    grid = small["grid"].copy()
+def test_rejects_arrays_that_make_no_game(small, tmp_path):
+    grid, longer = small["grid"].copy(), small["ep_len"].copy()
     grid[0, 8, 3] = (8, 1, 0)  # a green goal
-    with pytest.raises(TraceError, match=r"cell \(8, 1, 0\) does not occur"):
-        verify_trace(save(tmp_path / "goal.npz", {**small, "grid": grid}))
-
-
-def test_an_episode_longer_than_its_rows_is_refused(small, tmp_path):
-    longer = small["ep_len"].copy()
     longer[LAST] += 5
-    with pytest.raises(TraceError, match="not a trace of this game"):
-        verify_trace(save(tmp_path / "long.npz", {**small, "ep_len": longer}))
+    changes = {
+        r"got \(8, 1, 0\)": {"grid": grid},
+        "expected a trace of this game": {"ep_len": longer},
+        "expected a trace.*JSONDecodeError": {"meta_json": np.array("{")},
+        "expected a trace.*TypeError": {"meta_json": np.array("[1, 2]")},
+    }
+    for message, change in changes.items():
+        with pytest.raises(TraceError, match=message):
+            verify_trace(save(tmp_path / "changed.npz", {**small, **change}))

@@ -13,10 +13,9 @@ from PIL import Image
 
 from commands import call, complaint
 from multigrid_rl.cli.compare import sentence
-from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.seeds import Interval, bootstrap_band, iqm
 from multigrid_rl.judge.sets import HELD, SetComparison, compare_sets, final_value, find_runs, notes, read_set
-from multigrid_rl.runs.reader import Series, read_run
+from multigrid_rl.runs.reader import Series
 from multigrid_rl.show.figures import comparison_panels, draw_comparison
 
 LENGTH, ENTROPY = "episode_len_mean", "entropy/red_0"
@@ -129,10 +128,10 @@ def test_several_scenarios_are_strata(sides):
     [
         (["a"], "runs: expected two folders of runs, or A... --against B..., got 1"),
         (["a", "b", "a/0"], "got 3 without --against"),
-        (["a", "nowhere"], "nowhere: no run in it"),
-        (["a", "b/*/config.yaml"], "b/*/config.yaml: no run in it"),
-        (["a", "a/3"], "a/3: a run of both A and B"),
-        (["a", "other"], "A has runs of 1v1, B of coop; allowed are sets of the same scenarios"),
+        (["a", "nowhere"], "nowhere: expected a run folder"),
+        (["a", "b/*/config.yaml"], "b/*/config.yaml: expected a run folder"),
+        (["a", "a/3"], "a/3: expected a run of A or of B"),
+        (["a", "other"], "scenarios: expected those of A, 1v1, in B, too, got coop"),
         (["a", "running"], "running: ended by nothing: it has no verdict.json"),
         (["a", "stopped"], "stopped: ended by interrupted; allowed is a run that ended by itself"),
         (["a", "b", "-o", "a/0/config.yaml"], "a/0/config.yaml"),
@@ -156,15 +155,10 @@ def test_force_overwrites(sides):
     assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_rejects_set_without_runs(tmp_path):
-    with pytest.raises(ConfigError, match="no run in it"):
-        read_set("A", [str(tmp_path)])
-
-
 # --- what must be said
 
 
-def test_runs_that_differ_in_more_than_the_seed_are_told(tmp_path):
+def test_runs_that_differ_in_more_than_the_seed_are_reported(tmp_path):
     for k, (seed, lr) in enumerate([(0, 0.1), (1, 0.2), (1, 0.1)]):
         write_run(tmp_path / "a" / str(k), seed, lr=lr)
     for k in range(2):
@@ -172,7 +166,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_told(tmp_path):
     ours, theirs = (read_set(name, [str(tmp_path / name.lower())]) for name in ("A", "B"))
     said = list(notes(ours, theirs))
     assert said[0] == "warning: A: seed 1 of 1v1 twice; the same seed is no second run"
-    assert said[1].startswith("warning: A: not only the seed differs: train.lr is 0.1 in ")
+    assert said[1].startswith("warning: A: not only the seed differs: train.lr 0.1 / 0.2 in ")
     assert said[2] == "A and B differ in nothing that a run records"
     assert said[3] == "fewer than 3 runs on a side: intervals mean little"
     assert len(said) == 4
@@ -222,7 +216,7 @@ def test_never_held_is_worse_than_every_run_that_held(sides):
     assert length.ours.value == pytest.approx(15 + 0.2 + 5)
 
 
-def test_metrics_that_a_run_lacks_and_gates_that_it_has_not_are_left_out(tmp_path):
+def test_missing_metrics_and_gates_are_left_out(tmp_path):
     write_run(tmp_path / "a" / "0", 0, gates=False)
     write_run(tmp_path / "b" / "0", 0)
     rows = compare_sets(*(read_set(n, [str(tmp_path / n)]) for n in ("a", "b")), 1000, np.random.default_rng(0))
@@ -260,8 +254,3 @@ def test_a_band_covers_its_curve_and_closes_where_runs_agree():
     np.testing.assert_allclose(middle, np.linspace(0, 1, 5) * 3.5)
     assert (low[1:] < middle[1:]).all()
     assert (high[1:] > middle[1:]).all()
-
-
-def test_a_runs_own_verdict_agrees_with_the_final_value(tmp_path):
-    run = read_run(write_run(tmp_path / "a", 0))
-    assert final_value(run.series[ENTROPY], run.gates[1].window) == pytest.approx((0.5 / 3 + 0.5 / 4) / 2)

@@ -91,12 +91,12 @@ def test_a_killed_cup_goes_on_and_ends_with_the_same_tables(unbroken, entries, t
         assert (output / name).read_bytes() == (unbroken[0] / name).read_bytes()
 
 
-def test_another_cup_in_the_same_folder_is_refused(unbroken, entries):
+def test_rejects_another_cup_in_the_same_folder(unbroken, entries):
     output, _ = unbroken
     for options, message in (
-        (["--with", "random"], "entry hunter took part and is gone"),
-        (["--with", "random", "--with", "hunter", "--with", "idle"], "entry idle did not take part"),
-        (["--with", "random", "--with", "hunter", "--seed", "1"], "seed=30000 there, 1 now"),
+        (["--with", "random"], "entry hunter, which is gone"),
+        (["--with", "random", "--with", "hunter", "--with", "idle"], "entry idle, which is new"),
+        (["--with", "random", "--with", "hunter", "--seed", "1"], "seed: expected 30000, or another --output, got 1"),
     ):
         result = cup(entries, output, *options)
         assert result.exit_code == 2
@@ -108,35 +108,35 @@ def test_another_cup_in_the_same_folder_is_refused(unbroken, entries):
     [
         (["--scenario", "coop"], "two teams of the same size"),
         (["--scenario", "1v7"], "1v7"),
-        (["--with", "nobody"], "--with nobody: unknown"),
-        (["--with", "random", "--with", "random"], "two entries of this name"),
+        (["--with", "nobody"], ", got nobody"),
+        (["--with", "random", "--with", "random"], "entry random: expected each name once"),
     ],
 )
-def test_what_cannot_be_a_cup_is_one_line(entries, tmp_path, options, message):
+def test_rejects_impossible_cups(entries, tmp_path, options, message):
     result = cup(entries, tmp_path / "cup", *options)
     assert result.exit_code == 2
     assert message in result.output
     assert not (tmp_path / "cup").exists()
 
 
-def test_an_empty_folder_and_a_folder_of_something_else(tmp_path, entries):
+def test_rejects_folders_without_entries_and_foreign_outputs(tmp_path, entries):
     (tmp_path / "empty").mkdir()
     result = cup(tmp_path / "empty", tmp_path / "cup")
-    assert "0 entries; allowed is at least 2" in result.output
+    assert "at least 2 entries (see --with), got 0" in result.output
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
     result = cup(entries, tmp_path / "other", "--with", "random")
     assert result.exit_code == 2
-    assert "holds something that is no cup" in result.output
+    assert "expected a new folder, or a cup to go on with" in result.output
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["thesis.txt"]
 
 
-def test_a_torn_result_is_named(unbroken, entries, tmp_path):
+def test_rejects_torn_results(unbroken, entries, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(unbroken[0], copy)
     torn = next(iter(sorted((copy / "pairings").glob("*.json"))))
     torn.write_text(torn.read_text()[:100])
     result = cup(entries, copy, "--with", "random", "--with", "hunter")
     assert result.exit_code == 2
-    assert "allowed is to delete it" in result.output
+    assert "delete it to play it again" in result.output
     assert Path(torn).name in result.output

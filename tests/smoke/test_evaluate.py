@@ -139,14 +139,11 @@ def test_one_team_games(tmp_path):
     [
         (["nobody"], "player nobody: unknown"),
         (["blue-master", "scenario=2v2"], "does not fit"),
-        (["random", "scenario=coop", "--opponent", "idle"], "this scenario has one team"),
+        (["random", "scenario=coop", "--opponent", "idle"], "expected a scenario with two teams"),
         (["random", "scenario=coop", "--sides", "both"], "two teams of the same size"),
-        (["random", "scenario.seats.blue_0=learn"], "allowed is one team to judge"),
-        (
-            ["random", "--checkpoint", "step_1"],
-            "--checkpoint: expected nothing for random",
-        ),
-        (["random", "--episodes", "1"], "--episodes: expected at least one for each side"),
+        (["random", "scenario.seats.blue_0=learn"], "expected one team to judge"),
+        (["random", "--checkpoint", "step_1"], "--checkpoint: expected nothing for random"),
+        (["random", "--episodes", "1"], "at least one for each side"),
     ],
 )
 def test_rejects_mistakes_and_writes_nothing(arguments, message, tmp_path):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from benchmarks.report import held_sentence, page, summary
 from multigrid_rl.config import ConfigError, compose
-from multigrid_rl.judge.evaluation import MODES, replay_policy, run_config
-from multigrid_rl.players.cards import PlayerError, read_card, read_network
+from multigrid_rl.judge.evaluation import MODES, evaluate
+from multigrid_rl.judge.lineups import run_target
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.runs.reader import run_config
 from tiny_runs import tiny_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -22,44 +23,28 @@ def team_run(session, tmp_path_factory):
     return path
 
 
-def test_a_runs_configuration_is_read_back_as_it_was(team_run):
-    config = run_config(team_run)
-    assert config.scenario.opponents == {"blue_0": {"2v2-rookie": 1.0}, "blue_1": {"2v2-rookie": 1.0}}
-    assert (config.scheme, config.experiment) == ("ctce", "2v2")
+def table_of(run, seed, mode):
+    return evaluate(run_target(run), episodes=40, seed=seed, modes=(mode,)).parts[0].table
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_team_policy_plays_whole_games_and_the_same_again(team_run, mode):
-    one, two = (replay_policy(team_run, episodes=40, seed=9, mode=mode)[1] for _ in range(2))
-    assert one.episodes == 40
-    assert one.returns.shape == (40, 4)
-    np.testing.assert_array_equal(one.returns, two.returns)
-    other = replay_policy(team_run, episodes=40, seed=10, mode=mode)[1]
-    assert not np.array_equal(one.length, other.length)
-
-
-def test_the_mode_changes_the_teams_actions(team_run):
-    drawn, likely = (replay_policy(team_run, episodes=40, seed=9, mode=mode)[1] for mode in MODES)
+def test_a_team_policy_plays_games_that_follow_from_seed_and_mode(team_run):
+    drawn, again, other, likely = (
+        table_of(team_run, seed, mode) for seed, mode in ((9, MODES[0]), (9, MODES[0]), (10, MODES[0]), (9, MODES[1]))
+    )
+    assert drawn.returns.shape == (40, 4)
+    np.testing.assert_array_equal(drawn.returns, again.returns)
+    assert not np.array_equal(drawn.length, other.length)
     assert not np.array_equal(drawn.returns, likely.returns)
 
 
-def test_the_exported_network_computes_what_the_checkpoint_holds(team_run):
-    folder = next((team_run / "checkpoints").glob("step_*/players/red"))
-    network = read_network(folder, read_card(folder))
-    tokens = torch.zeros(1, len(read_card(folder).observation.categories), dtype=torch.uint8)
-    logits, _ = network(tokens)
-    assert logits.shape == (1, 14)
-    assert read_card(folder).members == 2
-
-
-def test_a_folder_without_a_run_and_a_missing_checkpoint_are_one_line(team_run, tmp_path):
+def test_rejects_folders_without_runs_and_missing_checkpoints(team_run, tmp_path):
     with pytest.raises(ConfigError, match=r"no config\.yaml in it; allowed is a run folder"):
         run_config(tmp_path)
     (tmp_path / "config.yaml").write_text("scenario: 3\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"config\.yaml: (no )?scenario"):
         run_config(tmp_path)
     with pytest.raises(PlayerError, match="checkpoint=step_1"):
-        replay_policy(team_run, episodes=10, seed=0, mode="argmax", checkpoint="step_1")
+        run_target(team_run, checkpoint="step_1")
 
 
 # --- the pages of docs/results

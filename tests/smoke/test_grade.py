@@ -111,18 +111,18 @@ def test_weights_too_large_for_probabilities_get_no_points_and_valid_json(tmp_pa
     for text in (output.read_text(), result.output.splitlines()[-1]):
         line = json.loads(text, parse_constant=pytest.fail)  # NaN and Infinity are no JSON
         assert (line["passed"], line["points"]) == (False, 0.0)
-        assert line["problem"].startswith("large: its network's values are too large")
+        assert line["problem"].startswith("large: expected finite entropy")
 
 
 SHORT = RUBRIC | {"exams": [RUBRIC["exams"][0] | {"opponent": "idle", "episodes": 100}]}
 
 
-def test_what_is_told_of_the_rubric_does_not_depend_on_its_seed(tmp_path):
+def test_rubric_hash_does_not_depend_on_the_seed(tmp_path):
     hashes = [grade(tmp_path, SHORT | change)[1]["rubric_sha256"] for change in ({}, {"seed": 5}, {"pass_points": 6})]
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_a_rubric_that_is_no_yaml_is_not_quoted(tmp_path):
+def test_rejects_invalid_yaml_without_quoting_it(tmp_path):
     path = tmp_path / "rubric.yaml"
     path.write_text("scenario: 1v1\nseed: 31337: 1\n")
     line = complaint(call("grade", BUNDLE, "--rubric", path))
@@ -131,7 +131,7 @@ def test_a_rubric_that_is_no_yaml_is_not_quoted(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["there", "file/grade.json", "f" * 300, "/proc/nowhere/grade.json"])
-def test_an_output_that_cannot_be_written_is_told_before_anything_is_played(tmp_path, where, monkeypatch):
+def test_rejects_unwritable_outputs_before_playing(tmp_path, where, monkeypatch):
     monkeypatch.setattr(grading, "grade", lambda *_: pytest.fail("it played"))
     for name in ("there", "file"):
         (tmp_path / name).write_text("")
@@ -173,19 +173,19 @@ def test_a_fault_of_the_program_is_no_verdict(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pass_points": 99}, "pass_points=99: allowed is above 0 to 9"),
+        ({"pass_points": 99}, "pass_points: expected above 0 to 9, all there are, got 99"),
         ({"scenario": "1v7"}, "1v7"),
         ({"colour": "red"}, "colour"),
-        ({"seed": 2**63}, "seed: allowed is less than 9223372036854775808"),
+        ({"seed": 2**63}, "seed: expected less than 9223372036854775808"),
         ({"exams": [RUBRIC["exams"][0] | {"opponent": "nobody"}]}, "opponent=nobody"),
-        ({"exams": [RUBRIC["exams"][0] | {"checks": [{"metric": "luck", "at_least": 1, "points": 9}]}]}, "metric=luck"),
+        ({"exams": [RUBRIC["exams"][0] | {"checks": [{"metric": "luck", "at_least": 1, "points": 9}]}]}, "got luck"),
         (
             {"exams": [RUBRIC["exams"][0] | {"checks": [{"metric": "win/*", "points": 9}]}]},
             "exactly one of at_most and at_least",
         ),
     ],
 )
-def test_a_rubric_that_cannot_be_used_is_one_line_and_status_2(tmp_path, change, message):
+def test_rejects_bad_rubrics(tmp_path, change, message):
     result, _ = grade(tmp_path, RUBRIC | change)
     assert result.exit_code == 2
     assert message in result.output
@@ -208,9 +208,3 @@ def test_entropy_is_that_of_the_decisions_that_were_made():
     meter = metered["blue_0"]
     assert meter.decisions == played.table.length.sum()
     assert 0 < meter.mean < np.log(7)
-
-
-def test_a_greedy_player_is_as_sure_as_its_distribution():
-    greedy = {seat: Metered(player) for seat, player in load_team(BUNDLE, SPEC, "blue", greedy=True).items()}
-    play_games(SPEC, {**greedy, "red_0": BUILT_IN["idle"](SPEC)}, 20, seed=2)
-    assert greedy["blue_0"].mean > 0

@@ -122,13 +122,13 @@ def test_a_folder_that_cannot_be_read_is_a_broken_entry_with_its_reason(tmp_path
     assert seen["sound"].kind == "frozen"
 
 
-def test_a_folder_that_nobody_could_list_is_one_line(tmp_path, monkeypatch):
+def test_rejects_unreadable_folders(tmp_path, monkeypatch):
     def refuse(self):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "iterdir", refuse)
     result = call("cup", tmp_path, "-o", tmp_path / "cup")
-    assert (result.exit_code, "cannot be read: Permission denied" in result.output) == (2, True)
+    assert (result.exit_code, "can be read, got Permission denied" in result.output) == (2, True)
 
 
 def deep(folder: Path, depth: int, name: str) -> None:
@@ -152,7 +152,7 @@ def test_an_agent_nested_without_end_is_a_broken_entry(name, said, tmp_path):
     assert not (tmp_path / "in").exists()
 
 
-def test_names_in_an_agents_folder_are_told_in_plain_letters(tmp_path):
+def test_names_in_an_agents_folder_are_printed_safely(tmp_path):
     agent = agent_of(tmp_path / "in" / "culprit")
     os.mkfifo(agent.folder / os.fsdecode(b"\xff" + EVIL.encode()))
     (tmp_path / "in" / "key").mkdir()
@@ -194,7 +194,7 @@ def test_whatever_reading_an_entry_raises_breaks_that_entry_alone(error, tmp_pat
     assert pairing.reason == seen["one"].problem
 
 
-def test_a_machine_without_room_for_copies_is_nobodys_forfeit(tmp_path, monkeypatch):
+def test_a_full_disk_forfeits_nobody(tmp_path, monkeypatch):
     agent = agent_of(tmp_path / "agent")
     entry = Entry("agent", "external", "", agent.sha256, folder=agent.folder)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
@@ -203,7 +203,7 @@ def test_a_machine_without_room_for_copies_is_nobodys_forfeit(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("part", ["entry", "seat"])
-def test_a_link_to_somebody_elses_folder_is_refused(part, tmp_path):
+def test_rejects_links_to_other_folders(part, tmp_path):
     bundle(tmp_path / "good")
     if part == "entry":
         (tmp_path / "thief").symlink_to("good")

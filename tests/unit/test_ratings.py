@@ -51,12 +51,12 @@ def test_ratings_of_three_find_the_strengths_that_made_the_games():
         assert found[name].low < value < found[name].high
 
 
-def test_nobody_played():
+def test_without_games_all_ratings_are_equal():
     found = ratings(["a", "b"], {("a", "b"): np.zeros((4, 3), np.int64)}, np.random.default_rng(0))
     assert {rating.value for rating in found.values()} == {1000.0}
 
 
-def test_circles_begin_with_the_first_name_and_are_told_once():
+def test_circles_begin_with_the_first_name_and_are_listed_once():
     beats = [("b", "c"), ("c", "a"), ("a", "b"), ("a", "d")]
     assert cycles(beats) == [["a", "b", "c"]]
     assert cycles([("a", "b"), ("b", "c")]) == []
@@ -156,9 +156,3 @@ def test_a_circle_is_named_only_beyond_doubt():
 
     assert circle("R" * 20) == [["a", "b", "c"]]
     assert circle("RRB") == []
-
-
-def test_the_same_pairings_give_the_same_tables():
-    pairings = [pairing("a", "b", "RRBD"), pairing("b", "a", "RBBD")]
-    one, two = (table_of([entry("a"), entry("b")], pairings) for _ in range(2))
-    assert one == two

@@ -19,7 +19,6 @@ from games import (
     clear,
     find,
     hand,
-    image,
     place,
     play,
     put,
@@ -35,7 +34,6 @@ from multigrid_rl.world.constants import (
     EMPTY,
     FORWARD,
     LEFT,
-    PICKUP,
     TOGGLE,
 )
 
@@ -74,19 +72,6 @@ def test_a_thing_dropped_before_the_other_door_shuts_it_and_the_game_ends_by_tru
 
 
 @both_rules
-def test_with_empty_hands_the_thing_before_the_own_door_cannot_be_taken_either(rules):
-    w = world(rules, max_steps=MAX_STEPS)
-    clear(w)
-    put(w, BLUE_FRONT, RED_KEY_USED)
-    place(w, "red_0", 5, 1, WEST)
-    place(w, "blue_0", 10, 2, NORTH)
-    last = play_to_the_end(w, {"blue_0": (PICKUP, FORWARD, TOGGLE, DROP)})
-    assert at(w, BLUE_FRONT) == RED_KEY_USED
-    assert hand(w, "blue_0") == EMPTY
-    assert last.truncated
-
-
-@both_rules
 def test_after_the_key_carrier_is_eliminated_the_game_ends_by_truncation(rules):
     w = world(rules, blue=2, red=2, max_steps=MAX_STEPS)
     clear(w)
@@ -119,32 +104,12 @@ def door_left_open(rules):
 
 
 @both_rules
-def test_an_open_door_is_seen_through_and_a_door_toggled_shut_is_not(rules):
-    w = door_left_open(rules)
-    view = image(w, "blue_1")
-    assert view[2, 3].tolist() == [4, 2, 0]
-    assert view[2, 2].tolist() == [1, 0, 0]  # (12, 1)
-    play(w, blue_1=TOGGLE)
-    view = image(w, "blue_1")
-    assert view[2, 3].tolist() == [4, 2, 1]
-    assert not view[:, :3].any()  # nothing beyond the wall and the door
-
-
-@both_rules
 def test_toggling_the_own_open_door_shuts_it_and_pays_nothing(rules):
     w = door_left_open(rules)
     step = play(w, blue_1=TOGGLE)
     assert at(w, BLUE_DOOR) == DOOR_CLOSED + BLUE
     assert set(step.reward.values()) == {0}
     assert not step.done
-
-
-@both_rules
-def test_a_shut_door_is_no_passage(rules):
-    w = door_left_open(rules)
-    play(w, blue_1=TOGGLE)
-    play(w, blue_1=FORWARD)
-    assert where(w, "blue_1") == BLUE_FRONT
 
 
 @both_rules

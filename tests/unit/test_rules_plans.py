@@ -25,7 +25,6 @@ from games import (
 )
 from multigrid_rl.world.constants import BLUE, DROP, PICKUP, RED
 from multigrid_rl.world.engine import World
-from multigrid_rl.world.traces import UnitFold
 
 both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])
 RED_START, BLUE_START = (9, 1, WEST), (6, 6, EAST)
@@ -99,20 +98,6 @@ def test_1v1_key_and_door_takes_13_to_15_steps_from_every_key_cell(rules, seat, 
     assert 1.5 - 0.9 * min(lengths) / 300 == pytest.approx(1.461)
 
 
-# Truncation ----------------------------------------------------------------------------------------------------------
-
-
-@both_rules
-@pytest.mark.parametrize("limit", [1, 2, 7])
-def test_a_game_nobody_wins_is_truncated_after_max_steps(rules, limit):
-    w = world(rules, max_steps=limit)
-    for k in range(1, limit + 1):
-        step = play(w)
-        assert (step.truncated, step.done) == (k == limit, k == limit)
-        assert not any(step.terminated.values())
-    assert step.winner == -1
-
-
 # Missions ------------------------------------------------------------------------------------------------------------
 
 
@@ -181,23 +166,3 @@ def test_reset_of_some_games_leaves_the_others_alone():
     assert w.state.clock.tolist() == [0, 3, 3, 0, 3, 3]
     assert np.array_equal(w.state.cells[~which], before[0][~which])
     assert w.state.heading[:, 1].tolist() == [WEST, NORTH, NORTH, WEST, NORTH, NORTH]
-
-
-# Units ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scheme", ["DTDE", "CTDE"])
-def test_agents_are_the_units_of_dtde_and_ctde(scheme):
-    units = UnitFold(spec(blue=1, red=2), scheme)
-    assert units.names == ("blue_0", "red_0", "red_1")
-    assert units.total(np.array([[1.0, 2, 3]])).tolist() == [[1, 2, 3]]
-
-
-def test_teams_are_the_units_of_ctce():
-    units = UnitFold(spec(blue=1, red=2), "CTCE")
-    assert units.names == ("blue", "red")
-    assert units.total(np.array([[1.0, 2, 3]])).tolist() == [[1, 5]]
-    flags = np.array([[True, True, False], [False, True, True]])
-    assert units.any(flags).tolist() == [[True, True], [False, True]]
-    assert units.all(flags).tolist() == [[True, False], [False, True]]
-    assert UnitFold(spec(blue=0, red=2), "CTCE").names == ("red",)

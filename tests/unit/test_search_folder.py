@@ -299,7 +299,7 @@ def test_sorts_overrides():
     ("given", "message"),
     [
         (["scenario=single"], "scenario: expected one with gates to search for, got single"),
-        (["scenario=1v1", "train.bonus.all.key_pikcup=1.0"], "unknown event (did you mean key_pickup?)"),
+        (["scenario=1v1", "train.bonus.all.key_pikcup=1.0"], "got key_pikcup=1.0 (did you mean key_pickup?)"),
         (["scenario=1v1", "scenario.seats.blue_0=nobody"], "nobody"),
         (["scenario=multigrid"], "scenario=multigrid has no events to weigh"),
     ],

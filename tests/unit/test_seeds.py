@@ -111,33 +111,9 @@ def test_intervals_of_steps_reach_to_never():
     assert iqm_difference(strata([1, 2, 3]), strata([NEVER]), 1000, rng()) is None
 
 
-def test_the_interval_of_a_difference_is_that_of_two_sets_drawn_apart():
-    ours, theirs = strata(rng(1).normal(5, 1, 40)), strata(rng(2).normal(3, 1, 40))
-    its = iqm_difference(ours, theirs, 4000, rng())
-    spread = math.hypot(*(np.std(iqm(resampled(side, 4000, rng(5)))) for side in (ours, theirs)))
-    assert its.high - its.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
-    assert its.low < its.value < its.high
-
-
-def test_the_interval_of_improvement_is_that_of_resampled_runs():
-    ours, theirs = strata([1, 2, 6, 7]), strata([3, 4, 5])
-    its = improvement_interval(ours, theirs, 20_000, rng(), smaller=True)
-    drawn = [resampled(side, 20_000, rng(k)) for k, side in enumerate((ours, theirs))]
-    values = (drawn[0][:, :, None] < drawn[1][:, None, :]).mean(axis=(1, 2))
-    assert its.value == 0.5
-    assert (its.low, its.high) == pytest.approx(tuple(np.quantile(values, (0.025, 0.975))), abs=0.02)
-
-
-def test_the_same_generator_gives_the_same_intervals():
-    ours = [rng(1).normal(size=12)]
-    one, two, other = (iqm_interval(ours, 1000, rng(seed)) for seed in (3, 3, 4))
-    assert one == two != other
-
-
-@pytest.mark.parametrize("runs", [5, 10])
-def test_intervals_hold_the_truth_about_as_often_as_they_say(runs):
+def test_intervals_hold_the_truth_about_as_often_as_they_say():
     """Percentile intervals of few runs are known to be somewhat too narrow: 95 % is what they reach with many."""
-    source, sets = rng(7), 1000
+    source, sets, runs = rng(7), 1000, 5
     held = np.zeros(3)
     for _ in range(sets):
         ours, theirs = [source.normal(0, 1, runs)], [source.normal(0, 1, runs)]
@@ -153,13 +129,6 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(runs):
 
 
 # --- permutation test
-
-
-def test_three_against_three_can_never_be_told_apart():
-    # 2 of the 20 deals of six runs separate them: p = 0.1, where the bootstrap interval is 1 to 1.
-    ours, theirs = strata([1, 2, 3]), strata([4, 5, 6])
-    assert improvement_interval(ours, theirs, 1000, rng(), smaller=True) == (1, 1, 1)
-    assert permutation_p(ours, theirs, 20_000, rng(), smaller=True) == pytest.approx(0.1, abs=0.01)
 
 
 @pytest.mark.parametrize("seed", range(4))

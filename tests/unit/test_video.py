@@ -152,7 +152,7 @@ def test_rejects_unknown_game(which, games):
         ("7", "no games in it"),
         ('["x"]', "game 0"),
         ({"actions": {"blue_0": "1", "red_0": "19"}}, "game 1: actions"),
-        ({"actions": {"red_0": "1"}}, "game 1: actions of red_0"),
+        ({"actions": {"red_0": "1"}}, r"game 1: actions: expected blue_0, red_0.*got red_0"),
         ({"seed": "x"}, r"game 1\.seed"),
         ({"extra": 1}, r"game 1\.extra"),
     ],

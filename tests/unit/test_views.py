@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from games import BLUE_BALL, EAST, NORTH, SOUTH, WEST, clear, image, place, play, put, spec, world
-from multigrid_rl.types import Rules
+from games import EAST, NORTH, SOUTH, WEST, image, place, play, spec, world
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 
@@ -139,32 +138,6 @@ def test_the_slow_view_sees_the_start_of_1v1_as_drawn_by_hand():
     assert not view[4].any()  # and nothing behind it
 
 
-def test_an_agent_alone_is_not_drawn_and_two_are():
-    for blue, expected in ((0, [1, 0, 0]), (1, [10, 0, WEST])):
-        w = world("fair", blue=blue, red=1)
-        place(w, "red_0", 9, 1, WEST)
-        seen = w.state.cells[0, c.cell_index(9, 1)]
-        assert seen == c.EMPTY
-        if blue:
-            place(w, "blue_0", 8, 1, EAST)
-            w.observe()
-            assert image(w, "blue_0")[2, 3].tolist() == expected
-        else:
-            assert image(w, "red_0")[2, 4].tolist() == expected
-
-
-def test_things_and_agents_hide_nothing():
-    w = world("fair")
-    clear(w)
-    place(w, "red_0", 9, 3, WEST)
-    place(w, "blue_0", 8, 3, WEST)
-    put(w, (7, 3), BLUE_BALL)
-    put(w, (6, 3), c.KEY)
-    w.observe()
-    seen = image(w, "red_0")[2, ::-1].tolist()
-    assert seen == [[1, 0, 0], [10, 2, WEST], [6, 2, 0], [5, 0, 4], [1, 0, 0]]
-
-
 def test_own_cell_shows_available_for_the_first_carry_and_picked_up_for_the_second():
     w = world("fair", blue=0, red=1)
     place(w, "red_0", 7, 3, SOUTH)
@@ -174,15 +147,6 @@ def test_own_cell_shows_available_for_the_first_carry_and_picked_up_for_the_seco
         own.append(image(w, "red_0")[2, 4].tolist())
     assert own == [[5, 0, 4], [5, 0, 4], [1, 0, 0], [5, 0, 3]]
     assert w.state.hand[0, 0] == c.KEY + 1
-
-
-@pytest.mark.parametrize(("final_view", "shows_after"), [("before_results", False), ("after_results", True)])
-def test_the_view_falls_between_the_phases_or_after_them(final_view, shows_after):
-    w = world(Rules(final_view=final_view), blue=2, red=2)
-    place(w, "blue_0", 8, 5, WEST)
-    place(w, "red_0", 7, 5, EAST)
-    play(w, red_0=c.TOGGLE)
-    assert (image(w, "red_0")[2, 3].tolist() == [1, 0, 0]) == shows_after
 
 
 def test_mission_and_heading_are_the_last_two_tokens():

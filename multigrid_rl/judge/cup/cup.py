@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import combinations
@@ -14,7 +14,7 @@ import numpy as np
 
 from multigrid_rl.files import write_whole
 from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, reason_of
-from multigrid_rl.judge.cup.folder import as_handed_in, begin, guarded, keep_agents, load_pairing, pairing_file
+from multigrid_rl.judge.cup.folder import begin, guarded, keep_agents, load_pairing, pairing_file
 from multigrid_rl.judge.cup.results import Pairing
 from multigrid_rl.judge.replays import GameRecord, record
 from multigrid_rl.players.leftovers import none_left
@@ -46,8 +46,7 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
         PlayerError: ``folder`` holds another cup, or something else.
         ScratchError, OSError: this machine has no room for results or agents.
     """
-    entries = as_handed_in(entries, folder)
-    begin(config, entries, folder)
+    entries = begin(config, entries, folder)
     pairs = [pair for one, two in combinations(keep_agents(entries, folder), 2) for pair in ((one, two), (two, one))]
     paths = [pairing_file(folder, red, blue) for red, blue in pairs]
     before = {path: load_pairing(path) for path in paths if path.exists()}
@@ -56,7 +55,7 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
     pairings = []
     with guarded(folder, held):
         for number, (path, (red, blue)) in enumerate(zip(paths, pairs, strict=True), 1):
-            pairing = before[path][0] if path in before else _play(red, blue, config, strikes)
+            pairing = before[path][0] if path in before else play_pairing(red, blue, config, strikes)
             if path not in before:
                 if path.exists():
                     LOG.warning("%s: written while the cup ran, not by the cup; what was played takes its place", path)
@@ -70,25 +69,26 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
     return pairings
 
 
-def _play(red: Entry, blue: Entry, config: CupConfig, strikes: Counter[str]) -> Pairing:
-    broken = {entry.name: str(entry.problem) for entry in (red, blue) if entry.kind == "broken"}
-    out = {
-        entry.name: f"out after {STRIKES} spoiled pairings"
-        for entry in (red, blue)
-        if strikes[entry.name] >= STRIKES and entry.name not in broken
-    }
-    return forfeited(red, blue, config, out | broken) if out else play_pairing(red, blue, config)
+def play_pairing(red: Entry, blue: Entry, config: CupConfig, strikes: Mapping[str, int] | None = None) -> Pairing:
+    """Play all games of a pairing. Who is broken, is out, or gives up forfeits what is not finished.
 
-
-def play_pairing(red: Entry, blue: Entry, config: CupConfig) -> Pairing:
-    """Play all games of a pairing. Who is broken, or gives up, forfeits what is not finished.
+    Args:
+        red: the entry on the red side.
+        blue: the entry on the blue side.
+        config: of the cup.
+        strikes: how many pairings each entry has spoiled; from :data:`STRIKES` on it is out.
 
     Raises:
-        ScratchError: this machine has no room for an agent's files, for which nobody shall forfeit.
+        ScratchError: this machine has no room for an agent's files; nobody forfeits for that.
     """
-    broken = {entry.name: str(entry.problem) for entry in (red, blue) if entry.kind == "broken"}
-    if broken:
-        return forfeited(red, blue, config, broken)
+    struck = [name for name, count in (strikes or {}).items() if count >= STRIKES]
+    out = {
+        entry.name: str(entry.problem) if entry.kind == "broken" else f"out after {STRIKES} spoiled pairings"
+        for entry in (red, blue)
+        if entry.kind == "broken" or entry.name in struck
+    }
+    if out:
+        return forfeited(red, blue, config, out)
     with ExitStack() as stack:
         if "external" in (red.kind, blue.kind):
             stack.enter_context(none_left())
@@ -108,7 +108,7 @@ def forfeited(red: Entry, blue: Entry, config: CupConfig, reasons: dict[str, str
     """Return a pairing without a game: the entries named in ``reasons`` forfeit all of them."""
     letter = "-" if len(reasons) == 2 else "r" if red.name in reasons else "b"
     none = [0.0] * config.games
-    both = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    told = [f"{name}: {reason}" if len(reasons) == 2 else reason for name, reason in reasons.items()]
     return Pairing(
         red=red.name,
         blue=blue.name,
@@ -116,7 +116,7 @@ def forfeited(red: Entry, blue: Entry, config: CupConfig, reasons: dict[str, str
         length=[0] * config.games,
         return_red=none,
         return_blue=none,
-        reason=both if len(reasons) == 2 else next(iter(reasons.values())),
+        reason="; ".join(told),
     )
 
 
@@ -125,8 +125,9 @@ def _pairing(red: Entry, blue: Entry, config: CupConfig, played: Played) -> Pair
     if played.fault is not None:
         letter = "r" if played.fault.name == red.name else "b"
         outcomes = [o if done else letter for o, done in zip(outcomes, played.finished, strict=True)]
+    spec = config.spec
     returns = {
-        team: played.table.returns[:, [a for a, s in enumerate(config.spec.seats) if config.spec.team_of(s) == team]]
+        team: played.table.returns[:, [spec.seats.index(seat) for seat in spec.seats_of(team)]].sum(axis=1).round(6)
         for team in ("red", "blue")
     }
     return Pairing(
@@ -134,8 +135,8 @@ def _pairing(red: Entry, blue: Entry, config: CupConfig, played: Played) -> Pair
         blue=blue.name,
         outcomes="".join(outcomes),
         length=played.table.length.tolist(),
-        return_red=returns["red"].sum(axis=1).round(6).tolist(),
-        return_blue=returns["blue"].sum(axis=1).round(6).tolist(),
+        return_red=returns["red"].tolist(),
+        return_blue=returns["blue"].tolist(),
         reason=None if played.fault is None else played.fault.reason,
         kept=_kept(red, blue, config, played),
     )

@@ -18,7 +18,7 @@ from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue
 from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.sandbox import Limits
-from multigrid_rl.text import printable, shown
+from multigrid_rl.text import expected, printable, shown
 from multigrid_rl.types import GameSpec, Policy
 
 Kind = Literal["scripted", "frozen", "external", "broken"]
@@ -32,24 +32,15 @@ UNREADABLE = (ValueError, OSError, RecursionError)
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a cup.
+    """One entry of a cup."""
 
-    Attributes:
-        name: of its folder as :func:`filed_name` has it, or of the player.
-        kind: what it is; ``broken`` forfeits every game.
-        about: one line on what it is.
-        sha256: of its files; ``None`` for scripted players.
-        problem: why it is broken.
-        folder: its files; ``None`` for scripted players.
-        loaded: frozen players of each team, and the state of the files that they were loaded from.
-    """
-
-    name: str
-    kind: Kind
-    about: str
-    sha256: str | None = None
-    problem: str | None = None
-    folder: Path | None = None
+    name: str  # of its folder as :func:`filed_name` has it, or of the player
+    kind: Kind  # ``broken`` forfeits every game
+    about: str  # one line on what it is
+    sha256: str | None = None  # of its files; ``None`` for scripted players
+    problem: str | None = None  # why it is broken
+    folder: Path | None = None  # its files; ``None`` for scripted players
+    #: Frozen players of each team, and the state of the files that they were loaded from.
     loaded: dict[str, tuple[object, dict[str, Policy]]] = field(default_factory=dict, compare=False, repr=False)
 
     @contextmanager
@@ -96,56 +87,47 @@ class Entry:
 
 @dataclass(frozen=True)
 class CupConfig:
-    """What every pairing of a cup plays.
+    """What every pairing of a cup plays."""
 
-    Attributes:
-        scenario: its name.
-        spec: the game.
-        games: for each pair and side.
-        seed: of the games; the same in every pairing, so that everybody meets the same layouts.
-        limits: of external agents.
-        agents_key: decides what agents are given as their seeds. Drawn, never made of ``seed``: whoever knows the
-            games' seed knows where the keys will lie and what the opponents will do, and a hash of a number that one
-            can guess is that number.
-    """
-
-    scenario: str
+    scenario: str  # its name
     spec: GameSpec
-    games: int
-    seed: int
-    limits: Limits
+    games: int  # for each pair and side
+    seed: int  # the same in every pairing, so that everybody meets the same layouts
+    limits: Limits  # of external agents
+    #: Decides what agents are given as their seeds. Drawn, never made of ``seed``: whoever knows the games' seed knows
+    #: where the keys will lie and what the opponents will do, and a hash of a number that one can guess is that number.
     agents_key: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def agents_seed(self, team: str) -> int:
-        """What an agent that plays ``team`` is given for whatever it draws."""
+        """Return what an agent that plays ``team`` is given for whatever it draws."""
         return int(hashlib.sha256(f"{self.agents_key} {team}".encode()).hexdigest()[:8], 16)
 
 
 def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: CupConfig) -> list[Entry]:
-    """Entries in ``folder``, one for each folder below it, and players of ``catalogue``; in alphabetical order.
+    """Find entries in ``folder``, one for each folder below it, and players of ``catalogue``; in alphabetical order.
 
-    Whatever is wrong with an entry makes it ``broken`` and is told in its ``problem``; it never raises. Where the
+    Whatever is wrong with an entry makes it ``broken``, with its ``problem``; it never raises. Where the
     folder is a catalogue of frozen players, those of other scenarios stay away.
 
     Raises:
         PlayerError: no such folder, an unknown player, a name twice, fewer than two entries.
     """
     if not folder.is_dir():
-        raise PlayerError(f"{folder}: no such folder; allowed is a folder with one folder for each entry")
+        raise PlayerError(expected(folder, "a folder with one folder for each entry", "none"))
     try:
         listed = Catalogue(folder).entries if (folder / CATALOGUE_FILE).is_file() else {}
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
         handed_in = [path for path in paths if path.is_dir() or path.suffix in HANDED_IN or path.is_symlink()]
     except OSError as error:
-        raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
+        raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error
     homes = {path: listed.get(path.name, {}).get("scenario", config.scenario) for path in handed_in}
     entries = [_entry(path, config) for path in handed_in if homes[path] == config.scenario]
     entries += [_by_name(name, catalogue, config) for name in names]
     twice = sorted({e.name for e in entries if sum(other.name == e.name for other in entries) > 1})
     if twice:
-        raise PlayerError(f"{twice[0]}: two entries of this name; allowed is each name once")
+        raise PlayerError(expected(f"entry {twice[0]}", "each name once", "it twice"))
     if len(entries) < 2:
-        raise PlayerError(f"{folder}: {len(entries)} entries; allowed is at least 2 (see --with)")
+        raise PlayerError(expected(folder, "at least 2 entries (see --with)", len(entries)))
     return sorted(entries, key=lambda entry: entry.name)
 
 
@@ -153,7 +135,7 @@ def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
     if name in BUILT_IN:
         return Entry(name, "scripted", f"built in: {WHAT[name]}")
     if name not in catalogue.entries:
-        raise PlayerError(f"--with {name}: unknown; allowed is {', '.join(catalogue.names())}")
+        raise PlayerError(expected("--with", ", ".join(catalogue.names()), name))
     entry = _entry(catalogue.folder(name), config)
     if entry.problem is not None:
         raise PlayerError(f"--with {name}: {entry.problem}")
@@ -165,9 +147,9 @@ def _entry(path: Path, config: CupConfig) -> Entry:
     note = "" if name == path.name else f" (folder {shown(path.name)})"
     try:
         if path.is_symlink():
-            raise PlayerError("is a link; allowed is a folder with a bundle or an external agent")
+            raise PlayerError("expected a folder with a bundle or an external agent, got a link")
         if not path.is_dir():
-            raise PlayerError("is a file; allowed is a folder with a bundle or an external agent")
+            raise PlayerError("expected a folder with a bundle or an external agent, got a file")
         if (path / AGENT_FILE).exists():
             return external(path, name, note)
         entry = Entry(name, "frozen", f"{_about(path)}{note}", bundle_sha256(path), folder=path)
@@ -179,13 +161,13 @@ def _entry(path: Path, config: CupConfig) -> Entry:
 
 
 def external(folder: Path, name: str, note: str = "") -> Entry:
-    """The agent in ``folder`` as an entry. Raises what reading a stranger's folder may raise."""
+    """Return the agent in ``folder`` as an entry. Raises what reading a stranger's folder may raise."""
     agent = read_agent(folder)
     return Entry(name, "external", f"{' '.join(agent.command)}{note}", agent.sha256, folder=folder)
 
 
 def filed_name(name: str) -> str:
-    """What an entry in a folder called ``name`` is called, in lines, tables and names of files: the same, mostly.
+    """Return what an entry in a folder called ``name`` is called, in lines, tables and files: mostly the same.
 
     Other alphabets, ends of lines, escape codes, formulas of a spreadsheet, bytes that are no text and names of 250
     letters all become something plain that no other folder has.
@@ -197,7 +179,7 @@ def filed_name(name: str) -> str:
 
 
 def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
-    """What is wrong with an entry, in one line."""
+    """Say what is wrong with an entry, in one line."""
     said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
     said = printable(said or type(error).__name__)
     if folder is not None:

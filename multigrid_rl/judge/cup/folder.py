@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +26,7 @@ from multigrid_rl.judge.cup.results import CupResults, Pairing
 from multigrid_rl.players.agents import copy_folder, folder_sha256
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.leftovers import lock, remove_tree
-from multigrid_rl.text import one_line
+from multigrid_rl.text import expected, first_error
 
 LOG = logging.getLogger(__name__)
 #: Written before the first game, and compared when the cup goes on.
@@ -75,10 +75,12 @@ def alone_in(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise PlayerError(f"{folder}: {error.strerror}; allowed is a folder that can be written") from error
+        raise PlayerError(expected(folder, "a folder that can be written", error.strerror)) from error
     try:
         if lock(handle):
-            raise PlayerError(f"{folder}: another cup is at work in it; allowed is another --output, or to wait")
+            raise PlayerError(
+                expected(folder, "another --output, or to wait", "a folder in which another cup is at work")
+            )
         yield
     finally:
         os.close(handle)
@@ -98,70 +100,59 @@ def read_manifest(folder: Path) -> Manifest | None:
         if path.exists():
             return Manifest.model_validate_json(path.read_bytes())
         if folder.exists() and any(folder.iterdir()):
-            raise PlayerError(f"{folder}: holds something that is no cup; allowed is a new folder, or a cup to go on")
+            raise PlayerError(expected(folder, "a new folder, or a cup to go on with", "something else"))
     except ValidationError as error:
-        raise PlayerError(f"{path}: not a cup's: {one_line(error)[:200]}") from error
+        raise PlayerError(expected(path, "a cup's own file", first_error(error))) from error
     except OSError as error:
-        raise PlayerError(f"{path}: {error.strerror}; allowed is a new folder, or a cup to go on") from error
+        raise PlayerError(expected(path, "a new folder, or a cup to go on with", error.strerror)) from error
     return None
 
 
-def begin(config: CupConfig, entries: list[Entry], folder: Path) -> None:
+def begin(config: CupConfig, entries: list[Entry], folder: Path) -> list[Entry]:
     """Write what is played, or see to it that it is what the cup in ``folder`` plays.
+
+    Returns the entries; an agent whose folder has changed since the cup began is told, and is as it was handed in.
 
     Raises:
         PlayerError: it plays something else.
     """
+    before = read_manifest(folder)
+    if before is not None:
+        hashes = {line.name: line.sha256 for line in before.entries if line.kind == "external"}
+        entries = [_handed_in(entry, folder / COPIES, hashes.get(entry.name)) for entry in entries]
     lines = [EntryLine(name=e.name, kind=e.kind, sha256=e.sha256, problem=e.problem) for e in entries]
     text = Manifest(**asdict(config), entries=lines).model_dump_json(indent=1)
-    before = read_manifest(folder)
     if before is None:
         write_whole(folder / MANIFEST_FILE, text.encode())
-        return
+        return entries
     for key, ours in Manifest.model_validate_json(text):  # as it looks after writing: tuples become lists
         theirs = getattr(before, key)
-        if key == "entries" and ours != theirs:
-            raise PlayerError(f"{folder}: {_changed(theirs, ours)}; allowed is the same cup, or another --output")
-        if key == "spec" and ours != theirs:
-            raise PlayerError(f"{folder}: {config.scenario} is another game now; allowed is another --output")
-        if ours != theirs:
-            raise PlayerError(f"{folder}: {key}={theirs} there, {ours} now; allowed is the same, or another --output")
+        if ours == theirs:
+            continue
+        was, now = theirs, ours
+        if key == "entries":
+            was, now = "those that it began with", _changed(theirs, ours)
+        elif key == "spec":
+            was, now = f"the game that {config.scenario} was", "another one"
+        raise PlayerError(expected(f"{folder}: {key}", f"{was}, or another --output", now))
+    return entries
 
 
 def _changed(before: list[EntryLine], now: list[EntryLine]) -> str:
     old, new = ({entry.name: entry for entry in entries} for entries in (before, now))
-    for name in sorted(old.keys() | new.keys()):
-        if name not in new:
-            return f"entry {name} took part and is gone"
-        if name not in old:
-            return f"entry {name} did not take part"
-        if old[name] != new[name]:
-            return f"entry {name} has changed"
-    return "entries in another order"
+    name = next((name for name in sorted({*old, *new}) if old.get(name) != new.get(name)), "")
+    said = "has changed" if name in old and name in new else "is gone" if name in old else "is new"
+    return f"entry {name}, which {said}"
 
 
-def as_handed_in(entries: list[Entry], folder: Path) -> list[Entry]:
-    """Return ``entries`` as they were when the cup in ``folder`` began, and warn of agents that have changed since.
-
-    Raises:
-        PlayerError: the folder holds something else than a cup.
-    """
-    before = read_manifest(folder)
-    hashes = {line.name: line.sha256 for line in before.entries if line.kind == "external"} if before else {}
-    return [_first(entry, folder / COPIES, hashes.get(entry.name)) for entry in entries]
-
-
-def _first(entry: Entry, copies: Path, sha256: str | None) -> Entry:
-    if sha256 is None or (entry.kind, entry.sha256) == ("external", sha256):
-        return entry
-    try:
-        kept = external(copies / entry.name, entry.name)
-    except UNREADABLE:
-        return entry
-    if kept.sha256 != sha256:
-        return entry
-    LOG.warning("entry %s: its folder has changed since the cup began; it plays as it was handed in", entry.name)
-    return kept
+def _handed_in(entry: Entry, copies: Path, sha256: str | None) -> Entry:
+    if sha256 is not None and (entry.kind, entry.sha256) != ("external", sha256):
+        with suppress(*UNREADABLE):
+            kept = external(copies / entry.name, entry.name)
+            if kept.sha256 == sha256:
+                LOG.warning("entry %s: its folder has changed since the cup began; it plays as handed in", entry.name)
+                return kept
+    return entry
 
 
 def keep_agents(entries: list[Entry], folder: Path) -> list[Entry]:
@@ -202,8 +193,8 @@ def load_pairing(path: Path) -> tuple[Pairing, bytes]:
         data = path.read_bytes()
         return Pairing.model_validate_json(data), data
     except (OSError, ValidationError) as error:
-        said = one_line(error)[:200]
-        raise PlayerError(f"{path}: not the result of a pairing ({said}); allowed is to delete it") from error
+        said = first_error(error) if isinstance(error, ValidationError) else error.strerror
+        raise PlayerError(expected(path, "the result of a pairing (delete it to play it again)", said)) from error
 
 
 @contextmanager

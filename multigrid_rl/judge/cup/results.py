@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from multigrid_rl.judge.replays import GameRecord
+from multigrid_rl.text import expected
 
 
 class _Part(BaseModel):
@@ -34,7 +35,7 @@ class Pairing(_Part):
     def _rows_fit(self) -> Pairing:
         for name in ("length", "return_red", "return_blue"):
             if len(getattr(self, name)) != len(self.outcomes):
-                raise ValueError(f"{name} has {len(getattr(self, name))} rows; allowed is {len(self.outcomes)}")
+                raise ValueError(expected(name, f"{len(self.outcomes)} rows", len(getattr(self, name))))
         return self
 
     def count(self, letters: str) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.judge.cup.entries import CupConfig, Entry
 from multigrid_rl.judge.cup.results import CupResults, EntryResult, Fault, Pairing, PairResult, SideResult, Standing
+from multigrid_rl.judge.seeds import Interval
 from multigrid_rl.metrics import wilson_interval
 
 #: Per pair of entries: for each game number (G) how often ``one`` won, drew and lost over both sides, (G, 3).
@@ -31,16 +32,8 @@ _ITERATIONS = 10_000
 _OUTCOMES = (Winner.X, Winner.Draw, Winner.Y)
 
 
-class Rating(NamedTuple):
-    """Rating on the Elo scale, with its 95 % bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamples: int = 1000) -> dict[str, Rating]:
-    """Bradley-Terry ratings of ``names`` (Bradley and Terry 1952), the mean of all is 1000.
+def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamples: int = 1000) -> dict[str, Interval]:
+    """Fit Bradley-Terry ratings of ``names`` (Bradley and Terry 1952), the mean of all is 1000.
 
     A draw counts half for each side. The bootstrap draws whole game numbers, so the two games from both sides of the
     board that share a seed stay together.
@@ -53,23 +46,21 @@ def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamp
     """
     pairs = [pair for pair, rows in games.items() if rows.sum()]
     if len(names) < 2 or not pairs:
-        return {name: Rating(MEAN, MEAN, MEAN) for name in names}
+        return {name: Interval(MEAN, MEAN, MEAN) for name in names}
     values = _fit(names, pairs, np.stack([games[pair].sum(axis=0) for pair in pairs]))
-    drawn = np.stack([_resampled(games[pair], resamples, rng) for pair in pairs], axis=1)  # (resamples, pairs, 3)
-    samples = np.stack([_fit(names, pairs, counts) for counts in drawn])
+    drawn = []
+    for pair in pairs:
+        number = len(games[pair])
+        drawn.append(rng.multinomial(number, np.full(number, 1 / number), size=resamples) @ games[pair])
+    samples = np.stack([_fit(names, pairs, counts) for counts in np.stack(drawn, axis=1)])
     low, high = np.percentile(samples, (2.5, 97.5), axis=0)
     return {
-        name: Rating(*map(float, row)) for name, row in zip(names, zip(values, low, high, strict=True), strict=True)
+        name: Interval(*map(float, row)) for name, row in zip(names, zip(values, low, high, strict=True), strict=True)
     }
 
 
-def _resampled(rows: NDArray[np.int64], resamples: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    number = len(rows)
-    return np.asarray(rng.multinomial(number, np.full(number, 1 / number), size=resamples) @ rows)
-
-
 def _fit(names: list[str], pairs: list[tuple[str, str]], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Ratings (len(names),) out of wins, draws and losses (pairs, 3) of the first of each pair."""
+    """Fit ratings (len(names),) to wins, draws and losses (pairs, 3) of the first of each pair."""
     weights = counts + np.array([0.0, PRIOR_DRAWS, 0.0])
     result = bradley_terry(
         [one for one, _ in pairs for _ in _OUTCOMES],
@@ -85,7 +76,7 @@ def _fit(names: list[str], pairs: list[tuple[str, str]], counts: NDArray[np.int6
 
 
 def cycles(beats: list[tuple[str, str]], longest: int = 4) -> list[list[str]]:
-    """Circles in which each beats the next and the last the first, of up to ``longest`` entries, shortest first.
+    """Find circles in which each beats the next and the last the first, of up to ``longest`` entries, shortest first.
 
     Args:
         beats: pairs (winner, loser).
@@ -96,28 +87,33 @@ def cycles(beats: list[tuple[str, str]], longest: int = 4) -> list[list[str]]:
     return sorted(turned, key=lambda circle: (len(circle), circle))
 
 
-#: Letters of ``Pairing.outcomes`` for the red entry, as (win, draw, loss).
-_AS_RED = ("Rb", "D", "Br")
-_AS_BLUE = ("Br", "D", "Rb")
-_FORFEITED = "rb"
-#: Ratings closer than this are equal.
-_SAME = 1e-6
+#: Letters of ``Pairing.outcomes`` for the red and the blue entry, as (win, draw, loss).
+_LETTERS = {"red": ("Rb", "D", "Br"), "blue": ("Br", "D", "Rb")}
+_PLAYED, _FORFEITED = "RBD", "rb"
+#: What puts one entry before the next, first to last: the parts of its place.
+_DECIDERS = ("rating", "points between them", "more wins", "larger margin")
 
 
 def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, versions: dict[str, str]) -> CupResults:
-    """Everything that a cup's pairings say."""
+    """Work out everything that a cup's pairings say."""
     names = [entry.name for entry in entries]
-    pairs = [_pair(one, two, pairings) for one, two in combinations(names, 2)]
-    games = {(one, two): _by_game(one, two, pairings) for one, two in combinations(names, 2)}
-    rated = ratings(names, games, np.random.default_rng(_seed(pairings)))
+    between = {
+        (one, two): [pairing for pairing in pairings if {pairing.red, pairing.blue} == {one, two}]
+        for one, two in combinations(names, 2)
+    }
+    pairs = [_pair(one, two, both) for (one, two), both in between.items()]
+    games = {(one, two): _by_game(one, both) for (one, two), both in between.items()}
     beats = [(p.one, p.two) for p in pairs if p.low > 0.5] + [(p.two, p.one) for p in pairs if p.high < 0.5]
+    # The bootstrap's own stream follows from what was played: the same results, the same intervals.
+    text = json.dumps([[p.red, p.blue, p.outcomes] for p in pairings])
+    rng = np.random.default_rng(int(hashlib.sha256(text.encode()).hexdigest()[:16], 16))
     return CupResults(
         scenario=config.scenario,
         games_per_side=config.games,
         seed=config.seed,
         rules=rules(config),
         entries=[_entry(entry, pairings) for entry in entries],
-        standings=_standings(names, pairings, pairs, rated),
+        standings=_standings(names, pairings, ratings(names, games, rng)),
         pairs=pairs,
         sides=[_side(pairing) for pairing in pairings],
         cycles=cycles(beats),
@@ -127,14 +123,14 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
 
 
 def rules(config: CupConfig) -> list[str]:
-    """How the cup was played and judged, a sentence each."""
+    """Tell how the cup was played and judged, a sentence each."""
     return [
         f"Every entry meets every other from both sides of the board, {config.games} games on each; all pairings play "
         "the same games (seed and numbers), so everybody meets the same layouts.",
         "A game is won by the win flag alone: a door or an elimination. A win is 1 point, a draw 1/2.",
         "Ratings are Bradley-Terry on the Elo scale with mean 1000, fitted to all games, a draw as half a win and one "
         "drawn game added to each pair; their 95 % intervals are from 1,000 bootstrap samples of whole game numbers.",
-        "Ranking is by rating. Equal ratings are decided by points in the games between the two, then by more wins, "
+        "Ranking is by rating. Equal ratings are decided by points in the games between them, then by more wins, "
         "then by the larger margin of returns; who is still equal shares the rank.",
         "An entry that cannot be loaded forfeits all its games. One that exits, answers late or wrongly, or breaks a "
         "limit forfeits the unfinished games of that pairing; after three such pairings all the rest. "
@@ -143,81 +139,64 @@ def rules(config: CupConfig) -> list[str]:
     ]
 
 
-def _seed(pairings: list[Pairing]) -> int:
-    # The bootstrap's own stream follows from what was played: the same results, the same intervals.
-    text = json.dumps([[p.red, p.blue, p.outcomes] for p in pairings])
-    return int(hashlib.sha256(text.encode()).hexdigest()[:16], 16)
+def _letters(pairing: Pairing, name: str) -> tuple[str, str, str]:
+    return _LETTERS["red" if name == pairing.red else "blue"]
 
 
-def _of(pairings: list[Pairing], name: str) -> Iterator[tuple[Pairing, tuple[str, str, str]]]:
-    for pairing in pairings:
-        if name in (pairing.red, pairing.blue):
-            yield pairing, _AS_RED if name == pairing.red else _AS_BLUE
-
-
-def _between(one: str, two: str, pairings: list[Pairing]) -> list[tuple[Pairing, tuple[str, str, str]]]:
-    return [(p, letters) for p, letters in _of(pairings, one) if two in (p.red, p.blue)]
-
-
-def _by_game(one: str, two: str, pairings: list[Pairing]) -> NDArray[np.int64]:
-    """Wins, draws and losses of ``one`` in each game number, both sides together (G, 3)."""
-    counts = [
-        [[letter in wanted for wanted in letters] for letter in pairing.outcomes]
-        for pairing, letters in _between(one, two, pairings)
-    ]
+def _by_game(one: str, pairings: list[Pairing]) -> NDArray[np.int64]:
+    """Count wins, draws and losses of ``one`` in each game number, both sides together (G, 3)."""
+    counts = [[[letter in wanted for wanted in _letters(p, one)] for letter in p.outcomes] for p in pairings]
     return np.asarray(np.sum(counts, axis=0, dtype=np.int64))
 
 
-def _margins(pairing: Pairing, name: str) -> NDArray[np.float64]:
-    """Own return minus the opponent's, of the games that were played to their end."""
-    played = np.array([letter in "RBD" for letter in pairing.outcomes])
-    margin = np.array(pairing.return_red)[played] - np.array(pairing.return_blue)[played]
-    return np.asarray(margin if name == pairing.red else -margin)
+def _totals(name: str, pairings: list[Pairing]) -> dict[str, Any]:
+    """Add up what came of pairings of ``name``: counts, and its mean margin of returns over games played to the end."""
+    win, draw, loss = (sum(p.count(_letters(p, name)[k]) for p in pairings) for k in range(3))
+    margins: list[float] = []
+    for p in pairings:
+        sign = 1 if name == p.red else -1
+        rows = zip(p.outcomes, p.return_red, p.return_blue, strict=True)
+        margins += [sign * (red - blue) for letter, red, blue in rows if letter in _PLAYED]
+    return {"games": win + draw + loss, "win": win, "draw": draw, "loss": loss, "margin": _mean(margins)}
 
 
-def _lengths(pairings: list[Pairing]) -> list[int]:
-    return [n for p in pairings for n, letter in zip(p.length, p.outcomes, strict=True) if letter in "RBD"]
+def _mean(values: list[float] | list[int]) -> float:
+    return round(float(np.mean(values)), 6) if values else 0.0
 
 
-def _mean(values: NDArray[np.float64] | list[int] | list[float]) -> float:
-    return round(float(np.mean(values)), 6) if len(values) else 0.0
+def _played(values: list[float] | list[int], pairing: Pairing) -> list[float]:
+    return [value for value, letter in zip(values, pairing.outcomes, strict=True) if letter in _PLAYED]
 
 
-def _pair(one: str, two: str, pairings: list[Pairing]) -> PairResult:
-    both = _between(one, two, pairings)
-    win, draw, loss = (sum(p.count(letters[k]) for p, letters in both) for k in range(3))
-    games = win + draw + loss
-    share = (win + draw / 2) / games if games else 0.5
-    low, high = wilson_interval(win + draw / 2, games) if games else (0.0, 1.0)
+def _pair(one: str, two: str, both: list[Pairing]) -> PairResult:
+    totals = _totals(one, both)
+    points, games = totals["win"] + totals["draw"] / 2, totals["games"]
+    low, high = wilson_interval(points, games) if games else (0.0, 1.0)
     return PairResult(
         one=one,
         two=two,
-        games=games,
-        win=win,
-        draw=draw,
-        loss=loss,
-        forfeited=sum(p.count(_FORFEITED) for p, _ in both),
-        share=share,
+        **totals,
+        forfeited=sum(p.count(_FORFEITED) for p in both),
+        share=points / games if games else 0.5,
         low=low,
         high=high,
-        margin=_mean(np.concatenate([_margins(p, one) for p, _ in both])),
-        length_mean=_mean(_lengths([p for p, _ in both])),
+        length_mean=_mean([length for p in both for length in _played(p.length, p)]),
     )
 
 
 def _side(pairing: Pairing) -> SideResult:
-    played = [letter in "RBD" for letter in pairing.outcomes]
+    win, draw, loss = (pairing.count(letters) for letters in _LETTERS["red"])
     return SideResult(
         red=pairing.red,
         blue=pairing.blue,
-        games=pairing.count("RBDrb"),
-        red_win=pairing.count(_AS_RED[0]),
-        draw=pairing.count("D"),
-        blue_win=pairing.count(_AS_RED[2]),
+        games=win + draw + loss,
+        red_win=win,
+        draw=draw,
+        blue_win=loss,
         forfeited=pairing.count(_FORFEITED),
-        length_mean=_mean(_lengths([pairing])),
-        return_red=_mean([r for r, done in zip(pairing.return_red, played, strict=True) if done]),
-        return_blue=_mean([r for r, done in zip(pairing.return_blue, played, strict=True) if done]),
+        length_mean=_mean(_played(pairing.length, pairing)),
+        return_red=_mean(_played(pairing.return_red, pairing)),
+        return_blue=_mean(_played(pairing.return_blue, pairing)),
     )
 
 
@@ -232,71 +211,35 @@ def _entry(entry: Entry, pairings: list[Pairing]) -> EntryResult:
     )
 
 
-def _standings(
-    names: list[str], pairings: list[Pairing], pairs: list[PairResult], rated: dict[str, Rating]
-) -> list[Standing]:
-    rows = {name: _row(name, pairings, rated[name]) for name in names}
-    order = _ranked(names, rows, pairs)
+def _standings(names: list[str], pairings: list[Pairing], rated: dict[str, Interval]) -> list[Standing]:
+    own = {name: [p for p in pairings if name in (p.red, p.blue)] for name in names}
+    totals = {name: _totals(name, own[name]) for name in names}
+    rating = {name: round(rated[name].value, 2) for name in names}
+    places: dict[str, tuple[float, ...]] = {}
+    for name in names:
+        equals = {other for other in names if rating[other] == rating[name]}
+        duels = _totals(name, [p for p in own[name] if {p.red, p.blue} <= equals])
+        places[name] = rating[name], duels["win"] + duels["draw"] / 2, totals[name]["win"], totals[name]["margin"]
+    order = sorted(names, key=lambda name: (*(-part for part in places[name]), name))
     standings: list[Standing] = []
-    for place, name in enumerate(order):
-        reason = _decider(rows[name], rows[order[place + 1]], pairs) if place + 1 < len(order) else "last"
-        shares = place > 0 and standings[-1].decided_by == "nothing"
-        rank = standings[-1].rank if shares else place + 1
-        standings.append(rows[name].model_copy(update={"rank": rank, "decided_by": reason}))
+    for number, name in enumerate(order):
+        decided_by = "last"
+        if number + 1 < len(order):
+            parts = zip(_DECIDERS, places[name], places[order[number + 1]], strict=True)
+            decided_by = next((decider for decider, mine, other in parts if mine != other), "nothing")
+        shares = number > 0 and standings[-1].decided_by == "nothing"
+        total = totals[name]
+        standings.append(
+            Standing(
+                rank=standings[-1].rank if shares else number + 1,
+                name=name,
+                rating=rating[name],
+                low=round(rated[name].low, 2),
+                high=round(rated[name].high, 2),
+                points=total["win"] + total["draw"] / 2,
+                **total,
+                forfeited=sum(p.count("r" if name == p.red else "b") for p in own[name]),
+                decided_by=decided_by,
+            )
+        )
     return standings
-
-
-def _row(name: str, pairings: list[Pairing], rating: Rating) -> Standing:
-    own = list(_of(pairings, name))
-    win, draw, loss = (sum(p.count(letters[k]) for p, letters in own) for k in range(3))
-    mine = [p.count("r" if name == p.red else "b") for p, _ in own]
-    return Standing(
-        rank=1,
-        name=name,
-        rating=round(rating.value, 2),
-        low=round(rating.low, 2),
-        high=round(rating.high, 2),
-        points=win + draw / 2,
-        games=win + draw + loss,
-        win=win,
-        draw=draw,
-        loss=loss,
-        forfeited=sum(mine),
-        margin=_mean(np.concatenate([_margins(p, name) for p, _ in own])),
-        decided_by="",
-    )
-
-
-def _ranked(names: list[str], rows: dict[str, Standing], pairs: list[PairResult]) -> list[str]:
-    """Names from best to worst. Head to head is looked at among those with the same rating only."""
-
-    def key(name: str) -> tuple[float, float, int, float, str]:
-        row = rows[name]
-        equals = [other for other in names if other != name and _equal(rows[other], row)]
-        return -row.rating, -sum(_points(name, other, pairs) for other in equals), -row.win, -row.margin, name
-
-    return sorted(names, key=key)
-
-
-def _equal(one: Standing, two: Standing) -> bool:
-    return abs(one.rating - two.rating) < _SAME
-
-
-def _points(name: str, other: str, pairs: list[PairResult]) -> float:
-    for pair in pairs:
-        if (pair.one, pair.two) == (name, other):
-            return pair.win + pair.draw / 2
-        if (pair.two, pair.one) == (name, other):
-            return pair.loss + pair.draw / 2
-    return 0.0
-
-
-def _decider(one: Standing, two: Standing, pairs: list[PairResult]) -> str:
-    """What puts ``one`` before ``two``; "nothing" where they share the rank."""
-    if not _equal(one, two):
-        return "rating"
-    if _points(one.name, two.name, pairs) > _points(two.name, one.name, pairs):
-        return "points between them"
-    if one.win > two.win:
-        return "more wins"
-    return "larger margin" if one.margin > two.margin else "nothing"
