@@ -24,6 +24,7 @@ from multigrid_rl.schema import (
     available_cpus,
     data_root,
 )
+from multigrid_rl.text import expected, first_error, one_line
 
 __all__ = [
     "GROUPS",
@@ -88,7 +89,7 @@ def scenario_id(name: str) -> str:
     aliases = {alias: stem for stem in names for alias in _read_yaml("scenario", stem).get("aliases", [])}
     if name in aliases:
         return aliases[name]
-    raise ConfigError(f"scenario={name}: unknown{_suggest(name, names)}; allowed is {', '.join(names)}")
+    raise ConfigError(_unknown("scenario", name, names))
 
 
 def load_scenario(name: str) -> ScenarioConfig:
@@ -120,7 +121,7 @@ def compose(overrides: list[str]) -> RunConfig:
 def _with_scenario_id(overrides: list[str]) -> list[str]:
     for override in overrides:
         if "=" not in override:
-            raise ConfigError(f"{override}: not an override; allowed is key=value, for example train.lr=3e-4")
+            raise ConfigError(f"{override}: expected key=value, for example train.lr=3e-4")
     given = dict(override.split("=", 1) for override in unfolded(overrides))
     result = [part for key, value in given.items() for part in _spelt_out(key, value, given)]
     if "experiment" not in given:
@@ -163,8 +164,7 @@ def _check_recipe_fits(given: dict[str, str], overrides: list[str]) -> None:
     own = next((line["override /scenario"] for line in lines if "override /scenario" in line), scenario)
     if own != scenario:
         raise ConfigError(
-            f"scenario={given['scenario']}: experiment={recipe} is a recipe for {own}; allowed is scenario={own}, or "
-            "experiment=none"
+            expected("scenario", f"{own} with experiment={recipe}, or experiment=none", given["scenario"])
         )
 
 
@@ -179,10 +179,8 @@ def _own_recipe(overrides: list[str]) -> list[str]:
 
 
 def _check_choice(key: str, value: str) -> None:
-    if key in GROUPS:
-        allowed = _choices(key)
-        if value not in allowed:
-            raise ConfigError(f"{key}={value}: unknown{_suggest(value, allowed)}; allowed is {', '.join(allowed)}")
+    if key in GROUPS and value not in _choices(key):
+        raise ConfigError(_unknown(key, value, _choices(key)))
 
 
 def _compose(overrides: list[str]) -> dict[str, Any]:
@@ -204,7 +202,7 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
             grammar = [part for override in overrides if not _is_text(override) for part in _grammar(override)]
             composed = OmegaConf.to_container(hydra_compose("config", grammar), resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(f"{' '.join(overrides)}: {' '.join(str(error).split())}") from error
+            raise ConfigError(f"{' '.join(overrides)}: {one_line(error)}") from error
     values = cast("dict[str, Any]", composed)
     values["scenario"] = {**values["scenario"], "name": chosen["scenario"]}
     values["experiment"] = chosen.get("experiment")
@@ -239,9 +237,7 @@ def _written(folder: Path) -> tuple[tuple[str, int], ...]:
 def _stage(stage: Any, own: dict[str, Any]) -> Any:
     """A stage of a curriculum with its whole scenario: the one that it names, or else the run's own; seats change."""
     if not isinstance(stage, dict) or not isinstance(stage.get("seats", {}), dict):
-        raise ConfigError(
-            f"curriculum={stage}: allowed is a list of stages {{scenario: 1v1, seats: {{...}}, steps: N}}"
-        )
+        raise ConfigError(expected("curriculum", "a list of stages {scenario: 1v1, seats: {...}, steps: N}", stage))
     name = stage.get("scenario")
     stem = own["name"] if name is None else scenario_id(str(name))
     whole = own if name is None else {**_read_yaml("scenario", stem), "name": stem}
@@ -262,8 +258,8 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
         key = "cluster.address" if key == "address" else key
         part, _, name = key.partition(".")
         if not equals or (key not in RESUMABLE and part != "cluster"):
-            allowed = f"{', '.join(RESUMABLE)}, cluster and cluster.*; everything else makes a new run"
-            raise ConfigError(f"{override}: a run that goes on keeps its values; allowed is {allowed}")
+            wanted = f"changes of {', '.join(RESUMABLE)}, cluster or cluster.* alone"
+            raise ConfigError(expected("--resume", wanted, f"{override}: everything else makes a new run"))
         _check_choice(key, value)
         if key == "cluster":
             values["cluster"] = _read_yaml("cluster", value)
@@ -293,8 +289,7 @@ def _players(key: str, value: str) -> str | dict[str, float]:
     for part in value.strip("{} ").split(","):
         name, _, weight = (text.strip() for text in part.rpartition(":"))
         if not name or name in mixture or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", weight) or float(weight) == 0:
-            allowed = "a player, or different players with weights above 0: blue-rookie:3,random:1"
-            raise ConfigError(f"{key}={value}: {part.strip()!r} is no player and weight; allowed is {allowed}")
+            raise ConfigError(expected(key, "different players with weights above 0: blue-rookie:3,random:1", value))
         mixture[name] = float(weight)
     return mixture
 
@@ -318,33 +313,26 @@ def _is_text(override: str) -> bool:
 
 
 def _check_key(override: str, known: Any) -> None:
-    key, _, value = override.partition("=")
+    key, _, value = override.lstrip("+~").partition("=")
     place, node = "", known
-    for part in key.lstrip("+~").split("."):
+    for part in key.split("."):
         if not isinstance(node, dict) or part not in node:
-            allowed = list(node) if isinstance(node, dict) else []
-            where = f"keys of {place}" if place else "keys"
-            listed = f"; {where} are {', '.join(map(str, allowed))}" if allowed else ""
-            raise ConfigError(f"{key}={value}: unknown key {part!r}{_suggest(part, allowed)}{listed}")
+            if not isinstance(node, dict):
+                raise ConfigError(expected(place, "a value and no keys below it", f"{key}={value}"))
+            raise ConfigError(_unknown(key, part, list(map(str, node)), "one of the keys "))
         place, node = (f"{place}.{part}" if place else part), node[part]
 
 
-def _suggest(word: str, allowed: list[str]) -> str:
-    close = difflib.get_close_matches(word, allowed, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+def _unknown(key: str, word: str, known: list[str], what: str = "") -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return expected(key, what + ", ".join(known), word + (f" (did you mean {close[0]}?)" if close else ""))
 
 
-def _validated(schema: type[Schema], values: dict[str, Any], prefix: str = "") -> Schema:
+def _validated(schema: type[Schema], values: dict[str, Any], place: str = "") -> Schema:
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, [*([prefix] if prefix else []), *first["loc"]]))
-        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-        shown = f"={first['input']}" if not isinstance(first["input"], dict) else ""
-        # A message about one key of a part names that key itself: cluster + num_env_runners=True: ...
-        joint = "." if re.match(r"[\w.]+=", message) else ": "
-        raise ConfigError(f"{key}{shown}{joint}{message}" if key else message) from error
+        raise ConfigError(first_error(error, place, quoting=True)) from error
 
 
 def default_run_dir(config: RunConfig, now: datetime) -> Path:

@@ -8,6 +8,8 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from multigrid_rl.text import expected
+
 Hold = Literal["every", "mean", "share"]
 
 #: A report says something about the policy only if this many episodes finished behind it.
@@ -153,7 +155,7 @@ class GateKeeper:
             ValueError: environment steps did not grow.
         """
         if self.last is not None and now.env_steps <= self.last.env_steps:
-            raise ValueError(f"env_steps={now.env_steps}: allowed is more than the last report's {self.last.env_steps}")
+            raise ValueError(expected("env_steps", f"more than the last report's {self.last.env_steps}", now.env_steps))
         if episodes < MIN_EPISODES:
             return False
         wanted = [values[state.gate.metric] for state in self.states]  # before anything changes
@@ -186,7 +188,7 @@ class GateKeeper:
         """Go on with these histories. Raises ``ValueError`` for those of other gates."""
         theirs, mine = [row["gate"] for row in state["gates"]], [str(s.gate) for s in self.states]
         if theirs != mine:
-            raise ValueError(f"history of the gates {', '.join(theirs)}; allowed is that of {', '.join(mine)}")
+            raise ValueError(expected("history of the gates", ", ".join(mine), ", ".join(theirs)))
         for mine_now, row in zip(self.states, state["gates"], strict=True):
             for name in _HISTORY:
                 setattr(mine_now, name, deepcopy(row[name]))

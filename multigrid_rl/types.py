@@ -114,7 +114,7 @@ class GameSpec:
     def team_of(self, seat: str) -> Colour:
         """Team colour of a seat name. Raises ``ValueError`` for a seat this game does not have."""
         if seat not in self.seats:
-            raise ValueError(f"seat {seat!r} is not in this game; its seats are {', '.join(self.seats)}")
+            raise ValueError(f"seat: expected {', '.join(self.seats)}, got {seat!r}")
         return "blue" if seat.startswith("blue") else "red"
 
     def seats_of(self, team: str) -> tuple[str, ...]:

@@ -201,7 +201,7 @@ def test_no_alias_stands_for_two_scenarios():
 
 
 def test_an_unknown_scenario_or_rule_set_is_named():
-    with pytest.raises(ConfigError, match=r"scenario=1v2: unknown.*allowed is .*1v1"):
+    with pytest.raises(ConfigError, match=r"^scenario: expected .*1v1.*, got 1v2"):
         parallel_env("1v2")
     with pytest.raises(ConfigError, match="rules=original: allowed is fair, classic"):
         parallel_env("1v1", rules="original")

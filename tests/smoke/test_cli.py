@@ -89,16 +89,16 @@ def everything(folder: Path) -> dict[str, bytes | None]:
 # --- train: refused before anything starts
 
 MISTAKES = [
-    (["scenario=nowhere"], ["scenario=nowhere", "unknown", "1v1"]),
-    (["train.lrr=3"], ["train.lrr=3", "unknown key", "did you mean lr?"]),
-    (["train.lr=-1"], ["train.lr=-1", "greater than 0"]),
-    ([f"cluster.num_env_runners={TOO_MANY}"], [f"num_env_runners={TOO_MANY}", f"0 to {TOO_MANY - 1}"]),
+    (["scenario=nowhere"], ["scenario: expected", "1v1", "got nowhere"]),
+    (["train.lrr=3"], ["train.lrr: expected", "got lrr (did you mean lr?)"]),
+    (["train.lr=-1"], ["train.lr: expected greater than 0, got -1"]),
+    ([f"cluster.num_env_runners={TOO_MANY}"], ["num_env_runners: expected", f"0 to {TOO_MANY - 1}", f"got {TOO_MANY}"]),
     (["--until", "1.5"], ["--until 1.5", "whole number"]),
     (["--until", "nan"], ["--until nan", "whole number"]),
     (["--until", "inf"], ["--until inf", "whole number"]),
-    (["--until", "0"], ["train.until=0", "greater than or equal to 1"]),
+    (["--until", "0"], ["train.until: expected greater than or equal to 1, got 0"]),
     (["seed"], ["seed", "key=value"]),
-    (["scenario.seats.red_0=random"], ["at least one seat: learn"]),
+    (["scenario.seats.red_0=random"], ["scenario.seats: expected learn on at least one seat"]),
     (["run_dir=/dev/null/runs/mine"], ["run_dir=/dev/null/runs/mine", "nothing can be made in /dev/null"]),
 ]
 
@@ -194,7 +194,7 @@ def test_train_refuses_an_unknown_player_with_the_known_ones(root, tmp_path):
 def test_train_refuses_a_shaping_that_is_no_function(shaping, root, tmp_path):
     before = everything(tmp_path)
     text = complaint(train(root, f"train.shaping={shaping}"))
-    assert f"train.shaping={shaping}" in text
+    assert "train.shaping: expected module:function, got " + shaping in text
     assert "module:function" in text
     assert everything(tmp_path) == before
 
@@ -316,7 +316,7 @@ def test_players_can_be_measured_now(root):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"), [(["--measure", "5", "--scenario", "nowhere"], "scenario=nowhere"), (["--measure", "-1"], "-1")]
+    ("args", "said"), [(["--measure", "5", "--scenario", "nowhere"], "scenario: "), (["--measure", "-1"], "-1")]
 )
 def test_players_refuses_what_it_cannot_play(args, said, root):
     result = call("players", "--checkpoints", root, *args)
@@ -342,12 +342,13 @@ def test_rate_plays_everybody_from_both_sides_and_writes_the_cards(root):
 @pytest.mark.parametrize("scenario", ["coop", "multigrid", "nowhere"])
 def test_rate_refuses_a_scenario_without_frozen_players_in_one_line(scenario, root):
     text = complaint(call("rate", scenario, "--checkpoints", root))
-    assert f"scenario={scenario}" in text
+    assert "scenario" in text
+    assert scenario in text
 
 
 def test_players_cannot_be_measured_in_environments_of_another_package(root):
     text = complaint(call("players", "--checkpoints", root, "--measure", 5, "--scenario", "multigrid"))
-    assert "scenario=multigrid: allowed is a scenario of the red/blue-door game" in text
+    assert "scenario: expected one of the red/blue-door game, got multigrid" in text
 
 
 @pytest.mark.parametrize("changes", [{"architecture": {}}, {"provenance": {"env_steps": "many"}}, {"colour": "red"}])

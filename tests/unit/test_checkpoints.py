@@ -164,5 +164,5 @@ def test_gates_go_on_where_they_stood():
         (first if k < 3 else second).report(Moment(steps, k, steps / 10), 200, {"length": value})
     assert second.verdict() == whole.verdict()
     assert second.held
-    with pytest.raises(ValueError, match="history of the gates length <= 20; allowed is that of length <= 30"):
+    with pytest.raises(ValueError, match="history of the gates: expected length <= 30, got length <= 20"):
         GateKeeper([Gate("length", "<=", 30.0, window=100)]).set_state(first.get_state())

@@ -81,7 +81,7 @@ def test_actions_need_not_be_contiguous():
 
 
 def test_unknown_seats_are_refused():
-    with pytest.raises(ValueError, match="'blue_1' is not in this game; its seats are blue_0, red_0, red_1"):
+    with pytest.raises(ValueError, match="seat: expected blue_0, red_0, red_1, got 'blue_1'"):
         GAME.team_of("blue_1")
     assert GAME.team_of("red_1") == "red"
 
