@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from itertools import chain, count
@@ -13,39 +15,12 @@ from typing import Any, TypeVar, cast
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from multigrid_rl.recipes import unfolded
-from multigrid_rl.schema import (
-    LEARN,
-    MAX_LAYERS,
-    MAX_UNITS,
-    ConfigError,
-    RunConfig,
-    ScenarioConfig,
-    available_cpus,
-    data_root,
-)
+from multigrid_rl.recipes import FILES, TRUST, recipe_overrides
+from multigrid_rl.schema import ConfigError, RunConfig, ScenarioConfig, available_cpus, data_root
 from multigrid_rl.text import expected, first_error, one_line
 
-__all__ = [
-    "GROUPS",
-    "LEARN",
-    "MAX_LAYERS",
-    "MAX_UNITS",
-    "PACKAGES",
-    "ConfigError",
-    "RunConfig",
-    "ScenarioConfig",
-    "available_cpus",
-    "compose",
-    "data_root",
-    "default_run_dir",
-    "experiment_names",
-    "load_scenario",
-    "resumed",
-    "scenario_id",
-    "scenario_names",
-    "to_yaml",
-]
+#: Of the schema, for all who read configurations.
+__all__ = ["ConfigError", "RunConfig", "ScenarioConfig", "available_cpus", "data_root"]
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
 #: Scenarios that stand for every environment of a package.
@@ -59,6 +34,8 @@ _SEATS = "scenario.seats."
 _BONUS = "train.bonus"
 #: Arguments of an environment are its own: any key may be one.
 _ENV_ARGS = "scenario.env_args"
+#: Keys that a user may write without the part that they belong to, beside ``env_id``.
+_SHORT = {"address": "cluster.address", "env_args": _ENV_ARGS}
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -68,17 +45,17 @@ def _choices(group: str) -> list[str]:
 
 
 def scenario_names() -> list[str]:
-    """Ids of all scenarios of the red/blue-door game, sorted."""
+    """Return the ids of all scenarios of the red/blue-door game, sorted."""
     return [name for name in _choices("scenario") if name not in PACKAGES]
 
 
 def experiment_names() -> list[str]:
-    """Names of all recipes, sorted."""
+    """Return the names of all recipes, sorted."""
     return _choices("experiment")
 
 
 def scenario_id(name: str) -> str:
-    """Our id of a scenario, from the id itself or from an original environment name.
+    """Return our id of a scenario, from the id itself or from an original environment name.
 
     Raises:
         ConfigError: unknown scenario.
@@ -114,76 +91,73 @@ def compose(overrides: list[str]) -> RunConfig:
     Raises:
         ConfigError: an unknown or malformed key, or a value that is not allowed.
     """
-    values = _compose(_with_scenario_id(overrides))
-    return _validated(RunConfig, values)
-
-
-def _with_scenario_id(overrides: list[str]) -> list[str]:
     for override in overrides:
         if "=" not in override:
             raise ConfigError(f"{override}: expected key=value, for example train.lr=3e-4")
-    given = dict(override.split("=", 1) for override in unfolded(overrides))
-    result = [part for key, value in given.items() for part in _spelt_out(key, value, given)]
-    if "experiment" not in given:
-        return result + _own_recipe(result)
-    _check_recipe_fits(given, result)
+    given = _split(overrides)
+    trusted = given.pop(TRUST, "false")
+    if trusted not in ("true", "false"):
+        raise ConfigError(expected(TRUST, "true or false", trusted))
+    said = _spelt_out(given)
+    recipe = given.get("experiment", _own_recipe(said))
+    if recipe in ("none", "null"):
+        return _validated(RunConfig, _compose(said))
+    its = _spelt_out(_split(recipe_overrides(recipe, trusted=trusted == "true")))
+    scenario = said.get("scenario", its.get("scenario"))
+    if its.get("scenario", scenario) != scenario:
+        wanted = f"{its['scenario']} with experiment={recipe}, or experiment=none"
+        raise ConfigError(expected("scenario", wanted, scenario))
+    # What the recipe says comes first: the rest wins.
+    rest = {key: value for key, value in its.items() if key not in said}
+    return _validated(
+        RunConfig, {**_compose({**rest, **said}), "experiment": None if recipe.endswith(FILES) else recipe}
+    )
+
+
+def _split(overrides: Iterable[str]) -> dict[str, str]:
+    return dict(override.split("=", 1) for override in overrides)
+
+
+def _spelt_out(given: dict[str, str]) -> dict[str, str]:
+    """Return ``given`` with our names for what has several; the recipe is left out."""
+    result: dict[str, str] = {}
+    for key, value in given.items():
+        if key == "scenario":
+            result |= {key: scenario_id(value), **_scheme_of_alias(value, given)}
+        elif key == "env_id":
+            package = "multigrid" if value.startswith("MultiGrid-") else "gymnasium"
+            result |= {"scenario.env_id": value, "scenario": result.get("scenario", package)}
+        else:
+            _check_choice(key, value)
+            if key != "experiment":
+                result[_SHORT.get(key, key)] = value
     return result
 
 
-def _spelt_out(key: str, value: str, given: dict[str, str]) -> list[str]:
-    if key == "scenario":
-        return [f"scenario={scenario_id(value)}", *_scheme_of_alias(value, given)]
-    if key == "address":
-        return [f"cluster.address={value}"]
-    if key == "env_id":
-        package = "multigrid" if value.startswith("MultiGrid-") else "gymnasium"
-        return [f"scenario.env_id={value}", *([] if "scenario" in given else [f"scenario={package}"])]
-    if key == "env_args":
-        return [f"scenario.env_args={value}"]
-    if key == "experiment" and value in ("none", "null"):
-        return []
-    _check_choice(key, value)
-    return [f"{key}={value}"]
-
-
-def _scheme_of_alias(name: str, given: dict[str, str]) -> list[str]:
+def _scheme_of_alias(name: str, given: dict[str, str]) -> dict[str, str]:
     # The original environments carry a scheme in their names; for a team of one all schemes are the same.
     found = re.search(r"-(DTDE|CTDE|CTCE)-", name)
     if found is None or "scheme" in given:
-        return []
+        return {}
     learning = list(load_scenario(name).learning.values())
-    return [f"scheme={found[1].lower()}"] if any(learning.count(team) > 1 for team in learning) else []
+    return {"scheme": found[1].lower()} if any(learning.count(team) > 1 for team in learning) else {}
 
 
-def _check_recipe_fits(given: dict[str, str], overrides: list[str]) -> None:
-    scenario = next((o.partition("=")[2] for o in overrides if o.startswith("scenario=")), None)
-    recipe = given["experiment"]
-    if scenario is None or recipe in ("none", "null"):
-        return
-    lines = _read_yaml("experiment", recipe).get("defaults", [])
-    own = next((line["override /scenario"] for line in lines if "override /scenario" in line), scenario)
-    if own != scenario:
-        raise ConfigError(
-            expected("scenario", f"{own} with experiment={recipe}, or experiment=none", given["scenario"])
-        )
-
-
-def _own_recipe(overrides: list[str]) -> list[str]:
+def _own_recipe(given: dict[str, str]) -> str:
     # A scenario's own recipe is the file of its name; a scheme, or another objective, may have one of its own.
-    given = dict(override.split("=", 1) for override in overrides)
     scenario, train = given.get("scenario", "1v1"), given.get("train", "ppo")
-    known = experiment_names()
     wanted = (f"{scenario}-{given.get('scheme', '')}", scenario) if train == "ppo" else (f"{scenario}-{train}",)
-    names = [name for name in wanted if name in known]
-    return [f"experiment={names[0]}"] if names else []
+    known = experiment_names()
+    return next((name for name in wanted if name in known), "none")
 
 
 def _check_choice(key: str, value: str) -> None:
-    if key in GROUPS and value not in _choices(key):
+    none = key == "experiment" and (value in ("none", "null") or value.endswith(FILES))
+    if key in GROUPS and not none and value not in _choices(key):
         raise ConfigError(_unknown(key, value, _choices(key)))
 
 
-def _compose(overrides: list[str]) -> dict[str, Any]:
+def _compose(given: dict[str, str]) -> dict[str, Any]:
     # Imported here: Hydra takes a third of a second, and most verbs do not need it.
     from hydra import compose as hydra_compose  # noqa: PLC0415
     from hydra import initialize_config_dir  # noqa: PLC0415
@@ -192,6 +166,7 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException  # noqa: PLC0415
 
     folder = data_root() / "configs"
+    overrides = [f"{key}={value}" for key, value in given.items()]
     with initialize_config_dir(version_base=None, config_dir=str(folder)):
         groups = [override for override in overrides if override.partition("=")[0] in GROUPS]
         try:
@@ -202,15 +177,14 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
             grammar = [part for override in overrides if not _is_text(override) for part in _grammar(override)]
             composed = OmegaConf.to_container(hydra_compose("config", grammar), resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(f"{' '.join(overrides)}: {one_line(error)}") from error
+            said = getattr(error, "override", None) or " ".join(overrides)
+            raise ConfigError(f"{said}: {one_line(error)}") from error
     values = cast("dict[str, Any]", composed)
     values["scenario"] = {**values["scenario"], "name": chosen["scenario"]}
-    values["experiment"] = chosen.get("experiment")
-    for override in filter(_is_text, overrides):
-        key, _, value = override.partition("=")
+    for key, value in given.items():
         if key.startswith(_SEATS):
             values["scenario"]["seats"][key.removeprefix(_SEATS)] = _players(key, value)
-        else:
+        elif key in _TEXT_KEYS:
             part, _, name = key.rpartition(".")
             (values[part] if part else values)[name] = None if value == "null" else value
     values["curriculum"] = [_stage(stage, values["scenario"]) for stage in values["curriculum"] or []]
@@ -219,7 +193,7 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _files_say(groups: tuple[str, ...], written: tuple[tuple[str, int], ...]) -> tuple[dict[str, str], Any]:  # noqa: ARG001
-    """What is chosen of every group, and all keys; kept until a file changes, since Hydra takes long to say it."""
+    """Return what is chosen of every group, and all keys; kept until a file changes, since Hydra takes long."""
     from hydra import compose as hydra_compose  # noqa: PLC0415
     from omegaconf import OmegaConf, open_dict  # noqa: PLC0415
 
@@ -235,7 +209,7 @@ def _written(folder: Path) -> tuple[tuple[str, int], ...]:
 
 
 def _stage(stage: Any, own: dict[str, Any]) -> Any:
-    """A stage of a curriculum with its whole scenario: the one that it names, or else the run's own; seats change."""
+    """Return a stage of a curriculum with its whole scenario: the one it names, or the run's own; seats change."""
     if not isinstance(stage, dict) or not isinstance(stage.get("seats", {}), dict):
         raise ConfigError(expected("curriculum", "a list of stages {scenario: 1v1, seats: {...}, steps: N}", stage))
     name = stage.get("scenario")
@@ -247,7 +221,7 @@ def _stage(stage: Any, own: dict[str, Any]) -> Any:
 
 
 def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
-    """The configuration of a run that goes on: its own, but for budget, checkpoints and where it is computed.
+    """Return the configuration of a run that goes on: its own, but for budget, checkpoints and where it is computed.
 
     Raises:
         ConfigError: an override of what a run keeps, or values that this version does not understand.
@@ -266,23 +240,19 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
             continue
         known = _read_yaml(part, {"train": "ppo", "cluster": "local"}[part])
         _check_key(override if part != "cluster" else f"{key}={value}", {part: known})
-        values.setdefault(part, {})[name] = value if key in _TEXT_KEYS and value != "null" else _number(value)
+        values.setdefault(part, {})[name] = None if value == "null" else value if key in _TEXT_KEYS else _number(value)
     return _validated(RunConfig, values)
 
 
-def _number(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return yaml.safe_load(text)
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text  # pydantic reads words: true, all
 
 
 def _players(key: str, value: str) -> str | dict[str, float]:
-    """A player's name or folder, or a mixture written as ``blue-rookie:3,random:1``."""
+    """Read a player's name or folder, or a mixture written as ``blue-rookie:3,random:1``."""
     if ":" not in value or Path(value).is_dir():
         return value
     mixture: dict[str, float] = {}
@@ -343,6 +313,6 @@ def default_run_dir(config: RunConfig, now: datetime) -> Path:
 
 
 def to_yaml(config: RunConfig) -> str:
-    """The resolved configuration as yaml."""
+    """Return the resolved configuration as yaml."""
     text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     return text

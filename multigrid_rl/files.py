@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from multigrid_rl.text import one_line
+
 #: Largest file; a run's ``config.yaml`` has some 2 kB.
 MAX_BYTES = 256 * 1024
 _MAX_WHOLE = 2**63
@@ -36,7 +38,7 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_yam
 
 
 def read_plain_yaml(path: Path) -> Any:
-    """The content of a yaml file.
+    """Return the content of a yaml file.
 
     Raises:
         OSError: it cannot be read.
@@ -49,7 +51,7 @@ def read_plain_yaml(path: Path) -> Any:
     try:
         return yaml.load(data.decode(), Loader=_PlainLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"not valid yaml: {' '.join(str(error).split())}") from error
+        raise ValueError(f"not valid yaml: {one_line(error)}") from error
 
 
 @contextmanager

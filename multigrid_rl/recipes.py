@@ -24,48 +24,26 @@ BARRED = ("train.shaping", "run_dir", "checkpoints", "cluster", "address")
 #: Values that import code where they are written as ``module:name``.
 IMPORTING = ("model.name", "train.objective", "scenario.env_id", "env_id")
 
-_FILES = (".yaml", ".yml")
+#: How the file of a recipe ends.
+FILES = (".yaml", ".yml")
 _GROUP = "override /"
 #: Mixtures of players have their own way of being written in an override.
 _SEATS = "scenario.seats."
 _MAX_LEAVES = 1000
 
 
-def unfolded(overrides: list[str]) -> list[str]:
-    """Overrides with the file of ``experiment=path/to/recipe.yaml``, if there is one, replaced by what it says.
-
-    The other overrides win over the file's. ``trust_recipe`` is about the file and not among the result.
-
-    Raises:
-        ConfigError: the file cannot be read, is no recipe, says what only a trusted one may, or is one for another
-            scenario than an override names.
-    """
-    given = dict(override.split("=", 1) for override in overrides)
-    trusted = given.pop(TRUST, "false")
-    if trusted not in ("true", "false"):
-        raise ConfigError(expected(TRUST, "true or false", trusted))
-    overrides = [override for override in overrides if not override.startswith(f"{TRUST}=")]
-    path = given.get("experiment", "")
-    if not path.endswith(_FILES):
-        return overrides
-    recipe = recipe_overrides(Path(path), trusted=trusted == "true")
-    rest = [override for override in overrides if not override.startswith("experiment=")]
-    own = dict(override.split("=", 1) for override in recipe).get("scenario")
-    if own and given.get("scenario", own) != own:
-        raise ConfigError(expected("scenario", f"{own} with experiment={path}", given["scenario"]))
-    return ["experiment=none", *(part for part in recipe if part.partition("=")[0] not in given), *rest]
-
-
-def recipe_overrides(path: Path, *, trusted: bool) -> list[str]:
-    """The overrides that a recipe file stands for, groups first.
+def recipe_overrides(recipe: str, *, trusted: bool) -> list[str]:
+    """Return the overrides that a recipe stands for, groups first.
 
     Args:
-        path: of the file.
-        trusted: it may say everything, as those in ``configs/experiment/`` may.
+        recipe: name of one in ``configs/experiment/``, or path of a file.
+        trusted: the file may say everything, as those in ``configs/`` may.
 
     Raises:
         ConfigError: it cannot be read, is no recipe, or says what only a trusted one may.
     """
+    configs = data_root() / "configs"
+    path = Path(recipe) if recipe.endswith(FILES) else configs / "experiment" / f"{recipe}.yaml"
     try:
         content = read_plain_yaml(path)
     except (OSError, ValueError) as error:
@@ -84,7 +62,7 @@ def recipe_overrides(path: Path, *, trusted: bool) -> list[str]:
     if len(leaves) > _MAX_LEAVES:
         raise ConfigError(expected("experiment", f"a recipe of at most {_MAX_LEAVES} values", f"{path} with more"))
     found = groups + [f"{key}={value}" for key, value in leaves]
-    if not trusted and not path.resolve().is_relative_to((data_root() / "configs").resolve()):
+    if not trusted and not path.resolve().is_relative_to(configs.resolve()):
         _check_harmless(path, found)
     return found
 

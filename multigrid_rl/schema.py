@@ -91,7 +91,7 @@ class GameConfig(_Part):
     rules: Literal["fair", "classic"]
 
     def spec(self) -> GameSpec:
-        """The specification that the engine reads."""
+        """Return the specification that the engine reads."""
         values = self.model_dump()
         values["rules"] = RULE_SETS[self.rules]
         return GameSpec(**values)

@@ -10,13 +10,12 @@ import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 from omegaconf import OmegaConf
 
-from multigrid_rl.config import GROUPS, data_root
+from multigrid_rl.config import GROUPS
 from multigrid_rl.recipes import TRUST, recipe_overrides
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
@@ -183,8 +182,7 @@ def recipe_of(overrides: list[str]) -> dict[str, Any]:
     given.pop(TRUST, None)  # the search composed it already
     base = given.pop("experiment", "none")
     if base not in ("none", "null"):
-        path = Path(base) if base.endswith(".yaml") else data_root() / "configs" / "experiment" / f"{base}.yaml"
-        given = {**dict(override.split("=", 1) for override in recipe_overrides(path, trusted=True)), **given}
+        given = {**dict(override.split("=", 1) for override in recipe_overrides(base, trusted=True)), **given}
     lines = []
     for key, value in given.items():
         if key.startswith("scenario.seats.") and ":" in value:  # a mixture of players

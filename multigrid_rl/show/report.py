@@ -10,12 +10,12 @@ from multigrid_rl.config import ConfigError
 from multigrid_rl.judge.cup.folder import RESULTS_FILE
 from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.judge.replays import ReplayError
-from multigrid_rl.runs.reader import one_line
 from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.page import GENERATOR
 from multigrid_rl.show.run_data import GAMES, read_report
 from multigrid_rl.show.run_page import run_page
+from multigrid_rl.text import one_line
 
 #: A report's name inside its own folder.
 REPORT_FILE = "report.html"

@@ -14,9 +14,10 @@ from multigrid_rl.judge.lineups import run_target
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.factories import env_factory, gates_of
-from multigrid_rl.runs.reader import Run, one_line, read_rows, read_run
+from multigrid_rl.runs.reader import Run, read_rows, read_run
 from multigrid_rl.runs.reference import Comparison, Reference, compare, load_reference
 from multigrid_rl.schema import RunConfig
+from multigrid_rl.text import one_line
 
 #: Seed of the policy's own games: training starts from small numbers, and no game of these is among its own.
 GAMES_SEED = 50_000

@@ -53,12 +53,12 @@ def test_the_exported_network_computes_what_the_checkpoint_holds(team_run):
 
 
 def test_a_folder_without_a_run_and_a_missing_checkpoint_are_one_line(team_run, tmp_path):
-    with pytest.raises(ConfigError, match=r"no config\.yaml in it; allowed is a run folder"):
+    with pytest.raises(ConfigError, match=r"expected a run folder, got one without config\.yaml"):
         run_config(tmp_path)
     (tmp_path / "config.yaml").write_text("scenario: 3\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"config\.yaml: (no )?scenario"):
+    with pytest.raises(ConfigError, match=r"config\.yaml: scenario"):
         run_config(tmp_path)
-    with pytest.raises(PlayerError, match="checkpoint=step_1"):
+    with pytest.raises(PlayerError, match=r"checkpoint: .*, got step_1"):
         replay_policy(team_run, episodes=10, seed=0, mode="argmax", checkpoint="step_1")
 
 

@@ -135,10 +135,10 @@ def test_what_a_run_keeps_is_told_in_one_line(copy, overrides, parts):
 
 
 def test_what_is_no_run_is_told_in_one_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"nowhere: no config.yaml in it; allowed is a run folder"):
+    with pytest.raises(ConfigError, match=r"nowhere: expected a run folder, got one without config.yaml"):
         resume_training(tmp_path / "nowhere", [])
     (tmp_path / "config.yaml").write_text("- 3\n")
-    with pytest.raises(ConfigError, match=r"config\.yaml: no object"):
+    with pytest.raises(ConfigError, match=r"config\.yaml: expected a valid dictionary"):
         resume_training(tmp_path, [])
 
 
@@ -184,7 +184,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(copy, capfd):
 def test_without_a_whole_checkpoint_nothing_is_touched(copy):
     for path in (copy / "checkpoints").glob("step_*"):
         (path / "manifest.json").unlink()
-    with pytest.raises(ConfigError, match=r"no whole checkpoint in it; .*manifest.json"):
+    with pytest.raises(ConfigError, match=r"--resume: expected a run with a whole checkpoint, got .*manifest.json"):
         resume_training(copy, ["train.until=3072"])
     assert len(rows_of(copy)) == 4
     assert (copy / "verdict.json").exists()

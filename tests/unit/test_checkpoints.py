@@ -50,13 +50,13 @@ def test_what_was_written_is_found_whole(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda path: (path / "rllib" / "weights").write_bytes(bytes(100)), "weights: 100 bytes, sha256"),
-        (lambda path: (path / "rllib" / "weights").write_bytes(b""), "weights: 0 bytes, sha256"),
-        (lambda path: (path / "run.pkl").unlink(), "run.pkl: No such file"),
-        (lambda path: (path / MANIFEST).unlink(), "manifest.json: "),
-        (lambda path: (path / MANIFEST).write_text("{"), "manifest.json: "),
-        (lambda path: (path / MANIFEST).write_text("[]"), "manifest.json: "),
-        (lambda path: (path / MANIFEST).write_text('{"files": {}}'), "manifest.json: "),
+        (lambda path: (path / "rllib" / "weights").write_bytes(bytes(100)), ", got 100 bytes with sha256"),
+        (lambda path: (path / "rllib" / "weights").write_bytes(b""), ", got 0 bytes with sha256"),
+        (lambda path: (path / "run.pkl").unlink(), "run.pkl: expected a file of a whole checkpoint, got No such file"),
+        (lambda path: (path / MANIFEST).unlink(), "manifest.json: expected"),
+        (lambda path: (path / MANIFEST).write_text("{"), "manifest.json: expected"),
+        (lambda path: (path / MANIFEST).write_text("[]"), "manifest.json: expected"),
+        (lambda path: (path / MANIFEST).write_text('{"files": {}}'), "manifest.json: expected"),
     ],
 )
 def test_damage_is_told_in_one_line_and_the_one_before_is_taken(tmp_path, caplog, damage, told):

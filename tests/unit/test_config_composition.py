@@ -11,7 +11,6 @@ import yaml
 
 from composing import CONFIGS, SCENARIOS, error_of, files, read
 from multigrid_rl.config import (
-    LEARN,
     PACKAGES,
     ConfigError,
     RunConfig,
@@ -23,7 +22,7 @@ from multigrid_rl.config import (
     scenario_id,
     to_yaml,
 )
-from multigrid_rl.schema import TrainConfig
+from multigrid_rl.schema import LEARN, TrainConfig
 from multigrid_rl.types import Rules
 
 # Rules, section 2: name -> (blue, red, obstacle, random keys, death match, max steps, view, mission).

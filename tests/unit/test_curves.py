@@ -88,7 +88,7 @@ def test_a_line_that_a_kill_tore_in_two_is_left_out_but_a_damaged_one_is_refused
     file.write_text(whole + '{"env_steps": 500, "epis')
     assert read_run(runs[0]).env_steps == 400
     file.write_text("nonsense\n" + whole)
-    with pytest.raises(ConfigError, match=r"metrics.jsonl: line 1: .*; allowed is one JSON object a line"):
+    with pytest.raises(ConfigError, match=r"metrics.jsonl: line 1: expected a JSON object, got"):
         read_run(runs[0])
 
 
@@ -150,10 +150,10 @@ def test_what_to_expect_of_a_run_is_measured_on_the_seeds_themselves(runs):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"seed": 0}, r"seed=0 as in"),
-        ({"ended": "interrupted"}, r"ended by interrupted; allowed is a run that ended by itself"),
-        ({"config": {"train": {"lr": 0.2}}}, r"train.lr=0.2, in .* 0.1; allowed are runs of one recipe"),
-        ({"commit": "def"}, r"commit=def, in .* abc"),
+        ({"seed": 0}, r"expected a seed of its own, got seed=0"),
+        ({"ended": "interrupted"}, "expected a run that ended by itself, got interrupted"),
+        ({"config": {"train": {"lr": 0.2}}}, r"expected train.lr=0.1 as in .*, got train.lr=0.2"),
+        ({"commit": "def"}, "expected commit=abc as in .*, got commit=def"),
     ],
 )
 def test_runs_that_do_not_belong_together_are_refused(runs, tmp_path, changes, said):
@@ -168,7 +168,7 @@ def test_changes_in_the_checkout_alone_do_not_part_runs(runs, tmp_path):
 
 
 def test_one_run_is_no_reference(runs):
-    with pytest.raises(ConfigError, match="allowed is at least 2 runs"):
+    with pytest.raises(ConfigError, match=r"runs: expected at least 2 .*, got 1"):
         reference_of(runs[:1])
 
 
@@ -179,7 +179,7 @@ def test_a_saved_reference_loads_as_it_was_and_is_never_overwritten(runs, tmp_pa
     reference, file = reference_of(runs), tmp_path / "curves" / "1v1.json"
     save_reference(reference, file)
     assert load_reference(file) == reference
-    with pytest.raises(ConfigError, match="exists already; allowed is a new file, or --force"):
+    with pytest.raises(ConfigError, match="exists already, expected a new file, or --force"):
         save_reference(reference, file)
     save_reference(reference, file, force=True)
 
@@ -188,13 +188,19 @@ def test_a_saved_reference_loads_as_it_was_and_is_never_overwritten(runs, tmp_pa
     ("damage", "said"),
     [
         (lambda d: d.pop("seeds", None) or d.pop("runs"), "runs: Field required"),
-        (lambda d: d["metrics"]["win/red_0"]["p10"].pop(), "metrics.win/red_0.p10 has 100 points; allowed is 101"),
-        (lambda d: d["metrics"].pop("return_mean/red_0"), "metrics lack return_mean/red_0, which a gate names"),
-        (lambda d: d.update(format=2), "format: allowed is less than or equal to 1"),
-        (lambda d: d["env_steps"].reverse(), "env_steps: allowed is an increasing grid"),
-        (lambda d: d["running"].pop(), "running has 100 points"),
+        (
+            lambda d: d["metrics"]["win/red_0"]["p10"].pop(),
+            "metrics.win/red_0.p10: expected 101 points, as",
+        ),
+        (
+            lambda d: d["metrics"].pop("return_mean/red_0"),
+            "metrics: expected return_mean/red_0, which a gate names",
+        ),
+        (lambda d: d.update(format=2), "format: expected less than or equal to 1"),
+        (lambda d: d["env_steps"].reverse(), "env_steps: expected an increasing grid"),
+        (lambda d: d["running"].pop(), "running: expected 101 points, as env_steps has, got 100"),
         (lambda d: d.update(colour="red"), "colour: Extra inputs"),
-        (lambda d: d["gates"][0].update(comparison="=="), "gates.0.comparison: allowed is '<=' or '>='"),
+        (lambda d: d["gates"][0].update(comparison="=="), "gates.0.comparison: expected '<=' or '>='"),
     ],
 )
 def test_a_malformed_reference_is_refused_in_one_line(runs, tmp_path, damage, said):
@@ -238,7 +244,7 @@ def test_reports_before_the_reference_begins_do_not_count(runs, tmp_path):
     assert compare(read_run(early), reference_of(runs))[0].reports == 1
     shorter = write_run(tmp_path, "shorter", seed=9, lengths=[99], every=50)
     with pytest.raises(
-        ConfigError, match="its last report is at 50 environment steps; the reference 1v1 begins at 100"
+        ConfigError, match=r"expected reports from 100 environment steps on, .*1v1.*, got the last at 50"
     ):
         compare(read_run(shorter), reference_of(runs))
 
@@ -251,7 +257,7 @@ def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(ConfigError, match="No space left on device; allowed is a file that can be written"):
+    with pytest.raises(ConfigError, match="expected a file that can be written, got No space left on device"):
         write_file(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path]
@@ -293,12 +299,12 @@ def test_overlay_takes_the_curves_of_the_runs_own_recipe(runs, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda run: (run / "metrics.jsonl").unlink(), "no metrics.jsonl in it; allowed is a run folder"),
-        (lambda run: (run / "config.yaml").unlink(), "no config.yaml in it; allowed is a run folder"),
+        (lambda run: (run / "metrics.jsonl").unlink(), "expected a run folder, got one without metrics.jsonl"),
+        (lambda run: (run / "config.yaml").unlink(), "expected a run folder, got one without config.yaml"),
         (lambda run: (run / "config.yaml").write_text("- 1\n"), "config.yaml: "),
-        (lambda run: (run / "metrics.jsonl").write_text('{"env_steps": 5}\n'), "no reports"),
+        (lambda run: (run / "metrics.jsonl").write_text('{"env_steps": 5}\n'), "expected reports"),
         (lambda run: (run / "verdict.json").write_text("{"), "verdict.json: "),
-        (lambda run: (run / "verdict.json").write_text("{}"), "verdict.json: no gates"),
+        (lambda run: (run / "verdict.json").write_text("{}"), "verdict.json: gates: "),
         (lambda run: (run / "config.yaml").write_text("{scenario: {name: x}, seed: 1}"), "experiment=null"),
     ],
 )

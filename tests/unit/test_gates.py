@@ -247,7 +247,6 @@ def test_without_gates_nothing_is_ever_held():
     keeper = GateKeeper([])
     assert keeper.report(moment(10**6), MIN_EPISODES, {})
     assert keeper.held is False
-    assert keeper.steps_to_hold() is None
     verdict = keeper.verdict()
     assert (verdict["held"], verdict["held_at_end"], verdict["gates"]) == (False, False, [])
     assert verdict["env_steps_to_reached"] is None
@@ -259,23 +258,3 @@ def test_a_verdict_is_plain_json_without_nan():
     text = json.dumps(keeper.verdict(), allow_nan=False)
     first = json.loads(text)["gates"][0]
     assert (first["value"], first["window_mean"]) == (GOOD, None)
-
-
-# --- what is left
-
-
-def test_steps_to_hold_counts_down_to_0_and_back_up_after_a_miss():
-    keeper = GateKeeper([short()])
-    assert keeper.steps_to_hold() is None
-    left = []
-    for steps, value in {0: BAD, 20: GOOD, 50: GOOD, 119: GOOD, 120: GOOD, 150: BAD}.items():
-        feed(keeper, {steps: value})
-        left.append(keeper.steps_to_hold())
-    assert left == [100, 100, 70, 1, 0, 100]
-
-
-def test_steps_to_hold_is_that_of_the_gate_that_needs_longest():
-    keeper = GateKeeper([short(), Gate(ENTROPY, "<=", 0.3, window=1000)])
-    keeper.report(moment(0), MIN_EPISODES, {LENGTH: GOOD, ENTROPY: 0.1})
-    keeper.report(moment(300), MIN_EPISODES, {LENGTH: GOOD, ENTROPY: 0.1})
-    assert keeper.steps_to_hold() == 700

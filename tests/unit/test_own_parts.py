@@ -173,5 +173,5 @@ def test_recipe_files_name_no_code_unless_trusted(tmp_path, line):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"defaults: []\n{line}\n")
     with pytest.raises(ConfigError, match="imports code"):
-        recipe_overrides(recipe, trusted=False)
-    assert recipe_overrides(recipe, trusted=True)
+        recipe_overrides(str(recipe), trusted=False)
+    assert recipe_overrides(str(recipe), trusted=True)

@@ -26,7 +26,7 @@ def recipe(tmp_path):
 
 
 def test_a_file_says_groups_and_keys(recipe):
-    assert recipe_overrides(recipe, trusted=False) == [
+    assert recipe_overrides(str(recipe), trusted=False) == [
         "scenario=single-obstacle",
         "model=gru",
         "train.lr=1e-05",
@@ -51,7 +51,7 @@ def test_other_overrides_win_over_the_file(recipe):
 def test_a_file_that_is_no_recipe_is_told(recipe, tmp_path):
     assert "nowhere.yaml" in error_of("experiment=nowhere.yaml")
     said = error_of(f"experiment={recipe}", "scenario=coop")
-    assert said == f"scenario: expected single-obstacle with experiment={recipe}, got coop"
+    assert said == f"scenario: expected single-obstacle with experiment={recipe}, or experiment=none, got coop"
     for text in ("- 1\n", "defaults: [train]\n", "defaults: {a: b}\n", "3: 4\n", "a: [\n"):
         recipe.write_text(text)
         assert "experiment: expected a recipe" in error_of(f"experiment={recipe}")
@@ -84,7 +84,7 @@ def test_what_only_a_trusted_file_may_say(recipe, monkeypatch, text, told):
     assert told in said
     assert "trust_recipe=true" in said
     # Whoever types it himself, or has read the file, may say all that.
-    assert recipe_overrides(recipe, trusted=True)
+    assert recipe_overrides(str(recipe), trusted=True)
 
 
 def test_a_trusted_file_is_taken_as_it_is(recipe, monkeypatch):
