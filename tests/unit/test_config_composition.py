@@ -211,6 +211,10 @@ def test_every_recipe_composes_and_names_its_scenario(name):
     assert config.scenario.name in (*SCENARIOS, *PACKAGES)
 
 
+def test_shipped_recipes_are_found():
+    assert {"1v1", "coop", "2v2", "single-obstacle", "pendulum"} <= set(experiment_names())
+
+
 @pytest.mark.parametrize("path", files("experiment"))
 def test_a_recipe_is_a_hydra_experiment_on_top_of_everything(path):
     text = path.read_text(encoding="utf-8")

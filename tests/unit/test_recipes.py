@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from composing import CONFIGS, error_of, files
+from composing import error_of, files
 from multigrid_rl.config import compose
 from multigrid_rl.recipes import recipe_overrides
 
@@ -122,7 +122,3 @@ def test_values_that_are_none_and_files_without_end_are_told_at_once(recipe):
         assert told in error_of(f"experiment={recipe}")
     recipe.write_bytes(b"a: \xff\n")
     assert "utf-8" in error_of(f"experiment={recipe}")
-
-
-def test_shipped_recipes_are_found():
-    assert len(files("experiment")) == len(list((CONFIGS / "experiment").glob("*.yaml"))) > 5
