@@ -13,12 +13,14 @@ from typing import Any, TypeVar
 import yaml
 
 from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.files import write_whole
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.folder import circumstances, locked
 from multigrid_rl.search.outcomes import Outcome, TrialSpec
 from multigrid_rl.search.plans import plan_of
 from multigrid_rl.search.settings import Settings, load_settings, parse_settings
 from multigrid_rl.search.space import OWN_KEYS, Space, load_space, read_yaml
+from multigrid_rl.text import expected
 
 Row = TypeVar("Row")
 _REQUEST, _BEGUN, _OUTCOMES = "search.yaml", "begun.jsonl", "outcomes.jsonl"
@@ -120,7 +122,7 @@ class SearchFolder:
         except FileExistsError as error:
             raise ConfigError(f"{path}: exists already, expected a folder that does not, or --resume") from error
         except OSError as error:
-            raise ConfigError(f"{path}: expected a folder that can be made, got {error.strerror}") from error
+            raise ConfigError(expected(path, "a folder that can be made", error.strerror)) from error
         folder = cls(path, request, circumstances())
         folder.write_text(_REQUEST, yaml.safe_dump(request.as_data(), sort_keys=False))
         folder.write_text("provenance.json", json.dumps(folder.provenance, indent=1) + "\n")
@@ -203,9 +205,7 @@ class SearchFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file completely, or not at all."""
-        unfinished = self.path / f".{name}.tmp"
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(self.path / name)
+        write_whole(self.path / name, text.encode())
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -250,13 +250,8 @@ def as_markdown(folder: SearchFolder, result: SearchResult, pictures: list[str])
         shares = [[f"`{key}`", f"{share:.1%}"] for key, share in result.importance.shares.items()]
         lines += ["", *_table(["variable", "share"], shares, words=1)]
     lines += [line for name in pictures for line in ("", f"![{name}]({name})")]
-    lines += [
-        "",
-        "## All trials",
-        "",
-        "Best first; margins are the smallest of a trial's gates over its last window, in ",
-    ]
-    lines[-1] += "units of the gate's bound."
+    margins = "margins are the smallest of a trial's gates over its last window, in units of the gate's bound"
+    lines += ["", "## All trials", "", f"Best first; {margins}."]
     rows = []
     for outcome in [*ranked(result.outcomes), *result.failed]:
         status = outcome.status if outcome.reason is None else f"failed: {outcome.reason}"

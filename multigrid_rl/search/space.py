@@ -17,6 +17,7 @@ import yaml
 from multigrid_rl.config import ConfigError, RunConfig, compose, data_root
 from multigrid_rl.schema import RECURRENT
 from multigrid_rl.search.outcomes import Point
+from multigrid_rl.text import expected
 
 #: The largest coordinate: 1 itself belongs to no level.
 LAST: Final = math.nextafter(1.0, 0.0)
@@ -113,17 +114,17 @@ class Variable:
 
 def _bounds(key: str, draw: str, transform: str | None, content: Any) -> tuple[float, float]:
     least, most, whole = -math.inf, math.inf, draw in ("randint", "lograndint")
-    expected = f"two {'whole ' if whole else ''}numbers"
+    wanted = f"two {'whole ' if whole else ''}numbers"
     if transform == "power_of_two":
-        least, most, expected = 0, 30, f"{expected} from 0 to 30"
+        least, most, wanted = 0, 30, f"{wanted} from 0 to 30"
     elif draw in ("loguniform", "lograndint"):
-        least, expected = math.nextafter(0, 1), f"{expected} above 0"
+        least, wanted = math.nextafter(0, 1), f"{wanted} above 0"
     try:  # yaml reads 1e-4 without a point as a word
         low, high = (float(bound) for bound in content if not isinstance(bound, bool))
     except (TypeError, ValueError):
         low = high = math.nan
     if not (least <= low < high <= most and math.isfinite(high - low)) or (whole and (low % 1 or high % 1)):
-        raise ConfigError(f"{key}.{draw}: expected {expected}, the smaller first, got {content}")
+        raise ConfigError(expected(f"{key}.{draw}", f"{wanted}, the smaller first", content))
     return low, high
 
 
@@ -270,7 +271,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: expected a yaml mapping, got {' '.join(str(error).split())}") from error
+        raise ConfigError(expected(path, "a yaml mapping", error)) from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ConfigError(f"{path}: expected a yaml mapping of keys")
     return content

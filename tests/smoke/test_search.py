@@ -13,6 +13,7 @@ from commands import call
 from composing import read
 from multigrid_rl.cli import search as verb
 from multigrid_rl.config import compose
+from multigrid_rl.players import catalogue
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib import algorithm as algorithms
 from multigrid_rl.rllib.train import train
@@ -217,6 +218,8 @@ def here(monkeypatch) -> None:
 @pytest.mark.usefixtures("session")
 def test_population_goes_on_from_the_best_with_values_of_its_own(tmp_path, monkeypatch):
     here(monkeypatch)
+    seen, read_network = [], catalogue.read_network
+    monkeypatch.setattr(catalogue, "read_network", lambda at, card: seen.append(at.name) or read_network(at, card))
     folder = tmp_path / "search"
     pbt = [
         "search=pbt",
@@ -228,6 +231,7 @@ def test_population_goes_on_from_the_best_with_values_of_its_own(tmp_path, monke
     ]
     result = invoke(*BASE, *pbt, "search.report_every=1024", "seed=2", "--folder", str(folder))
     assert result.exit_code == 0, result.output
+    assert seen == 5 * ["blue-rookie"]  # once for the request, once for each of four trials
     rows = {row["spec"]["id"]: row["spec"] for row in outcomes(folder)}
     assert len(rows) == 4
     copied = [spec for name, spec in rows.items() if name.startswith("g01") and spec["origin"][3:] != name[3:]]
