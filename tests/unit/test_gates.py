@@ -32,117 +32,68 @@ def feed(keeper: GateKeeper, values: dict[int, float], metric: str = LENGTH) -> 
     return held
 
 
-def held_series(gate: Gate, values: dict[int, float]) -> list[bool]:
-    return feed(GateKeeper([gate]), values)
-
-
 # --- one value against its bound
 
 
 @pytest.mark.parametrize(
     ("comparison", "value", "met"),
-    [("<=", 19.9, True), ("<=", 20.0, True), ("<=", 20.1, False), (">=", 19.9, False), (">=", 20.0, True)],
+    [
+        *(("<=", 19.9, True), ("<=", 20.0, True), ("<=", 20.1, False), ("<=", NAN, False)),
+        *((">=", 19.9, False), (">=", 20.0, True), (">=", NAN, False)),
+    ],
 )
-def test_a_bound_itself_meets_the_gate(comparison, value, met):
+def test_bound_itself_meets_the_gate_and_nan_never_does(comparison, value, met):
     assert short(comparison=comparison).met(value) is met
 
 
-@pytest.mark.parametrize("comparison", ["<=", ">="])
-def test_nan_never_meets_a_gate(comparison):
-    assert not short(comparison=comparison).met(NAN)
-
-
-def test_the_margin_is_positive_on_the_met_side_of_either_comparison():
+def test_margin_is_positive_on_the_met_side_of_either_comparison():
     assert short().margin(15.0) == 5.0
     assert short(comparison=">=").margin(15.0) == -5.0
 
 
-def test_a_gate_reads_as_metric_comparison_bound():
+def test_gate_reads_as_metric_comparison_bound():
     assert str(Gate(ENTROPY, "<=", 0.3)) == "entropy/red_0 <= 0.3"
 
 
-# --- hold: every
+# --- hold: whether all was held after each report
+
+MEAN, SHARE = {"hold": "mean"}, {"hold": "share"}
+THREE_OF_FOUR = {0: BAD, 25: GOOD, 50: BAD, 75: GOOD, 100: GOOD}
+LATE_MISS = {**dict.fromkeys(range(0, 200, 5), GOOD), 200: BAD}
+HELD = {
+    "every: when the streak covers the window": ({}, {50: GOOD, 100: GOOD, 149: GOOD, 150: GOOD}, [0, 0, 0, 1]),
+    "every: from the first met report, not from step 0": ({}, {100: GOOD}, [0]),
+    "every: a miss resets the streak": ({}, {50: GOOD, 100: BAD, 149: GOOD, 248: GOOD, 249: GOOD}, [0] * 4 + [1]),
+    "every: NaN is a miss": ({}, {0: GOOD, 50: NAN, 100: GOOD, 150: GOOD, 200: GOOD}, [0] * 4 + [1]),
+    "every: one late miss": ({}, LATE_MISS, [0]),
+    # Window (0, 100]: mean(30, 10) = 20 meets the bound, 30.1 instead of 30 does not.
+    "mean: a miss is made up for": (MEAN, {0: GOOD, 50: 30.0, 100: 10.0}, [0, 0, 1]),
+    "mean: not quite": (MEAN, {0: GOOD, 50: 30.1, 100: 10.0}, [0, 0, 0]),
+    # At 100 the report at 0 is out: mean(25, 25). At 99 it would be in, but the run is not a window old then.
+    "mean: a report that is a whole window old is out": (MEAN, {0: -1000.0, 50: 25.0, 100: 25.0}, [0, 0, 0]),
+    "mean: and one step younger is in": (MEAN, {0: BAD, 1: -1e3, 50: 25.0, 100: 25.0, 101: 25.0}, [0, 0, 0, 1, 0]),
+    "mean: waits for a whole window": (MEAN, {1: GOOD, 50: GOOD, 100: GOOD, 101: GOOD}, [0, 0, 0, 1]),
+    "mean: NaN until it has left": (MEAN, {0: GOOD, 50: NAN, 100: GOOD, 149: GOOD, 150: GOOD}, [0] * 4 + [1]),
+    "share: exactly": ({**SHARE, "share": 0.75}, THREE_OF_FOUR, [1]),
+    "share: not quite": ({**SHARE, "share": 0.76}, THREE_OF_FOUR, [0]),
+    "share: waits for a whole window": (SHARE, {1: GOOD, 100: GOOD, 101: GOOD}, [0, 0, 1]),
+    "share: NaN is a miss": ({**SHARE, "share": 0.5}, {0: GOOD, 50: NAN, 100: GOOD}, [1]),
+    "share: NaN is one too many": ({**SHARE, "share": 0.51}, {0: GOOD, 50: NAN, 100: GOOD}, [0]),
+    "share: one late miss": ({**SHARE, "share": 0.95}, LATE_MISS, [1]),
+}
 
 
-def test_every_is_held_exactly_when_the_streak_covers_the_window():
-    assert held_series(short(), {50: GOOD, 100: GOOD, 149: GOOD, 150: GOOD}) == [False, False, False, True]
+@pytest.mark.parametrize(("changes", "values", "held"), HELD.values(), ids=HELD)
+def test_gate_is_held(changes, values, held):
+    assert feed(GateKeeper([short(**changes)]), values)[-len(held) :] == held
 
 
-def test_every_is_not_held_one_step_before_the_window_is_covered():
-    assert held_series(short(), {50: GOOD, 149: GOOD}) == [False, False]
-
-
-def test_every_counts_from_the_first_met_report_not_from_step_0():
-    assert held_series(short(), {100: GOOD}) == [False]
-
-
-def test_a_single_miss_resets_the_streak():
-    values = {50: GOOD, 100: BAD, 149: GOOD, 150: GOOD, 248: GOOD, 249: GOOD}
-    assert held_series(short(), values) == [False, False, False, False, False, True]
-
-
-def test_a_miss_after_holding_loses_it_but_the_verdict_remembers():
+def test_miss_after_holding_loses_it_but_the_verdict_remembers():
     keeper = GateKeeper([short()])
     assert feed(keeper, {0: GOOD, 100: GOOD, 200: BAD}) == [False, True, False]
     verdict = keeper.verdict()
     assert (verdict["held"], verdict["held_at_end"]) == (True, False)
     assert verdict["env_steps_to_held"] == 100
-
-
-def test_nan_breaks_a_streak():
-    assert held_series(short(), {0: GOOD, 50: NAN, 100: GOOD, 150: GOOD, 200: GOOD}) == [False] * 4 + [True]
-
-
-# --- hold: mean
-
-
-def test_mean_lets_a_miss_be_made_up_for():
-    # Window (0, 100]: mean(30, 10) = 20 meets the bound, 30.1 instead of 30 does not.
-    assert held_series(short(hold="mean"), {0: GOOD, 50: 30.0, 100: 10.0}) == [False, False, True]
-    assert held_series(short(hold="mean"), {0: GOOD, 50: 30.1, 100: 10.0}) == [False, False, False]
-
-
-def test_mean_leaves_out_a_report_that_is_a_whole_window_old():
-    # At 100 the report at 0 is out: mean(25, 25). At 99 it would be in, but the run is not a window old then.
-    assert held_series(short(hold="mean"), {0: -1000.0, 50: 25.0, 100: 25.0}) == [False, False, False]
-    assert held_series(short(hold="mean"), {0: BAD, 1: -1000.0, 50: 25.0, 100: 25.0, 101: 25.0}) == [False] * 3 + [
-        True,
-        False,
-    ]
-
-
-def test_mean_waits_until_reports_reach_a_window_back():
-    assert held_series(short(hold="mean"), {1: GOOD, 50: GOOD, 100: GOOD, 101: GOOD}) == [False, False, False, True]
-
-
-def test_mean_with_nan_in_its_window_is_not_held_until_it_has_left():
-    values = {0: GOOD, 50: NAN, 100: GOOD, 149: GOOD, 150: GOOD}
-    assert held_series(short(hold="mean"), values) == [False, False, False, False, True]
-
-
-# --- hold: share
-
-
-def test_share_is_held_at_exactly_its_share_of_reports():
-    three_of_four = {0: BAD, 25: GOOD, 50: BAD, 75: GOOD, 100: GOOD}
-    assert held_series(short(hold="share", share=0.75), three_of_four)[-1]
-    assert not held_series(short(hold="share", share=0.76), three_of_four)[-1]
-
-
-def test_share_waits_until_reports_reach_a_window_back():
-    assert held_series(short(hold="share"), {1: GOOD, 100: GOOD, 101: GOOD}) == [False, False, True]
-
-
-def test_share_counts_nan_as_a_miss():
-    values = {0: GOOD, 50: NAN, 100: GOOD}
-    assert held_series(short(hold="share", share=0.5), values)[-1]
-    assert not held_series(short(hold="share", share=0.51), values)[-1]
-
-
-def test_one_late_miss_costs_every_its_hold_and_leaves_share_held():
-    values = {**dict.fromkeys(range(0, 200, 5), GOOD), 200: BAD}
-    assert not held_series(short(hold="every"), values)[-1]
-    assert held_series(short(hold="share", share=0.95), values)[-1]
 
 
 # --- what a report is
