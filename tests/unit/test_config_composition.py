@@ -66,7 +66,7 @@ def test_classic_rules_are_one_override_away():
 
 
 @pytest.mark.parametrize(("name", "game"), ORIGINAL.items())
-def test_an_original_name_resolves_to_the_right_game(name, game):
+def test_original_name_resolves_to_the_right_game(name, game):
     spec = load_scenario(f"MultiGrid-CompetativeRedBlueDoor-{name}").spec
     found = (spec.blue, spec.red, spec.obstacle, spec.random_keys, spec.death_match, spec.max_steps, spec.view_size)
     assert (*found, spec.mission_observed) == game
@@ -78,7 +78,7 @@ def test_there_are_no_aliases_but_the_original_names_and_none_twice():
     assert sorted(aliases) == sorted(f"MultiGrid-CompetativeRedBlueDoor-{name}" for name in ORIGINAL)
 
 
-def test_an_original_name_composes_as_our_id():
+def test_original_name_composes_as_our_id():
     alias = "MultiGrid-CompetativeRedBlueDoor-v2-DTDE-Red-Single"
     assert scenario_id(alias) == "single"
     assert compose([f"scenario={alias}"]) == compose(["scenario=single"])
@@ -88,14 +88,14 @@ def test_an_original_name_composes_as_our_id():
     ("name", "scheme"),
     [("DTDE-Red", "dtde"), ("CTCE-Red", "ctce"), ("CTDE-2v2", "ctde"), ("CTCE-2v2", "ctce"), ("CTCE-1v1", "dtde")],
 )
-def test_an_original_name_brings_its_scheme_unless_a_team_has_one_agent(name, scheme):
+def test_original_name_brings_its_scheme_unless_a_team_has_one_agent(name, scheme):
     alias = f"scenario=MultiGrid-CompetativeRedBlueDoor-v3-{name}"
     assert compose([alias]).scheme == scheme
     if "2v2" in name:
         assert compose([alias, "scheme=dtde"]).scheme == "dtde"
 
 
-def test_an_environment_id_brings_its_scenario():
+def test_environment_id_brings_its_scenario():
     assert compose(["env_id=MultiGrid-Empty-8x8-v0"]).scenario.name == "multigrid"
 
 
@@ -106,14 +106,14 @@ def test_an_environment_id_brings_its_scenario():
     "value",
     ["runs/lr=3e-4 seed=1", "/tmp/a=b=c", "it's mine", "a,b", "[a]", "{a: b}", "x:y", "#1", "~/é", "a\\b", "a${b"],
 )
-def test_a_path_survives_as_it_was_typed(value):
+def test_path_survives_as_it_was_typed(value):
     config = compose([f"run_dir={value}", f"checkpoints={value}"])
     assert (config.run_dir, config.checkpoints) == (value, value)
     player = f"/tmp/my players/{value.replace(':', '')}"
     assert compose([f"scenario.seats.blue_0={player}"]).scenario.opponents == {"blue_0": {player: 1.0}}
 
 
-def test_the_folder_of_players_is_the_projects_own_unless_told_otherwise(tmp_path):
+def test_folder_of_players_is_the_projects_own_unless_told_otherwise(tmp_path):
     assert compose(["checkpoints=null"]).checkpoint_root() == data_root() / "checkpoints"
     assert compose([f"checkpoints={tmp_path}"]).checkpoint_root() == tmp_path
 
@@ -138,12 +138,12 @@ def test_overrides_override_and_leave_the_rest():
     assert config == plain.model_copy(update={"train": train, "model": model, "seed": 7})
 
 
-def test_a_resolved_configuration_survives_as_yaml():
+def test_resolved_configuration_survives_as_yaml():
     config = compose(["scenario=2v2", "seed=5"])
     assert RunConfig.model_validate(yaml.safe_load(to_yaml(config))) == config
 
 
-def test_a_configuration_cannot_be_changed_afterwards():
+def test_configuration_cannot_be_changed_afterwards():
     config = compose([])
     with pytest.raises(ValueError, match="frozen"):
         config.train.lr = 1.0
@@ -158,7 +158,7 @@ def test_default_run_folder_names_scenario_time_and_seed_and_is_a_new_one(tmp_pa
         path.mkdir(parents=True)
 
 
-def test_the_default_scenario_is_the_duel_that_red_learns():
+def test_default_scenario_is_the_duel_that_red_learns():
     scenario = compose([]).scenario
     assert (scenario.name, scenario.seats["red_0"], scenario.learning) == ("1v1", LEARN, {"red_0": "red"})
 
@@ -187,19 +187,19 @@ def test_shipped_recipes_are_found():
 
 
 @pytest.mark.parametrize("path", files("experiment"))
-def test_a_recipe_is_a_hydra_experiment_on_top_of_everything(path):
+def test_recipe_is_a_hydra_experiment_on_top_of_everything(path):
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# @package _global_\n")
     assert any("override /scenario" in entry for entry in read(path)["defaults"])
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name in experiment_names()])
-def test_a_scenarios_own_recipe_is_taken_unless_told_otherwise(name):
+def test_scenarios_own_recipe_is_taken_unless_told_otherwise(name):
     assert compose([f"scenario={name}"]) == compose([f"experiment={name}"])
     assert compose([f"scenario={name}", "experiment=none"]).experiment is None
 
 
-def test_a_recipe_of_a_scheme_is_taken_with_that_scheme(monkeypatch):
+def test_recipe_of_a_scheme_is_taken_with_that_scheme(monkeypatch):
     for scheme in ("ctde", "dtde"):
         config = compose(["scenario=coop", f"scheme={scheme}"])
         assert (config.experiment, config.scheme) == ("coop", scheme)
@@ -219,7 +219,7 @@ def test_without_a_recipe_everything_is_as_the_plain_files_say(name):
     assert config.scenario == load_scenario(name)
 
 
-def test_a_recipe_gives_way_to_what_the_user_says():
+def test_recipe_gives_way_to_what_the_user_says():
     assert compose([]).train.bonus == {"all": {"key_pickup": 1.0}}
     changed = compose(["train.bonus.all.key_pickup=0.25", "train.bonus.red_0.step=-0.01"]).train.bonus
     assert changed == {"all": {"key_pickup": 0.25}, "red_0": {"step": -0.01}}

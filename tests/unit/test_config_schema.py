@@ -30,14 +30,10 @@ def test_train_yaml_names_exactly_the_keys_of_its_schema(path):
         assert set(content) < set(TrainConfig.model_fields)
 
 
-@pytest.mark.parametrize("path", files("model"))
-def test_model_yaml_names_exactly_the_keys_of_its_schema(path):
-    assert set(read(path)) == set(ModelConfig.model_fields)
-
-
-@pytest.mark.parametrize("path", files("cluster"))
-def test_cluster_yaml_names_exactly_the_keys_of_its_schema(path):
-    assert set(read(path)) == set(ClusterConfig.model_fields)
+@pytest.mark.parametrize(("group", "schema"), [("model", ModelConfig), ("cluster", ClusterConfig)])
+def test_model_and_cluster_yaml_name_exactly_the_keys_of_their_schema(group, schema):
+    for path in (CONFIGS / group).glob("*.yaml"):
+        assert set(read(path)) == set(schema.model_fields), path
 
 
 @pytest.mark.parametrize("path", files("scenario"))
@@ -156,7 +152,7 @@ def test_rejects_mistakes_in_one_line(overrides, said, monkeypatch):
     assert re.search(said, error_of(*overrides.split()))
 
 
-def test_a_minibatch_may_be_the_whole_batch():
+def test_minibatch_may_be_the_whole_batch():
     assert compose(["train.num_envs=8", "train.num_steps=4", "train.minibatch_size=32"]).train.batch_size == 32
 
 

@@ -100,14 +100,14 @@ def test_miss_after_holding_loses_it_but_the_verdict_remembers():
 
 
 @pytest.mark.parametrize(("episodes", "taken"), [(0, False), (99, False), (100, True)])
-def test_a_report_over_fewer_than_100_episodes_is_not_taken(episodes, taken):
+def test_report_over_fewer_than_100_episodes_is_not_taken(episodes, taken):
     keeper = GateKeeper([short()])
     assert keeper.report(moment(10), episodes, {LENGTH: GOOD}) is taken
     assert (keeper.last is not None) is taken
     assert (keeper.verdict()["env_steps_to_reached"] is not None) is taken
 
 
-def test_a_report_not_taken_neither_breaks_nor_starts_a_streak():
+def test_report_not_taken_neither_breaks_nor_starts_a_streak():
     keeper = GateKeeper([short()])
     feed(keeper, {100: GOOD})
     keeper.report(moment(150), 99, {LENGTH: BAD})
@@ -125,13 +125,13 @@ def test_environment_steps_must_grow(steps):
         keeper.report(moment(steps), MIN_EPISODES, {LENGTH: GOOD})
 
 
-def test_a_missing_metric_is_named():
+def test_rejects_reports_without_a_metric():
     keeper = GateKeeper([short(), Gate(ENTROPY, "<=", 0.3)])
     with pytest.raises(KeyError, match=ENTROPY):
         keeper.report(moment(10), MIN_EPISODES, {LENGTH: GOOD})
 
 
-def test_a_refused_report_leaves_no_trace():
+def test_rejected_report_leaves_no_trace():
     keeper = GateKeeper([short(), Gate(ENTROPY, "<=", 0.3)])
     before = json.dumps(keeper.verdict())
     with pytest.raises(KeyError):
@@ -143,7 +143,7 @@ def test_a_refused_report_leaves_no_trace():
 # --- the verdict
 
 
-def test_first_reached_and_first_held_are_told_in_steps_updates_and_seconds():
+def test_verdict_counts_steps_updates_and_seconds():
     keeper = GateKeeper([short()])
     feed(keeper, {1000: BAD, 1500: GOOD, 1600: GOOD, 1700: GOOD})
     verdict = keeper.verdict()
@@ -161,7 +161,7 @@ def test_first_reached_stays_the_first_after_a_miss():
     assert keeper.verdict()["env_steps_to_reached"] == 10
 
 
-def test_a_gate_never_met_has_no_moments():
+def test_gate_never_met_has_no_moments():
     keeper = GateKeeper([short()])
     feed(keeper, {0: BAD, 100: BAD, 200: NAN})
     verdict = keeper.verdict()
@@ -203,7 +203,7 @@ def test_without_gates_nothing_is_ever_held():
     assert verdict["env_steps_to_reached"] is None
 
 
-def test_a_verdict_is_plain_json_without_nan():
+def test_verdict_is_plain_json_without_nan():
     keeper = GateKeeper([short(), short(comparison=">=")])
     feed(keeper, {0: NAN, 50: GOOD})
     text = json.dumps(keeper.verdict(), allow_nan=False)

@@ -10,7 +10,7 @@ from multigrid_rl.recipes import recipe_overrides
 
 
 @pytest.mark.parametrize("path", files("experiment"))
-def test_a_shipped_recipe_composes_to_the_same_by_its_path(path):
+def test_shipped_recipe_composes_to_the_same_by_its_path(path):
     named, by_path = compose([f"experiment={path.stem}"]), compose([f"experiment={path}"])
     assert by_path.model_copy(update={"experiment": path.stem}) == named
 
@@ -25,7 +25,7 @@ def recipe(tmp_path):
     return file
 
 
-def test_a_file_says_groups_and_keys(recipe):
+def test_file_says_groups_and_keys(recipe):
     assert recipe_overrides(str(recipe), trusted=False) == [
         "scenario=single-obstacle",
         "model=gru",
@@ -48,7 +48,7 @@ def test_other_overrides_win_over_the_file(recipe):
     assert compose([f"experiment={recipe}", "train.bonus={all: {step: -0.01}}"]).train.bonus == {"all": {"step": -0.01}}
 
 
-def test_a_file_that_is_no_recipe_is_told(recipe, tmp_path):
+def test_rejects_files_that_are_no_recipes(recipe, tmp_path):
     assert "nowhere.yaml" in error_of("experiment=nowhere.yaml")
     said = error_of(f"experiment={recipe}", "scenario=coop")
     assert said == f"scenario: expected single-obstacle with experiment={recipe}, or experiment=none, got coop"
@@ -77,7 +77,7 @@ def test_a_file_that_is_no_recipe_is_told(recipe, tmp_path):
         ("defaults:\n- override /cluster: ray\n", "'cluster=ray'"),
     ],
 )
-def test_what_only_a_trusted_file_may_say(recipe, monkeypatch, text, told):
+def test_rejects_dangerous_values_of_untrusted_files(recipe, monkeypatch, text, told):
     monkeypatch.setenv("SECRET", "told")
     recipe.write_text(text)
     said = error_of(f"experiment={recipe}")
@@ -87,7 +87,7 @@ def test_what_only_a_trusted_file_may_say(recipe, monkeypatch, text, told):
     assert recipe_overrides(str(recipe), trusted=True)
 
 
-def test_a_trusted_file_is_taken_as_it_is(recipe, monkeypatch):
+def test_trusted_file_is_taken_as_it_is(recipe, monkeypatch):
     monkeypatch.setenv("PLACE", "somewhere")
     recipe.write_text('run_dir: mine\ntrain: {shaping: "some:code"}\nscenario: {description: "${oc.env:PLACE}"}\n')
     config = compose([f"experiment={recipe}", "trust_recipe=true"])
@@ -100,12 +100,12 @@ def test_a_trusted_file_is_taken_as_it_is(recipe, monkeypatch):
     assert compose(["scenario=coop", "trust_recipe=true"]) == compose(["scenario=coop"])
 
 
-def test_a_winner_may_say_that_it_had_no_shaping(recipe):
+def test_null_is_harmless_in_an_untrusted_file(recipe):
     recipe.write_text("train: {shaping: null}\ncheckpoints: null\n")
     assert compose([f"experiment={recipe}"]).train.shaping is None
 
 
-def test_values_that_are_none_and_files_without_end_are_told_at_once(recipe):
+def test_rejects_bombs_and_huge_files_at_once(recipe):
     doubled = "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]\n" for k in range(1, 40))
     many = "".join(f"a{k}: 1\n" for k in range(2000))
     for text, told in (
