@@ -55,11 +55,7 @@ def experiment_names() -> list[str]:
 
 
 def scenario_id(name: str) -> str:
-    """Return our id of a scenario, from the id itself or from an original environment name.
-
-    Raises:
-        ConfigError: unknown scenario.
-    """
+    """Return our id of a scenario, from the id itself or from an original environment name. Raises ``ConfigError``."""
     names = [*scenario_names(), *PACKAGES]
     if name in names:
         return name
@@ -70,11 +66,7 @@ def scenario_id(name: str) -> str:
 
 
 def load_scenario(name: str) -> ScenarioConfig:
-    """Read one scenario by id or original environment name.
-
-    Raises:
-        ConfigError: unknown scenario, or its file is not valid.
-    """
+    """Read one scenario by id or original environment name. Raises ``ConfigError``."""
     stem = scenario_id(name)
     return _validated(ScenarioConfig, {**_read_yaml("scenario", stem), "name": stem}, "scenario")
 
@@ -86,11 +78,7 @@ def _read_yaml(group: str, stem: str) -> dict[str, Any]:
 
 
 def compose(overrides: list[str]) -> RunConfig:
-    """Compose and validate a run from ``key=value`` overrides.
-
-    Raises:
-        ConfigError: an unknown or malformed key, or a value that is not allowed.
-    """
+    """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     for override in overrides:
         if "=" not in override:
             raise ConfigError(f"{override}: expected key=value, for example train.lr=3e-4")
@@ -223,8 +211,7 @@ def _stage(stage: Any, own: dict[str, Any]) -> Any:
 def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
     """Return the configuration of a run that goes on: its own, but for budget, checkpoints and where it is computed.
 
-    Raises:
-        ConfigError: an override of what a run keeps, or values that this version does not understand.
+    Raises ``ConfigError``: an override of what a run keeps, or values that this version does not understand.
     """
     # A whole part first: what is said of its values counts wherever it stands, as it does for a new run.
     for override in sorted(overrides, key=lambda override: not override.startswith("cluster=")):

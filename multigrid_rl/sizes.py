@@ -44,8 +44,7 @@ class Sizes:
     def steps_of(self, module: str) -> int:
         """Return the steps that one network learns from in one update, at most: eliminated agents have fewer.
 
-        Raises:
-            KeyError: no such network.
+        Raises ``KeyError``: no such network.
         """
         return self.agents[module] * self.batch_size
 

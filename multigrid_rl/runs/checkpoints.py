@@ -58,11 +58,7 @@ def seal(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def check(folder: Path) -> Checkpoint:
-    """Compare every file of a checkpoint with its manifest.
-
-    Raises:
-        ConfigError: one line naming the file and what is wrong with it.
-    """
+    """Compare every file of a checkpoint with its manifest. Raises ``ConfigError``."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files: dict[str, list[Any]] = manifest["files"]
@@ -83,8 +79,7 @@ def check(folder: Path) -> Checkpoint:
 def newest_good(run: Path, *, say: bool = True) -> Checkpoint:
     """Return the newest checkpoint of a run that is whole; says which damaged ones it passed over.
 
-    Raises:
-        ConfigError: there is none.
+    Raises ``ConfigError``: there is none.
     """
     reasons = []
     for path in reversed(checkpoints_in(run / "checkpoints")):

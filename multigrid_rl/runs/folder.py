@@ -195,11 +195,7 @@ def circumstances() -> dict[str, Any]:
 
 
 def locked(file: Path) -> IO[str]:
-    """Open a lock file: as long as the handle is open, other processes get none.
-
-    Raises:
-        ConfigError: another process has one.
-    """
+    """Open a lock file: as long as the handle is open, other processes get none. Raises ``ConfigError``."""
     handle = file.open("a", encoding="utf-8")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

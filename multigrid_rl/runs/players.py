@@ -41,8 +41,7 @@ def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
 def players_for(run: Path, seat: str, checkpoint: str | None = None) -> dict[str, Path]:
     """Return the folder of a seat's or a team's player under the key ``""``; of a team with several, each by its seat.
 
-    Raises:
-        PlayerError: no such player.
+    Raises ``PlayerError``: no such player.
     """
     players = _run_players(run, checkpoint)
     if seat in TEAM_ORDER and not (players / seat).is_dir():

@@ -202,11 +202,7 @@ def opponent_hashes(run: Path) -> dict[str, str]:
 
 
 def read_run(path: Path) -> Run:
-    """Read a run folder; a last line that a kill tore in two is left out.
-
-    Raises:
-        ConfigError: not a run folder, a damaged file, or no reports yet.
-    """
+    """Read a run folder; a last line that a kill tore in two is left out. Raises ``ConfigError``."""
     if not (path / "metrics.jsonl").is_file():
         raise ConfigError(f"{path}: expected a run folder, got one without metrics.jsonl")
     config = read_config(path)
@@ -227,8 +223,7 @@ def read_run(path: Path) -> Run:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Every row of a ``metrics.jsonl``, reports or not; a last line that a kill tore in two is left out.
 
-    Raises:
-        ConfigError: a line that is no row of a run.
+    Raises ``ConfigError``: a line that is no row of a run.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

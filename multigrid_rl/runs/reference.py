@@ -130,11 +130,7 @@ class Comparison(NamedTuple):
 
 
 def build_reference(runs: list[Run], name: str) -> Reference:
-    """Build reference curves out of finished runs that differ in nothing but the seed.
-
-    Raises:
-        ConfigError: fewer than two runs, an unfinished one, the same seed twice, or runs that differ in more.
-    """
+    """Build reference curves out of finished runs that differ in nothing but the seed. Raises ``ConfigError``."""
     _check_alike(runs)
     first = runs[0]
     gates = first.gates
@@ -235,11 +231,7 @@ def _share_inside(series: Series, grid: Array, low: Array, high: Array) -> tuple
 
 
 def save_reference(reference: Reference, path: Path, *, force: bool = False) -> None:
-    """Write a reference as JSON, one list a line.
-
-    Raises:
-        ConfigError: the file exists already, unless ``force``; it cannot be written.
-    """
+    """Write a reference as JSON, one list a line. Raises ``ConfigError``."""
     refuse_to_overwrite(path, force=force)
     text = json.dumps(reference.model_dump(mode="json"), indent=1)
     text = re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text)
@@ -249,8 +241,7 @@ def save_reference(reference: Reference, path: Path, *, force: bool = False) -> 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file as a whole, in a folder that is made if need be; what was there stays until the new one is complete.
 
-    Raises:
-        ConfigError: it cannot be written.
+    Raises ``ConfigError``: it cannot be written.
     """
     try:
         write_whole(path, content)
@@ -265,11 +256,7 @@ def refuse_to_overwrite(path: Path, *, force: bool) -> None:
 
 
 def load_reference(path: Path) -> Reference:
-    """Read and check a reference.
-
-    Raises:
-        ConfigError: it cannot be read or is malformed; one line naming file, key and what is expected.
-    """
+    """Read and check a reference. Raises ``ConfigError``."""
     try:
         return Reference.model_validate_json(path.read_text(encoding="utf-8"))
     except ValidationError as error:
@@ -282,11 +269,7 @@ def load_reference(path: Path) -> Reference:
 
 
 def compare(run: Run, reference: Reference) -> list[Comparison]:
-    """Compare each metric that both have, those of the gates first.
-
-    Raises:
-        ConfigError: they have no metric in common, or the run ended before the reference begins.
-    """
+    """Compare each metric that both have, those of the gates first. Raises ``ConfigError``."""
     if run.env_steps < reference.env_steps[0]:
         wanted = f"reports from {reference.env_steps[0]} environment steps on, where {reference.name} begins"
         raise ConfigError(expected(run.path, wanted, f"the last at {run.env_steps}"))

@@ -46,8 +46,7 @@ class SearchRequest:
     def parse(cls, given: list[str]) -> SearchRequest:
         """Read the overrides of a command, and check all that every trial would fail by.
 
-        Raises:
-            ConfigError, PlayerError: a mistake in what was asked for, before anything starts.
+        Raises ``ConfigError`` or ``PlayerError``: a mistake in what was asked for, before anything starts.
         """
         name, changes, seed, base = sort_overrides(given)
         settings = load_settings(name, changes)
@@ -76,8 +75,7 @@ class SearchRequest:
 def sort_overrides(given: list[str]) -> tuple[str, dict[str, str], int, list[str]]:
     """Split overrides into the search's name, changes of its values, its seed, and what all trials share.
 
-    Raises:
-        ConfigError: no override at all, or one of what a search sets itself.
+    Raises ``ConfigError``: no override at all, or one of what a search sets itself.
     """
     name, seed, changes, base = "three-stage", 0, {}, []
     for override in given:
@@ -112,11 +110,7 @@ class SearchFolder:
 
     @classmethod
     def create(cls, path: Path, request: SearchRequest) -> SearchFolder:
-        """Make a new search's folder.
-
-        Raises:
-            ConfigError: it exists already, or cannot be made.
-        """
+        """Make a new search's folder. Raises ``ConfigError``: it exists already, or cannot be made."""
         try:
             path.mkdir(parents=True, exist_ok=False)
         except FileExistsError as error:
@@ -130,11 +124,7 @@ class SearchFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> SearchFolder:
-        """Open the folder of a search that is to go on.
-
-        Raises:
-            ConfigError: no search folder, or a damaged one.
-        """
+        """Open the folder of a search that is to go on. Raises ``ConfigError``: no search folder, or a damaged one."""
         if not (path / _REQUEST).is_file():
             raise ConfigError(f"--resume {path}: expected the folder of a search, got one without {_REQUEST}")
         content = read_yaml(path / _REQUEST)
@@ -150,11 +140,7 @@ class SearchFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes from searching in the same folder meanwhile.
-
-        Raises:
-            ConfigError: one does.
-        """
+        """Keep other processes from searching in the same folder meanwhile. Raises ``ConfigError``: one does."""
         with locked(self.path / "lock"):
             for name in (_BEGUN, _OUTCOMES):
                 _cut_torn_line(self.path / name)
@@ -176,19 +162,11 @@ class SearchFolder:
             os.fsync(file.fileno())
 
     def begun(self) -> list[TrialSpec]:
-        """Read all trials that were ever started, in this order.
-
-        Raises:
-            ConfigError: a line is damaged.
-        """
+        """Read all trials that were ever started, in this order. Raises ``ConfigError``: a line is damaged."""
         return self._read(_BEGUN, lambda data: TrialSpec(**data))
 
     def outcomes(self) -> list[Outcome]:
-        """Read all recorded outcomes, in the order in which trials ended.
-
-        Raises:
-            ConfigError: a line is damaged.
-        """
+        """Read all recorded outcomes, in the order in which trials ended. Raises ``ConfigError``: a line is damaged."""
         return self._read(_OUTCOMES, Outcome.from_data)
 
     def _read(self, name: str, made_of: Callable[[dict[str, Any]], Row]) -> list[Row]:

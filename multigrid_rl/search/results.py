@@ -175,8 +175,7 @@ def as_recipe(folder: SearchFolder, winner: Winner) -> str:
 def recipe_of(overrides: list[str]) -> dict[str, Any]:
     """Turn overrides into a recipe: groups in its defaults list, keys in its tree, with a recipe that they build on.
 
-    Raises:
-        ConfigError: the recipe that they name cannot be read.
+    Raises ``ConfigError``: the recipe that they name cannot be read.
     """
     given = dict(override.split("=", 1) for override in overrides)
     given.pop(TRUST, None)  # the search composed it already

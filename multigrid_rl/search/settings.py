@@ -124,11 +124,7 @@ def load_settings(name: str, changes: dict[str, str]) -> Settings:
 
 
 def parse_settings(values: dict[str, Any]) -> Settings:
-    """Validate the values of a search.
-
-    Raises:
-        ConfigError: a key or value that is not allowed, in one line.
-    """
+    """Validate the values of a search. Raises ``ConfigError``: a key or value that is not allowed, in one line."""
     try:
         return _ADAPTER.validate_python(values)
     except ValidationError as error:

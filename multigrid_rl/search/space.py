@@ -92,8 +92,7 @@ class Variable:
     def parse(cls, key: str, given: Any) -> Variable:
         """Read one variable, for example ``{loguniform: [1e-4, 3e-3], also: [train.lr_final]}``.
 
-        Raises:
-            ConfigError: a mistake, in one line.
+        Raises ``ConfigError``: a mistake, in one line.
         """
         rest = dict(given) if isinstance(given, dict) else {}
         also, transform = rest.pop("also", []), rest.pop("transform", None)
@@ -142,8 +141,7 @@ class Space:
     def build(cls, name: str, content: dict[str, Any], base: list[str]) -> Space:
         """Make a space around the overrides ``base``; what they set does not vary, as they win for ``train``, too.
 
-        Raises:
-            ConfigError: a mistake in it, or a configuration that ``train`` would refuse.
+        Raises ``ConfigError``: a mistake in it, or a configuration that ``train`` would refuse.
         """
         given = {override.partition("=")[0] for override in base}
         parsed = [Variable.parse(key, row) for key, row in content.items()]
@@ -199,11 +197,7 @@ class Space:
         return [f"{value:.4g}" if isinstance(value, float) else in_words(value) for value in row]
 
     def check(self) -> None:
-        """Compose configurations that hold every choice and both ends of every number.
-
-        Raises:
-            ConfigError: ``train`` would refuse one of them.
-        """
+        """Compose configurations that hold every choice and both ends of every number. Raises ``ConfigError``."""
         for turn in range(max(2, *(len(variable.choices) for variable in self.variables))):
             point = {}
             for v in self.variables:
@@ -251,11 +245,7 @@ def space_names() -> list[str]:
 
 
 def load_space(name: str, base: list[str]) -> Space:
-    """Build a named space, or that of a yaml file, around the overrides ``base``.
-
-    Raises:
-        ConfigError: an unknown name, a file that cannot be read, or a mistake in it.
-    """
+    """Build a named space, or that of a yaml file, around the overrides ``base``. Raises ``ConfigError``."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else data_root() / f"configs/search/spaces/{name}.yaml"
     if not path.is_file():
         raise ConfigError(f"search.space: expected {', '.join(space_names())} or a yaml file, got {name}")
@@ -263,11 +253,7 @@ def load_space(name: str, base: list[str]) -> Space:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a mapping.
-
-    Raises:
-        ConfigError: it cannot be read, or is none.
-    """
+    """Read a mapping. Raises ``ConfigError``: it cannot be read, or is none."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -51,8 +51,7 @@ class TrialConfig:
 def run_trial(trial: TrialConfig) -> dict[str, Any] | None:
     """Train; returns the last report, or nothing if Tune ended it. Runs in a Tune trial's thread.
 
-    Raises:
-        ConfigError, PlayerError, RunError: the run failed; Tune records why.
+    Raises ``ConfigError`` or ``PlayerError`` or ``RunError``: the run failed; Tune records why.
     """
     # Ray has put its own words there, and a run's provenance tells how to play the run again.
     sys.argv = ["multigrid-rl", "train", *trial.command]
