@@ -119,11 +119,6 @@ class GateState:
         }
 
 
-#: What a gate remembers, and what a keeper remembers beside its gates.
-_HISTORY = ("value", "streak_from", "first_reached", "first_held", "held", "recent")
-_MOMENTS = ("first_report", "first_reached", "first_held", "last")
-
-
 class GateKeeper:
     """All gates of a run. One object drives the live table, the stop rule and the verdict."""
 
@@ -173,19 +168,14 @@ class GateKeeper:
 
     def get_state(self) -> dict[str, Any]:
         """Return the histories of all gates, for :meth:`set_state` of a keeper with the same gates."""
-        rows = [{"gate": str(s.gate), **{name: deepcopy(getattr(s, name)) for name in _HISTORY}} for s in self.states]
-        return {"gates": rows, **{name: getattr(self, name) for name in _MOMENTS}}
+        return deepcopy(self.__dict__)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on with these histories. Raises ``ValueError`` for those of other gates."""
-        theirs, mine = [row["gate"] for row in state["gates"]], [str(s.gate) for s in self.states]
+        theirs, mine = (", ".join(str(each.gate) for each in states) for states in (state["states"], self.states))
         if theirs != mine:
-            raise ValueError(expected("history of the gates", ", ".join(mine), ", ".join(theirs)))
-        for mine_now, row in zip(self.states, state["gates"], strict=True):
-            for name in _HISTORY:
-                setattr(mine_now, name, deepcopy(row[name]))
-        for name in _MOMENTS:
-            setattr(self, name, state[name])
+            raise ValueError(expected("history of the gates", mine, theirs))
+        self.__dict__.update(deepcopy(state))
 
     def verdict(self) -> dict[str, Any]:
         """Return what the run achieved, as plain data. ``held`` says whether all gates were ever held together."""
