@@ -27,18 +27,11 @@ from tiny_runs import TINY, rows_of, without_time
 
 #: What trials share: a small task whose reports come soon.
 BASE = ["scenario=1v1", *(part for part in TINY if "until" not in part), "train.checkpoint_every=1000000"]
-THREE = [
-    *(
-        "search=three-stage",
-        "search.max_concurrent=1",
-        "search.report_every=1024",
-        "search.broad.trials=2",
-        "search.broad.until=6000",
-    ),
-    *("search.refine.trials=1", "search.refine.until=6000", "search.refine.best=1"),
-    *("search.confirm.candidates=1", "search.confirm.attempts=1", "search.confirm.seeds=1"),
-    "search.confirm.until=6000",
-]
+THREE = (
+    "search=three-stage search.max_concurrent=1 search.report_every=1024 search.broad.trials=2 search.broad.until=6000 "
+    "search.refine.trials=1 search.refine.until=6000 search.refine.best=1 search.confirm.candidates=1 "
+    "search.confirm.attempts=1 search.confirm.seeds=1 search.confirm.until=6000"
+).split()
 
 
 def invoke(*arguments: str):
@@ -117,15 +110,8 @@ def test_ends_with_status_1_when_all_trials_fail(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("session")
 def test_asha_stops_trials_that_lag_behind_and_leaves_whole_run_folders(tmp_path):
     folder = tmp_path / "search"
-    asha = [
-        "search=asha",
-        "search.max_concurrent=1",
-        "search.trials=4",
-        "search.startup=3",
-        "search.until=16384",
-        "search.grace=4096",
-    ]
-    result = invoke(*BASE, *asha, "search.reduction=2", "search.report_every=1024", "--folder", str(folder))
+    asha = "search=asha search.max_concurrent=1 search.trials=4 search.startup=3 search.until=16384 search.grace=4096"
+    result = invoke(*BASE, *asha.split(), "search.reduction=2", "search.report_every=1024", "--folder", str(folder))
     assert result.exit_code == 0, result.output
     rows = outcomes(folder)
     assert sorted(row["spec"]["id"] for row in rows) == [f"a00{k}" for k in range(4)]
@@ -221,15 +207,10 @@ def test_population_goes_on_from_the_best_with_values_of_its_own(tmp_path, monke
     seen, read_network = [], catalogue.read_network
     monkeypatch.setattr(catalogue, "read_network", lambda at, card: seen.append(at.name) or read_network(at, card))
     folder = tmp_path / "search"
-    pbt = [
-        "search=pbt",
-        "search.max_concurrent=1",
-        "search.population=2",
-        "search.generations=2",
-        "search.interval=4096",
-        "search.quantile=0.5",
-    ]
-    result = invoke(*BASE, *pbt, "search.report_every=1024", "seed=2", "--folder", str(folder))
+    pbt = "search=pbt search.max_concurrent=1 search.population=2 search.generations=2 search.interval=4096"
+    result = invoke(
+        *BASE, *pbt.split(), "search.quantile=0.5", "search.report_every=1024", "seed=2", "--folder", str(folder)
+    )
     assert result.exit_code == 0, result.output
     assert seen == 5 * ["blue-rookie"]  # once for the request, once for each of four trials
     rows = {row["spec"]["id"]: row["spec"] for row in outcomes(folder)}
