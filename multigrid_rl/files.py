@@ -11,8 +11,6 @@ from typing import Any
 
 import yaml
 
-from multigrid_rl.text import one_line
-
 #: Largest file; a run's ``config.yaml`` has some 2 kB.
 MAX_BYTES = 256 * 1024
 _MAX_WHOLE = 2**63
@@ -51,7 +49,7 @@ def read_plain_yaml(path: Path) -> Any:
     try:
         return yaml.load(data.decode(), Loader=_PlainLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"not valid yaml: {one_line(error)}") from error
+        raise ValueError(f"not valid yaml: {' '.join(str(error).split())}") from error
 
 
 @contextmanager

@@ -31,7 +31,7 @@ THREE = (
     "search=three-stage search.max_concurrent=1 search.report_every=1024 search.broad.trials=2 search.broad.until=6000 "
     "search.refine.trials=1 search.refine.until=6000 search.refine.best=1 search.confirm.candidates=1 "
     "search.confirm.attempts=1 search.confirm.seeds=1 search.confirm.until=6000"
-).split()
+)
 
 
 def invoke(*arguments: str):
@@ -54,7 +54,7 @@ def test_three_stages_in_two_sessions_leave_files_and_run_folders(tmp_path, capf
         tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}", train__lr="{loguniform: [3e-4, 3e-3]}"
     )
     folder = tmp_path / "search"
-    place = verb.opened([*BASE, *THREE, space, "seed=2"], folder, None)
+    place = verb.opened([*BASE, *THREE.split(), space, "seed=2"], folder, None)
     heard: list[Outcome] = []
     half = search(place, heard.append, lambda: bool(heard))
     assert not half.complete
@@ -100,7 +100,7 @@ def test_ends_with_status_1_when_all_trials_fail(tmp_path, monkeypatch):
             run.complete(started.spec.id, "failed", reason="RunError: no luck")
 
     monkeypatch.setattr(tuning, "run_on_tune", all_fail)
-    result = invoke(*BASE, *THREE, "--folder", str(tmp_path / "all"))
+    result = invoke(*BASE, *THREE.split(), "--folder", str(tmp_path / "all"))
     assert result.exit_code == 1
     assert "multigrid-rl: all 2 trials failed; s1-000: RunError: no luck" in result.output
     assert not (tmp_path / "all" / "winner.yaml").exists()
