@@ -121,7 +121,7 @@ def test_run_killed_after_it_held_its_gates_has_held_them(session, tmp_path, kep
         (["seed=3"], ["seed=3", "--resume: expected"]),
         (["cluster.nodes=3"], ["cluster.nodes: expected", "num_env_runners", "got nodes"]),
         (["cluster=mars"], ["cluster: expected local, ray", "got mars"]),
-        (["train.until: ", "got soon"], ["train.until: ", "got soon"]),
+        (["train.until=soon"], ["train.until: ", "got soon"]),
         (["until"], ["--resume: expected", "got until"]),
     ],
 )

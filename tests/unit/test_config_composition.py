@@ -175,22 +175,18 @@ def test_reads_several_players_with_their_weights(value):
 # --- recipes
 
 
-@pytest.mark.parametrize("name", experiment_names())
-def test_every_recipe_composes_and_names_its_scenario(name):
-    config = compose([f"experiment={name}"])
-    assert config.experiment == name
-    assert config.scenario.name in (*SCENARIOS, *PACKAGES)
-
-
 def test_shipped_recipes_are_found():
     assert {"1v1", "coop", "2v2", "single-obstacle", "pendulum"} <= set(experiment_names())
 
 
 @pytest.mark.parametrize("path", files("experiment"))
-def test_recipe_is_a_hydra_experiment_on_top_of_everything(path):
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith("# @package _global_\n")
+def test_shipped_recipe_composes_by_its_name_and_by_its_path(path):
+    assert path.read_text(encoding="utf-8").startswith("# @package _global_\n")
     assert any("override /scenario" in entry for entry in read(path)["defaults"])
+    named, by_path = compose([f"experiment={path.stem}"]), compose([f"experiment={path}"])
+    assert named.scenario.name in (*SCENARIOS, *PACKAGES)
+    assert (named.experiment, by_path.experiment) == (path.stem, None)
+    assert by_path.model_copy(update={"experiment": path.stem}) == named
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name in experiment_names()])

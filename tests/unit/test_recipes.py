@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from composing import error_of, files
+from composing import error_of
 from multigrid_rl.config import compose
 from multigrid_rl.recipes import recipe_overrides
-
-
-@pytest.mark.parametrize("path", files("experiment"))
-def test_shipped_recipe_composes_to_the_same_by_its_path(path):
-    named, by_path = compose([f"experiment={path.stem}"]), compose([f"experiment={path}"])
-    assert by_path.model_copy(update={"experiment": path.stem}) == named
 
 
 @pytest.fixture
