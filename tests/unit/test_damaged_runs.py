@@ -115,14 +115,14 @@ CASES = [
 def test_every_verb_rejects_damaged_files(whole, tmp_path, file, change, told):
     run = damaged(whole, tmp_path, file, change)
     out = tmp_path / "out"
-    began = time.monotonic()
+    began = time.process_time()
     for words in (
         ("report", run, "--episodes", 0, "-o", out),
         ("overlay", run, "--reference", "1v1", "-o", out),
         ("compare", run, whole[1], "-o", out),
     ):
         assert told in complaint(call(*words)), words
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
     assert not out.exists()
 
 
