@@ -100,8 +100,8 @@ SPEED = {
 }
 
 
-def summary(studies: list[dict[str, Any]], speed: Collection[str] = ()) -> str:
-    """Markdown over all studies; ``speed`` names the pages of :data:`SPEED` that are there."""
+def summary(rows: list[str], speed: Collection[str] = ()) -> str:
+    """Markdown over all studies, by their :func:`row`; ``speed`` names the pages of :data:`SPEED` that are there."""
     lines = [
         "# Results",
         "",
@@ -112,25 +112,34 @@ def summary(studies: list[dict[str, Any]], speed: Collection[str] = ()) -> str:
         "| study | required | seeds held | median env steps to held | length | team return | win "
         "| argmax: length, return, win |",
         "|---|---|---|--:|--:|--:|--:|---|",
+        *rows,
     ]
-    for told in studies:
-        rows = told["rows"]
-        held = [row["env_steps_to_held"] if row["held"] else float("inf") for row in rows]
-        middle = statistics.median(held)
-        gated = bool(rows[0]["gates"])
-        drawn, likely = ([row["policy"][mode] for row in rows] for mode in ("stochastic", "argmax"))
-        lines.append(
-            f"| [{told['study']}]({told['study']}.md) | {told['required'] or '-'} | "
-            + (f"{sum(row['held'] for row in rows)}/{len(rows)}" if gated else f"no gates, {len(rows)} seeds")
-            + f" | {f'{middle:,.0f}' if middle < float('inf') else '-'} | "
-            + " | ".join(
-                [_middle(drawn, "length", ".1f"), _middle(drawn, "team_return", ".2f"), _middle(drawn, "win", ".1%")]
-            )
-            + f" | {_middle(likely, 'length', '.1f')}, {_middle(likely, 'team_return', '.2f')}, "
-            + f"{_middle(likely, 'win', '.1%')} |"
-        )
     pages = [f"* [{name}]({name}.md): {what} (`make {verb}`)" for name, (what, verb) in SPEED.items() if name in speed]
     return "\n".join([*lines, "", *(["## Speed", "", *pages, ""] if pages else [])])
+
+
+def row_start(study: str) -> str:
+    """Return how a study's line of the summary begins."""
+    return f"| [{study}]({study}.md) |"
+
+
+def row(told: dict[str, Any]) -> str:
+    """Write a study's line of the summary."""
+    rows = told["rows"]
+    held = [row["env_steps_to_held"] if row["held"] else float("inf") for row in rows]
+    middle = statistics.median(held)
+    gated = bool(rows[0]["gates"])
+    drawn, likely = ([row["policy"][mode] for row in rows] for mode in ("stochastic", "argmax"))
+    cells = [
+        told["required"] or "-",
+        f"{sum(row['held'] for row in rows)}/{len(rows)}" if gated else f"no gates, {len(rows)} seeds",
+        f"{middle:,.0f}" if middle < float("inf") else "-",
+        _middle(drawn, "length", ".1f"),
+        _middle(drawn, "team_return", ".2f"),
+        _middle(drawn, "win", ".1%"),
+        f"{_middle(likely, 'length', '.1f')}, {_middle(likely, 'team_return', '.2f')}, {_middle(likely, 'win', '.1%')}",
+    ]
+    return f"{row_start(told['study'])} {' | '.join(cells)} |"
 
 
 def _middle(rows: list[dict[str, Any]], key: str, form: str) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import SPEED, page, summary
+from benchmarks.report import SPEED, page, row, row_start, summary
 from multigrid_rl.judge.evaluation import MODES, evaluate
 from multigrid_rl.judge.lineups import run_target
 from multigrid_rl.metrics import outcome_shares
@@ -118,7 +118,7 @@ def policy_check(run: Path, mode: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the chosen studies and write their pages, their data, and the summary of all data that is there."""
+    """Run the chosen studies and write their pages, and the summary: lines of other studies stay as they are."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=[s.name for s in STUDIES], default=[s.name for s in STUDIES])
     parser.add_argument("--seeds", type=int, nargs="+", help="instead of each study's own")
@@ -127,6 +127,8 @@ def main() -> None:
         "--runs", type=Path, default=Path("runs/results"), help="folder of the runs; done ones are kept"
     )
     options = parser.parse_args()
+    readme = RESULTS / "README.md"
+    lines = readme.read_text(encoding="utf-8").splitlines() if readme.exists() else []
     for study in (s for s in STUDIES if s.name in options.only):
         seeds = options.seeds or list(range(study.seeds))
         with ThreadPoolExecutor(options.jobs) as pool:
@@ -137,12 +139,12 @@ def main() -> None:
         command = " ".join(command_of(study, 0)[:-1]) + " seed=SEED"
         told = {"study": study.name, "command": command, "required": study.required, "jobs": options.jobs, "rows": rows}
         RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / f"{study.name}.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
         (RESULTS / f"{study.name}.md").write_text(page(told), encoding="utf-8")
-    known = [RESULTS / f"{study.name}.json" for study in STUDIES]
-    told_all = [json.loads(path.read_text(encoding="utf-8")) for path in known if path.exists()]
+        lines.append(row(told))
+    order = [row_start(study.name) for study in STUDIES]
+    known = {start: line for line in lines for start in order if line.startswith(start)}
     speed = [name for name in SPEED if (RESULTS / f"{name}.md").exists()]
-    (RESULTS / "README.md").write_text(summary(told_all, speed), encoding="utf-8")
+    readme.write_text(summary([known[start] for start in order if start in known], speed), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,16 +13,16 @@ class Clock:
         self._since = time.perf_counter()
 
     def begin(self) -> None:
-        """What went before belongs to no part."""
+        """Begin: what went before belongs to no part."""
         self._since = time.perf_counter()
 
     def lap(self, part: str) -> None:
-        """What went since the last mark belongs to ``part``."""
+        """Add what went since the last mark to ``part``."""
         now = time.perf_counter()
         self._seconds[part] = self._seconds.get(part, 0.0) + now - self._since
         self._since = now
 
     def drain(self) -> dict[str, float]:
-        """Seconds by part since the last call."""
+        """Return seconds by part since the last call."""
         seconds, self._seconds = self._seconds, {}
         return seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
 from itertools import chain, count
@@ -13,38 +14,12 @@ from typing import Any, TypeVar, cast
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from multigrid_rl.recipes import unfolded
-from multigrid_rl.schema import (
-    LEARN,
-    MAX_LAYERS,
-    MAX_UNITS,
-    ConfigError,
-    RunConfig,
-    ScenarioConfig,
-    available_cpus,
-    data_root,
-)
+from multigrid_rl.recipes import FILES, TRUST, recipe_overrides
+from multigrid_rl.schema import ConfigError, RunConfig, ScenarioConfig, available_cpus, data_root
+from multigrid_rl.text import expected, first_error, one_line
 
-__all__ = [
-    "GROUPS",
-    "LEARN",
-    "MAX_LAYERS",
-    "MAX_UNITS",
-    "ConfigError",
-    "RunConfig",
-    "ScenarioConfig",
-    "available_cpus",
-    "compose",
-    "data_root",
-    "default_run_dir",
-    "experiment_names",
-    "load_scenario",
-    "read_overrides",
-    "resumed",
-    "scenario_id",
-    "scenario_names",
-    "to_yaml",
-]
+#: Of the schema, for all who read configurations.
+__all__ = ["ConfigError", "RunConfig", "ScenarioConfig", "available_cpus", "data_root"]
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
 _TEXT_KEYS = ("run_dir", "checkpoints", "address", "cluster.address", "search.space")
@@ -56,6 +31,8 @@ _SEATS = "scenario.seats."
 _BONUS = "train.bonus"
 #: Arguments of an environment are its own: any key may be one.
 _ENV_ARGS = "scenario.env_args"
+#: Keys that a user may write without the part that they belong to, beside ``env_id``.
+_SHORT = {"address": "cluster.address", "env_args": _ENV_ARGS}
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -65,7 +42,7 @@ def _choices(group: str) -> list[str]:
 
 
 def scenario_names() -> list[str]:
-    """Ids of all scenarios of the red/blue-door game, sorted."""
+    """Return the ids of all scenarios of the red/blue-door game, sorted."""
     return [name for name in _choices("scenario") if _is_game(data_root() / "configs" / "scenario" / f"{name}.yaml")]
 
 
@@ -75,31 +52,23 @@ def _is_game(file: Path) -> bool:
 
 
 def experiment_names() -> list[str]:
-    """Names of all recipes, sorted."""
+    """Return the names of all recipes, sorted."""
     return _choices("experiment")
 
 
 def scenario_id(name: str) -> str:
-    """Our id of a scenario, from the id itself or from an original environment name.
-
-    Raises:
-        ConfigError: unknown scenario.
-    """
+    """Return our id of a scenario, from the id itself or from an original environment name. Raises ``ConfigError``."""
     names = _choices("scenario")
     if name in names:
         return name
     aliases = {alias: stem for stem in names for alias in _read_yaml("scenario", stem).get("aliases", [])}
     if name in aliases:
         return aliases[name]
-    raise ConfigError(f"scenario={name}: unknown{_suggest(name, names)}; allowed is {', '.join(names)}")
+    raise ConfigError(_unknown("scenario", name, names))
 
 
 def load_scenario(name: str) -> ScenarioConfig:
-    """Read one scenario by id or original environment name.
-
-    Raises:
-        ConfigError: unknown scenario, or its file is not valid.
-    """
+    """Read one scenario by id or original environment name. Raises ``ConfigError``."""
     stem = scenario_id(name)
     return _validated(ScenarioConfig, {**_read_yaml("scenario", stem), "name": stem}, "scenario")
 
@@ -111,82 +80,72 @@ def _read_yaml(group: str, stem: str) -> dict[str, Any]:
 
 
 def compose(overrides: list[str]) -> RunConfig:
-    """Compose and validate a run from ``key=value`` overrides.
-
-    Raises:
-        ConfigError: an unknown or malformed key, or a value that is not allowed.
-    """
-    values = _compose(_with_scenario_id(overrides))
-    return _validated(RunConfig, values)
-
-
-def _with_scenario_id(overrides: list[str]) -> list[str]:
+    """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
     _check_form(overrides)
-    given = dict(override.split("=", 1) for override in unfolded(overrides))
-    result = [part for key, value in given.items() for part in _spelt_out(key, value, given)]
-    if "experiment" not in given:
-        return result + _own_recipe(result)
-    _check_recipe_fits(given, result)
+    given = _split(overrides)
+    trusted = given.pop(TRUST, "false")
+    if trusted not in ("true", "false"):
+        raise ConfigError(expected(TRUST, "true or false", trusted))
+    said = _spelt_out(given)
+    recipe = given.get("experiment", _own_recipe(said))
+    if recipe in ("none", "null"):
+        return _validated(RunConfig, _compose(said))
+    its = _spelt_out(_split(recipe_overrides(recipe, trusted=trusted == "true")))
+    scenario = said.get("scenario", its.get("scenario"))
+    if its.get("scenario", scenario) != scenario:
+        wanted = f"{its['scenario']} with experiment={recipe}, or experiment=none"
+        raise ConfigError(expected("scenario", wanted, scenario))
+    # What the recipe says comes first: the rest wins.
+    rest = {key: value for key, value in its.items() if key not in said}
+    return _validated(
+        RunConfig, {**_compose({**rest, **said}), "experiment": None if recipe.endswith(FILES) else recipe}
+    )
+
+
+def _split(overrides: Iterable[str]) -> dict[str, str]:
+    return dict(override.split("=", 1) for override in overrides)
+
+
+def _spelt_out(given: dict[str, str]) -> dict[str, str]:
+    """Return ``given`` with our names for what has several; the recipe is left out."""
+    result: dict[str, str] = {}
+    for key, value in given.items():
+        if key == "scenario":
+            result |= {key: scenario_id(value), **_scheme_of_alias(value, given)}
+        elif key == "env_id":
+            package = "multigrid" if value.startswith("MultiGrid-") else "gymnasium"
+            result |= {"scenario.env_id": value, "scenario": result.get("scenario", package)}
+        else:
+            _check_choice(key, value)
+            if key != "experiment":
+                result[_SHORT.get(key, key)] = value
     return result
 
 
-def _spelt_out(key: str, value: str, given: dict[str, str]) -> list[str]:
-    if key == "scenario":
-        return [f"scenario={scenario_id(value)}", *_scheme_of_alias(value, given)]
-    if key == "address":
-        return [f"cluster.address={value}"]
-    if key == "env_id":
-        package = "multigrid" if value.startswith("MultiGrid-") else "gymnasium"
-        return [f"scenario.env_id={value}", *([] if "scenario" in given else [f"scenario={package}"])]
-    if key == "env_args":
-        return [f"scenario.env_args={value}"]
-    if key == "experiment" and value in ("none", "null"):
-        return []
-    _check_choice(key, value)
-    return [f"{key}={value}"]
-
-
-def _scheme_of_alias(name: str, given: dict[str, str]) -> list[str]:
+def _scheme_of_alias(name: str, given: dict[str, str]) -> dict[str, str]:
     # The original environments carry a scheme in their names; for a team of one all schemes are the same.
     found = re.search(r"-(DTDE|CTDE|CTCE)-", name)
     if found is None or "scheme" in given:
-        return []
+        return {}
     learning = list(load_scenario(name).learning.values())
-    return [f"scheme={found[1].lower()}"] if any(learning.count(team) > 1 for team in learning) else []
+    return {"scheme": found[1].lower()} if any(learning.count(team) > 1 for team in learning) else {}
 
 
-def _check_recipe_fits(given: dict[str, str], overrides: list[str]) -> None:
-    scenario = next((o.partition("=")[2] for o in overrides if o.startswith("scenario=")), None)
-    recipe = given["experiment"]
-    if scenario is None or recipe in ("none", "null"):
-        return
-    lines = _read_yaml("experiment", recipe).get("defaults", [])
-    own = next((line["override /scenario"] for line in lines if "override /scenario" in line), scenario)
-    if own != scenario:
-        raise ConfigError(
-            f"scenario={given['scenario']}: experiment={recipe} is a recipe for {own}; allowed is scenario={own}, or "
-            "experiment=none"
-        )
-
-
-def _own_recipe(overrides: list[str]) -> list[str]:
+def _own_recipe(given: dict[str, str]) -> str:
     # A scenario's own recipe is the file of its name; a scheme, or another objective, may have one of its own.
-    given = dict(override.split("=", 1) for override in overrides)
     scenario, train = given.get("scenario", "1v1"), given.get("train", "ppo")
-    known = experiment_names()
     wanted = (f"{scenario}-{given.get('scheme', '')}", scenario) if train == "ppo" else (f"{scenario}-{train}",)
-    names = [name for name in wanted if name in known]
-    return [f"experiment={names[0]}"] if names else []
+    known = experiment_names()
+    return next((name for name in wanted if name in known), "none")
 
 
 def _check_choice(key: str, value: str) -> None:
-    if key in GROUPS:
-        allowed = _choices(key)
-        if value not in allowed:
-            raise ConfigError(f"{key}={value}: unknown{_suggest(value, allowed)}; allowed is {', '.join(allowed)}")
+    none = key == "experiment" and (value in ("none", "null") or value.endswith(FILES))
+    if key in GROUPS and not none and value not in _choices(key):
+        raise ConfigError(_unknown(key, value, _choices(key)))
 
 
-def _compose(overrides: list[str]) -> dict[str, Any]:
+def _compose(given: dict[str, str]) -> dict[str, Any]:
     # Imported here: Hydra takes a third of a second, and most verbs do not need it.
     from hydra import compose as hydra_compose  # noqa: PLC0415
     from hydra import initialize_config_dir  # noqa: PLC0415
@@ -195,6 +154,7 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException  # noqa: PLC0415
 
     folder = data_root() / "configs"
+    overrides = [f"{key}={value}" for key, value in given.items()]
     with initialize_config_dir(version_base=None, config_dir=str(folder)):
         groups = [override for override in overrides if override.partition("=")[0] in GROUPS]
         try:
@@ -205,15 +165,14 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
             grammar = [part for override in overrides if not _is_text(override) for part in _grammar(override)]
             composed = OmegaConf.to_container(hydra_compose("config", grammar), resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigError(f"{' '.join(overrides)}: {' '.join(str(error).split())}") from error
+            said = getattr(error, "override", None) or " ".join(overrides)
+            raise ConfigError(f"{said}: {one_line(error)}") from error
     values = cast("dict[str, Any]", composed)
     values["scenario"] = {**values["scenario"], "name": chosen["scenario"]}
-    values["experiment"] = chosen.get("experiment")
-    for override in filter(_is_text, overrides):
-        key, _, value = override.partition("=")
+    for key, value in given.items():
         if key.startswith(_SEATS):
             values["scenario"]["seats"][key.removeprefix(_SEATS)] = _players(key, value)
-        else:
+        elif key in _TEXT_KEYS:
             part, _, name = key.rpartition(".")
             (values[part] if part else values)[name] = None if value == "null" else value
     values["curriculum"] = [_stage(stage, values["scenario"]) for stage in values["curriculum"] or []]
@@ -222,7 +181,7 @@ def _compose(overrides: list[str]) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _files_say(groups: tuple[str, ...], written: tuple[tuple[str, int], ...]) -> tuple[dict[str, str], Any]:  # noqa: ARG001
-    """What is chosen of every group, and all keys; kept until a file changes, since Hydra takes long to say it."""
+    """Return what is chosen of every group, and all keys; kept until a file changes, since Hydra takes long."""
     from hydra import compose as hydra_compose  # noqa: PLC0415
     from omegaconf import OmegaConf, open_dict  # noqa: PLC0415
 
@@ -238,11 +197,9 @@ def _written(folder: Path) -> tuple[tuple[str, int], ...]:
 
 
 def _stage(stage: Any, own: dict[str, Any]) -> Any:
-    """A stage of a curriculum with its whole scenario: the one that it names, or else the run's own; seats change."""
+    """Return a stage of a curriculum with its whole scenario: the one it names, or the run's own; seats change."""
     if not isinstance(stage, dict) or not isinstance(stage.get("seats", {}), dict):
-        raise ConfigError(
-            f"curriculum={stage}: allowed is a list of stages {{scenario: 1v1, seats: {{...}}, steps: N}}"
-        )
+        raise ConfigError(expected("curriculum", "a list of stages {scenario: 1v1, seats: {...}, steps: N}", stage))
     name = stage.get("scenario")
     stem = own["name"] if name is None else scenario_id(str(name))
     whole = own if name is None else {**_read_yaml("scenario", stem), "name": stem}
@@ -252,18 +209,17 @@ def _stage(stage: Any, own: dict[str, Any]) -> Any:
 
 
 def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
-    """The configuration of a run that goes on: its own, but for budget, checkpoints and where it is computed.
+    """Return the configuration of a run that goes on: its own, but for budget, checkpoints and where it is computed.
 
-    Raises:
-        ConfigError: an override of what a run keeps, or values that this version does not understand.
+    Raises ``ConfigError``: an override of what a run keeps, or values that this version does not understand.
     """
     # A whole part first: what is said of its values counts wherever it stands, as it does for a new run.
     for given, value in sorted(read_overrides(overrides).items(), key=lambda item: item[0] != "cluster"):
         key = "cluster.address" if given == "address" else given
         part, _, name = key.partition(".")
         if key not in RESUMABLE and part != "cluster":
-            allowed = f"{', '.join(RESUMABLE)}, cluster and cluster.*; everything else makes a new run"
-            raise ConfigError(f"{key}={value}: a run that goes on keeps its values; allowed is {allowed}")
+            wanted = f"changes of {', '.join(RESUMABLE)}, cluster or cluster.* alone"
+            raise ConfigError(expected("--resume", wanted, f"{key}={value}: everything else makes a new run"))
         _check_choice(key, str(value))
         if key == "cluster":
             values["cluster"] = _read_yaml("cluster", value)
@@ -276,8 +232,7 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
 def read_overrides(overrides: list[str]) -> dict[str, Any]:
     """Return key -> value of ``key=value`` overrides by Hydra's grammar; paths and names as they were typed.
 
-    Raises:
-        ConfigError: one that Hydra does not understand.
+    Raises ``ConfigError``: one that Hydra does not understand.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415 - as in _compose
     from hydra.errors import HydraException  # noqa: PLC0415
@@ -290,26 +245,25 @@ def read_overrides(overrides: list[str]) -> dict[str, Any]:
             as_typed = _is_text(override) and text != "null"
             found[key] = text if as_typed else OverridesParser.create().parse_override(override).value()
         except HydraException as error:
-            raise ConfigError(f"{override}: {' '.join(str(error).split())}") from error
+            raise ConfigError(f"{override}: {one_line(error)}") from error
     return found
 
 
 def _check_form(overrides: list[str]) -> None:
     for override in overrides:
         if "=" not in override:
-            raise ConfigError(f"{override}: not an override; allowed is key=value, for example train.lr=3e-4")
+            raise ConfigError(f"{override}: expected key=value, for example train.lr=3e-4")
 
 
 def _players(key: str, value: str) -> str | dict[str, float]:
-    """A player's name or folder, or a mixture written as ``blue-rookie:3,random:1``."""
+    """Read a player's name or folder, or a mixture written as ``blue-rookie:3,random:1``."""
     if ":" not in value or Path(value).is_dir():
         return value
     mixture: dict[str, float] = {}
     for part in value.strip("{} ").split(","):
         name, _, weight = (text.strip() for text in part.rpartition(":"))
         if not name or name in mixture or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", weight) or float(weight) == 0:
-            allowed = "a player, or different players with weights above 0: blue-rookie:3,random:1"
-            raise ConfigError(f"{key}={value}: {part.strip()!r} is no player and weight; allowed is {allowed}")
+            raise ConfigError(expected(key, "different players with weights above 0: blue-rookie:3,random:1", value))
         mixture[name] = float(weight)
     return mixture
 
@@ -333,33 +287,26 @@ def _is_text(override: str) -> bool:
 
 
 def _check_key(override: str, known: Any) -> None:
-    key, _, value = override.partition("=")
+    key, _, value = override.lstrip("+~").partition("=")
     place, node = "", known
-    for part in key.lstrip("+~").split("."):
+    for part in key.split("."):
         if not isinstance(node, dict) or part not in node:
-            allowed = list(node) if isinstance(node, dict) else []
-            where = f"keys of {place}" if place else "keys"
-            listed = f"; {where} are {', '.join(map(str, allowed))}" if allowed else ""
-            raise ConfigError(f"{key}={value}: unknown key {part!r}{_suggest(part, allowed)}{listed}")
+            if not isinstance(node, dict):
+                raise ConfigError(expected(place, "a value and no keys below it", f"{key}={value}"))
+            raise ConfigError(_unknown(key, part, list(map(str, node)), "one of the keys "))
         place, node = (f"{place}.{part}" if place else part), node[part]
 
 
-def _suggest(word: str, allowed: list[str]) -> str:
-    close = difflib.get_close_matches(word, allowed, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+def _unknown(key: str, word: str, known: list[str], what: str = "") -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return expected(key, what + ", ".join(known), word + (f" (did you mean {close[0]}?)" if close else ""))
 
 
-def _validated(schema: type[Schema], values: dict[str, Any], prefix: str = "") -> Schema:
+def _validated(schema: type[Schema], values: dict[str, Any], place: str = "") -> Schema:
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, [*([prefix] if prefix else []), *first["loc"]]))
-        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-        shown = f"={first['input']}" if not isinstance(first["input"], dict) else ""
-        # A message about one key of a part names that key itself: cluster + num_env_runners=True: ...
-        joint = "." if re.match(r"[\w.]+=", message) else ": "
-        raise ConfigError(f"{key}{shown}{joint}{message}" if key else message) from error
+        raise ConfigError(first_error(error, place, quoting=True)) from error
 
 
 def default_run_dir(config: RunConfig, now: datetime) -> Path:
@@ -370,6 +317,6 @@ def default_run_dir(config: RunConfig, now: datetime) -> Path:
 
 
 def to_yaml(config: RunConfig) -> str:
-    """The resolved configuration as yaml."""
+    """Return the resolved configuration as yaml."""
     text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     return text

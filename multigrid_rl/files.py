@@ -36,7 +36,7 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_yam
 
 
 def read_plain_yaml(path: Path) -> Any:
-    """The content of a yaml file.
+    """Return the content of a yaml file.
 
     Raises:
         OSError: it cannot be read.

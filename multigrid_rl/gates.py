@@ -8,6 +8,8 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from multigrid_rl.text import expected
+
 Hold = Literal["every", "mean", "share"]
 
 #: A report says something about the policy only if this many episodes finished behind it.
@@ -87,47 +89,34 @@ class GateState:
             return self.streak_from is not None and now - self.streak_from >= gate.window
         if now - first_report < gate.window:
             return False
-        values = [value for _, value in self.recent]
         if gate.hold == "mean":
-            return gate.met(sum(values) / len(values))
-        return sum(map(gate.met, values)) / len(values) >= gate.share
+            return gate.met(self.mean())
+        return sum(gate.met(value) for _, value in self.recent) / len(self.recent) >= gate.share
 
     def held_steps(self, now: int) -> int:
-        """Environment steps for which the gate has been met without a break."""
+        """Return environment steps for which the gate has been met without a break."""
         return 0 if self.streak_from is None else now - self.streak_from
 
-    def margin(self) -> float:
-        """How far the window's mean is on the right side of the bound, in units of the bound; NaN without reports.
+    def mean(self) -> float:
+        """Return the mean over the window's reports; NaN without reports, not finite where one of them is not."""
+        return sum(value for _, value in self.recent) / len(self.recent) if self.recent else math.nan
 
-        A bound of 0 counts as 1. What is not a number anywhere in the window makes the margin so.
-        """
-        values = [value for _, value in self.recent]
-        if not values:
-            return math.nan
-        return self.gate.margin(sum(values) / len(values)) / (abs(self.gate.bound) or 1.0)
+    def margin(self) -> float:
+        """Return how far the window's mean is on the right side of the bound, in units of the bound (1 for 0)."""
+        return self.gate.margin(self.mean()) / (abs(self.gate.bound) or 1.0)
 
     def row(self) -> dict[str, Any]:
-        """The gate's part of a verdict."""
-        values = [value for _, value in self.recent]
+        """Return the gate's part of a verdict."""
+        mean = self.mean()
         return {
-            "metric": self.gate.metric,
-            "comparison": self.gate.comparison,
-            "bound": self.gate.bound,
-            "hold": self.gate.hold,
-            "share": self.gate.share,
-            "window": self.gate.window,
+            **asdict(self.gate),
             "value": self.value if math.isfinite(self.value) else None,
-            "window_mean": sum(values) / len(values) if values and all(map(math.isfinite, values)) else None,
+            "window_mean": mean if math.isfinite(mean) else None,
             "met": self.gate.met(self.value),
             "held": self.held,
             "first_reached": asdict(self.first_reached) if self.first_reached else None,
             "first_held": asdict(self.first_held) if self.first_held else None,
         }
-
-
-#: What a gate remembers, and what a keeper remembers beside its gates.
-_HISTORY = ("value", "streak_from", "first_reached", "first_held", "held", "recent")
-_MOMENTS = ("first_report", "first_reached", "first_held", "last")
 
 
 class GateKeeper:
@@ -153,7 +142,7 @@ class GateKeeper:
             ValueError: environment steps did not grow.
         """
         if self.last is not None and now.env_steps <= self.last.env_steps:
-            raise ValueError(f"env_steps={now.env_steps}: allowed is more than the last report's {self.last.env_steps}")
+            raise ValueError(expected("env_steps", f"more than the last report's {self.last.env_steps}", now.env_steps))
         if episodes < MIN_EPISODES:
             return False
         wanted = [values[state.gate.metric] for state in self.states]  # before anything changes
@@ -173,44 +162,31 @@ class GateKeeper:
         return bool(self.states) and all(state.held for state in self.states)
 
     def margin(self) -> float:
-        """The smallest margin of all gates: positive where every window's mean is met; NaN without gates or reports."""
+        """Return the smallest margin of all gates: positive where every window's mean is met; NaN if one is unknown."""
         margins = [state.margin() for state in self.states]
         return math.nan if not margins or any(map(math.isnan, margins)) else min(margins)
 
     def get_state(self) -> dict[str, Any]:
-        """Histories of all gates, for :meth:`set_state` of a keeper with the same gates."""
-        rows = [{"gate": str(s.gate), **{name: deepcopy(getattr(s, name)) for name in _HISTORY}} for s in self.states]
-        return {"gates": rows, **{name: getattr(self, name) for name in _MOMENTS}}
+        """Return the histories of all gates, for :meth:`set_state` of a keeper with the same gates."""
+        return deepcopy(self.__dict__)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on with these histories. Raises ``ValueError`` for those of other gates."""
-        theirs, mine = [row["gate"] for row in state["gates"]], [str(s.gate) for s in self.states]
+        theirs, mine = (", ".join(str(each.gate) for each in states) for states in (state["states"], self.states))
         if theirs != mine:
-            raise ValueError(f"history of the gates {', '.join(theirs)}; allowed is that of {', '.join(mine)}")
-        for mine_now, row in zip(self.states, state["gates"], strict=True):
-            for name in _HISTORY:
-                setattr(mine_now, name, deepcopy(row[name]))
-        for name in _MOMENTS:
-            setattr(self, name, state[name])
-
-    def steps_to_hold(self) -> int | None:
-        """Environment steps until everything could be held if it stays met; ``None`` without gates or reports."""
-        if not self.states or self.last is None:
-            return None
-        now = self.last.env_steps
-        return max(0 if s.held else s.gate.window - s.held_steps(now) for s in self.states)
+            raise ValueError(expected("history of the gates", mine, theirs))
+        self.__dict__.update(deepcopy(state))
 
     def verdict(self) -> dict[str, Any]:
-        """What the run achieved, as plain data. ``held`` says whether all gates were ever held together."""
-        held, reached = self.first_held, self.first_reached
+        """Return what the run achieved, as plain data. ``held`` says whether all gates were ever held together."""
+        moments = {"reached": self.first_reached, "held": self.first_held}
         return {
-            "held": held is not None,
+            "held": self.first_held is not None,
             "held_at_end": self.held,
-            "env_steps_to_reached": reached.env_steps if reached else None,
-            "policy_updates_to_reached": reached.policy_updates if reached else None,
-            "seconds_to_reached": reached.seconds if reached else None,
-            "env_steps_to_held": held.env_steps if held else None,
-            "policy_updates_to_held": held.policy_updates if held else None,
-            "seconds_to_held": held.seconds if held else None,
+            **{
+                f"{count}_to_{what}": getattr(moment, count, None)
+                for what, moment in moments.items()
+                for count in ("env_steps", "policy_updates", "seconds")
+            },
             "gates": [state.row() for state in self.states],
         }

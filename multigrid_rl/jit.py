@@ -47,7 +47,7 @@ class _KernelFile(IndexDataCacheFile):
     """
 
     def load(self, key: tuple[Any, ...]) -> Any:
-        """What was saved for ``key``, or ``None``."""
+        """Return what was saved for ``key``, or ``None``."""
         try:
             content = self._place(key).read_bytes()
         except OSError:

@@ -129,11 +129,10 @@ def outcome_shares(winner: NDArray[np.int8], team: int) -> tuple[float, float, f
 def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
     """95 % Wilson score interval of a proportion (Wilson 1927); a draw may count as half a success.
 
-    Raises:
-        ValueError: no trials.
+    Raises ``ValueError``: no trials.
     """
     if trials < 1:
-        raise ValueError(f"trials={trials}: allowed is at least 1")
+        raise ValueError(f"trials: expected at least 1, got {trials}")
     p = successes / trials
     centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * float(np.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials)))

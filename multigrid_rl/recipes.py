@@ -14,6 +14,7 @@ from typing import Any
 
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.schema import ConfigError, data_root
+from multigrid_rl.text import expected
 
 #: Override by which a file may say everything that its user could type.
 TRUST = "trust_recipe"
@@ -23,69 +24,45 @@ BARRED = ("train.shaping", "run_dir", "checkpoints", "cluster", "address")
 #: Values that import code where they are written as ``module:name``.
 IMPORTING = ("model.name", "train.objective", "scenario.env_id", "env_id")
 
-_FILES = (".yaml", ".yml")
+#: How the file of a recipe ends.
+FILES = (".yaml", ".yml")
 _GROUP = "override /"
 #: Mixtures of players have their own way of being written in an override.
 _SEATS = "scenario.seats."
 _MAX_LEAVES = 1000
 
 
-def unfolded(overrides: list[str]) -> list[str]:
-    """Overrides with the file of ``experiment=path/to/recipe.yaml``, if there is one, replaced by what it says.
-
-    The other overrides win over the file's. ``trust_recipe`` is about the file and not among the result.
-
-    Raises:
-        ConfigError: the file cannot be read, is no recipe, says what only a trusted one may, or is one for another
-            scenario than an override names.
-    """
-    given = dict(override.split("=", 1) for override in overrides)
-    trusted = given.pop(TRUST, "false")
-    if trusted not in ("true", "false"):
-        raise ConfigError(f"{TRUST}={trusted}: allowed is true or false")
-    overrides = [override for override in overrides if not override.startswith(f"{TRUST}=")]
-    path = given.get("experiment", "")
-    if not path.endswith(_FILES):
-        return overrides
-    recipe = recipe_overrides(Path(path), trusted=trusted == "true")
-    rest = [override for override in overrides if not override.startswith("experiment=")]
-    own = dict(override.split("=", 1) for override in recipe).get("scenario")
-    if own and given.get("scenario", own) != own:
-        raise ConfigError(
-            f"scenario={given['scenario']}: experiment={path} is a recipe for {own}; allowed is scenario={own}"
-        )
-    return ["experiment=none", *(part for part in recipe if part.partition("=")[0] not in given), *rest]
-
-
-def recipe_overrides(path: Path, *, trusted: bool) -> list[str]:
-    """The overrides that a recipe file stands for, groups first.
+def recipe_overrides(recipe: str, *, trusted: bool) -> list[str]:
+    """Return the overrides that a recipe stands for, groups first.
 
     Args:
-        path: of the file.
-        trusted: it may say everything, as those in ``configs/experiment/`` may.
+        recipe: name of one in ``configs/experiment/``, or path of a file.
+        trusted: the file may say everything, as those in ``configs/`` may.
 
     Raises:
         ConfigError: it cannot be read, is no recipe, or says what only a trusted one may.
     """
+    configs = data_root() / "configs"
+    path = Path(recipe) if recipe.endswith(FILES) else configs / "experiment" / f"{recipe}.yaml"
     try:
         content = read_plain_yaml(path)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"experiment={path}: {' '.join(str(error).split())}; allowed is a recipe") from error
+        raise ConfigError(expected("experiment", "a recipe", f"{path}: {error}")) from error
     lines = content.pop("defaults", []) if isinstance(content, dict) else None
     known = isinstance(lines, list) and all(
         isinstance(line, dict) and len(line) == 1 and next(iter(line)).startswith(_GROUP) for line in lines
     )
     if not known or not all(isinstance(key, str) for key in content):
-        raise ConfigError(f"experiment={path}: allowed is a recipe: a defaults list of '{_GROUP}group: name', and keys")
+        raise ConfigError(expected("experiment", f"a recipe: a defaults list of '{_GROUP}group: name', and keys", path))
     groups = [f"{key.removeprefix(_GROUP)}={value}" for line in lines or [] for key, value in line.items()]
     try:
         leaves = list(islice(_leaves(content), _MAX_LEAVES + 1))
     except (TypeError, ValueError, RecursionError) as error:  # a date, or what nests too deep
-        raise ConfigError(f"experiment={path}: {' '.join(str(error).split())}; allowed is a recipe") from error
+        raise ConfigError(expected("experiment", "a recipe", f"{path}: {error}")) from error
     if len(leaves) > _MAX_LEAVES:
-        raise ConfigError(f"experiment={path}: more than {_MAX_LEAVES} values; allowed is at most that")
+        raise ConfigError(expected("experiment", f"a recipe of at most {_MAX_LEAVES} values", f"{path} with more"))
     found = groups + [f"{key}={value}" for key, value in leaves]
-    if not trusted and not path.resolve().is_relative_to((data_root() / "configs").resolve()):
+    if not trusted and not path.resolve().is_relative_to(configs.resolve()):
         _check_harmless(path, found)
     return found
 
@@ -97,10 +74,9 @@ def _check_harmless(path: Path, overrides: list[str]) -> None:
         barred = key.startswith(tuple(f"{name}." for name in BARRED)) or key in BARRED
         barred |= key in IMPORTING and ":" in value
         if (barred and value != "null") or "${" in override:
-            raise ConfigError(
-                f"experiment={path}: {override[:80]!r}: a recipe file must not interpolate, import code, or name "
-                f"folders and machines; allowed is a recipe without it, or {TRUST}=true if you have read it"
-            )
+            wanted = "a recipe that neither interpolates, nor imports code, nor names folders and machines"
+            got = f"{override[:80]!r} in {path}; {TRUST}=true if you have read it"
+            raise ConfigError(expected("experiment", wanted, got))
 
 
 def _leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, str]]:

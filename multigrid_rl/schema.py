@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from multigrid_rl.text import expected
 from multigrid_rl.types import RULE_SETS, GameSpec
 
 LEARN = "learn"
@@ -32,7 +33,7 @@ MAX_LAYERS = 8
 
 
 class ConfigError(ValueError):
-    """A mistake in what the user asked for; the message is one line naming key, value and what is allowed."""
+    """A mistake in what the user asked for; the message is one line, ``KEY: expected X, got Y``."""
 
 
 def import_object(key: str, path: str, what: str = "module:function") -> Any:
@@ -45,9 +46,9 @@ def import_object(key: str, path: str, what: str = "module:function") -> Any:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError, SyntaxError, NameError, TypeError) as error:
-        raise ConfigError(f"{key}={path}: {' '.join(str(error).split())}; allowed is {what}") from error
+        raise ConfigError(expected(key, what, f"{path}: {error}")) from error
     if not callable(found):
-        raise ConfigError(f"{key}={path}: {found!r} is no function; allowed is {what}")
+        raise ConfigError(expected(key, what, f"{path}: {found!r} is no function"))
     return found
 
 
@@ -70,7 +71,7 @@ class _Part(BaseModel):
             field = cls.model_fields.get(name)
             if isinstance(value, bool) and field is not None and field.annotation in (int, float):
                 kind = "integer" if field.annotation is int else "number"
-                raise ValueError(f"{name}={value}: allowed is a valid {kind}")
+                raise ValueError(expected(name, f"a valid {kind}", value))
         return values
 
 
@@ -80,7 +81,7 @@ def _no_flag_inside(key: str, values: dict[str, Any]) -> None:
         if isinstance(value, dict):
             _no_flag_inside(f"{key}.{name}", value)
         elif isinstance(value, bool) and key.split(".", maxsplit=1)[0] in ("bonus", "seats"):
-            raise ValueError(f"{key}.{name}={value}: allowed is a number")
+            raise ValueError(expected(f"{key}.{name}", "a number", value))
 
 
 class GameConfig(_Part):
@@ -97,7 +98,7 @@ class GameConfig(_Part):
     rules: Literal["fair", "classic"]
 
     def spec(self) -> GameSpec:
-        """The specification that the engine reads."""
+        """Return the specification that the engine reads."""
         values = self.model_dump()
         values["rules"] = RULE_SETS[self.rules]
         return GameSpec(**values)
@@ -116,7 +117,7 @@ class GateConfig(_Part):
     @model_validator(mode="after")
     def _one_bound(self) -> GateConfig:
         if (self.at_most is None) == (self.at_least is None):
-            raise ValueError(f"gate on {self.metric}: allowed is exactly one of at_most and at_least")
+            raise ValueError(f"expected exactly one of at_most and at_least for {self.metric}")
         return self
 
 
@@ -137,28 +138,26 @@ class ScenarioConfig(_Part):
     @model_validator(mode="after")
     def _seats_fit(self) -> ScenarioConfig:
         if (self.game is None) == (self.env_id is None):
-            raise ValueError("allowed is exactly one of game and env_id")
+            raise ValueError("expected exactly one of game and env_id")
         if self.game is None:
             if self.package is None:
-                raise ValueError(f"package: expected multigrid or gymnasium with env_id={self.env_id}, got null")
+                raise ValueError(expected("package", f"multigrid or gymnasium with env_id={self.env_id}", "null"))
             if self.package == "gymnasium" and self.agents != 1:
-                raise ValueError(f"agents: expected 1 with package gymnasium, got {self.agents}")
+                raise ValueError(expected("agents", "1 with package gymnasium", self.agents))
             return self
-        expected = self.game.spec().seats
-        if tuple(sorted(self.seats)) != tuple(sorted(expected)):
-            raise ValueError(f"seats are {', '.join(self.seats)}; this game's seats are {', '.join(expected)}")
+        seats = self.game.spec().seats
+        if sorted(self.seats) != sorted(seats):
+            raise ValueError(expected("seats", f"{', '.join(seats)} in this game", ", ".join(self.seats)))
         for seat, names in self.seats.items():
             if isinstance(names, dict) and (not names or LEARN in names or min(names.values()) <= 0):
-                raise ValueError(f"seats.{seat}={names}: allowed is a mapping of players to weights above 0")
+                raise ValueError(expected(f"seats.{seat}", "players with weights above 0", names))
         return self
 
     @property
     def spec(self) -> GameSpec:
         """The game. Raises :class:`ConfigError` for an environment of another package."""
         if self.game is None:
-            raise ConfigError(
-                f"scenario={self.name}: allowed is a scenario of the red/blue-door game; {self.env_id} is none"
-            )
+            raise ConfigError(expected("scenario", "one of the red/blue-door game", f"{self.name} ({self.env_id})"))
         return self.game.spec()
 
     @property
@@ -295,15 +294,14 @@ class ClusterConfig(_Part):
     def _some(cls, value: Any) -> Any:
         if value == "all" or (type(value) is int and value >= 0):
             return value
-        raise ValueError("allowed is a valid integer greater than or equal to 0, or all with a cluster.address")
+        raise ValueError("expected a valid integer of at least 0, or all with a cluster.address")
 
     @property
     def runners(self) -> int:
         """Remote env runners, a number. Raises :class:`ConfigError` while it still says ``all``."""
         if isinstance(self.num_env_runners, str):
-            raise ConfigError(
-                "cluster.num_env_runners=all: allowed is a number where no cluster was asked yet how many CPUs it has"
-            )
+            wanted = "a number where no cluster was asked yet how many CPUs it has"
+            raise ConfigError(expected("cluster.num_env_runners", wanted, self.num_env_runners))
         return self.num_env_runners
 
 
@@ -317,13 +315,9 @@ class StageConfig(_Part):
     @model_validator(mode="after")
     def _ends(self) -> StageConfig:
         if self.steps is None and not self.held:
-            raise ValueError(
-                f"stage on {self.scenario.name}: allowed is steps: N, held: true, or both: what comes first"
-            )
+            raise ValueError(f"expected steps: N, held: true, or both for the stage on {self.scenario.name}")
         if self.held and not self.scenario.gates:
-            raise ValueError(
-                f"stage on {self.scenario.name}: held: true; allowed is steps: N, this scenario has no gates"
-            )
+            raise ValueError(expected("held", f"steps: N, as {self.scenario.name} has no gates", "held: true"))
         return self
 
     @field_validator("steps", mode="before")
@@ -350,7 +344,8 @@ class RunConfig(_Part):
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
         train = self.train
-        _require(bool(self.scenario.learning), "scenario.seats", dict(self.scenario.seats), "at least one seat: learn")
+        seats = self.scenario.seats
+        _require(bool(self.scenario.learning), "scenario.seats", dict(seats), "learn on at least one seat")
         self._check_scheme()
         self._check_objective()
         self._check_runner()
@@ -366,7 +361,7 @@ class RunConfig(_Part):
         _require(plain, "model.activation", self.model.activation, f"tanh with model={self.model.name}")
         if self.model.recurrent:
             whole = train.minibatch % train.num_steps == 0
-            allowed = f"a multiple of num_steps={train.num_steps}: a network with memory learns whole sequences"
+            allowed = f"a multiple of num_steps={train.num_steps} for a network with memory"
             _require(whole, "train.minibatch_size", train.minibatch_size, allowed)
             _require(
                 len(self.model.hidden) == 1, "model.hidden", list(self.model.hidden), "one size for a recurrent core"
@@ -375,7 +370,7 @@ class RunConfig(_Part):
 
     def _check_scheme(self) -> None:
         if self.scheme == "ctde" and self.model.name not in ("mlp", *RECURRENT):
-            _require(False, "model", self.model.name, "mlp, gru or lstm with scheme=ctde: it has no central critic")
+            _require(False, "model", self.model.name, "mlp, gru or lstm with scheme=ctde")
         scenario = self.scenario
         learning = list(scenario.learning.values())
         if self.scheme != "dtde":
@@ -385,12 +380,12 @@ class RunConfig(_Part):
                 else:
                     mates = list(scenario.learning)
                 whole = all(seat in scenario.learning for seat in mates)
-                _require(len(mates) > 1, "scheme", self.scheme, f"dtde: team {team} of {scenario.name} has one agent")
-                _require(whole, "scheme", self.scheme, f"dtde: not every agent of team {team} learns")
+                _require(len(mates) > 1, "scheme", self.scheme, f"dtde, as {team} of {scenario.name} has one agent")
+                _require(whole, "scheme", self.scheme, f"dtde, as not every agent of team {team} learns")
         if self.shared:
-            _require(self.scheme != "ctce", "shared", self.shared, "false: under ctce a team is one agent")
+            _require(self.scheme != "ctce", "shared", self.shared, "false, as under ctce a team is one agent")
             several = any(learning.count(team) > 1 for team in learning)
-            _require(several, "shared", self.shared, f"false: no team of {scenario.name} has two agents that learn")
+            _require(several, "shared", self.shared, f"false, as no team of {scenario.name} has two agents that learn")
 
     def _check_objective(self) -> None:
         train = self.train
@@ -423,14 +418,14 @@ class RunConfig(_Part):
             _require(train.num_envs % shares == 0, "train.num_envs", train.num_envs, allowed)
         learners = max(cluster.num_learners, 1)
         rows = train.minibatch // train.num_steps if self.model.recurrent else train.minibatch
-        allowed = f"what {learners} learners can share: each computes an equal part of every minibatch"
+        allowed = f"what {learners} learners can share equally"
         _require(rows % learners == 0, "train.minibatch_size", train.minibatch_size, allowed)
 
     def _check_curriculum(self) -> None:
         mine = self.scenario
         for k, stage in enumerate(self.curriculum):
             key, theirs = f"curriculum.{k}.scenario", stage.scenario
-            _require(mine.game is not None, key, theirs.name, f"no curriculum: scenario={mine.name} is no game of ours")
+            _require(mine.game is not None, key, theirs.name, f"no curriculum with scenario={mine.name}")
             _require(theirs.game is not None, key, theirs.name, "a scenario of the red/blue-door game")
             same = theirs.learning == mine.learning
             listed = ", ".join(mine.learning)
@@ -446,8 +441,8 @@ class RunConfig(_Part):
             )
             plain = self.cluster.num_learners == 0 and self.cluster.address is None
             _require(plain, "train.runner", runner, "batched on a cluster or with remote learners")
-            _require(not memory, "train.runner", runner, f"batched with model={self.model.name}: it has memory")
-            _require(self.scheme != "ctde", "train.runner", runner, "batched with scheme=ctde: its critics are central")
+            _require(not memory, "train.runner", runner, f"batched with model={self.model.name}, which has memory")
+            _require(self.scheme != "ctde", "train.runner", runner, "batched with scheme=ctde")
 
     def checkpoint_root(self) -> Path:
         """Folder of frozen players."""
@@ -456,7 +451,7 @@ class RunConfig(_Part):
 
 def _require(condition: bool, key: str, value: Any, allowed: str) -> None:
     if not condition:
-        raise ConfigError(f"{key}={value}: allowed is {allowed}")
+        raise ConfigError(expected(key, allowed, value))
 
 
 def available_cpus() -> int:

@@ -42,10 +42,9 @@ class Sizes:
         return self.config.train.torch_threads or max(1, available_cpus() - self.config.cluster.runners)
 
     def steps_of(self, module: str) -> int:
-        """Steps that one network learns from in one update, at most: eliminated agents have fewer.
+        """Return the steps that one network learns from in one update, at most: eliminated agents have fewer.
 
-        Raises:
-            KeyError: no such network.
+        Raises ``KeyError``: no such network.
         """
         return self.agents[module] * self.batch_size
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pydantic import ValidationError
 
 
@@ -28,9 +30,14 @@ def expected(key: object, wanted: str, got: object) -> str:
     return one_line(f"{key}: expected {wanted}, got {got}")
 
 
-def first_error(error: ValidationError) -> str:
-    """Return the first thing that is wrong, as ``key: expected what``, without quoting the value."""
-    first = error.errors(include_input=False)[0]
-    key = ".".join(map(str, first["loc"]))
+def first_error(error: ValidationError, place: str = "", *, quoting: bool = False) -> str:
+    """Return the first thing that is wrong, as ``key: expected what``, below ``place``; quotes the value if asked."""
+    first = error.errors()[0]
+    key = ".".join(map(str, [*([place] if place else []), *first["loc"]]))
     said = one_line(first["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
-    return f"{key}: {said}" if key else said
+    said = said.split(" or instance of ")[0]  # a class of ours
+    if quoting and not isinstance(first["input"], dict):
+        said = f"{said}, got {one_line(first['input'])}"
+    # A message about one key of a part names that key itself: cluster + num_env_runners: expected ...
+    joint = "." if re.match(r"[\w.]+: expected", said) else ": "
+    return f"{key}{joint}{said}" if key else said

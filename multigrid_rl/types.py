@@ -37,12 +37,12 @@ class Rules:
 
     @classmethod
     def fair(cls) -> Rules:
-        """The default rules: section 8's right column."""
+        """Return the default rules: section 8's right column."""
         return cls()
 
     @classmethod
     def classic(cls) -> Rules:
-        """The recorded original: section 8's left column."""
+        """Return the rules of the recorded original: section 8's left column."""
         return cls(
             door_test="any",
             order="given",
@@ -107,7 +107,7 @@ class GameSpec:
     def team_of(self, seat: str) -> Colour:
         """Team colour of a seat name. Raises ``ValueError`` for a seat this game does not have."""
         if seat not in self.seats:
-            raise ValueError(f"seat {seat!r} is not in this game; its seats are {', '.join(self.seats)}")
+            raise ValueError(f"seat: expected {', '.join(self.seats)}, got {seat!r}")
         return "blue" if seat.startswith("blue") else "red"
 
     def seats_of(self, team: str) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ class EpisodeTable(NamedTuple):
         return cls(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
 
     def rows(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> EpisodeTable:
-        """The rows in ``which``, by number or as a mask (M,)."""
+        """Return the rows in ``which``, by number or as a mask (M,)."""
         return EpisodeTable._make(column[which] for column in self)
 
     def with_players(self, pools: dict[int, tuple[str, ...]]) -> dict[str, NDArray[np.bool_]]:

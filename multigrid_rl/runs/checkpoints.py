@@ -17,11 +17,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from multigrid_rl.config import ConfigError
+from multigrid_rl.files import write_whole
+from multigrid_rl.text import expected
 
 LOG = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 UNFINISHED, REMOVED = "unfinished", "removed"
 _STATE = "run.pkl"
+#: What reading a damaged manifest raises.
+_NO_MANIFEST = (OSError, ValueError, KeyError, TypeError, RecursionError)
 
 
 class Checkpoint(NamedTuple):
@@ -39,46 +43,43 @@ def write_state(folder: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """What :func:`write_state` wrote. Only for checkpoints of one's own runs: it is a pickle."""
+    """Read what :func:`write_state` wrote: a pickle, so only for a checkpoint of an own run."""
     state: dict[str, Any] = pickle.loads((checkpoint / _STATE).read_bytes())
     return state
 
 
 def seal(folder: Path, facts: dict[str, Any]) -> None:
     """Write the manifest of all files that are in ``folder`` and force everything to the disk."""
-    files = {str(path.relative_to(folder)): _print_of(path, sync=True) for path in _files(folder)}
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = {str(path.relative_to(folder)): _print_of(path, sync=True) for path in paths}
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({**facts, "files": files}, indent=1) + "\n", encoding="utf-8")
     _print_of(manifest, sync=True)
 
 
 def check(folder: Path) -> Checkpoint:
-    """Compare every file of a checkpoint with its manifest.
-
-    Raises:
-        ConfigError: one line naming the file and what is wrong with it.
-    """
+    """Compare every file of a checkpoint with its manifest. Raises ``ConfigError``."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files: dict[str, list[Any]] = manifest["files"]
         facts = Checkpoint(folder, manifest["env_steps"], manifest["gate_margin"], manifest["metrics_bytes"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{folder / MANIFEST}: {' '.join(str(error).split())}; no whole checkpoint") from error
+    except _NO_MANIFEST as error:
+        raise ConfigError(expected(folder / MANIFEST, "that of a whole checkpoint", error)) from error
     for name, known in files.items():
         try:
             found = _print_of(folder / name, sync=False)
         except OSError as error:
-            raise ConfigError(f"{folder / name}: {error.strerror}; no whole checkpoint") from error
+            raise ConfigError(expected(folder / name, "a file of a whole checkpoint", error.strerror)) from error
         if found != known:
-            raise ConfigError(f"{folder / name}: {found[0]} bytes, sha256 {found[1][:16]}; allowed is {known[1][:16]}")
+            wanted, got = (f"{size} bytes with sha256 {digest[:16]}" for size, digest in (known, found))
+            raise ConfigError(expected(folder / name, wanted, got))
     return facts
 
 
 def newest_good(run: Path, *, say: bool = True) -> Checkpoint:
-    """The newest checkpoint of a run that is whole; says which damaged ones it passed over.
+    """Return the newest checkpoint of a run that is whole; says which damaged ones it passed over.
 
-    Raises:
-        ConfigError: there is none.
+    Raises ``ConfigError``: there is none.
     """
     reasons = []
     for path in reversed(checkpoints_in(run / "checkpoints")):
@@ -92,12 +93,11 @@ def newest_good(run: Path, *, say: bool = True) -> Checkpoint:
         if reasons and say:
             LOG.warning("going on from %s, the newest checkpoint that is whole", path.name)
         return found
-    why = f"; {reasons[0]}" if reasons else ""
-    raise ConfigError(f"--resume {run}: no whole checkpoint in it{why}; allowed is a run that has written one")
+    raise ConfigError(expected("--resume", "a run with a whole checkpoint", "; ".join([str(run), *reasons[:1]])))
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """All checkpoints of a run, damaged ones too, oldest first."""
+    """Return all checkpoints of a run, damaged ones too, oldest first."""
     return sorted((path for path in folder.glob("step_*") if path.name[5:].isdigit()), key=_steps)
 
 
@@ -131,7 +131,7 @@ def prune(folder: Path, keep: int) -> list[str]:
     best = max(known, key=lambda path: (ranks[path], _steps(path)), default=None)
     gone = [path for path in paths[:-keep] if path != best]
     if best is not None:
-        _name(folder, "best", best.name)
+        write_whole(folder / "best", f"{best.name}\n".encode())
     for path in gone:
         # Out of sight first: a kill half-way leaves no half checkpoint behind under its name.
         waste = folder / REMOVED
@@ -148,7 +148,7 @@ def commit(unfinished: Path, final: Path) -> None:
         final.rename(final.parent / REMOVED)
     unfinished.rename(final)
     _sync(final.parent)
-    _name(final.parent, "latest", final.name)
+    write_whole(final.parent / "latest", f"{final.name}\n".encode())
     clear(final.parent / REMOVED)
 
 
@@ -158,24 +158,14 @@ def clear(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _name(folder: Path, which: str, name: str) -> None:
-    fresh = folder / f"{which}.tmp"
-    fresh.write_text(name + "\n", encoding="utf-8")
-    fresh.replace(folder / which)
-
-
 def _rank(path: Path) -> tuple[int, float] | None:
-    """Stage and gate margin of a checkpoint, if it has one."""
+    """Return stage and gate margin of a checkpoint, if it has one."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         stage, margin = manifest["stage"], manifest["gate_margin"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except _NO_MANIFEST:
         return None
     return None if margin is None else (stage, margin)
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _sync(path: Path) -> None:

@@ -19,8 +19,6 @@ LOG = logging.getLogger(__name__)
 PATIENCE = 10
 _QUANTITIES = ("entropy/{}", "learner/{}/policy_loss", "learner/{}/vf_loss", "learner/{}/grad_norm")
 _DROPPED = "learner/{}/dropped_updates"
-
-
 #: Tensors by name, by module.
 Weights = Mapping[str, Mapping[str, Any]]
 
@@ -58,7 +56,7 @@ class Divergence:
         Raises:
             DivergedError: weights are not finite, or this is the tenth such iteration in a row.
         """
-        found = next(_told(row, lost_returns), None)
+        found = next(_not_finite_in(row, lost_returns), None)
         if found is None:
             self._in_a_row = 0
             return
@@ -75,8 +73,8 @@ class Divergence:
             raise error
 
 
-def _told(row: Mapping[str, Any], lost_returns: list[str]) -> Iterator[str]:
-    """What is not finite in a row, in words, causes first."""
+def _not_finite_in(row: Mapping[str, Any], lost_returns: list[str]) -> Iterator[str]:
+    """Yield what is not finite in a row, in words, causes first."""
     # A network that took no part in this iteration has no step size in the row, and all else of it means nothing.
     modules = [name.split("/")[1] for name, value in row.items() if name.endswith("/lr") and value is not None]
     for module in modules:
@@ -84,17 +82,13 @@ def _told(row: Mapping[str, Any], lost_returns: list[str]) -> Iterator[str]:
             yield f"the training reward of {module} (train.shaping, train.bonus)"
     for module in modules:
         names = [pattern.format(module) for pattern in _QUANTITIES]
-        yield from (name for name in names if name in row and not _finite(row[name]))
+        yield from (name for name in names if name in row and (row[name] is None or not math.isfinite(row[name])))
         if row.get(_DROPPED.format(module)):
             yield names[-1]
 
 
-def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
 def not_finite(weights: Weights) -> str | None:
-    """The first of all modules' weights that holds a value that is not finite, in words; ``None``: all are finite."""
+    """Return which of all modules' weights holds the first value that is not finite; ``None``: all are finite."""
     for module, tensors in weights.items():
         for name, values in tensors.items():
             if not bool(torch.isfinite(torch.as_tensor(values)).all()):
@@ -103,7 +97,7 @@ def not_finite(weights: Weights) -> str | None:
 
 
 def diverged(env_steps: int, what: str, run: Path) -> DivergedError:
-    """The error of a run that diverged, with its last checkpoint: none is written of weights that are not finite."""
+    """Make the error of a run that diverged; it names the last checkpoint, whose weights are finite as all are."""
     try:
         left = f"the last checkpoint with finite weights is {newest_good(run, say=False).path.name}"
     except ConfigError:

@@ -24,9 +24,11 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus, data_root, to_yaml
+from multigrid_rl.files import write_whole
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.runs.checkpoints import Checkpoint, newest_good, set_aside_newer
 from multigrid_rl.runs.reader import read_provenance, read_verdict
+from multigrid_rl.text import expected
 
 LOG = logging.getLogger(__name__)
 #: File by which a run belongs to one process.
@@ -35,36 +37,26 @@ PACKAGES = ("multigrid-rl", "ray", "torch", "numpy", "numba", "gymnasium", "pett
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of what decides a run."""
+    """Return the versions of Python and of what decides a run."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
 def git_commit() -> str | None:
-    """Commit of the project's checkout, with ``+changes`` if files differ from it; ``None`` outside a checkout."""
-    git = shutil.which("git")
-    root = data_root()
+    """Return the commit of the project's checkout, ``+changes`` if files differ from it; ``None`` outside of one."""
+    git, root = shutil.which("git"), data_root()
     if git is None or not (root / ".git").exists():
         return None
-    head = subprocess.run([git, "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    dirty = subprocess.run([git, "-C", str(root), "status", "--porcelain"], capture_output=True, text=True, check=False)
-    if head.returncode != 0:
-        return None
-    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+    asked = (("rev-parse", "HEAD"), ("status", "--porcelain"))
+    head, dirty = (
+        subprocess.run([git, "-C", str(root), *words], capture_output=True, text=True, check=False) for words in asked
+    )
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "") if head.returncode == 0 else None
 
 
-def opponent_rows(seated: dict[str, tuple[LoadedPlayer, ...]]) -> list[dict[str, Any]]:
-    """Who sits on the background seats, for verdict and provenance."""
-    return [
-        {
-            "seat": seat,
-            "name": s.name,
-            "weight": s.weight,
-            "sha256": s.sha256,
-            "strength": [row.model_dump() for row in s.strength],
-        }
-        for seat, row in seated.items()
-        for s in row
-    ]
+def _opponent(seat: str, player: LoadedPlayer) -> dict[str, Any]:
+    """Tell who sits on a background seat, for verdict and provenance."""
+    own = {"name": player.name, "weight": player.weight, "sha256": player.sha256}
+    return {"seat": seat, **own, "strength": [row.model_dump() for row in player.strength]}
 
 
 class RunFolder:
@@ -86,13 +78,13 @@ class RunFolder:
         self.provenance: dict[str, Any] = {
             **circumstances(),
             "seed": config.seed,
-            "opponents": opponent_rows(seated),
+            "opponents": [_opponent(seat, player) for seat, players in seated.items() for player in players],
         }
         self._open(config, first_step=None)
 
     @classmethod
     def reopened(cls, path: Path, config: RunConfig, checkpoint: Checkpoint) -> RunFolder:
-        """The folder of a run that goes on from ``checkpoint``.
+        """Open the folder of a run that goes on from ``checkpoint``.
 
         What was reported after the checkpoint is reported once more, so those rows move aside, into
         ``metrics.after-<steps>.jsonl``; an earlier verdict moves to ``verdict.<steps>.json``.
@@ -105,15 +97,12 @@ class RunFolder:
         self._lock = locked(path / LOCK)
         try:
             self.provenance = read_provenance(path)
+            if newest_good(path, say=False).path != checkpoint.path:
+                raise ConfigError(f"{path}: expected a run that nobody trains, got one written to meanwhile")
         except ConfigError:
             self._lock.close()
             raise
         earlier = self.provenance.setdefault("resumed", [])
-        if newest_good(path, say=False).path != checkpoint.path:
-            self._lock.close()
-            raise ConfigError(
-                f"{path}: another process has written to it meanwhile; allowed is a run that nobody trains"
-            )
         set_aside_newer(checkpoint.path)
         earlier.append({"from_env_steps": checkpoint.env_steps, **circumstances()})
         _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
@@ -124,9 +113,7 @@ class RunFolder:
         return self
 
     def _open(self, config: RunConfig, first_step: int | None) -> None:
-        whole = self.path / "config.yaml.tmp"
-        whole.write_text(to_yaml(config), encoding="utf-8")
-        whole.replace(self.path / "config.yaml")
+        write_whole(self.path / "config.yaml", to_yaml(config).encode())
         self._write_json("provenance.json", self.provenance)
         self._log = logging.FileHandler(self.path / "run.log", encoding="utf-8")
         self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -140,7 +127,7 @@ class RunFolder:
 
     @property
     def hashes(self) -> dict[str, str]:
-        """sha256 of every frozen opponent, by name."""
+        """The sha256 of every frozen opponent, by name."""
         return {row["name"]: row["sha256"] for row in self.provenance["opponents"] if row["sha256"]}
 
     def record(self, row: dict[str, Any]) -> None:
@@ -157,13 +144,13 @@ class RunFolder:
         self._board.add_event(Event(wall_time=time.time(), step=row["env_steps"], summary=Summary(value=values)))
 
     def last_row(self) -> dict[str, Any] | None:
-        """The last row of ``metrics.jsonl``, as :meth:`record` took it; ``None``: there is none yet."""
+        """Return the last row of ``metrics.jsonl``, as :meth:`record` took it; ``None``: there is none yet."""
         *whole, _ = (self.path / "metrics.jsonl").read_text(encoding="utf-8").split("\n")
         row: dict[str, Any] | None = json.loads(whole[-1]) if whole else None
         return row
 
     def checkpoint_path(self, env_steps: int) -> Path:
-        """Folder of the checkpoint at ``env_steps``."""
+        """Return the folder of the checkpoint at ``env_steps``."""
         return self.path / "checkpoints" / f"step_{env_steps:09d}"
 
     def sync_metrics(self) -> int:
@@ -193,13 +180,11 @@ class RunFolder:
                 part.close()
 
     def _write_json(self, name: str, content: Any) -> None:
-        whole = self.path / f"{name}.tmp"
-        whole.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        whole.replace(self.path / name)
+        write_whole(self.path / name, f"{json.dumps(content, indent=2)}\n".encode())
 
 
 def circumstances() -> dict[str, Any]:
-    """Command, time, commit, versions and machine of this process, for provenance."""
+    """Return command, time, commit, versions and machine of this process, for provenance."""
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -210,18 +195,14 @@ def circumstances() -> dict[str, Any]:
 
 
 def locked(file: Path) -> IO[str]:
-    """A handle on a lock file: as long as it is open, other processes get none.
-
-    Raises:
-        ConfigError: another process has one.
-    """
+    """Open a lock file: as long as the handle is open, other processes get none. Raises ``ConfigError``."""
     handle = file.open("a", encoding="utf-8")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         handle.close()
         raise ConfigError(
-            f"{file.parent}: another process is writing to it; allowed is a folder that nobody else works in"
+            expected(file.parent, "a folder that nobody else works in", "another process is writing to it")
         ) from error
     except OSError:  # a network drive without locks
         LOG.warning("%s: no locks on this drive; see to it that only one process works in it", file.parent)
@@ -239,14 +220,12 @@ def _set_aside(metrics: Path, length: int, name: str) -> None:
 
 
 def _free(folder: Path, stem: str, name: str, ending: str) -> Path:
-    endings = chain([""], (f"-{k}" for k in count(2)))
-    names = (f"{stem}.{name}{again}.{ending}" for again in endings)
-    return next(folder / name for name in names if not (folder / name).exists())
+    names = chain([name], (f"{name}-{k}" for k in count(2)))
+    return next(path for one in names if not (path := folder / f"{stem}.{one}.{ending}").exists())
 
 
 def _steps_of(verdict: Path) -> int | str:
     try:
-        steps: int = read_verdict(verdict.parent)["env_steps"]
+        return int(read_verdict(verdict.parent)["env_steps"])
     except ConfigError:
         return "damaged"
-    return steps

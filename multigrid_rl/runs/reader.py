@@ -19,6 +19,7 @@ from multigrid_rl.config import ConfigError
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
 from multigrid_rl.schema import RunConfig
+from multigrid_rl.text import expected, first_error
 
 Array = NDArray[np.float64]
 
@@ -37,6 +38,7 @@ class Series(NamedTuple):
 _MOST = 2**53
 #: Of all other numbers: half of what a float holds would overflow when two are subtracted for a plot.
 _LARGEST = 1e100
+_WRITTEN = "the file that the run wrote"
 _Count = Annotated[int, Field(ge=0, lt=_MOST)]
 
 
@@ -148,21 +150,17 @@ class Run:
 
 def _checked(path: Path, schema: type[_Told]) -> dict[str, Any]:
     """Read a file of a run, as it stands, if it fits ``schema``. Raises ``ConfigError``."""
-    allowed = "allowed is the file that the run wrote"
     try:
         content: dict[str, Any] = (
             read_plain_yaml(path) if path.suffix == ".yaml" else json.loads(path.read_text(encoding="utf-8"))
         )
         schema.model_validate(content)
     except FileNotFoundError as error:
-        raise ConfigError(f"{path.parent}: no {path.name} in it; allowed is a run folder") from error
+        raise ConfigError(f"{path.parent}: expected a run folder, got one without {path.name}") from error
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        told = f"no {key or 'object'}" if first["type"] in ("missing", "model_type") else f"{key}: {first['msg']}"
-        raise ConfigError(f"{path}: {told}; {allowed}") from error
+        raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: {one_line(error)}; {allowed}") from error
+        raise ConfigError(expected(path, _WRITTEN, error)) from error
     return content
 
 
@@ -186,7 +184,7 @@ def run_config(run: Path) -> RunConfig:
     try:
         return RunConfig.model_validate(read_config(run))
     except ValidationError as error:
-        raise ConfigError(f"{run / 'config.yaml'}: not a run's configuration: {one_line(error)}") from error
+        raise ConfigError(f"{run / 'config.yaml'}: {first_error(error, quoting=True)}") from error
 
 
 def opponent_hashes(run: Path) -> dict[str, str]:
@@ -199,47 +197,38 @@ def opponent_hashes(run: Path) -> dict[str, str]:
     """
     provenance = read_provenance(run)
     if "opponents" not in provenance:
-        raise ConfigError(f"{run / 'provenance.json'}: no opponents; allowed is the file that the run wrote")
+        raise ConfigError(expected(run / "provenance.json", _WRITTEN, "one without opponents"))
     return {row["name"]: row["sha256"] for row in provenance["opponents"] if row["sha256"]}
 
 
 def read_run(path: Path) -> Run:
-    """Read a run folder; a last line that a kill tore in two is left out.
-
-    Raises:
-        ConfigError: not a run folder, a damaged file, or no reports yet.
-    """
+    """Read a run folder; a last line that a kill tore in two is left out. Raises ``ConfigError``."""
     if not (path / "metrics.jsonl").is_file():
-        raise ConfigError(f"{path}: no metrics.jsonl in it; allowed is a run folder")
+        raise ConfigError(f"{path}: expected a run folder, got one without metrics.jsonl")
     config = read_config(path)
     reports = [row for row in read_rows(path / "metrics.jsonl") if row.get("report_episodes")]
     if not reports:
-        raise ConfigError(f"{path / 'metrics.jsonl'}: no reports; the first comes when 100 episodes have finished")
+        raise ConfigError(f"{path / 'metrics.jsonl'}: expected reports (the first after 100 episodes), got none")
     provenance = read_provenance(path) if (path / "provenance.json").exists() else {}
     verdict = read_verdict(path) if (path / "verdict.json").exists() else None
-    return Run(path, config, provenance, verdict, read_series(reports), int(reports[-1]["env_steps"]))
-
-
-def read_series(reports: list[dict[str, Any]]) -> dict[str, Series]:
-    """Metric -> series, from rows that each hold ``env_steps``."""
     points: dict[str, list[tuple[float, float]]] = {}
     for row in reports:
         for name, value in row.items():
-            if name != "env_steps" and isinstance(value, (int, float)) and math.isfinite(value):
+            if name != "env_steps" and value is not None:
                 points.setdefault(name, []).append((row["env_steps"], value))
-    return {name: Series(*np.array(rows, np.float64).T) for name, rows in points.items()}
+    series = {name: Series(*np.array(rows, np.float64).T) for name, rows in points.items()}
+    return Run(path, config, provenance, verdict, series, int(reports[-1]["env_steps"]))
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Every row of a ``metrics.jsonl``, reports or not; a last line that a kill tore in two is left out.
 
-    Raises:
-        ConfigError: a line that is no row of a run.
+    Raises ``ConfigError``: a line that is no row of a run.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {one_line(error)}; allowed is the file that the run wrote") from error
+        raise ConfigError(expected(path, _WRITTEN, error)) from error
     rows = []
     for number, line in enumerate(lines, 1):
         try:
@@ -247,20 +236,19 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             if number == len(lines) and isinstance(error, json.JSONDecodeError):
                 break
-            raise ConfigError(f"{path}: line {number}: {one_line(error)}; allowed is one JSON object a line") from error
+            raise ConfigError(expected(f"{path}: line {number}", "a JSON object", error)) from error
         if not isinstance(row, dict) or not isinstance(row.get("env_steps"), int):
-            raise ConfigError(f"{path}: line {number}: no env_steps; allowed is a row that a run wrote")
+            raise ConfigError(f"{path}: line {number}: expected a row with env_steps, got none")
         rows.append({name: _number(value, f"{path}: line {number}: {name}") for name, value in row.items()})
     return rows
 
 
 def _number(value: Any, where: str) -> float | None:
-    """A value of a row; ``None`` for what is not finite."""
+    """Return a value of a row; ``None`` for what is not finite."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if not isinstance(value, (int, float)) or abs(value) >= _LARGEST:
-        shown = f"a value of {len(str(value))} letters" if isinstance(value, str) else f"a {type(value).__name__}"
-        raise ConfigError(f"{where}={shown}: allowed is a number below {_LARGEST:g}, or null")
+        raise ConfigError(expected(where, f"a number below {_LARGEST:g}, or null", f"a {type(value).__name__}"))
     return value
 
 
@@ -270,8 +258,3 @@ def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, A
         keys = dict.fromkeys([*ours, *theirs])
         return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]
     return [] if ours == theirs else [(key, ours, theirs)]
-
-
-def one_line(error: Exception) -> str:
-    """An error's message without line breaks."""
-    return " ".join(str(error).split())

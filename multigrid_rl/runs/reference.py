@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 import statistics
 from pathlib import Path
@@ -19,8 +20,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from multigrid_rl.config import ConfigError
+from multigrid_rl.files import write_whole
 from multigrid_rl.gates import Gate
-from multigrid_rl.runs.reader import Array, Run, Series, differences, one_line
+from multigrid_rl.runs.reader import Array, Run, Series, differences
+from multigrid_rl.text import expected, first_error
 
 End = Literal["better", "worse", "inside", "above", "below"]
 
@@ -76,19 +79,15 @@ class Reference(_Part):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Reference:
-        points = len(self.env_steps)
-        if any(after <= before for before, after in zip(self.env_steps, self.env_steps[1:], strict=False)):
-            raise ValueError("env_steps: allowed is an increasing grid")
-        if len(self.running) != points:
-            raise ValueError(f"running has {len(self.running)} points; allowed is {points}, those of env_steps")
-        for metric, band in self.metrics.items():
-            for name in ("median", "p10", "p90", "min", "max"):
-                found = len(getattr(band, name))
-                if found != points:
-                    raise ValueError(f"metrics.{metric}.{name} has {found} points; allowed is {points}")
-        lost = [gate.metric for gate in self.gates if gate.metric not in self.metrics]
-        if lost:
-            raise ValueError(f"metrics lack {lost[0]}, which a gate names")
+        if sorted(set(self.env_steps)) != self.env_steps:
+            raise ValueError("env_steps: expected an increasing grid")
+        columns = [(f"metrics.{m}.{key}", values) for m, band in self.metrics.items() for key, values in band]
+        for key, values in [("running", self.running), *columns]:
+            if isinstance(values, list) and len(values) != len(self.env_steps):
+                raise ValueError(expected(key, f"{len(self.env_steps)} points, as env_steps has", len(values)))
+        for gate in self.gates:
+            if gate.metric not in self.metrics:
+                raise ValueError(expected("metrics", f"{gate.metric}, which a gate names", ", ".join(self.metrics)))
         return self
 
     @property
@@ -131,19 +130,15 @@ class Comparison(NamedTuple):
 
 
 def build_reference(runs: list[Run], name: str) -> Reference:
-    """Build reference curves out of finished runs that differ in nothing but the seed.
-
-    Raises:
-        ConfigError: fewer than two runs, an unfinished one, the same seed twice, or runs that differ in more.
-    """
+    """Build reference curves out of finished runs that differ in nothing but the seed. Raises ``ConfigError``."""
     _check_alike(runs)
     first = runs[0]
     gates = first.gates
     wanted = [gate.metric for gate in gates]
     wanted += [m for m in first.series if m.startswith(ALWAYS) and m not in wanted]
-    lost = [(run, metric) for run in runs for metric in wanted if metric not in run.series]
-    if lost:
-        raise ConfigError(f"{lost[0][0].path}: no report holds {lost[0][1]}; allowed is a run that measured it")
+    for run in runs:
+        if lost := [metric for metric in wanted if metric not in run.series]:
+            raise ConfigError(f"{run.path}: expected reports with {lost[0]}, got none")
     grid = _grid(runs, wanted)
     commits = [str(run.provenance.get("commit")) for run in runs]
     return Reference(
@@ -163,22 +158,21 @@ def build_reference(runs: list[Run], name: str) -> Reference:
 
 def _check_alike(runs: list[Run]) -> None:
     if len(runs) < 2:
-        raise ConfigError(f"{len(runs)} run(s): allowed is at least 2 runs with different seeds")
-    first = runs[0]
+        raise ConfigError(expected("runs", "at least 2 with different seeds", len(runs)))
+    first, seen = runs[0], dict[int, Path]()
     for run in runs:
         check_ended(run)
-        twins = [other for other in runs if other.config["seed"] == run.config["seed"]]
-        if len(twins) > 1:
-            raise ConfigError(f"{twins[1].path}: seed={run.config['seed']} as in {twins[0].path}; allowed is each once")
+        if (twin := seen.setdefault(run.config["seed"], run.path)) != run.path:
+            raise ConfigError(expected(run.path, "a seed of its own", f"seed={run.config['seed']} as in {twin}"))
         for key, ours, theirs in differences(decisive(first), decisive(run)):
-            raise ConfigError(f"{run.path}: {key}={theirs}, in {first.path} {ours}; allowed are runs of one recipe")
+            raise ConfigError(expected(run.path, f"{key}={ours} as in {first.path}", f"{key}={theirs}"))
 
 
 def check_ended(run: Run) -> None:
     """Refuse a run that did not end by itself. Raises :class:`ConfigError`."""
-    ended = run.verdict["ended"] if run.verdict else "nothing: it has no verdict.json"
+    ended = run.verdict["ended"] if run.verdict else "no verdict.json"
     if ended not in ("held", "until"):
-        raise ConfigError(f"{run.path}: ended by {ended}; allowed is a run that ended by itself")
+        raise ConfigError(expected(run.path, "a run that ended by itself", ended))
 
 
 def decisive(run: Run) -> dict[str, Any]:
@@ -190,13 +184,8 @@ def decisive(run: Run) -> dict[str, Any]:
 
 
 def _seed_run(run: Run) -> SeedRun:
-    verdict = run.verdict or {}
-    return SeedRun(
-        seed=run.config["seed"],
-        env_steps=verdict["env_steps"],
-        ended=verdict["ended"],
-        steps_to_held=run.steps_to_held(),
-    )
+    ended = {key: (run.verdict or {})[key] for key in ("env_steps", "ended")}
+    return SeedRun(seed=run.config["seed"], steps_to_held=run.steps_to_held(), **ended)
 
 
 def _command(command: str) -> str:
@@ -212,35 +201,22 @@ def _grid(runs: list[Run], metrics: list[str]) -> Array:
     start = max(run.series[metric].env_steps[0] for run in runs for metric in metrics)
     end = max(run.env_steps for run in runs)
     if end <= start:
-        raise ConfigError(f"{runs[0].path}: all reports at {end:.0f} environment steps; allowed are longer runs")
+        raise ConfigError(expected(runs[0].path, "a longer run", f"all reports at {end:.0f} environment steps"))
     return np.unique(np.linspace(start, end, GRID_POINTS).round())
 
 
-def _held_forward(series: Series, grid: Array) -> Array:
-    # np.interp goes on with the last value behind the last report.
-    return np.interp(grid, series.env_steps, series.values)
-
-
 def _band(rows: list[Series], grid: Array) -> Band:
-    values = np.stack([_held_forward(row, grid) for row in rows])  # (seeds, points)
-    low, middle, high = np.percentile(values, (_LOW, 50, _HIGH), axis=0)
-    own = []
+    # np.interp goes on with the last value behind the last report.
+    values = np.stack([np.interp(grid, row.env_steps, row.values) for row in rows])  # (seeds, points)
+    names = {"min": 0, "p10": _LOW, "median": 50, "p90": _HIGH, "max": 100}
+    curves = np.percentile(values, list(names.values()), axis=0)
+    inside = []
     if len(rows) >= 3:
         for k, row in enumerate(rows):
-            others = np.delete(values, k, axis=0)
-            own.append(_share_inside(row, grid, *np.percentile(others, (_LOW, _HIGH), axis=0))[1])
-    return Band(
-        median=_short(middle),
-        p10=_short(low),
-        p90=_short(high),
-        min=_short(values.min(axis=0)),
-        max=_short(values.max(axis=0)),
-        own_inside=round(statistics.median(own), 4) if own else None,
-    )
-
-
-def _short(values: Array) -> list[float]:
-    return [float(f"{value:.5g}") for value in values]
+            low, high = np.percentile(np.delete(values, k, axis=0), (_LOW, _HIGH), axis=0)
+            inside.append(_share_inside(row, grid, low, high)[1])
+    rounded = {name: [float(f"{v:.5g}") for v in curve] for name, curve in zip(names, curves, strict=True)}
+    return Band.model_validate({**rounded, "own_inside": round(statistics.median(inside), 4) if inside else None})
 
 
 def _share_inside(series: Series, grid: Array, low: Array, high: Array) -> tuple[int, float]:
@@ -255,103 +231,62 @@ def _share_inside(series: Series, grid: Array, low: Array, high: Array) -> tuple
 
 
 def save_reference(reference: Reference, path: Path, *, force: bool = False) -> None:
-    """Write a reference as JSON, one list a line.
-
-    Raises:
-        ConfigError: the file exists already, unless ``force``; it cannot be written.
-    """
+    """Write a reference as JSON, one list a line. Raises ``ConfigError``."""
     refuse_to_overwrite(path, force=force)
-    content = reference.model_dump(mode="json")
-    metrics = ",\n".join(
-        f"  {json.dumps(metric)}: {{\n"
-        + ",\n".join(f"   {json.dumps(key)}: {json.dumps(value)}" for key, value in band.items())
-        + "\n  }"
-        for metric, band in content.pop("metrics").items()
-    )
-    head = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in content.items())
-    write_file(path, f'{{\n{head} "metrics": {{\n{metrics}\n }}\n}}\n'.encode())
+    text = json.dumps(reference.model_dump(mode="json"), indent=1)
+    text = re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text)
+    write_file(path, f"{text}\n".encode())
 
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file as a whole, in a folder that is made if need be; what was there stays until the new one is complete.
 
-    Raises:
-        ConfigError: it cannot be written.
+    Raises ``ConfigError``: it cannot be written.
     """
-    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            unfinished.write_bytes(content)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        write_whole(path, content)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; allowed is a file that can be written") from error
+        raise ConfigError(expected(path, "a file that can be written", error.strerror)) from error
 
 
 def refuse_to_overwrite(path: Path, *, force: bool) -> None:
     """Raise :class:`ConfigError` if ``path`` exists, unless ``force``."""
     if path.exists() and not force:
-        raise ConfigError(f"{path}: exists already; allowed is a new file, or --force")
+        raise ConfigError(f"{path}: exists already, expected a new file, or --force")
 
 
 def load_reference(path: Path) -> Reference:
-    """Read and check a reference.
-
-    Raises:
-        ConfigError: it cannot be read or is malformed; one line naming file, key and what is allowed.
-    """
+    """Read and check a reference. Raises ``ConfigError``."""
     try:
         return Reference.model_validate_json(path.read_text(encoding="utf-8"))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        said = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-        raise ConfigError(f"{path}: {key + ': ' if key else ''}{one_line(ValueError(said))}") from error
+        raise ConfigError(f"{path}: {first_error(error)}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {one_line(error)}; allowed is a file of reference curves") from error
+        raise ConfigError(expected(path, "a file of reference curves", error)) from error
 
 
 # --- comparing
 
 
 def compare(run: Run, reference: Reference) -> list[Comparison]:
-    """Compare each metric that both have, those of the gates first.
-
-    Raises:
-        ConfigError: they have no metric in common, or the run ended before the reference begins.
-    """
+    """Compare each metric that both have, those of the gates first. Raises ``ConfigError``."""
     if run.env_steps < reference.env_steps[0]:
-        raise ConfigError(
-            f"{run.path}: its last report is at {run.env_steps} environment steps; "
-            f"the reference {reference.name} begins at {reference.env_steps[0]}"
-        )
+        wanted = f"reports from {reference.env_steps[0]} environment steps on, where {reference.name} begins"
+        raise ConfigError(expected(run.path, wanted, f"the last at {run.env_steps}"))
     common = [metric for metric in reference.metrics if metric in run.series]
     if not common:
-        raise ConfigError(f"{run.path}: reports none of {', '.join(reference.metrics)}; the reference has no others")
+        raise ConfigError(f"{run.path}: expected reports with {', '.join(reference.metrics)}, got none")
     return [_compare(run, reference, metric) for metric in common]
 
 
 def _compare(run: Run, reference: Reference, metric: str) -> Comparison:
     series, band, gate = run.series[metric], reference.metrics[metric], reference.gate_of(metric)
     grid = np.array(reference.env_steps, np.float64)
-    low, middle, high = (np.array(column) for column in (band.p10, band.median, band.p90))
-    reports, inside = _share_inside(series, grid, low, high)
+    reports, inside = _share_inside(series, grid, np.array(band.p10), np.array(band.p90))
     last, moment = float(series.values[-1]), series.env_steps[-1]
-    below, above = last < np.interp(moment, grid, low), last > np.interp(moment, grid, high)
-    end: End = "below" if below else "above" if above else "inside"
+    low, middle, high = (float(np.interp(moment, grid, curve)) for curve in (band.p10, band.median, band.p90))
+    end: End = "below" if last < low else "above" if last > high else "inside"
     if gate is not None and end != "inside":
-        end = "better" if below == (gate.comparison == "<=") else "worse"
-    return Comparison(
-        metric=metric,
-        gate=gate,
-        reports=reports,
-        inside=inside,
-        own_inside=band.own_inside,
-        last=last,
-        median=float(np.interp(moment, grid, middle)),
-        end=end,
-        held=run.steps_to_held().get(metric) if gate else None,
-        median_held=reference.median_to_held(metric) if gate else None,
-    )
+        end = "better" if (end == "below") == (gate.comparison == "<=") else "worse"
+    held = (run.steps_to_held().get(metric), reference.median_to_held(metric)) if gate else (None, None)
+    return Comparison(metric, gate, reports, inside, band.own_inside, last, middle, end, *held)

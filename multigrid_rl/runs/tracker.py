@@ -14,7 +14,7 @@ from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
 
 def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, float]:
-    """Means over finished episodes (at least one) for the learning seats and for every team."""
+    """Return means over finished episodes (at least one) for the learning seats and for every team."""
     row = {"report_episodes": float(table.episodes), "episode_len_mean": float(table.length.mean())}
     returns = dict(zip(specs.seats, table.returns.mean(axis=0).tolist(), strict=True))
     for seat in specs.learning:
@@ -59,7 +59,7 @@ class MetricsTracker:
         self._pending: list[EpisodeTable] = []
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that the next reports and verdicts depend on."""
+        """Return everything that the next reports and verdicts depend on."""
         return {
             "keeper": self.keeper.get_state(),
             "pending": list(self._pending),

@@ -13,12 +13,14 @@ from typing import Any, TypeVar
 import yaml
 
 from multigrid_rl.config import ConfigError, compose, read_overrides
+from multigrid_rl.files import write_whole
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.folder import circumstances, locked
 from multigrid_rl.search.outcomes import Outcome, TrialSpec
 from multigrid_rl.search.plans import plan_of
 from multigrid_rl.search.settings import Settings, load_settings, parse_settings
 from multigrid_rl.search.space import OWN_KEYS, Space, load_space, read_yaml
+from multigrid_rl.text import expected
 
 Row = TypeVar("Row")
 _REQUEST, _BEGUN, _OUTCOMES = "search.yaml", "begun.jsonl", "outcomes.jsonl"
@@ -44,8 +46,7 @@ class SearchRequest:
     def parse(cls, given: list[str]) -> SearchRequest:
         """Read the overrides of a command, and check all that every trial would fail by.
 
-        Raises:
-            ConfigError, PlayerError: a mistake in what was asked for, before anything starts.
+        Raises ``ConfigError`` or ``PlayerError``: a mistake in what was asked for, before anything starts.
         """
         name, changes, seed, base = sort_overrides(given)
         settings = load_settings(name, changes)
@@ -74,8 +75,7 @@ class SearchRequest:
 def sort_overrides(given: list[str]) -> tuple[str, dict[str, Any], int, list[str]]:
     """Split overrides into the search's name, changes of its values, its seed, and what all trials share.
 
-    Raises:
-        ConfigError: no override at all, or one of what a search sets itself.
+    Raises ``ConfigError``: no override at all, or one of what a search sets itself.
     """
     name, seed, changes, base = "three-stage", 0, {}, []
     for override in given:
@@ -110,17 +110,13 @@ class SearchFolder:
 
     @classmethod
     def create(cls, path: Path, request: SearchRequest) -> SearchFolder:
-        """Make a new search's folder.
-
-        Raises:
-            ConfigError: it exists already, or cannot be made.
-        """
+        """Make a new search's folder. Raises ``ConfigError``: it exists already, or cannot be made."""
         try:
             path.mkdir(parents=True, exist_ok=False)
         except FileExistsError as error:
             raise ConfigError(f"{path}: exists already, expected a folder that does not, or --resume") from error
         except OSError as error:
-            raise ConfigError(f"{path}: expected a folder that can be made, got {error.strerror}") from error
+            raise ConfigError(expected(path, "a folder that can be made", error.strerror)) from error
         folder = cls(path, request, circumstances())
         folder.write_text(_REQUEST, yaml.safe_dump(request.as_data(), sort_keys=False))
         folder.write_text("provenance.json", json.dumps(folder.provenance, indent=1) + "\n")
@@ -128,11 +124,7 @@ class SearchFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> SearchFolder:
-        """Open the folder of a search that is to go on.
-
-        Raises:
-            ConfigError: no search folder, or a damaged one.
-        """
+        """Open the folder of a search that is to go on. Raises ``ConfigError``: no search folder, or a damaged one."""
         if not (path / _REQUEST).is_file():
             raise ConfigError(f"--resume {path}: expected the folder of a search, got one without {_REQUEST}")
         content = read_yaml(path / _REQUEST)
@@ -148,11 +140,7 @@ class SearchFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes from searching in the same folder meanwhile.
-
-        Raises:
-            ConfigError: one does.
-        """
+        """Keep other processes from searching in the same folder meanwhile. Raises ``ConfigError``: one does."""
         with locked(self.path / "lock"):
             for name in (_BEGUN, _OUTCOMES):
                 _cut_torn_line(self.path / name)
@@ -174,19 +162,11 @@ class SearchFolder:
             os.fsync(file.fileno())
 
     def begun(self) -> list[TrialSpec]:
-        """Read all trials that were ever started, in this order.
-
-        Raises:
-            ConfigError: a line is damaged.
-        """
+        """Read all trials that were ever started, in this order. Raises ``ConfigError``: a line is damaged."""
         return self._read(_BEGUN, lambda data: TrialSpec(**data))
 
     def outcomes(self) -> list[Outcome]:
-        """Read all recorded outcomes, in the order in which trials ended.
-
-        Raises:
-            ConfigError: a line is damaged.
-        """
+        """Read all recorded outcomes, in the order in which trials ended. Raises ``ConfigError``: a line is damaged."""
         return self._read(_OUTCOMES, Outcome.from_data)
 
     def _read(self, name: str, made_of: Callable[[dict[str, Any]], Row]) -> list[Row]:
@@ -203,9 +183,7 @@ class SearchFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file completely, or not at all."""
-        unfinished = self.path / f".{name}.tmp"
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(self.path / name)
+        write_whole(self.path / name, text.encode())
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -32,18 +32,15 @@ _TICKS = 5
 
 def write_plots(folder: SearchFolder, result: SearchResult) -> list[Path]:
     """Draw what there is to draw; returns the files."""
-    variables = folder.request.space.variables
-    figures = {}
+    variables, figures = folder.request.space.variables, {}
     if ranked(result.outcomes):
         title = f"{folder.request.name} on {folder.request.space.config.scenario.name}"
-        figures[COORDINATES] = parallel_coordinates(variables, result, title)
+        figures[folder.path / COORDINATES] = parallel_coordinates(variables, result, title)
     if result.importance.shares:
-        figures[IMPORTANCE] = importance_bars(variables, result.importance)
-    written = []
-    for name, figure in figures.items():
-        save_figure(figure, folder.path / name)
-        written.append(folder.path / name)
-    return written
+        figures[folder.path / IMPORTANCE] = importance_bars(variables, result.importance)
+    for path, figure in figures.items():
+        save_figure(figure, path)
+    return list(figures)
 
 
 def parallel_coordinates(variables: tuple[Variable, ...], result: SearchResult, title: str) -> Figure:
@@ -81,17 +78,13 @@ def parallel_coordinates(variables: tuple[Variable, ...], result: SearchResult, 
 
 def _line(axes: Axes, variables: tuple[Variable, ...], outcome: Outcome, *, winner: bool) -> None:
     held = outcome.score is not None and outcome.score.held
-    height = [_level(variable, outcome.spec.point[variable.key]) for variable in variables]
+    point = outcome.spec.point
+    height = [(v.level(point[v.key]) + 0.5) / v.levels if v.levels else point[v.key] for v in variables]
     colour, width, label = (BLUE, 1.4, "held all gates") if held else (GREY, 0.9, "did not")
     if winner:
         colour, width, label = VERMILLION, 2.6, "winner"
     dashes: Any = "-" if held or winner else (0, (4, 2))
     axes.plot(range(len(variables)), height, linestyle=dashes, color=colour, linewidth=width, label=label)
-
-
-def _level(variable: Variable, coordinate: float) -> float:
-    levels = variable.levels
-    return coordinate if levels is None else (min(int(coordinate * levels), levels - 1) + 0.5) / levels
 
 
 def ticks(variable: Variable) -> list[tuple[float, Value]]:

@@ -10,13 +10,12 @@ import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 from omegaconf import OmegaConf
 
-from multigrid_rl.config import GROUPS, data_root
+from multigrid_rl.config import GROUPS
 from multigrid_rl.recipes import TRUST, recipe_overrides
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
@@ -176,15 +175,13 @@ def as_recipe(folder: SearchFolder, winner: Winner) -> str:
 def recipe_of(overrides: list[str]) -> dict[str, Any]:
     """Turn overrides into a recipe: groups in its defaults list, keys in its tree, with a recipe that they build on.
 
-    Raises:
-        ConfigError: the recipe that they name cannot be read.
+    Raises ``ConfigError``: the recipe that they name cannot be read.
     """
     given = dict(override.split("=", 1) for override in overrides)
     given.pop(TRUST, None)  # the search composed it already
     base = given.pop("experiment", "none")
     if base not in ("none", "null"):
-        path = Path(base) if base.endswith(".yaml") else data_root() / "configs" / "experiment" / f"{base}.yaml"
-        given = {**dict(override.split("=", 1) for override in recipe_overrides(path, trusted=True)), **given}
+        given = {**dict(override.split("=", 1) for override in recipe_overrides(base, trusted=True)), **given}
     lines = []
     for key, value in given.items():
         if key.startswith("scenario.seats.") and ":" in value:  # a mixture of players
@@ -252,13 +249,8 @@ def as_markdown(folder: SearchFolder, result: SearchResult, pictures: list[str])
         shares = [[f"`{key}`", f"{share:.1%}"] for key, share in result.importance.shares.items()]
         lines += ["", *_table(["variable", "share"], shares, words=1)]
     lines += [line for name in pictures for line in ("", f"![{name}]({name})")]
-    lines += [
-        "",
-        "## All trials",
-        "",
-        "Best first; margins are the smallest of a trial's gates over its last window, in ",
-    ]
-    lines[-1] += "units of the gate's bound."
+    margins = "margins are the smallest of a trial's gates over its last window, in units of the gate's bound"
+    lines += ["", "## All trials", "", f"Best first; {margins}."]
     rows = []
     for outcome in [*ranked(result.outcomes), *result.failed]:
         status = outcome.status if outcome.reason is None else f"failed: {outcome.reason}"

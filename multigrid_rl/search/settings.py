@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from multigrid_rl.config import ConfigError, data_root
 from multigrid_rl.search.space import read_yaml
+from multigrid_rl.text import expected, first_error
 
 
 class _Part(BaseModel):
@@ -69,7 +70,7 @@ class AshaSettings(_Search):
     @model_validator(mode="after")
     def _grace_fits(self) -> AshaSettings:
         if self.grace > self.until:
-            raise ValueError(f"expected grace of at most until={self.until}, got {self.grace}")
+            raise ValueError(expected("grace", f"at most until={self.until}", self.grace))
         return self
 
 
@@ -105,7 +106,7 @@ def load_settings(name: str, changes: dict[str, Any]) -> Settings:
         ConfigError: an unknown name or key, or a value that is not allowed.
     """
     if name not in search_names():
-        raise ConfigError(f"search: expected {', '.join(search_names())}, got {name}")
+        raise ConfigError(expected("search", ", ".join(search_names()), name))
     values = read_yaml(data_root() / "configs" / "search" / f"{name}.yaml")
     places = {key: (values, key) for key, value in values.items() if not isinstance(value, dict) and key != "kind"}
     for part in (part for part in values if isinstance(values[part], dict)):
@@ -120,17 +121,9 @@ def load_settings(name: str, changes: dict[str, Any]) -> Settings:
 
 
 def parse_settings(values: dict[str, Any]) -> Settings:
-    """Validate the values of a search.
-
-    Raises:
-        ConfigError: a key or value that is not allowed, in one line.
-    """
+    """Validate the values of a search. Raises ``ConfigError``: a key or value that is not allowed, in one line."""
     try:
         return _ADAPTER.validate_python(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        # The first word of the place is the kind, by which the schema was chosen.
-        key = ".".join(["search", *map(str, first["loc"][1:])])
-        got = f", got {first['input']}" if not isinstance(first["input"], dict) else ""
-        said = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-        raise ConfigError(f"{key}: {said}{got}") from error
+        kind = f"{values.get('kind')}."  # by which the schema was chosen: the first word of the place
+        raise ConfigError(f"search.{first_error(error, quoting=True).removeprefix(kind)}") from error

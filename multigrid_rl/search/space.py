@@ -17,6 +17,7 @@ import yaml
 from multigrid_rl.config import ConfigError, RunConfig, compose, data_root
 from multigrid_rl.schema import RECURRENT
 from multigrid_rl.search.outcomes import Point
+from multigrid_rl.text import expected
 
 #: The largest coordinate: 1 itself belongs to no level.
 LAST: Final = math.nextafter(1.0, 0.0)
@@ -91,8 +92,7 @@ class Variable:
     def parse(cls, key: str, given: Any) -> Variable:
         """Read one variable, for example ``{loguniform: [1e-4, 3e-3], also: [train.lr_final]}``.
 
-        Raises:
-            ConfigError: a mistake, in one line.
+        Raises ``ConfigError``: a mistake, in one line.
         """
         rest = dict(given) if isinstance(given, dict) else {}
         also, transform = rest.pop("also", []), rest.pop("transform", None)
@@ -113,17 +113,17 @@ class Variable:
 
 def _bounds(key: str, draw: str, transform: str | None, content: Any) -> tuple[float, float]:
     least, most, whole = -math.inf, math.inf, draw in ("randint", "lograndint")
-    expected = f"two {'whole ' if whole else ''}numbers"
+    wanted = f"two {'whole ' if whole else ''}numbers"
     if transform == "power_of_two":
-        least, most, expected = 0, 30, f"{expected} from 0 to 30"
+        least, most, wanted = 0, 30, f"{wanted} from 0 to 30"
     elif draw in ("loguniform", "lograndint"):
-        least, expected = math.nextafter(0, 1), f"{expected} above 0"
+        least, wanted = math.nextafter(0, 1), f"{wanted} above 0"
     try:  # yaml reads 1e-4 without a point as a word
         low, high = (float(bound) for bound in content if not isinstance(bound, bool))
     except (TypeError, ValueError):
         low = high = math.nan
     if not (least <= low < high <= most and math.isfinite(high - low)) or (whole and (low % 1 or high % 1)):
-        raise ConfigError(f"{key}.{draw}: expected {expected}, the smaller first, got {content}")
+        raise ConfigError(expected(f"{key}.{draw}", f"{wanted}, the smaller first", content))
     return low, high
 
 
@@ -141,8 +141,7 @@ class Space:
     def build(cls, name: str, content: dict[str, Any], base: list[str]) -> Space:
         """Make a space around the overrides ``base``; what they set does not vary, as they win for ``train``, too.
 
-        Raises:
-            ConfigError: a mistake in it, or a configuration that ``train`` would refuse.
+        Raises ``ConfigError``: a mistake in it, or a configuration that ``train`` would refuse.
         """
         given = {override.partition("=")[0] for override in base}
         parsed = [Variable.parse(key, row) for key, row in content.items()]
@@ -198,11 +197,7 @@ class Space:
         return [f"{value:.4g}" if isinstance(value, float) else in_words(value) for value in row]
 
     def check(self) -> None:
-        """Compose configurations that hold every choice and both ends of every number.
-
-        Raises:
-            ConfigError: ``train`` would refuse one of them.
-        """
+        """Compose configurations that hold every choice and both ends of every number. Raises ``ConfigError``."""
         for turn in range(max(2, *(len(variable.choices) for variable in self.variables))):
             point = {}
             for v in self.variables:
@@ -250,11 +245,7 @@ def space_names() -> list[str]:
 
 
 def load_space(name: str, base: list[str]) -> Space:
-    """Build a named space, or that of a yaml file, around the overrides ``base``.
-
-    Raises:
-        ConfigError: an unknown name, a file that cannot be read, or a mistake in it.
-    """
+    """Build a named space, or that of a yaml file, around the overrides ``base``. Raises ``ConfigError``."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else data_root() / f"configs/search/spaces/{name}.yaml"
     if not path.is_file():
         raise ConfigError(f"search.space: expected {', '.join(space_names())} or a yaml file, got {name}")
@@ -262,15 +253,11 @@ def load_space(name: str, base: list[str]) -> Space:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a mapping.
-
-    Raises:
-        ConfigError: it cannot be read, or is none.
-    """
+    """Read a mapping. Raises ``ConfigError``: it cannot be read, or is none."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: expected a yaml mapping, got {' '.join(str(error).split())}") from error
+        raise ConfigError(expected(path, "a yaml mapping", error)) from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ConfigError(f"{path}: expected a yaml mapping of keys")
     return content

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ray import tune
 
 from multigrid_rl.config import ConfigError, RunConfig, compose
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.rllib.stages import seated_in, stages_of
+from multigrid_rl.rllib.stages import Stage, seated_in, stages_of
 from multigrid_rl.rllib.train import train
 from multigrid_rl.runs.checkpoints import newest_good
 from multigrid_rl.runs.folder import LOCK, RunFolder, locked
@@ -50,8 +51,7 @@ class TrialConfig:
 def run_trial(trial: TrialConfig) -> dict[str, Any] | None:
     """Train; returns the last report, or nothing if Tune ended it. Runs in a Tune trial's thread.
 
-    Raises:
-        ConfigError, PlayerError, RunError: the run failed; Tune records why.
+    Raises ``ConfigError`` or ``PlayerError`` or ``RunError``: the run failed; Tune records why.
     """
     # Ray has put its own words there, and a run's provenance tells how to play the run again.
     sys.argv = ["multigrid-rl", "train", *trial.command]
@@ -60,9 +60,9 @@ def run_trial(trial: TrialConfig) -> dict[str, Any] | None:
     if verdict is None:
         reporter = _TuneReporter(trial)
         config = compose(trial.command)
-        folder, start = _open_run(trial, config)
+        folder, start, stages = _open_run(trial, config)
         try:
-            verdict = train(config, folder, reporter.observe, reporter.interrupted, start)
+            verdict = train(config, folder, reporter.observe, reporter.interrupted, start, stages)
         finally:
             folder.close()
         if reporter.stopped:
@@ -79,14 +79,15 @@ def report_of(verdict: dict[str, Any], env_steps: int) -> dict[str, Any]:
 
 def _verdict_of_ended(run: Path) -> dict[str, Any] | None:
     """Return the verdict of a run that reached its end before a kill kept it from saying so; ``None`` otherwise."""
-    try:
+    with suppress(ConfigError):
         verdict = read_verdict(run)
-    except ConfigError:
-        return None
-    return verdict if verdict["ended"] in ("held", "until") else None
+        if verdict["ended"] in ("held", "until"):
+            return verdict
+    return None
 
 
-def _open_run(trial: TrialConfig, config: RunConfig) -> tuple[RunFolder, Path | None]:
+def _open_run(trial: TrialConfig, config: RunConfig) -> tuple[RunFolder, Path | None, list[Stage] | None]:
+    """Open a trial's run folder; returns with it where to start from, and the games whose players are loaded."""
     path = run_path(trial.search, trial.spec.id)
     if path.exists():
         _wait_until_free(path)
@@ -95,9 +96,11 @@ def _open_run(trial: TrialConfig, config: RunConfig) -> tuple[RunFolder, Path | 
         except ConfigError:
             shutil.rmtree(path)  # begun, and killed before there was anything to go on from
         else:
-            return RunFolder.reopened(path, config, left), left.path
-    folder = RunFolder(path, config, seated_in(stages_of(config)))
-    return folder, newest_good(run_path(trial.search, str(trial.spec.origin))).path if trial.spec.warm_start else None
+            return RunFolder.reopened(path, config, left), left.path, None
+    stages = stages_of(config)
+    folder = RunFolder(path, config, seated_in(stages))
+    donor = run_path(trial.search, str(trial.spec.origin))
+    return folder, newest_good(donor).path if trial.spec.warm_start else None, stages
 
 
 def _wait_until_free(run: Path) -> None:
@@ -105,13 +108,11 @@ def _wait_until_free(run: Path) -> None:
     last = time.monotonic() + PATIENCE_S
     while True:
         try:
-            locked(run / LOCK).close()
+            return locked(run / LOCK).close()
         except ConfigError:
             if time.monotonic() > last:
                 raise
             time.sleep(0.5)
-        else:
-            return
 
 
 class _TuneReporter:

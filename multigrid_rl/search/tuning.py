@@ -74,8 +74,7 @@ def search(folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[]
 def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
     """Connect to a cluster all of whose nodes can run trials of a search; yields lines to print.
 
-    Raises:
-        ConfigError: it does not answer, or a node cannot take part.
+    Raises ``ConfigError``: it does not answer, or a node cannot take part.
     """
     config = folder.request.space.config
     cluster = config.cluster.model_copy(update={"address": address})
@@ -119,11 +118,7 @@ class SearchRun:
         return not self.running or time.monotonic() > self._ends_at
 
     def start_next(self) -> TrialConfig | None:
-        """Record the beginning of the next trial that is to be run, if there is one now.
-
-        Raises:
-            ConfigError: a recorded trial is none that the plan draws.
-        """
+        """Record the beginning of the next trial that is to be run, if there is one now. Raises ``ConfigError``."""
         spec = self._next_spec()
         if spec is None:
             return None
@@ -259,8 +254,7 @@ class Trainable(FunctionTrainable):
 def run_on_tune(run: SearchRun) -> None:
     """Run a plan's trials until it is finished or interrupted. A Ray session that was started here is ended.
 
-    Raises:
-        OSError: the search's folder cannot be written.
+    Raises ``OSError``: the search's folder cannot be written.
     """
     settings = run.folder.request.settings
     scheduler = None  # nothing is stopped early

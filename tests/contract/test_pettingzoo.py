@@ -127,7 +127,7 @@ def test_metadata_and_missing_or_unknown_render_mode():
 
 def test_takes_names_of_the_original_course_and_rejects_unknown_ones():
     assert parallel_env("MultiGrid-CompetativeRedBlueDoor-v3-CTDE-2v2").metadata["name"] == "2v2-peace"
-    with pytest.raises(ConfigError, match=r"1v2.*1v1"):
+    with pytest.raises(ConfigError, match=r"^scenario: expected .*1v1.*, got 1v2"):
         parallel_env("1v2")
     with pytest.raises(ConfigError, match="rules: expected fair, classic, got original"):
         parallel_env("1v1", rules="original")

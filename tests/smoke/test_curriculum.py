@@ -78,13 +78,13 @@ def test_remote_runners_change_the_stage_together(session, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("given", "parts"),
     [
-        ("[{scenario:2v2,steps:10}]", ["curriculum.0.scenario=2v2", "red_0 learn", "1v1"]),
-        ("[{scenario:2v3,steps:10}]", ["scenario=2v3", "did you mean 2v2"]),
+        ("[{scenario:2v2,steps:10}]", ["curriculum.0.scenario: expected", "red_0 learn", "got 2v2"]),
+        ("[{scenario:2v3,steps:10}]", ["scenario: expected", "got 2v3 (did you mean 2v2"]),
         ("[{scenario:1v1}]", ["curriculum.0", "steps: N, held: true"]),
-        ("[{scenario:1v1,steps:0}]", ["curriculum.0.steps=0", "greater than or equal to 1"]),
-        ("[{scenario:1v1,steps:5,until:7}]", ["curriculum.0.until=7"]),
+        ("[{scenario:1v1,steps:0}]", ["curriculum.0.steps: expected greater than or equal to 1, got 0"]),
+        ("[{scenario:1v1,steps:5,until:7}]", ["curriculum.0.until: ", "got 7"]),
         ("[{seats:{green_0:random},steps:5}]", ["green_0", "seats"]),
-        ("[5]", ["curriculum=5", "list of stages"]),
+        ("[5]", ["curriculum: expected a list of stages", "got 5"]),
         ("[{scenario:multigrid,steps:5}]", ["curriculum.0.scenario"]),
     ],
 )

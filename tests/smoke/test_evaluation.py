@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.report import held_sentence, page, summary
+from benchmarks.report import held_sentence, page
+from benchmarks.report import row as summary_row
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.judge.evaluation import MODES, evaluate
 from multigrid_rl.judge.lineups import run_target
@@ -38,12 +39,12 @@ def test_a_team_policy_plays_games_that_follow_from_seed_and_mode(team_run):
 
 
 def test_rejects_folders_without_runs_and_missing_checkpoints(team_run, tmp_path):
-    with pytest.raises(ConfigError, match=r"no config\.yaml in it; allowed is a run folder"):
+    with pytest.raises(ConfigError, match=r"expected a run folder, got one without config\.yaml"):
         run_config(tmp_path)
     (tmp_path / "config.yaml").write_text("scenario: 3\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"config\.yaml: (no )?scenario"):
+    with pytest.raises(ConfigError, match=r"config\.yaml: scenario"):
         run_config(tmp_path)
-    with pytest.raises(PlayerError, match="checkpoint=step_1"):
+    with pytest.raises(PlayerError, match=r"checkpoint: .*, got step_1"):
         run_target(team_run, checkpoint="step_1")
 
 
@@ -77,8 +78,7 @@ def test_page_and_summary_say_what_was_missed():
     text = page(told(row(0, 100), row(1, None)))
     assert "| 1 | no | - | - | 3 | 900 | 0.250 |" in text
     assert "Held on 1 of 2 seeds." in text
-    line = summary([told(row(0, 100), row(1, None), row(2, None))]).splitlines()[-1]
-    assert "| 1/3 | - |" in line
+    assert "| 1/3 | - |" in summary_row(told(row(0, 100), row(1, None), row(2, None)))
 
 
 def test_every_study_is_a_command_that_composes():

@@ -212,7 +212,7 @@ def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
             ["env_id=CartPole-v1", "train.objective=best"],
             "train.objective=best: allowed is ppo, policy_gradient, or module:function",
         ),
-        (["train.objective=math:pi"], "train.objective=math:pi: 3.14"),
+        (["train.objective=math:pi"], "train.objective: expected module:function, got math:pi: 3.14"),
     ],
 )
 def test_rejects_a_mistake_before_anything_starts(tmp_path, overrides, said):

@@ -57,9 +57,9 @@ def test_two_agents_train_in_every_scheme(session, tmp_path, scheme, networks):
             ["train.bonus.all.key_pickup=1"],
             ["train.bonus={'all': {'key_pickup': 1.0}}", "no events to weigh", "allowed is {}"],
         ),
-        (["scenario.seats.agent_0=random"], ["scenario.seats.agent_0=random", "unknown key 'agent_0'"]),
-        (["scenario.agents=5"], ["scenario.agents=5", "less than or equal to 4"]),
-        (["scheme=ctce"], ["scheme=ctce", "team agents of multigrid has one agent"]),
+        (["scenario.seats.agent_0=random"], ["scenario.seats.agent_0: expected", "got agent_0"]),
+        (["scenario.agents=5"], ["scenario.agents: expected less than or equal to 4, got 5"]),
+        (["scheme=ctce"], ["scheme: expected dtde", "agents of multigrid has one agent", "got ctce"]),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_starts(tmp_path, overrides, said):

@@ -152,8 +152,8 @@ def test_no_record_without_a_finished_game(keys, tmp_path):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["scenario=nowhere"], "nowhere"),
-        (["scenario=multigrid", "env_id=MultiGrid-Empty-5x5-v0"], "red/blue-door game"),
+        (["scenario=nowhere"], ", got nowhere"),
+        (["scenario=multigrid", "env_id=MultiGrid-Empty-5x5-v0"], "scenario: expected one of the red/blue-door game"),
         (["--opponent", "nobody"], "nobody"),
         (["--seat", "red_3"], "--seat: expected blue_0, red_0, got red_3"),
         (["--delay", "0"], "--delay: expected 0.05 to 60 seconds, got 0"),

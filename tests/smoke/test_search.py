@@ -13,6 +13,7 @@ from commands import call
 from composing import read
 from multigrid_rl.cli import search as verb
 from multigrid_rl.config import compose
+from multigrid_rl.players import catalogue
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib import algorithm as algorithms
 from multigrid_rl.rllib.train import train
@@ -26,18 +27,11 @@ from tiny_runs import TINY, rows_of, without_time
 
 #: What trials share: a small task whose reports come soon.
 BASE = ["scenario=1v1", *(part for part in TINY if "until" not in part), "train.checkpoint_every=1000000"]
-THREE = [
-    *(
-        "search=three-stage",
-        "search.max_concurrent=1",
-        "search.report_every=1024",
-        "search.broad.trials=2",
-        "search.broad.until=6000",
-    ),
-    *("search.refine.trials=1", "search.refine.until=6000", "search.refine.best=1"),
-    *("search.confirm.candidates=1", "search.confirm.attempts=1", "search.confirm.seeds=1"),
-    "search.confirm.until=6000",
-]
+THREE = (
+    "search=three-stage search.max_concurrent=1 search.report_every=1024 search.broad.trials=2 search.broad.until=6000 "
+    "search.refine.trials=1 search.refine.until=6000 search.refine.best=1 search.confirm.candidates=1 "
+    "search.confirm.attempts=1 search.confirm.seeds=1 search.confirm.until=6000"
+)
 
 
 def invoke(*arguments: str):
@@ -60,7 +54,7 @@ def test_three_stages_in_two_sessions_leave_files_and_run_folders(tmp_path, capf
         tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}", train__lr="{loguniform: [3e-4, 3e-3]}"
     )
     folder = tmp_path / "search"
-    place = verb.opened([*BASE, *THREE, space, "seed=2"], folder, None)
+    place = verb.opened([*BASE, *THREE.split(), space, "seed=2"], folder, None)
     heard: list[Outcome] = []
     half = search(place, heard.append, lambda: bool(heard))
     assert not half.complete
@@ -106,7 +100,7 @@ def test_ends_with_status_1_when_all_trials_fail(tmp_path, monkeypatch):
             run.complete(started.spec.id, "failed", reason="RunError: no luck")
 
     monkeypatch.setattr(tuning, "run_on_tune", all_fail)
-    result = invoke(*BASE, *THREE, "--folder", str(tmp_path / "all"))
+    result = invoke(*BASE, *THREE.split(), "--folder", str(tmp_path / "all"))
     assert result.exit_code == 1
     assert "multigrid-rl: all 2 trials failed; s1-000: RunError: no luck" in result.output
     assert not (tmp_path / "all" / "winner.yaml").exists()
@@ -116,15 +110,8 @@ def test_ends_with_status_1_when_all_trials_fail(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("session")
 def test_asha_stops_trials_that_lag_behind_and_leaves_whole_run_folders(tmp_path):
     folder = tmp_path / "search"
-    asha = [
-        "search=asha",
-        "search.max_concurrent=1",
-        "search.trials=4",
-        "search.startup=3",
-        "search.until=16384",
-        "search.grace=4096",
-    ]
-    result = invoke(*BASE, *asha, "search.reduction=2", "search.report_every=1024", "--folder", str(folder))
+    asha = "search=asha search.max_concurrent=1 search.trials=4 search.startup=3 search.until=16384 search.grace=4096"
+    result = invoke(*BASE, *asha.split(), "search.reduction=2", "search.report_every=1024", "--folder", str(folder))
     assert result.exit_code == 0, result.output
     rows = outcomes(folder)
     assert sorted(row["spec"]["id"] for row in rows) == [f"a00{k}" for k in range(4)]
@@ -217,17 +204,15 @@ def here(monkeypatch) -> None:
 @pytest.mark.usefixtures("session")
 def test_population_goes_on_from_the_best_with_values_of_its_own(tmp_path, monkeypatch):
     here(monkeypatch)
+    seen, read_network = [], catalogue.read_network
+    monkeypatch.setattr(catalogue, "read_network", lambda at, card: seen.append(at.name) or read_network(at, card))
     folder = tmp_path / "search"
-    pbt = [
-        "search=pbt",
-        "search.max_concurrent=1",
-        "search.population=2",
-        "search.generations=2",
-        "search.interval=4096",
-        "search.quantile=0.5",
-    ]
-    result = invoke(*BASE, *pbt, "search.report_every=1024", "seed=2", "--folder", str(folder))
+    pbt = "search=pbt search.max_concurrent=1 search.population=2 search.generations=2 search.interval=4096"
+    result = invoke(
+        *BASE, *pbt.split(), "search.quantile=0.5", "search.report_every=1024", "seed=2", "--folder", str(folder)
+    )
     assert result.exit_code == 0, result.output
+    assert seen == 5 * ["blue-rookie"]  # once for the request, once for each of four trials
     rows = {row["spec"]["id"]: row["spec"] for row in outcomes(folder)}
     assert len(rows) == 4
     copied = [spec for name, spec in rows.items() if name.startswith("g01") and spec["origin"][3:] != name[3:]]
@@ -245,10 +230,7 @@ def test_population_goes_on_from_the_best_with_values_of_its_own(tmp_path, monke
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["search=fast"], "search: expected asha, pbt, three-stage, got fast"),
-        (["scenario=1v1", "search.broad.trials=0"], "search.broad.trials: expected greater than or equal to 1, got 0"),
-        (["scenario=nowhere"], "scenario=nowhere: unknown"),
-        (["search=pbt", "search.space=default"], "space=default: expected what can change during a run"),
+        (["scenario=nowhere"], ", got nowhere"),
         (["--resume", "nowhere"], "--resume nowhere: expected the folder of a search"),
         (["--resume", "nowhere", "seed=3"], "expected no overrides and no --folder beside it"),
     ],

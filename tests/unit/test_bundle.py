@@ -115,8 +115,8 @@ def test_inspect_tells_from_which_sides_a_bundle_fits(folder, tmp_path):
     ("scenario", "said"),
     [
         ("single", "it reads views of size 5 (27 tokens), this game shows size 7 (51 tokens)"),
-        ("nowhere", "scenario=nowhere: unknown"),
-        ("multigrid", "scenario=multigrid: allowed is a scenario of the red/blue-door game"),
+        ("nowhere", ", got nowhere"),
+        ("multigrid", "scenario: expected one of the red/blue-door game, got multigrid"),
     ],
 )
 def test_inspect_refuses_what_does_not_fit(scenario, said, folder):

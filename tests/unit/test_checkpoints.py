@@ -50,16 +50,16 @@ def test_what_was_written_is_found_whole(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda path: (path / "rllib" / "weights").write_bytes(bytes(100)), "weights: 100 bytes, sha256"),
-        (lambda path: (path / "rllib" / "weights").write_bytes(b""), "weights: 0 bytes, sha256"),
-        (lambda path: (path / "run.pkl").unlink(), "run.pkl: No such file"),
-        (lambda path: (path / MANIFEST).unlink(), "manifest.json: "),
-        (lambda path: (path / MANIFEST).write_text("{"), "manifest.json: "),
-        (lambda path: (path / MANIFEST).write_text("[]"), "manifest.json: "),
-        (lambda path: (path / MANIFEST).write_text('{"files": {}}'), "manifest.json: "),
+        (lambda path: (path / "rllib" / "weights").write_bytes(bytes(100)), ", got 100 bytes with sha256"),
+        (lambda path: (path / "rllib" / "weights").write_bytes(b""), ", got 0 bytes with sha256"),
+        (lambda path: (path / "run.pkl").unlink(), "run.pkl: expected a file of a whole checkpoint, got No such file"),
+        (lambda path: (path / MANIFEST).unlink(), "manifest.json: expected"),
+        (lambda path: (path / MANIFEST).write_text("{"), "manifest.json: expected"),
+        (lambda path: (path / MANIFEST).write_text("[]"), "manifest.json: expected"),
+        (lambda path: (path / MANIFEST).write_text('{"files": {}}'), "manifest.json: expected"),
     ],
 )
-def test_damage_is_told_in_one_line_and_the_one_before_is_taken(tmp_path, caplog, damage, told):
+def test_passes_over_damaged_checkpoints(tmp_path, caplog, damage, told):
     before, newest = written(tmp_path, 512), written(tmp_path, 1024)
     damage(newest)
     with pytest.raises(ConfigError) as caught:
@@ -72,7 +72,7 @@ def test_damage_is_told_in_one_line_and_the_one_before_is_taken(tmp_path, caplog
 
 
 @pytest.mark.parametrize("at", ["begun", "written", "sealed"])
-def test_a_kill_before_the_last_move_leaves_the_checkpoint_before(tmp_path, at):
+def test_kill_before_the_last_move_leaves_the_checkpoint_before(tmp_path, at):
     before = written(tmp_path, 512)
     unfinished = tmp_path / "checkpoints" / UNFINISHED
     unfinished.mkdir()
@@ -83,38 +83,28 @@ def test_a_kill_before_the_last_move_leaves_the_checkpoint_before(tmp_path, at):
     assert newest_good(tmp_path).path == before
 
 
-def test_the_newest_and_the_best_stay(tmp_path):
-    for steps, margin in ((1, -0.5), (2, 0.4), (3, 0.1), (4, None), (5, -0.2)):
-        written(tmp_path, steps, margin)
-    assert prune(tmp_path / "checkpoints", 2) == ["step_000000001", "step_000000003"]
-    assert names(tmp_path) == ["step_000000002", "step_000000004", "step_000000005"]
-    assert (tmp_path / "checkpoints" / "best").read_text() == "step_000000002\n"
-    assert prune(tmp_path / "checkpoints", 1) == ["step_000000004"]
+@pytest.mark.parametrize(
+    ("written_ones", "keep", "left", "best"),
+    [
+        (((1, -0.5, 0), (2, 0.4, 0), (3, 0.1, 0), (4, None, 0), (5, -0.2, 0)), 2, (2, 4, 5), 2),
+        (((1, None, 0), (2, None, 0), (3, None, 0)), 1, (3,), None),  # no margins
+        (((1, 0.9, 0), (2, -0.3, 1), (3, -0.4, 1), (4, -0.5, 1)), 1, (2, 4), 2),  # margins of the latest stage count
+        (((999_000_000, None, 0), (1_000_000_000, None, 0)), 1, (1_000_000_000,), None),  # beyond nine digits
+    ],
+)
+def test_keeps_the_newest_and_the_best(tmp_path, written_ones, keep, left, best):
+    for steps, margin, stage in written_ones:
+        newest = written(tmp_path, steps, margin, stage)
+    assert newest_good(tmp_path).path == newest
+    gone = [f"step_{steps:09d}" for steps, *_ in written_ones if steps not in left]
+    assert prune(tmp_path / "checkpoints", keep) == gone
+    assert names(tmp_path) == [f"step_{steps:09d}" for steps in left]
+    file = tmp_path / "checkpoints" / "best"
+    assert (file.read_text() if file.exists() else None) == (best and f"step_{best:09d}\n")
     assert not (tmp_path / "checkpoints" / REMOVED).exists()
 
 
-def test_without_margins_only_the_newest_stay(tmp_path):
-    for steps in (1, 2, 3):
-        written(tmp_path, steps)
-    assert prune(tmp_path / "checkpoints", 1) == ["step_000000001", "step_000000002"]
-    assert not (tmp_path / "checkpoints" / "best").exists()
-
-
-def test_the_best_is_one_of_the_latest_stage(tmp_path):
-    for steps, margin, stage in ((1, 0.9, 0), (2, -0.3, 1), (3, -0.4, 1), (4, -0.5, 1)):
-        written(tmp_path, steps, margin, stage)
-    assert prune(tmp_path / "checkpoints", 1) == ["step_000000001", "step_000000003"]
-    assert (tmp_path / "checkpoints" / "best").read_text() == "step_000000002\n"
-
-
-def test_order_is_by_number_also_beyond_nine_digits(tmp_path):
-    written(tmp_path, 999_000_000)
-    newest = written(tmp_path, 1_000_000_000)
-    assert newest_good(tmp_path).path == newest
-    assert prune(tmp_path / "checkpoints", 1) == ["step_999000000"]
-
-
-def test_a_damaged_checkpoint_that_was_passed_over_never_costs_a_whole_one(tmp_path):
+def test_damaged_checkpoint_that_was_passed_over_never_costs_a_whole_one(tmp_path):
     before, damaged = written(tmp_path, 600), written(tmp_path, 900)
     (damaged / "run.pkl").unlink()
     set_aside_newer(newest_good(tmp_path).path)
@@ -125,14 +115,14 @@ def test_a_damaged_checkpoint_that_was_passed_over_never_costs_a_whole_one(tmp_p
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "{}", "null"])
-def test_a_damaged_manifest_is_no_best(tmp_path, text):
+def test_damaged_manifest_is_no_best(tmp_path, text):
     first = written(tmp_path, 1, margin=0.5)
     (first / MANIFEST).write_text(text)
     written(tmp_path, 2, margin=0.1)
     assert prune(tmp_path / "checkpoints", 1) == ["step_000000001"]
 
 
-def test_a_checkpoint_that_is_written_once_more_takes_the_place_of_the_first(tmp_path):
+def test_checkpoint_that_is_written_once_more_takes_the_place_of_the_first(tmp_path):
     first = written(tmp_path, 512, margin=0.1)
     stamp = json.loads((first / MANIFEST).read_text())
     again = written(tmp_path, 512, margin=0.2)
@@ -142,7 +132,7 @@ def test_a_checkpoint_that_is_written_once_more_takes_the_place_of_the_first(tmp
     assert names(tmp_path) == ["step_000000512"]
 
 
-def test_the_margin_is_that_of_the_worst_gate_in_units_of_its_bound():
+def test_margin_is_that_of_the_worst_gate_in_units_of_its_bound():
     keeper = GateKeeper([Gate("length", "<=", 20.0, window=100), Gate("return", ">=", 1.0, window=100)])
     assert math.isnan(keeper.margin())
     keeper.report(Moment(100, 1, 1.0), 200, {"length": 10.0, "return": 1.5})
@@ -164,5 +154,5 @@ def test_gates_go_on_where_they_stood():
         (first if k < 3 else second).report(Moment(steps, k, steps / 10), 200, {"length": value})
     assert second.verdict() == whole.verdict()
     assert second.held
-    with pytest.raises(ValueError, match="history of the gates length <= 20; allowed is that of length <= 30"):
+    with pytest.raises(ValueError, match="history of the gates: expected length <= 30, got length <= 20"):
         GateKeeper([Gate("length", "<=", 30.0, window=100)]).set_state(first.get_state())

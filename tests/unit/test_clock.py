@@ -9,7 +9,7 @@ import pytest
 from multigrid_rl.clock import Clock
 
 
-def test_laps_add_up_by_part_and_what_is_before_a_beginning_belongs_to_none(monkeypatch):
+def test_laps_add_up_by_part(monkeypatch):
     now = iter([0.0, 10.0, 11.0, 13.0, 20.0, 24.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(now))
     clock = Clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import yaml
 
 from composing import CONFIGS, SCENARIOS, error_of, files, read
 from multigrid_rl.config import (
-    LEARN,
     ConfigError,
     RunConfig,
     compose,
@@ -22,7 +22,7 @@ from multigrid_rl.config import (
     scenario_id,
     to_yaml,
 )
-from multigrid_rl.schema import TrainConfig
+from multigrid_rl.schema import LEARN, TrainConfig
 from multigrid_rl.types import Rules
 
 # Rules, section 2: name -> (blue, red, obstacle, random keys, death match, max steps, view, mission).
@@ -51,31 +51,22 @@ ORIGINAL = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_scenario_loads_with_its_name_a_description_and_a_learner(name):
+def test_every_scenario_composes_and_plays_by_the_fair_rules(name):
     scenario = load_scenario(name)
+    assert compose([f"scenario={name}"]).scenario == scenario
     assert scenario.name == name
     assert scenario.description
     assert scenario.learning
     assert set(scenario.learning) | set(scenario.opponents) == set(scenario.spec.seats)
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_every_scenario_composes_and_plays_by_the_fair_rules(name):
-    config = compose([f"scenario={name}"])
-    assert config.scenario == load_scenario(name)
-    assert config.scenario.spec.rules == Rules.fair()
+    assert scenario.spec.rules == Rules.fair()
 
 
 def test_classic_rules_are_one_override_away():
     assert compose(["scenario.game.rules=classic"]).scenario.spec.rules == Rules.classic()
 
 
-def test_the_rules_list_18_original_names():
-    assert len(ORIGINAL) == 18
-
-
 @pytest.mark.parametrize(("name", "game"), ORIGINAL.items())
-def test_an_original_name_resolves_to_the_right_game(name, game):
+def test_original_name_resolves_to_the_right_game(name, game):
     spec = load_scenario(f"MultiGrid-CompetativeRedBlueDoor-{name}").spec
     found = (spec.blue, spec.red, spec.obstacle, spec.random_keys, spec.death_match, spec.max_steps, spec.view_size)
     assert (*found, spec.mission_observed) == game
@@ -83,10 +74,11 @@ def test_an_original_name_resolves_to_the_right_game(name, game):
 
 def test_there_are_no_aliases_but_the_original_names_and_none_twice():
     aliases = [alias for name in SCENARIOS for alias in load_scenario(name).aliases]
+    assert len(aliases) == 18
     assert sorted(aliases) == sorted(f"MultiGrid-CompetativeRedBlueDoor-{name}" for name in ORIGINAL)
 
 
-def test_an_original_name_composes_as_our_id():
+def test_original_name_composes_as_our_id():
     alias = "MultiGrid-CompetativeRedBlueDoor-v2-DTDE-Red-Single"
     assert scenario_id(alias) == "single"
     assert compose([f"scenario={alias}"]) == compose(["scenario=single"])
@@ -96,14 +88,14 @@ def test_an_original_name_composes_as_our_id():
     ("name", "scheme"),
     [("DTDE-Red", "dtde"), ("CTCE-Red", "ctce"), ("CTDE-2v2", "ctde"), ("CTCE-2v2", "ctce"), ("CTCE-1v1", "dtde")],
 )
-def test_an_original_name_brings_its_scheme_unless_a_team_has_one_agent(name, scheme):
+def test_original_name_brings_its_scheme_unless_a_team_has_one_agent(name, scheme):
     alias = f"scenario=MultiGrid-CompetativeRedBlueDoor-v3-{name}"
     assert compose([alias]).scheme == scheme
     if "2v2" in name:
         assert compose([alias, "scheme=dtde"]).scheme == "dtde"
 
 
-def test_an_environment_id_brings_its_scenario():
+def test_environment_id_brings_its_scenario():
     assert compose(["env_id=MultiGrid-Empty-8x8-v0"]).scenario.name == "multigrid"
 
 
@@ -114,17 +106,14 @@ def test_an_environment_id_brings_its_scenario():
     "value",
     ["runs/lr=3e-4 seed=1", "/tmp/a=b=c", "it's mine", "a,b", "[a]", "{a: b}", "x:y", "#1", "~/é", "a\\b", "a${b"],
 )
-def test_a_path_survives_as_it_was_typed(value):
+def test_path_survives_as_it_was_typed(value):
     config = compose([f"run_dir={value}", f"checkpoints={value}"])
     assert (config.run_dir, config.checkpoints) == (value, value)
+    player = f"/tmp/my players/{value.replace(':', '')}"
+    assert compose([f"scenario.seats.blue_0={player}"]).scenario.opponents == {"blue_0": {player: 1.0}}
 
 
-def test_a_folder_with_a_player_survives_as_it_was_typed():
-    config = compose(["scenario.seats.blue_0=/tmp/my players/lr=3e-4/it's"])
-    assert config.scenario.opponents == {"blue_0": {"/tmp/my players/lr=3e-4/it's": 1.0}}
-
-
-def test_the_folder_of_players_is_the_projects_own_unless_told_otherwise(tmp_path):
+def test_folder_of_players_is_the_projects_own_unless_told_otherwise(tmp_path):
     assert compose(["checkpoints=null"]).checkpoint_root() == data_root() / "checkpoints"
     assert compose([f"checkpoints={tmp_path}"]).checkpoint_root() == tmp_path
 
@@ -149,40 +138,27 @@ def test_overrides_override_and_leave_the_rest():
     assert config == plain.model_copy(update={"train": train, "model": model, "seed": 7})
 
 
-def test_the_same_overrides_give_equal_configurations():
-    overrides = ["scenario=coop", "train.lr=3e-4"]
-    assert compose(overrides) == compose(list(reversed(overrides)))
-    assert compose(overrides) != compose(["scenario=coop"])
-
-
-def test_a_resolved_configuration_survives_as_yaml():
+def test_resolved_configuration_survives_as_yaml():
     config = compose(["scenario=2v2", "seed=5"])
     assert RunConfig.model_validate(yaml.safe_load(to_yaml(config))) == config
 
 
-def test_a_configuration_cannot_be_changed_afterwards():
+def test_configuration_cannot_be_changed_afterwards():
     config = compose([])
     with pytest.raises(ValueError, match="frozen"):
         config.train.lr = 1.0
 
 
-def test_the_default_run_folder_tells_scenario_time_and_seed():
-    path = default_run_dir(compose(["scenario=coop", "seed=7"]), datetime(2031, 2, 3, 4, 5, 6))
-    assert path == Path("runs/coop/20310203-040506-seed7")
-
-
-def test_two_runs_of_one_second_and_one_seed_get_different_default_folders(tmp_path, monkeypatch):
+def test_default_run_folder_names_scenario_time_and_seed_and_is_a_new_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config, now = compose(["scenario=coop", "seed=7"]), datetime(2031, 2, 3, 4, 5, 6)
-    names = []
-    for _ in range(3):
+    for again in ("", "-2", "-3"):
         path = default_run_dir(config, now)
+        assert path == Path(f"runs/coop/20310203-040506-seed7{again}")
         path.mkdir(parents=True)
-        names.append(path.name)
-    assert names == ["20310203-040506-seed7", "20310203-040506-seed7-2", "20310203-040506-seed7-3"]
 
 
-def test_the_default_scenario_is_the_duel_that_red_learns():
+def test_default_scenario_is_the_duel_that_red_learns():
     scenario = compose([]).scenario
     assert (scenario.name, scenario.seats["red_0"], scenario.learning) == ("1v1", LEARN, {"red_0": "red"})
 
@@ -190,41 +166,36 @@ def test_the_default_scenario_is_the_duel_that_red_learns():
 # --- opponents
 
 
-def test_several_players_on_a_seat_are_written_with_their_weights():
-    opponents = compose(["scenario.seats.blue_0=blue-rookie:3,random:1.5"]).scenario.opponents
-    assert opponents == {"blue_0": {"blue-rookie": 3.0, "random": 1.5}}
-
-
-def test_a_mixture_is_read_from_the_command_line():
-    for value in ("random:1,hunter:2", "{random: 1, hunter: 2}", "random: 1 , hunter:2"):
-        seats = compose([f"scenario.seats.blue_0={value}"]).scenario.seats
-        assert seats["blue_0"] == {"random": 1.0, "hunter": 2.0}
+@pytest.mark.parametrize("value", ["random:1.5,hunter:2", "{random: 1.5, hunter: 2}", "random: 1.5 , hunter:2"])
+def test_reads_several_players_with_their_weights(value):
+    opponents = compose([f"scenario.seats.blue_0={value}"]).scenario.opponents
+    assert opponents == {"blue_0": {"random": 1.5, "hunter": 2.0}}
 
 
 # --- recipes
 
 
-@pytest.mark.parametrize("name", experiment_names())
-def test_every_recipe_composes_and_names_its_scenario(name):
-    config = compose([f"experiment={name}"])
-    assert config.experiment == name
-    assert (CONFIGS / "scenario" / f"{config.scenario.name}.yaml").exists()
+def test_shipped_recipes_are_found():
+    assert {"1v1", "coop", "2v2", "single-obstacle", "pendulum"} <= set(experiment_names())
 
 
 @pytest.mark.parametrize("path", files("experiment"))
-def test_a_recipe_is_a_hydra_experiment_on_top_of_everything(path):
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith("# @package _global_\n")
+def test_shipped_recipe_composes_by_its_name_and_by_its_path(path):
+    assert path.read_text(encoding="utf-8").startswith("# @package _global_\n")
     assert any("override /scenario" in entry for entry in read(path)["defaults"])
+    named, by_path = compose([f"experiment={path.stem}"]), compose([f"experiment={path}"])
+    assert (CONFIGS / "scenario" / f"{named.scenario.name}.yaml").exists()
+    assert (named.experiment, by_path.experiment) == (path.stem, None)
+    assert by_path.model_copy(update={"experiment": path.stem}) == named
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name in experiment_names()])
-def test_a_scenarios_own_recipe_is_taken_unless_told_otherwise(name):
+def test_scenarios_own_recipe_is_taken_unless_told_otherwise(name):
     assert compose([f"scenario={name}"]) == compose([f"experiment={name}"])
     assert compose([f"scenario={name}", "experiment=none"]).experiment is None
 
 
-def test_a_recipe_of_a_scheme_is_taken_with_that_scheme(monkeypatch):
+def test_recipe_of_a_scheme_is_taken_with_that_scheme(monkeypatch):
     for scheme in ("ctde", "dtde"):
         config = compose(["scenario=coop", f"scheme={scheme}"])
         assert (config.experiment, config.scheme) == ("coop", scheme)
@@ -244,7 +215,7 @@ def test_without_a_recipe_everything_is_as_the_plain_files_say(name):
     assert config.scenario == load_scenario(name)
 
 
-def test_a_recipe_gives_way_to_what_the_user_says():
+def test_recipe_gives_way_to_what_the_user_says():
     assert compose([]).train.bonus == {"all": {"key_pickup": 1.0}}
     changed = compose(["train.bonus.all.key_pickup=0.25", "train.bonus.red_0.step=-0.01"]).train.bonus
     assert changed == {"all": {"key_pickup": 0.25}, "red_0": {"step": -0.01}}
@@ -258,13 +229,10 @@ def test_one_entry_of_the_bonus_is_replaced_as_a_whole():
     assert compose(["train.bonus.all={}"]).train.bonus == {"all": {}}
 
 
-def test_an_unknown_recipe_is_one_line():
-    assert error_of("experiment=coob").startswith("experiment=coob: unknown (did you mean coop?); allowed is 1v1, ")
-
-
-def test_a_recipe_for_another_scenario_is_refused_and_its_own_is_not():
+def test_rejects_unknown_recipes_and_those_for_another_scenario():
+    assert re.match(r"experiment: expected 1v1, .*, got coob \(did you mean coop\?\)$", error_of("experiment=coob"))
     text = error_of("experiment=coop", "scenario=1v1")
-    assert text == ("scenario=1v1: experiment=coop is a recipe for coop; allowed is scenario=coop, or experiment=none")
+    assert text == "scenario: expected coop with experiment=coop, or experiment=none, got 1v1"
     assert compose(["experiment=coop", "scenario=coop"]).experiment == "coop"
     assert compose(["experiment=none", "scenario=coop"]).experiment is None
 

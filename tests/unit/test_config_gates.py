@@ -34,50 +34,46 @@ def test_gates_are_those_of_the_course(scenario):
 
 
 @pytest.mark.parametrize("bounds", ["at_most:20,at_least:3", "share:0.5"])
-def test_a_gate_has_exactly_one_bound(bounds):
+def test_gate_has_exactly_one_bound(bounds):
     text = error_of(f"scenario.gates=[{{metric:episode_len_mean,{bounds}}}]")
     assert "exactly one of at_most and at_least" in text
     assert "scenario.gates.0" in text
     assert "episode_len_mean" in text  # an index alone does not tell which gate is meant
 
 
-def test_star_in_a_gate_stands_for_every_learning_seat():
-    assert [gate.metric for gate in gates("scenario=coop")] == [
-        "episode_len_mean",
-        *(f"{kind}/{seat}" for kind in ("return_mean", "explained_variance", "entropy") for seat in ("red_0", "red_1")),
-    ]
+FOUR = [f"scenario.seats.{seat}" for seat in ("blue_0", "blue_1", "red_0", "red_1")]
+BLUE = [f"{seat}={who}" for seat, who in zip(FOUR, ("learn", "learn", "random", "random"), strict=True)]
+KINDS = ("return_mean", "explained_variance", "entropy")
 
 
-def test_star_leaves_out_seats_that_do_not_learn():
-    alone = gates("scenario=coop", "experiment=none", "scenario.seats.red_0=random")
-    assert [gate.metric for gate in alone if gate.metric.startswith("entropy/")] == ["entropy/red_1"]
-    assert compose(["scenario.seats.blue_0=learn"]).scenario.learning == {"blue_0": "blue", "red_0": "red"}
-
-
-@pytest.mark.parametrize("how", ["shared=true", "scheme=ctce"])
-def test_star_in_a_gate_of_a_network_stands_for_every_network(how):
-    names = [gate.metric for gate in gates("scenario=coop", "experiment=none", how)]
-    assert names == [
-        *("episode_len_mean", "return_mean/red_0", "return_mean/red_1", "explained_variance/red", "entropy/red")
-    ]
-
-
-def test_a_star_stands_for_seats_teams_or_networks_as_the_metric_wants():
-    assert names_of("scenario=2v2") == [
-        "episode_len_mean", "team_return_mean/red", "explained_variance/red", "entropy/red",
-    ]  # fmt: skip
-    assert names_of("scenario=2v2", "scheme=dtde")[2:] == [
-        "explained_variance/red_0", "explained_variance/red_1", "entropy/red_0", "entropy/red_1",
-    ]  # fmt: skip
-    seats = [f"scenario.seats.{seat}" for seat in ("blue_0", "blue_1", "red_0", "red_1")]
-    blue = [f"{seat}={who}" for seat, who in zip(seats, ("learn", "learn", "random", "random"), strict=True)]
-    assert names_of("scenario=2v2", *blue)[1] == "team_return_mean/blue"
+@pytest.mark.parametrize(
+    ("overrides", "names"),
+    [
+        ("scenario=coop", [f"{kind}/{seat}" for kind in KINDS for seat in ("red_0", "red_1")]),
+        ("scenario=coop experiment=none scenario.seats.red_0=random", [f"{kind}/red_1" for kind in KINDS]),
+        *(
+            (
+                f"scenario=coop experiment=none {how}",
+                ["return_mean/red_0", "return_mean/red_1", "explained_variance/red", "entropy/red"],
+            )
+            for how in ("shared=true", "scheme=ctce")
+        ),
+        ("scenario=2v2", ["team_return_mean/red", "explained_variance/red", "entropy/red"]),
+        (
+            "scenario=2v2 scheme=dtde",
+            ["team_return_mean/red", *(f"{kind}/{seat}" for kind in KINDS[1:] for seat in ("red_0", "red_1"))],
+        ),
+        (" ".join(["scenario=2v2", *BLUE]), ["team_return_mean/blue", "explained_variance/blue", "entropy/blue"]),
+    ],
+)
+def test_star_stands_for_learning_seats_teams_or_networks_as_the_metric_wants(overrides, names):
+    assert names_of(*overrides.split()) == ["episode_len_mean", *names]
 
 
 @pytest.mark.parametrize(
     "metric", ["foo/red_0", "foo", "entropy/red_0", "return_mean/blue_0", "team_return_mean/red_0"]
 )
-def test_a_gate_on_something_never_reported_is_one_line(metric):
+def test_rejects_gates_on_what_is_never_reported(metric):
     with pytest.raises(ConfigError) as caught:
         names_of("scenario=2v2", f"scenario.gates=[{{metric:{metric},at_least:1}}]")
     text = str(caught.value)

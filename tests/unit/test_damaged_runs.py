@@ -65,56 +65,64 @@ def behind(text):
 
 DEEP = "[" * 100_000
 CASES = [
-    ("metrics.jsonl", behind(b'\xff\xfe{"env_steps": 1}\n'), "metrics.jsonl: 'utf-8' codec"),
-    ("metrics.jsonl", rows(episodes=10**400), "metrics.jsonl: line 31: episodes=a int: allowed is a number below"),
-    ("metrics.jsonl", rows(env_steps=10**400), "line 31: env_steps=a int"),
-    ("metrics.jsonl", rows(**{"timing/sample_s": "0.1"}), "line 31: timing/sample_s=a value of 3 letters"),
-    ("metrics.jsonl", rows(**{"timing/sample_s": [1]}), "line 31: timing/sample_s=a list"),
+    (
+        "metrics.jsonl",
+        behind(b'\xff\xfe{"env_steps": 1}\n'),
+        "that the run wrote, got 'utf-8' codec",
+    ),
+    (
+        "metrics.jsonl",
+        rows(episodes=10**400),
+        "metrics.jsonl: line 31: episodes: expected a number below 1e+100",
+    ),
+    ("metrics.jsonl", rows(env_steps=10**400), "line 31: env_steps: expected a number"),
+    ("metrics.jsonl", rows(**{"timing/sample_s": "0.1"}), "line 31: timing/sample_s: expected a number"),
+    ("metrics.jsonl", rows(**{"timing/sample_s": [1]}), "or null, got a list"),
     ("metrics.jsonl", behind(DEEP.encode() + b"\n{}\n"), "metrics.jsonl: line 61: "),
     ("metrics.jsonl", behind(b"9" * 5000 + b"\n"), "metrics.jsonl: line 61: "),
-    ("config.yaml", instead(b"a: \xff\n"), "config.yaml: not valid yaml: 'utf-8'"),
-    ("config.yaml", instead(BOMB), "config.yaml: not valid yaml: anchors and aliases"),
-    ("config.yaml", instead(DEEP), "config.yaml: not valid yaml: maximum recursion"),
-    ("config.yaml", instead("- 1\n"), "config.yaml: no object"),
-    ("config.yaml", instead("scenario: {name: 1v1}\n"), "config.yaml: no seed"),
+    ("config.yaml", instead(b"a: \xff\n"), "got not valid yaml: 'utf-8'"),
+    ("config.yaml", instead(BOMB), "got not valid yaml: anchors and aliases"),
+    ("config.yaml", instead(DEEP), "got not valid yaml: maximum recursion"),
+    ("config.yaml", instead("- 1\n"), "config.yaml: expected a valid dictionary"),
+    ("config.yaml", instead("scenario: {name: 1v1}\n"), "config.yaml: seed: "),
     ("config.yaml", instead("scenario: {name: [1v1]}\nseed: 1\n"), "config.yaml: scenario.name: "),
     ("config.yaml", instead("scenario: {name: 1v1}\nseed: 1\ntrain: 3\n"), "config.yaml: train: "),
-    ("verdict.json", instead(b"\xff"), "verdict.json: 'utf-8'"),
-    ("verdict.json", instead(DEEP), "verdict.json: maximum recursion"),
-    ("verdict.json", instead("[]"), "verdict.json: no object"),
+    ("verdict.json", instead(b"\xff"), "verdict.json: expected the file that the run wrote, got 'utf-8'"),
+    ("verdict.json", instead(DEEP), "got maximum recursion"),
+    ("verdict.json", instead("[]"), "verdict.json: expected a valid dictionary"),
     ("verdict.json", keys("gates", to="all"), "verdict.json: gates: "),
     ("verdict.json", keys("gates", to={"a": 1}), "verdict.json: gates: "),
-    ("verdict.json", keys("gates", 0, to=3), "verdict.json: no gates.0"),
+    ("verdict.json", keys("gates", 0, to=3), "verdict.json: gates.0: expected a valid dictionary"),
     ("verdict.json", keys("gates", 0, "metric", to=[1]), "verdict.json: gates.0.metric: "),
     ("verdict.json", keys("gates", 0, "window", to="100000"), "verdict.json: gates.0.window: "),
     ("verdict.json", keys("gates", 0, "bound", to=10**400), "verdict.json: gates.0.bound: "),
-    ("verdict.json", keys("gates", 0, "first_held", to=7), "verdict.json: no gates.0.first_held"),
-    ("verdict.json", keys("gates", 0, "first_held", to={"env_steps": 3}), "no gates.0.first_held.policy_updates"),
+    ("verdict.json", keys("gates", 0, "first_held", to=7), "verdict.json: gates.0.first_held: "),
+    ("verdict.json", keys("gates", 0, "first_held", to={"env_steps": 3}), "gates.0.first_held.policy_updates: "),
     ("verdict.json", keys("env_steps", to=10**400), "verdict.json: env_steps: "),
     ("verdict.json", keys("env_steps_to_held", to="soon"), "verdict.json: env_steps_to_held: "),
     ("verdict.json", keys("ended", to=3), "verdict.json: ended: "),
-    ("provenance.json", instead(b"\xff"), "provenance.json: 'utf-8'"),
-    ("provenance.json", instead(DEEP), "provenance.json: maximum recursion"),
+    ("provenance.json", instead(b"\xff"), "got 'utf-8'"),
+    ("provenance.json", instead(DEEP), "got maximum recursion"),
     ("provenance.json", keys("versions", to=[1, 2]), "provenance.json: versions: "),
     ("provenance.json", keys("opponents", to=3), "provenance.json: opponents: "),
-    ("provenance.json", keys("opponents", to=["adept"]), "provenance.json: no opponents.0"),
+    ("provenance.json", keys("opponents", to=["adept"]), "provenance.json: opponents.0: "),
     ("provenance.json", keys("commit", to={}), "provenance.json: commit: "),
     ("provenance.json", keys("command", to=None), "provenance.json: command: "),
 ]
 
 
 @pytest.mark.parametrize(("file", "change", "told"), CASES, ids=[f"{k}-{c[0]}" for k, c in enumerate(CASES)])
-def test_one_line_from_every_verb(whole, tmp_path, file, change, told):
+def test_every_verb_rejects_damaged_files(whole, tmp_path, file, change, told):
     run = damaged(whole, tmp_path, file, change)
     out = tmp_path / "out"
-    began = time.monotonic()
+    began = time.process_time()
     for words in (
         ("report", run, "--episodes", 0, "-o", out),
         ("overlay", run, "--reference", "1v1", "-o", out),
         ("compare", run, whole[1], "-o", out),
     ):
         assert told in complaint(call(*words)), words
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
     assert not out.exists()
 
 
@@ -122,7 +130,7 @@ def test_one_line_from_every_verb(whole, tmp_path, file, change, told):
 @pytest.mark.parametrize(
     "content", [b"\xff", DEEP.encode(), BOMB.encode(), b"- 3\n"], ids=["bytes", "deep", "bomb", "list"]
 )
-def test_evaluate_says_one_line_of_it(whole, tmp_path, file, content):
+def test_evaluate_rejects_damaged_files(whole, tmp_path, file, content):
     run = damaged(whole, tmp_path, file, instead(content))
     players = run / "checkpoints" / "step_000000001" / "players" / "red_0"
     players.mkdir(parents=True)
@@ -132,7 +140,7 @@ def test_evaluate_says_one_line_of_it(whole, tmp_path, file, content):
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"step\x1b[2J\nmore", b"", b"a" * 5000])
-def test_a_name_of_the_latest_checkpoint_that_is_none(whole, tmp_path, name):
+def test_rejects_damaged_names_of_the_latest_checkpoint(whole, tmp_path, name):
     run = damaged(whole, tmp_path, "config.yaml", lambda content: content)
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "latest").write_bytes(name)
@@ -143,7 +151,7 @@ def test_a_name_of_the_latest_checkpoint_that_is_none(whole, tmp_path, name):
     assert call("report", run, "-o", tmp_path / "page.html").exit_code == 0
 
 
-def test_what_is_not_finite_in_a_row_is_left_out_of_the_curves(whole, tmp_path):
+def test_curves_leave_out_values_that_are_not_finite(whole, tmp_path):
     nothing = {"timing/sample_s": float("nan"), "entropy/red_0": float("inf"), "policy_updates": float("nan")}
     run = damaged(whole, tmp_path, "metrics.jsonl", rows(**nothing))
     page = tmp_path / "page.html"
@@ -151,20 +159,7 @@ def test_what_is_not_finite_in_a_row_is_left_out_of_the_curves(whole, tmp_path):
     assert re.search(r"\b(nan|inf)\b", page.read_text()) is None
 
 
-def test_a_page_that_cannot_be_written_leaves_nothing_behind(whole, tmp_path, monkeypatch):
-    place = tmp_path / "there"
-    place.mkdir()
-
-    def full(self, target):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("pathlib.Path.replace", full)
-    said = complaint(call("report", whole[0], "--episodes", 0, "-o", place / "page.html"))
-    assert "No space left on device" in said
-    assert list(place.iterdir()) == []
-
-
-def test_a_folder_whose_name_is_no_text_has_a_page(whole, tmp_path):
+def test_folder_whose_name_is_no_text_has_a_page(whole, tmp_path):
     run = damaged(whole, tmp_path, "config.yaml", lambda content: content)
     strange = os.fsdecode(bytes(run.parent) + b"/M\xfcller")
     run.rename(strange)

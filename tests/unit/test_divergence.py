@@ -43,7 +43,7 @@ def checkpoint(run, steps):
         ({"dropped_updates": 1.0}, "learner/red_0/grad_norm"),  # in an earlier minibatch than the last
     ],
 )
-def test_the_first_such_iteration_is_told_once(tmp_path, caplog, changes, named):
+def test_warns_once(tmp_path, caplog, changes, named):
     watch = Divergence(tmp_path)
     for k in range(4):
         watch.check(row(1024 + k, **changes), *algorithm())
@@ -52,12 +52,12 @@ def test_the_first_such_iteration_is_told_once(tmp_path, caplog, changes, named)
     ]
 
 
-def test_a_reward_that_is_not_finite_is_named_as_the_cause(tmp_path, caplog):
+def test_names_a_reward_that_is_not_finite_as_the_cause(tmp_path, caplog):
     Divergence(tmp_path).check(row(512, grad_norm=None), *algorithm(lost_returns=["red_0"]))
     assert "step 512: the training reward of red_0 (train.shaping, train.bonus) is not finite" in caplog.text
 
 
-def test_so_many_in_a_row_end_the_run_and_one_that_is_well_begins_the_count_again(tmp_path):
+def test_ends_the_run_after_many_in_a_row(tmp_path):
     checkpoint(tmp_path, 2048)
     watch = Divergence(tmp_path)
     for turn in range(3):
@@ -74,7 +74,7 @@ def test_so_many_in_a_row_end_the_run_and_one_that_is_well_begins_the_count_agai
     )
 
 
-def test_weights_that_are_not_finite_end_it_at_once(tmp_path, caplog):
+def test_ends_at_once_when_weights_are_not_finite(tmp_path, caplog):
     with pytest.raises(DivergedError) as caught:
         Divergence(tmp_path).check(row(512, vf_loss=None), *algorithm(BROKEN))
     said = "step 512: weight net.policy.0.bias of red_0 is not finite"
@@ -82,7 +82,7 @@ def test_weights_that_are_not_finite_end_it_at_once(tmp_path, caplog):
     assert caplog.messages == [said]
 
 
-def test_what_a_run_that_is_well_may_say(tmp_path, caplog):
+def test_ignores_harmless_gaps_in_rows(tmp_path, caplog):
     watch = Divergence(tmp_path)
     absent = row(1, "red_1", lr=None, policy_loss=None, vf_loss=None, grad_norm=None, entropy=None)
     # Targets that do not vary have no explained variance; a network whose seats were out of every game tells nothing.
@@ -91,6 +91,6 @@ def test_what_a_run_that_is_well_may_say(tmp_path, caplog):
     assert caplog.messages == []
 
 
-def test_the_first_tensor_is_named():
+def test_names_the_first_tensor():
     assert not_finite(FINITE) is None
     assert not_finite({**FINITE, "blue_0": BROKEN["red_0"]}) == "weight net.policy.0.bias of blue_0"

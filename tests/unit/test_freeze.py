@@ -81,23 +81,22 @@ def test_the_latest_checkpoint_is_taken_unless_another_is_named(run):
 
 
 def test_an_unknown_seat_is_refused_with_the_trained_ones(run):
-    assert refusal(lambda: run_player(run, "red_1")) == f"seat=red_1: not trained in {run}; allowed is blue_0, red_0"
+    assert refusal(lambda: run_player(run, "red_1")) == f"seat: expected blue_0, red_0, trained in {run}, got red_1"
 
 
 def test_an_unknown_checkpoint_is_refused_with_the_known_ones(run):
     text = refusal(lambda: run_player(run, "red_0", "step_000000003"))
-    assert text.startswith(f"checkpoint=step_000000003: {run} has none of that name")
-    assert text.endswith("allowed is step_000000001, step_000000002")
+    assert text == f"checkpoint: expected step_000000001, step_000000002 of {run}, got step_000000003"
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    assert refusal(lambda: run_player(tmp_path / "nowhere", "red_0")).startswith(f"{tmp_path / 'nowhere'}: holds no")
+    assert refusal(lambda: run_player(tmp_path / "nowhere", "red_0")).startswith(f"{tmp_path / 'nowhere'}: expected")
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path):
     (tmp_path / "checkpoints").mkdir()
-    assert refusal(lambda: run_player(tmp_path, "red_0")).startswith(f"{tmp_path}: holds no checkpoint")
-    assert "allowed is none" in refusal(lambda: run_player(tmp_path, "red_0", "step_000000001"))
+    assert refusal(lambda: run_player(tmp_path, "red_0")).startswith(f"{tmp_path}: expected a run with a checkpoint")
+    assert "checkpoint: expected none of" in refusal(lambda: run_player(tmp_path, "red_0", "step_000000001"))
 
 
 # --- freezing

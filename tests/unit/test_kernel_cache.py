@@ -108,7 +108,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_file_is_compiled_anew_and_replaced(source, damage):
+def test_damaged_file_is_compiled_anew_and_replaced(source, damage):
     assert works(started(source)) == 0
     assert works(started(source)) == 1
     whole = kept(source).read_bytes()
@@ -117,7 +117,7 @@ def test_a_damaged_file_is_compiled_anew_and_replaced(source, damage):
     assert works(started(source)) == 1
 
 
-def test_a_file_that_cannot_be_read_or_written_costs_the_time_to_compile_and_no_more(source, monkeypatch):
+def test_compiles_where_files_cannot_be_read_or_written(source, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -151,7 +151,7 @@ def nowhere(tmp_path, monkeypatch):
     return folder
 
 
-def test_without_an_installation_or_home_to_write_to_kernels_are_kept_in_the_temporary_folder(source, nowhere):
+def test_keeps_kernels_in_the_temporary_folder_where_nothing_else_can_be_written(source, nowhere):
     assert works(started(source)) == 0
     (own,) = nowhere.iterdir()
     assert own in kept(source).parents

@@ -44,7 +44,7 @@ def test_explained_variance_of_constant_targets_is_nan(values):
     assert math.isnan(explained_variance(floats(0.1, 0.1, 0.1), floats(*values)))
 
 
-def test_a_constant_that_float32_cannot_hold_still_has_no_variance():
+def test_constant_that_float32_cannot_hold_still_has_no_variance():
     targets = np.full(99_999, 0.1, np.float32)
     assert math.isnan(explained_variance(targets, np.zeros_like(targets)))
 
@@ -71,11 +71,8 @@ def test_outcome_shares_follow_the_win_flag_from_either_side():
     winner = np.array([RED, RED, RED, BLUE, -1, -1, -1, -1], np.int8)
     assert outcome_shares(winner, RED) == pytest.approx((3 / 8, 4 / 8, 1 / 8))
     assert outcome_shares(winner, BLUE) == pytest.approx((1 / 8, 4 / 8, 3 / 8))
-
-
-@pytest.mark.parametrize(("flag", "expected"), [(RED, (1, 0, 0)), (-1, (0, 1, 0)), (BLUE, (0, 0, 1))])
-def test_a_single_episode_is_a_win_a_draw_or_a_loss(flag, expected):
-    assert outcome_shares(np.array([flag], np.int8), RED) == expected
+    for flag, expected in ((RED, (1, 0, 0)), (-1, (0, 1, 0)), (BLUE, (0, 0, 1))):
+        assert outcome_shares(np.array([flag], np.int8), RED) == expected
 
 
 # --- Wilson interval (values of the closed form as published, for example by statsmodels' method="wilson")
@@ -103,7 +100,7 @@ def test_wilson_interval_ends_solve_the_score_equation():
 
 
 def test_wilson_interval_needs_a_trial():
-    with pytest.raises(ValueError, match=r"^trials=0: allowed is at least 1$"):
+    with pytest.raises(ValueError, match=r"^trials: .*got 0$"):
         wilson_interval(0, 0)
 
 
@@ -122,7 +119,7 @@ def test_wilson_interval_needs_a_trial():
         ("gates/held", "gates/held"),
     ],
 )
-def test_a_name_matches_its_pattern_and_no_other(name, pattern):
+def test_name_matches_its_pattern_and_no_other(name, pattern):
     assert [known for known in METRICS if matches(name, known)] == [pattern]
 
 
@@ -140,7 +137,7 @@ def test_a_name_matches_its_pattern_and_no_other(name, pattern):
         "",
     ],
 )
-def test_an_unknown_name_matches_nothing(name):
+def test_unknown_name_matches_nothing(name):
     assert [known for known in METRICS if matches(name, known)] == []
 
 

@@ -164,7 +164,7 @@ def test_empty_seats_are_refused(given, empty):
 
 
 def test_a_player_for_a_seat_that_the_game_does_not_have_is_refused():
-    with pytest.raises(ValueError, match=r"seat 'red_1' is not in this game; its seats are blue_0, red_0"):
+    with pytest.raises(ValueError, match="seat: expected blue_0, red_0, got 'red_1'"):
         Match(FAIR, filled(FAIR, {"red_1": "idle"}), 2)
 
 

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from composing import CONFIGS, error_of, files
+from composing import error_of
 from multigrid_rl.config import compose
 from multigrid_rl.recipes import recipe_overrides
-
-
-@pytest.mark.parametrize("path", files("experiment"))
-def test_a_shipped_recipe_composes_to_the_same_by_its_path(path):
-    named, by_path = compose([f"experiment={path.stem}"]), compose([f"experiment={path}"])
-    assert by_path.model_copy(update={"experiment": path.stem}) == named
 
 
 @pytest.fixture
@@ -25,8 +19,8 @@ def recipe(tmp_path):
     return file
 
 
-def test_a_file_says_groups_and_keys(recipe):
-    assert recipe_overrides(recipe, trusted=False) == [
+def test_file_says_groups_and_keys(recipe):
+    assert recipe_overrides(str(recipe), trusted=False) == [
         "scenario=single-obstacle",
         "model=gru",
         "train.lr=1e-05",
@@ -48,14 +42,15 @@ def test_other_overrides_win_over_the_file(recipe):
     assert compose([f"experiment={recipe}", "train.bonus={all: {step: -0.01}}"]).train.bonus == {"all": {"step": -0.01}}
 
 
-def test_a_file_that_is_no_recipe_is_told(recipe, tmp_path):
+def test_rejects_files_that_are_no_recipes(recipe, tmp_path):
     assert "nowhere.yaml" in error_of("experiment=nowhere.yaml")
-    assert f"experiment={recipe} is a recipe for single-obstacle" in error_of(f"experiment={recipe}", "scenario=coop")
+    said = error_of(f"experiment={recipe}", "scenario=coop")
+    assert said == f"scenario: expected single-obstacle with experiment={recipe}, or experiment=none, got coop"
     for text in ("- 1\n", "defaults: [train]\n", "defaults: {a: b}\n", "3: 4\n", "a: [\n"):
         recipe.write_text(text)
-        assert "allowed is a recipe" in error_of(f"experiment={recipe}")
+        assert "experiment: expected a recipe" in error_of(f"experiment={recipe}")
     recipe.write_text("train: {lrr: 3}\n")
-    assert "train.lrr=3: unknown key 'lrr' (did you mean lr?)" in error_of(f"experiment={recipe}")
+    assert "got lrr (did you mean lr?)" in error_of(f"experiment={recipe}")
 
 
 @pytest.mark.parametrize(
@@ -76,41 +71,41 @@ def test_a_file_that_is_no_recipe_is_told(recipe, tmp_path):
         ("defaults:\n- override /cluster: ray\n", "'cluster=ray'"),
     ],
 )
-def test_what_only_a_trusted_file_may_say(recipe, monkeypatch, text, told):
+def test_rejects_dangerous_values_of_untrusted_files(recipe, monkeypatch, text, told):
     monkeypatch.setenv("SECRET", "told")
     recipe.write_text(text)
     said = error_of(f"experiment={recipe}")
     assert told in said
     assert "trust_recipe=true" in said
     # Whoever types it himself, or has read the file, may say all that.
-    assert recipe_overrides(recipe, trusted=True)
+    assert recipe_overrides(str(recipe), trusted=True)
 
 
-def test_a_trusted_file_is_taken_as_it_is(recipe, monkeypatch):
+def test_trusted_file_is_taken_as_it_is(recipe, monkeypatch):
     monkeypatch.setenv("PLACE", "somewhere")
     recipe.write_text('run_dir: mine\ntrain: {shaping: "some:code"}\nscenario: {description: "${oc.env:PLACE}"}\n')
     config = compose([f"experiment={recipe}", "trust_recipe=true"])
     told = (config.run_dir, config.train.shaping, config.scenario.description)
     assert told == ("mine", "some:code", "somewhere")
     assert "trust_recipe=true" in error_of(f"experiment={recipe}", "trust_recipe=false")
-    assert error_of(f"experiment={recipe}", "trust_recipe=yes") == "trust_recipe=yes: allowed is true or false"
+    assert error_of(f"experiment={recipe}", "trust_recipe=yes") == "trust_recipe: expected true or false, got yes"
     recipe.write_text("trust_recipe: true\nrun_dir: mine\n")
     assert "trust_recipe=true if" in error_of(f"experiment={recipe}")
     assert compose(["scenario=coop", "trust_recipe=true"]) == compose(["scenario=coop"])
 
 
-def test_a_winner_may_say_that_it_had_no_shaping(recipe):
+def test_null_is_harmless_in_an_untrusted_file(recipe):
     recipe.write_text("train: {shaping: null}\ncheckpoints: null\n")
     assert compose([f"experiment={recipe}"]).train.shaping is None
 
 
-def test_values_that_are_none_and_files_without_end_are_told_at_once(recipe):
+def test_rejects_bombs_and_huge_files_at_once(recipe):
     doubled = "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]\n" for k in range(1, 40))
     many = "".join(f"a{k}: 1\n" for k in range(2000))
     for text, told in (
         ("a0: &a0 [1]\n" + doubled, "anchors and aliases are not allowed"),
         ("train: &t {lr: 3}\n", "anchors and aliases are not allowed"),
-        (many, "more than 1000 values"),
+        (many, "at most 1000 values"),
         ("# " + "x" * 300_000, "more than 262144 bytes"),
         ("seed: 2001-01-01\n", "not JSON serializable"),
         ("seed: " + "9" * 30 + "\n", "beyond 64 bits"),
@@ -121,7 +116,3 @@ def test_values_that_are_none_and_files_without_end_are_told_at_once(recipe):
         assert told in error_of(f"experiment={recipe}")
     recipe.write_bytes(b"a: \xff\n")
     assert "utf-8" in error_of(f"experiment={recipe}")
-
-
-def test_shipped_recipes_are_found():
-    assert len(files("experiment")) == len(list((CONFIGS / "experiment").glob("*.yaml"))) > 5

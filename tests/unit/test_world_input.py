@@ -68,6 +68,12 @@ def test_actions_need_not_be_contiguous():
     assert np.array_equal(w.state.heading, plain.state.heading)
 
 
+def test_rejects_unknown_seats():
+    with pytest.raises(ValueError, match="seat: expected blue_0, red_0, red_1, got 'blue_1'"):
+        GAME.team_of("blue_1")
+    assert GAME.team_of("red_1") == "red"
+
+
 def test_step_and_reset_return_the_documented_shapes():
     w = World(GAME, 2)
     assert w.reset().shape == (2, 3, GAME.num_tokens)
