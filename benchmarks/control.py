@@ -2,9 +2,9 @@
 
     python -m benchmarks.control --out docs/results/bench-control
 
-MuJoCo's bodies over simulations and threads, then the environments that Gymnasium steps one by one. Beside wall time
-stands the processor time of all threads: on a busy machine that alone can be compared. A row without it is of
-processes of its own.
+MuJoCo's bodies over simulations and threads (and the physics alone, in `mujoco.rollout`), then the environments that
+Gymnasium steps one by one. Beside wall time stands the processor time of all threads: on a busy machine that alone can
+be compared. A row without it is of processes of its own.
 """
 
 from __future__ import annotations
@@ -77,6 +77,28 @@ def async_round(env: gymnasium.vector.VectorEnv[Any, Any, Any], seconds: float) 
     return vector_round(env, seconds)._replace(processor=0.0)
 
 
+def rollout_round(env_id: str, count: int, threads: int, seconds: float) -> Speed:
+    """Steps of ``mujoco.rollout``, MuJoCo's own threads: the physics alone, nothing is seen, paid or reset."""
+    import mujoco  # noqa: PLC0415 - beside its module, which is imported where it is used
+    from mujoco.rollout import Rollout  # noqa: PLC0415
+
+    env: Any = make_env(env_id, {}).unwrapped
+    model, frames = env.model, env.frame_skip
+    full = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
+    state = np.empty((count, mujoco.mj_stateSize(model, full)))
+    for k in range(count):
+        env.reset(seed=k)
+        mujoco.mj_getState(model, env.data, state[k], full)
+    datas = [mujoco.MjData(model) for _ in range(threads)]
+    with Rollout(nthread=threads if threads > 1 else 0) as rollout:
+
+        def step(actions: Any) -> None:
+            control = np.repeat(actions[:, None].astype(np.float64), frames, axis=1)
+            state[:] = rollout.rollout(model, datas, state, control)[0][:, -1]
+
+        return timed(step, random_actions(env.action_space, count), count, seconds)
+
+
 def envpool_round(peers: Peers, env_id: str, count: int, threads: int, seconds: float) -> Speed:
     """Steps of EnvPool, in a process of its own."""
     told = peers.run("envpool_steps", [env_id, *map(str, (count, threads, seconds))])
@@ -95,6 +117,9 @@ def measures_of(env_id: str, options: argparse.Namespace, peers: Peers | None) -
                 assert body is not None
                 envs = MujocoEnvs(env_id, body, count, threads=threads)
                 found[f"ours, {count} bodies, {threads} thread(s)"] = partial(engine_round, envs, seconds)
+                found[f"mujoco.rollout, {count} bodies, {threads} thread(s)"] = partial(
+                    rollout_round, env_id, count, threads, seconds
+                )
                 if peers is not None:
                     name = f"EnvPool, {count} bodies, {threads} thread(s)"
                     found[name] = partial(envpool_round, peers, env_id, count, threads, seconds)

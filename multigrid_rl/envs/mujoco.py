@@ -1,11 +1,12 @@
 """Gymnasium's HalfCheetah, Walker2d, Hopper and Humanoid, ``N`` side by side: MuJoCo steps them, numpy does the rest.
 
-Number for number what Gymnasium's own environments do, several times as fast: one step of all bodies is a loop around
-``mujoco.mj_step`` (C, which lets go of the interpreter's lock) in as many threads as there are cores, and one
-computation of all observations and rewards. A body's whole state is three vectors, positions, velocities and the
-solver's warm start, which go in and come out of the one ``MjData`` of a thread; so any thread may step any body, and a
-run goes on exactly from arrays. ``mujoco.rollout`` has the same loop in C, but hands back neither the warm start nor
-what Humanoid's reward reads (centres of mass where the integrator left them): it would follow Gymnasium only nearly.
+Number for number what Gymnasium's own environments do, one and a half times as fast on one core, and on all cores:
+one step of all bodies is a loop around ``mujoco.mj_step`` (C, which lets go of the interpreter's lock) in as many
+threads as there are cores, and one computation of all observations and rewards. A body's whole state is three vectors,
+positions, velocities and the solver's warm start, which go in and come out of the one ``MjData`` of a thread; so any
+thread may step any body, and a run goes on exactly from arrays. ``mujoco.rollout`` has the same loop in C, a tenth
+cheaper, but hands back neither the warm start nor what Humanoid's reward reads (centres of mass where the integrator
+left them): it would follow Gymnasium only nearly.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Humanoid(Walker):
         self.skipped *= 2
         own = self.env
         self.shown = tuple(name for name in self._SEEN if getattr(own, f"_include_{name}_in_observation"))
-        # Without their weight contacts cost 0, and nobody needs to know them (1e-6 of a return at Gymnasium's 5e-7).
+        # A fall onto the ground costs up to 10, a step upright mostly nothing: 3 % of what random actions are paid.
         self.forces = bool(own._contact_cost_weight) or "cfrc_ext" in self.shown
         self.reads = tuple(dict.fromkeys(("xipos", *self.shown, *(("cfrc_ext",) if self.forces else ()))))
         self._mass = self.model.body_mass[:, None]
