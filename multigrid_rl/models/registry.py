@@ -18,6 +18,7 @@ from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
 from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
 from multigrid_rl.schema import CELL_WISE, MAX_LAYERS, MAX_UNITS, NETWORKS, RECURRENT, import_object
+from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec
 
 #: Environment variable: modules, separated by commas, whose networks a player's card may name.
@@ -58,27 +59,27 @@ def build(
     """
     name = architecture.get("name")
     if name not in NETWORKS:
-        raise ArchitectureError(f"architecture.name={name}: unknown; allowed is {', '.join(NETWORKS)}")
+        raise ArchitectureError(expected("architecture.name", ", ".join(NETWORKS), name))
     hidden = architecture.get("hidden")
     sizes = hidden if isinstance(hidden, (list, tuple)) else []
     good = all(type(units) is int and 1 <= units <= MAX_UNITS for units in sizes)
     layers = 1 if name in RECURRENT else MAX_LAYERS
     if not 1 <= len(sizes) <= layers or not good:
-        allowed = f"a list of 1 to {MAX_UNITS} units per layer, at most {layers} layer(s)"
-        raise ArchitectureError(f"architecture.hidden={hidden}: allowed is {allowed}")
+        wanted = f"a list of 1 to {MAX_UNITS} units per layer, at most {layers} layer(s)"
+        raise ArchitectureError(expected("architecture.hidden", wanted, hidden))
     activation = architecture.get("activation", "tanh")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise ArchitectureError(f"architecture.activation={activation}: allowed is {', '.join(ACTIVATIONS)}")
+        raise ArchitectureError(expected("architecture.activation", ", ".join(ACTIVATIONS), activation))
     generator = torch.Generator().manual_seed(seed)
     if name in RECURRENT:
         return RecurrentActorCritic(observation, outputs, name, sizes[0], central, generator, log_std=log_std)
     if isinstance(observation, int):
         if name in CELL_WISE:
-            raise ArchitectureError(f"architecture.name={name}: expected mlp, gru or lstm for a vector, got {name}")
+            raise ArchitectureError(expected("architecture.name", "mlp, gru or lstm for a vector", name))
         return VectorActorCritic(observation, outputs, sizes, activation, log_std, generator)
     if name in CELL_WISE:
         if central:
-            raise ArchitectureError(f"architecture.name={name}: has no central critic; allowed is mlp, gru, lstm")
+            raise ArchitectureError(expected("architecture.name", "mlp, gru or lstm with a central critic", name))
         return CellActorCritic(observation, outputs, tuple(sizes), name == "cnn", generator)
     return MLPActorCritic(observation, outputs, tuple(sizes), activation, central, generator)
 

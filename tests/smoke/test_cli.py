@@ -154,7 +154,7 @@ def edit_card(folder: Path, **changes) -> None:
         (change_a_byte, MODEL_FILE, "sha256"),
         (truncate, MODEL_FILE, "truncated"),
         (lambda folder: (folder / MODEL_FILE).unlink(), MODEL_FILE, "cannot be read"),
-        (lambda folder: edit_card(folder, architecture={"name": "tree"}), CARD_FILE, "architecture.name=tree"),
+        (lambda folder: edit_card(folder, architecture={"name": "tree"}), CARD_FILE, "architecture.name: expected mlp"),
         (lambda folder: edit_card(folder, colour="red"), CARD_FILE, "colour"),
     ],
     ids=["changed byte", "truncated", "missing", "unknown architecture", "unknown key"],

@@ -182,7 +182,7 @@ def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
         (["env_id=CartPole-v1", "train.runner=stock"], "train.runner=stock"),
         (
             ["env_id=CartPole-v1", "train.objective=best"],
-            "train.objective=best: allowed is ppo, policy_gradient, or module:function",
+            "train.objective: expected ppo, policy_gradient or module:function, got best",
         ),
         (["train.objective=math:pi"], "train.objective=math:pi: 3.14"),
     ],

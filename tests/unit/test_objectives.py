@@ -111,7 +111,7 @@ def test_objectives_are_found_by_name_or_by_module_and_function():
 
 @pytest.mark.parametrize("name", ["pg", "", "nowhere:f", "math:nothing", ":", "math:"])
 def test_rejects_an_unknown_objective(name):
-    with pytest.raises(ConfigError, match=r"^train\.objective=.*; allowed is module:function|: allowed is ppo, policy"):
+    with pytest.raises(ConfigError, match=r"^train\.objective.*module:function"):
         objective_of(name)
 
 
