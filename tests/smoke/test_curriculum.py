@@ -96,7 +96,7 @@ def test_mistakes_are_one_line(given, parts):
 
 
 def test_networks_must_fit_all_stages():
-    with pytest.raises(ConfigError, match=r"curriculum.0.scenario=1v1: its networks read or decide other things"):
+    with pytest.raises(ConfigError, match=r"curriculum\.0\.scenario: expected one with view_size.* got 1v1"):
         stages_of(compose(["scenario.game.view_size=3", "experiment=none", "curriculum=[{scenario:1v1,steps:9}]"]))
 
 

@@ -180,7 +180,7 @@ def test_a_runner_with_other_sources_than_the_driver_is_not_played_with(session,
     monkeypatch.setattr(
         "multigrid_rl.rllib.env_runner_pool.installed", lambda: {"multigrid-rl sources": "of another day"}
     )
-    said = r"lost \(its node has multigrid-rl sources \w{12} \(the driver has of another day\)\)"
+    said = r"lost \(its node: multigrid-rl sources: expected of another day, got \w{12}\)"
     with pytest.raises(RunError, match=said):
         algorithm_config(
             compose([*TINY, "cluster.num_env_runners=1", "cluster.max_consecutive_failures=1"])
