@@ -119,9 +119,8 @@ def check_cpus(cpus: int | None = None, quota: float | None = None) -> Finding:
     if quota is None or quota >= cpus:
         return Finding("cpus", "ok", f"{cpus} for this process")
     whole = max(1, int(quota))
-    change = (
-        f"give it whole cores (--cpuset-cpus), or train.torch_threads={whole} cluster.num_env_runners={whole} at most"
-    )
+    most = f"train.torch_threads={whole} cluster.num_env_runners={whole}"
+    change = f"give it whole cores (--cpuset-cpus), or {most} at most"
     return Finding("cpus", "warning", f"{cpus} seen, but this container gets the time of {quota:g}", change)
 
 
@@ -234,23 +233,24 @@ def check_shm(folder: Path = Path("/dev/shm"), enough: int = SHM_BYTES) -> Findi
     return Finding("shm", "warning", f"{told}, Ray wants {enough / _MIB:,.0f}", change)
 
 
-def check_disk(folder: Path, enough: int = DISK_BYTES, least: int = DISK_LEAST) -> Finding:
-    """Check that runs and Ray's session fit on the disk of ``folder``; ``enough`` and ``least`` in bytes."""
+def check_disk(folder: Path) -> Finding:
+    """Check that runs and Ray's session fit on the disk of ``folder``."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return Finding("disk", "problem", f"{folder}: {error.strerror}", "start where runs can be written")
     told = f"{free / _MIB:,.0f} MiB free in {folder}"
-    if free >= enough:
+    if free >= DISK_BYTES:
         return Finding("disk", "ok", told)
-    change = f"make room: {enough / _MIB:,.0f} MiB are enough, a run with less than {least / _MIB:,.0f} will break off"
-    return Finding("disk", "warning" if free >= least else "problem", told, change)
+    enough, least = DISK_BYTES / _MIB, DISK_LEAST / _MIB
+    change = f"make room: {enough:,.0f} MiB are enough, a run with less than {least:,.0f} will break off"
+    return Finding("disk", "warning" if free >= DISK_LEAST else "problem", told, change)
 
 
-def check_open_files(limit: int | None = None, enough: int = OPEN_FILES) -> Finding:
+def check_open_files(limit: int | None = None) -> Finding:
     """Check that a process may open as many files and sockets as Ray's do; ``limit`` is this shell's."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
-    if soft >= enough or soft == resource.RLIM_INFINITY:
+    if soft >= OPEN_FILES or soft == resource.RLIM_INFINITY:
         return Finding("files", "ok", f"{soft} may be open at a time")
     return Finding("files", "warning", f"{soft} may be open at a time", "ulimit -n 65536 before starting Ray")
 
