@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
-def team_run(session, tmp_path_factory):
+def team_run(tmp_path_factory):
     path = tmp_path_factory.mktemp("team") / "run"
     tiny_run(path, "scenario=2v2", "seed=3", "train.bonus={}")
     return path
