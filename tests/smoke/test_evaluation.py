@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.report import held_sentence, page, summary
+from benchmarks.results import STUDIES, held_sentence, page, summary
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.judge.evaluation import MODES, replay_policy, run_config
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
@@ -97,8 +97,6 @@ def test_page_and_summary_say_what_was_missed():
 
 
 def test_every_study_is_a_command_that_composes():
-    from benchmarks.results import STUDIES  # noqa: PLC0415
-
     for study in STUDIES:
         config = compose([*study.overrides, "seed=0"])
         assert not study.recipe or config.experiment == study.recipe
