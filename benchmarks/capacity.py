@@ -10,24 +10,22 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
-import tempfile
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray
 import torch
-from ray.cluster_utils import Cluster
 
-from multigrid_rl.cli.train import run_training
+from benchmarks.measure import timing_parts, train_once
 from multigrid_rl.config import compose
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.rllib.train import warm_up
 
-OBJECT_STORE_BYTES = 128 * 2**20
+WARMUP = 4
 RUN = ("scenario=1v1", "train.stop_when_held=false")
 
 
@@ -68,26 +66,14 @@ def one_learner(iterations: int) -> dict[str, float]:
 
 
 def on_two_nodes(runners: int, until: int) -> dict[str, float]:
-    """A run with so many env runners on two raylets of this machine; speed without the first iterations."""
-    each = {"num_cpus": max(1, runners // 2 + runners % 2), "object_store_memory": OBJECT_STORE_BYTES}
-    cluster = Cluster(initialize_head=True, head_node_args={**each, "include_dashboard": False})
-    try:
-        cluster.add_node(**each)
-        cluster.wait_for_nodes()
-        with tempfile.TemporaryDirectory(prefix="multigrid-rl-capacity-") as folder:
-            run = Path(folder) / "run"
-            place = [f"address={cluster.address}", f"cluster.num_env_runners={runners}", f"run_dir={run}"]
-            run_training([*RUN, *place, f"train.until={until}"])
-            rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][3:]
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-    spent = sum(row["env_steps"] for row in rows[-1:]) - rows[0]["env_steps"]
-    parts = {part: float(np.median([row[f"timing/{part}_s"] for row in rows])) for part in ("sample", "learn", "sync")}
+    """Train with so many env runners on two raylets of this machine; speed without the first iterations."""
+    overrides = [*RUN, f"cluster.num_env_runners={runners}", f"train.until={until}"]
+    run = train_once(overrides, program=(sys.executable, "-m", "benchmarks.nodes", "2", str(max(1, -(-runners // 2)))))
+    parts = timing_parts(run.rows, WARMUP)
     return {
         "env_runners": runners,
-        "steps_per_s": spent / (rows[-1]["seconds"] - rows[0]["seconds"]),
-        **{f"{part}_s": seconds for part, seconds in parts.items()},
+        "steps_per_s": run.speed(WARMUP),
+        **{f"{part}_s": parts[part].median_s for part in ("sample", "learn", "sync")},
     }
 
 

@@ -72,12 +72,10 @@ def width_points() -> dict[str, Point]:
 
 def node_points() -> dict[str, Point]:
     """Two env runners on one node, and on a node each, of a cluster on this machine."""
-    two = ("cluster.num_env_runners=2",)
-    return {
-        f"{nodes} node(s)": Point(two, program=(sys.executable, "-m", "benchmarks.nodes", str(nodes)))
-        for nodes in NODES
-        if available_cpus() >= max(NODES)
-    }
+    two, cpus = ("cluster.num_env_runners=2",), available_cpus()
+    program = (sys.executable, "-m", "benchmarks.nodes")
+    counts = NODES if cpus >= max(NODES) else ()
+    return {f"{nodes} node(s)": Point(two, program=(*program, str(nodes), str(cpus // nodes))) for nodes in counts}
 
 
 TABLES = {
@@ -161,7 +159,7 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Measure, print tables, end with one line of JSON."""
     options = parsed()
-    report = Report("What more work costs", describe(quick=options.quick))
+    report = Report("What more work costs", describe())
     measure_all(report, [partial(one_table, report, name, options) for name in options.only], options.out)
 
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.measure import read_rows
+from benchmarks.tables import table
 from multigrid_rl.envs.multigrid import MultigridEnvs
 
 RESULTS = Path("docs/results")
@@ -46,6 +48,8 @@ RANDOM_EPISODES = 200
 LAST_EPISODES = 200
 #: Random actions are drawn apart from everything that a run draws.
 ACTION_SEED = 2**31
+HEADS = ["environment", "agents", "seed", "steps", "seconds", "random: return", "success", "trained: return", "success"]
+HEADS += ["length", "episodes"]
 
 
 def random_play(env_id: str, agents: int, seed: int) -> dict[str, float]:
@@ -92,7 +96,7 @@ def one_run(env_id: str, seed: int, folder: Path) -> dict[str, Any]:
     command = ["multigrid-rl", "train", "scenario=multigrid", f"env_id={env_id}", f"seed={seed}", *case.overrides]
     program = [str(Path(sys.executable).parent / command[0]), *command[1:], f"run_dir={run}"]
     subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = read_rows(run / "metrics.jsonl")
     return {
         "env_id": env_id,
         "agents": case.agents,
@@ -106,7 +110,7 @@ def one_run(env_id: str, seed: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def table(rows: list[dict[str, Any]], command: str) -> str:
+def page(rows: list[dict[str, Any]], command: str) -> str:
     """Markdown: one row for each environment and seed."""
     provenance = rows[0]["provenance"]
     commands = dict.fromkeys(row["command"].replace(f" seed={row['seed']} ", " seed=SEED ") for row in rows)
@@ -125,17 +129,17 @@ def table(rows: list[dict[str, Any]], command: str) -> str:
         + ", ".join(f"{name} {number}" for name, number in provenance["versions"].items())
         + f". Machine: {provenance['machine']['system']}.",
         "",
-        "| environment | agents | seed | steps | seconds | random: return | success "
-        "| trained: return | success | length | episodes |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        *table(HEADS, map(cells, rows)),
+        "",
     ]
-    for row in rows:
-        base, got = row["random"], row["trained"]
-        cells = [row["env_id"], row["agents"], row["seed"], f"{row['env_steps']:,}", f"{row['seconds']:.0f}"]
-        cells += [f"{base['return']:.3f}", f"{base['success']:.1%}", f"{got['return']:.3f}", f"{got['success']:.1%}"]
-        cells += [f"{got['length']:.0f}", got["episodes"]]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
+
+
+def cells(row: dict[str, Any]) -> list[Any]:
+    """Cells of one environment and seed."""
+    base, got = row["random"], row["trained"]
+    numbers = [row["env_id"], str(row["agents"]), str(row["seed"]), row["env_steps"], row["seconds"], base["return"]]
+    return [*numbers, f"{base['success']:.1%}", got["return"], f"{got['success']:.1%}", got["length"], got["episodes"]]
 
 
 def main() -> None:
@@ -158,7 +162,7 @@ def main() -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     stem = RESULTS / "multigrid"
     command = f"python -m benchmarks.multigrid --seeds {' '.join(map(str, options.seeds))}"
-    stem.with_suffix(".md").write_text(table(rows, command), encoding="utf-8")
+    stem.with_suffix(".md").write_text(page(rows, command), encoding="utf-8")
     stem.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {stem}.md and {stem}.json")
 

@@ -100,18 +100,10 @@ def machine_lines(machine: dict[str, Any]) -> list[str]:
         f"{'**busy**' if machine['busy'] else 'free'} at the start (others used "
         f"{machine['cores_used_by_others_at_start']:.1f} cores, load average {machine['load_average_at_start']:.2f})"
     )
-    rows = [
-        [f"{row['threads']:.0f} thread(s)", row["gemm_network_gflops"], row["gemm_large_gflops"], row["copy_gb_s"]]
-        for row in machine["limits"]
-    ]
     return [
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']} "
         f"({machine['architecture']}), {free}.",
         f"Commit {machine['commit']}. Versions: {numbers}.",
-        "",
-        "What the machine's arithmetic allows (torch, float32):",
-        "",
-        *table(["", "GFLOP/s at 1024x64x64", "GFLOP/s at 2048^3", "memory copied, GB/s read and written"], rows),
     ]
 
 

@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks import tuning
-from benchmarks.machine import describe, flops_per_env_step, table_bytes_per_env_step
+from benchmarks.machine import describe
 from benchmarks.measure import (
     BenchmarkError,
     Peers,
@@ -32,14 +31,19 @@ from benchmarks.measure import (
     train_once,
 )
 from benchmarks.tables import Report, add_common, measure_all, range_of, table
-from benchmarks.tuning import BATCH, EPOCHS, MINIBATCH, Setting, Trial, fixed, label
 
 ONE_SEAT = ["scenario=1v1"]
 BOTH_SEATS = ["scenario=1v1", "scenario.seats.blue_0=learn"]
 ALONE = ["scenario=single"]
 WARMUP = 5
-#: The default network of 1v1, for what the machine's arithmetic allows.
-TOKENS, WIDTH, ACTIONS = 27, 64, 7
+BATCH, MINIBATCH, EPOCHS = 4096, 1024, 4
+#: What of a run is not measured: compilation, first allocations.
+PEER_WARMUP = 2
+STOCK_RUNNERS = (0, 1, 2)
+STOCK_ENVS = (8, 16, 32, 64, 128)
+SB3_ENVS = (8, 16, 32, 64, 128, 256)
+#: Best settings that are measured once more, and with two torch threads in the learner.
+REFINED = 3
 KEYS = (
     "env_steps_per_s",
     "ratio_to_stock_rllib",
@@ -60,6 +64,89 @@ ELSEWHERE = (
 )
 PEAK_TARGET_MIB = 1536
 
+Setting = dict[str, Any]
+
+
+class Trial(NamedTuple):
+    """One setting of a sweep and what it reached; ``None`` if it failed, with the reason."""
+
+    setting: Setting
+    env_steps_per_s: float | None
+    failure: str = ""
+
+
+def label(setting: Setting) -> str:
+    """``num_envs 64, workers dummy``."""
+    return ", ".join(f"{name} {value}" for name, value in setting.items())
+
+
+def best_of(trials: Sequence[Trial]) -> Setting:
+    """The fastest setting.
+
+    Raises:
+        BenchmarkError: none of them ran.
+    """
+    done = [(trial.env_steps_per_s, number) for number, trial in enumerate(trials) if trial.env_steps_per_s]
+    if not done:
+        raise BenchmarkError(f"no setting ran: {trials[-1].failure if trials else 'there is none'}")
+    return trials[max(done)[1]].setting
+
+
+def sweep(settings: Sequence[Setting], measure: Callable[[Setting], float]) -> list[Trial]:
+    """Every setting with one torch thread in the learner; then the best of them once more, with one and with two."""
+    trials = [_trial({**setting, "threads": 1}, measure) for setting in settings]
+    ranked = sorted(trials, key=lambda trial: -(trial.env_steps_per_s or 0.0))
+    again = [{**trial.setting, "threads": threads} for trial in ranked[:REFINED] for threads in (1, 2)]
+    return trials + [_trial(setting, measure) for setting in again]
+
+
+def _trial(setting: Setting, measure: Callable[[Setting], float]) -> Trial:
+    try:
+        trial = Trial(setting, measure(setting))
+    except BenchmarkError as error:
+        trial = Trial(setting, None, str(error))
+    print(f"  {label(setting)}: {trial.failure or f'{trial.env_steps_per_s:,.0f} steps/s'}", flush=True)
+    return trial
+
+
+def stock_settings(*, quick: bool) -> list[Setting]:
+    """Of RLlib's own PPO: env runners, and games over all of them."""
+    if quick:
+        return [{"num_env_runners": 0, "num_envs": 64}]
+    return [{"num_env_runners": runners, "num_envs": envs} for runners in STOCK_RUNNERS for envs in STOCK_ENVS]
+
+
+def fixed(iterations: int) -> list[str]:
+    """Overrides of a run that is exactly so long and writes one checkpoint, at its end."""
+    until = iterations * BATCH
+    return [f"train.until={until}", "train.stop_when_held=false", f"train.checkpoint_every={until}"]
+
+
+def stock_speed(setting: Setting, iterations: int) -> float:
+    """Environment steps a second of RLlib's own PPO in 1v1."""
+    envs = setting["num_envs"]
+    overrides = ["scenario=1v1", "train.runner=stock", f"train.num_envs={envs}", f"train.num_steps={BATCH // envs}"]
+    overrides += [f"cluster.num_env_runners={setting['num_env_runners']}", f"train.torch_threads={setting['threads']}"]
+    return train_once([*overrides, *fixed(iterations)]).speed(PEER_WARMUP)
+
+
+def sb3_settings(*, quick: bool) -> list[Setting]:
+    """Of Stable-Baselines3: games, who steps them, and who encodes observations."""
+    if quick:
+        return [{"num_envs": 64, "workers": "dummy", "encoding": "one-hot"}]
+    kinds = [("dummy", "multidiscrete"), ("dummy", "one-hot"), ("subproc", "one-hot")]
+    return [
+        {"num_envs": envs, "workers": workers, "encoding": encoding} for workers, encoding in kinds for envs in SB3_ENVS
+    ]
+
+
+def sb3_speed(peers: Peers, setting: Setting, iterations: int, scenario: str) -> float:
+    """Environment steps a second of Stable-Baselines3's PPO on the Gymnasium face of ``scenario``."""
+    arguments = [f"--scenario={scenario}", f"--iterations={iterations}", f"--warmup={PEER_WARMUP}"]
+    arguments += [f"--{name.replace('_', '-')}={value}" for name, value in setting.items()]
+    arguments += [f"--batch={BATCH}", f"--minibatch={MINIBATCH}", f"--epochs={EPOCHS}"]
+    return float(peers.run("sb3_ppo", arguments)["env_steps_per_s"])
+
 
 def speed(report: Report, options: argparse.Namespace) -> None:
     """The default recipe of 1v1 and the same with both seats learning; where the default's time goes."""
@@ -79,26 +166,11 @@ def speed(report: Report, options: argparse.Namespace) -> None:
         ["one seat learns", one.median, range_of(one), one.median],
         ["both seats learn", both.median, range_of(both), 2 * both.median],
     ]
-    lines = [*table(heads, rows), "", *allowed(report.machine, one.median)]
+    lines = [*table(heads, rows)]
     lines += ["", "Measured elsewhere, on other machines:", ""]
     lines += table(["measured elsewhere", "speed"], ELSEWHERE)
     report.section("Speed of training", lines, speeds)
     where_time_goes(report, runs["one seat learns"], options.warmup)
-
-
-def allowed(machine: dict[str, Any], reached: float) -> list[str]:
-    """What one core's matrix products and memory allow for the learner's network, and the share that is reached."""
-    flops = flops_per_env_step((WIDTH, WIDTH), ACTIONS, EPOCHS)
-    row_bytes = table_bytes_per_env_step(TOKENS, WIDTH, EPOCHS)
-    row = machine["limits"][0]
-    products, memory = row["gemm_network_gflops"] * 1e9 / flops, row["copy_gb_s"] * 1e9 / row_bytes
-    return [
-        f"A step that is played once and learned {EPOCHS} times needs {flops / 1e3:,.0f} thousand floating point",
-        f"operations in matrix products: with nothing else to do, one thread of this machine could do {products:,.0f} "
-        f"such steps a second; {reached / products:.0%} of that is reached.",
-        f"The first layer's table rows, {row_bytes / 1e3:,.0f} kB a step, would come {memory:,.0f} times a second from "
-        "main memory; they stay in the cache.",
-    ]
 
 
 def where_time_goes(report: Report, runs: list[Run], warmup: int) -> None:
@@ -127,9 +199,9 @@ def tuned(
         told = f"Swept earlier ({options.sweeps.name}, commit {earlier['machine']['commit']}); one run each."
     else:
         print(f"tuning {name}: {len(settings)} settings and more", flush=True)
-        trials = tuning.sweep(settings, measure)
+        trials = sweep(settings, measure)
         told = "One run each; then the three best once more, with one and with two torch threads in the learner."
-    best = tuning.best_of(trials)
+    best = best_of(trials)
     rows = [[label(trial.setting), trial.env_steps_per_s or trial.failure] for trial in trials]
     report.section(heading, [*table(["setting", "env steps/s"], rows), "", told], [t._asdict() for t in trials])
     return best
@@ -163,8 +235,8 @@ def _speed(overrides: list[str], warmup: int) -> float:
 
 def stock(report: Report, options: argparse.Namespace) -> None:
     """Against RLlib's own PPO on a plain MultiAgentEnv, 1v1."""
-    measure = partial(tuning.stock_speed, iterations=options.peer_iterations)
-    best = tuned(report, options, "RLlib's own PPO", tuning.stock_settings(quick=options.quick), measure)
+    measure = partial(stock_speed, iterations=options.peer_iterations)
+    best = tuned(report, options, "RLlib's own PPO", stock_settings(quick=options.quick), measure)
     how = f"`train.runner=stock`, the best of the sweep ({label(best)}; env runners have one thread each)"
     theirs = partial(measure, best)
     report.result["ratio_to_stock_rllib"] = versus(report, options, "RLlib's own PPO", ONE_SEAT, theirs, how)
@@ -175,14 +247,14 @@ def sb3(report: Report, options: argparse.Namespace) -> None:
     if options.skip_peers:
         return
     measure = partial(_sb3_speed, Peers(options.peers), options.peer_iterations)
-    best = tuned(report, options, "Stable-Baselines3", tuning.sb3_settings(quick=options.quick), measure)
+    best = tuned(report, options, "Stable-Baselines3", sb3_settings(quick=options.quick), measure)
     how = f"in its own environment, the best of the sweep ({label(best)}), its monitor and vector environments"
     theirs = partial(measure, best)
     report.result["ratio_to_sb3"] = versus(report, options, "Stable-Baselines3", ALONE, theirs, how)
 
 
 def _sb3_speed(peers: Peers, iterations: int, setting: Setting) -> float:
-    return tuning.sb3_speed(peers, setting, iterations, "single")
+    return sb3_speed(peers, setting, iterations, "single")
 
 
 def held(report: Report, options: argparse.Namespace) -> None:
@@ -249,7 +321,7 @@ def parsed() -> argparse.Namespace:
     options = parser.parse_args()
     options.warmup = WARMUP
     if options.quick:
-        options.rounds, options.iterations, options.peer_iterations = 1, 8, tuning.PEER_WARMUP + 1
+        options.rounds, options.iterations, options.peer_iterations = 1, 8, PEER_WARMUP + 1
         options.warmup, options.seeds = 2, [0]
     return options
 
@@ -262,7 +334,7 @@ def main() -> None:
             Peers(options.peers)  # better now than after a quarter of an hour
     except BenchmarkError as error:
         sys.exit(f"benchmarks: {error}")
-    report = Report("Speed of training", describe(quick=options.quick), dict.fromkeys(KEYS))
+    report = Report("Speed of training", describe(), dict.fromkeys(KEYS))
     measure_all(report, [partial(SECTIONS[name], report, options) for name in options.only], options.out)
 
 

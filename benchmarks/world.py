@@ -3,7 +3,7 @@
     python -m benchmarks.world --out docs/results/bench-world
 
 First 1v1 with view 5 and 1024 games on one core, alternately with the `multigrid` package. Then against the package
-over views and agents, then over the number of games, views, agents and threads. The figure for the original is the one
+over views and agents, then over the number of games, views and agents. The figure for the original is the one
 it was measured at elsewhere: about 11,500 game steps a second for 1v1 with random actions on one core.
 
 Both have a red and a blue door in a room of 16 x 8 cells, where agents see the same window: the package's RedBlueDoors,
@@ -16,10 +16,9 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -37,11 +36,6 @@ ACTION_SETS = 64
 GAMES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 VIEWS = (5, 7)
 TEAMS = {1: (0, 1), 2: (1, 1), 3: (1, 2), 4: (2, 2)}  # agents -> blue, red
-THREADS = 2
-#: Games from which on two threads are worth their while: what the last line says of them is the median from here on.
-LARGE = 1024
-#: Both cores were free if a round's two threads got so many.
-FREE_CORES = 1.9
 
 T = TypeVar("T")
 Actions = np.ndarray[tuple[int, ...], np.dtype[np.int8]]
@@ -75,14 +69,6 @@ def engine_round(world: World, actions: Actions, steps: int) -> float:
     for t in range(steps):
         world.step(actions[t % ACTION_SETS])
     return steps * world.num_games / (time.perf_counter() - began)
-
-
-def halves_round(worlds: list[World], actions: list[Actions], steps: int) -> float:
-    """The same with one Python thread for each world, none waiting for another before the end."""
-    with ThreadPoolExecutor(len(worlds)) as pool:
-        began = time.perf_counter()
-        list(pool.map(engine_round, worlds, actions, [steps] * len(worlds)))
-        return steps * sum(world.num_games for world in worlds) / (time.perf_counter() - began)
 
 
 def decoded_round(world: World, actions: Actions, steps: int) -> float:
@@ -176,96 +162,20 @@ def package(report: Report, options: argparse.Namespace) -> None:
     report.section("Against the multigrid package", table(heads, lines), data)
 
 
-class Round(NamedTuple):
-    """One round of the grid: game steps a second, and the cores that it really got (processor time over wall time)."""
-
-    speed: float
-    cores: float
-
-
-def with_cores(measure: Callable[[], float]) -> Round:
-    """Measure, and tell how much of the machine others left."""
-    wall, processor = time.perf_counter(), time.process_time()
-    speed = measure()
-    return Round(speed, (time.process_time() - processor) / (time.perf_counter() - wall))
-
-
-KINDS = ("one thread", "own halves")
-
-
-def of_linear(two: list[Round], one: list[Round]) -> list[float]:
-    """Share of twice the single thread's speed, round by round."""
-    return [share / THREADS for share in ratios([its.speed for its in two], [its.speed for its in one])]
-
-
-def on_free_cores(rounds: list[dict[str, list[Round]]], kind: str) -> list[float]:
-    """The same over all points, of the rounds in which cores were free: own halves, which never wait, got both."""
-    shares = []
-    for point in rounds:
-        pairs = zip(point[KINDS[1]], point[KINDS[0]], strict=True)
-        free = [two.cores >= FREE_CORES and one.cores >= FREE_CORES / THREADS for two, one in pairs]
-        shares += [share for share, known in zip(of_linear(point[kind], point[KINDS[0]]), free, strict=True) if known]
-    return shares
-
-
 def grid(report: Report, options: argparse.Namespace) -> None:
-    """Over games, views, agents; one thread, two threads on a half each."""
+    """Over games, views, agents."""
     lines: list[list[Any]] = []
     data: list[dict[str, Any]] = []
-    large: list[dict[str, list[Round]]] = []
     for view, agents, games in product(options.views, TEAMS, options.grid_games):
-        rounds = grid_point(spec_of(agents, view), games, options)
-        one = spread([agents * its.speed for its in rounds[KINDS[0]]])
-        lines.append([f"view {view}, {agents} agents, {games:,} games", one.median, range_of(one)])
-        data.append({"view": view, "agents": agents, "games": games, **rounds})
-        if games >= min(LARGE, max(options.grid_games)):
-            large.append(rounds)
-        for kind in KINDS[1:]:
-            its = rounds.get(kind)
-            if its is None:
-                lines[-1] += [None] * 3
-                continue
-            speed, cores = (spread(values).median for values in zip(*its, strict=True))
-            share = spread(of_linear(its, rounds[KINDS[0]])).median
-            lines[-1] += [agents * speed, f"{share:.0%}", f"{cores:.2f}"]
-    heads = ["agent steps a second", "1 thread", "min to max"]
-    for kind in KINDS[1:]:
-        heads += [f"2 threads, {kind}", "of linear", "cores it got"]
-    note = [
-        "",
-        "Own halves: two worlds of half the games, a thread each, nobody waits: kernels run without",
-        "the interpreter's lock. Of linear: over twice the one thread of the same round. Cores it got: processor time",
-        "over wall time; where that is well under 2 with own halves, others had the second core.",
-        *threads_told(report, large),
-    ]
-    report.section("Games, views, agents, threads", [*table(heads, lines), *note], data)
-
-
-def threads_told(report: Report, large: list[dict[str, list[Round]]]) -> list[str]:
-    """What two threads reach with many games where both cores were free, for the last line and in words."""
-    shares = on_free_cores(large, KINDS[1])
-    report.result["two_threads_of_linear"] = round(spread(shares).median, 3) if shares else None
-    if not shares:
-        return [f"In no round from {LARGE:,} games on were two cores free: nothing is said of scaling."]
-    return [
-        f"From {LARGE:,} games on, in the rounds in which own halves got {FREE_CORES} cores or more, the median is "
-        f"{spread(shares).median:.0%} of linear ({len(shares)} rounds)."
-    ]
-
-
-def grid_point(spec: GameSpec, games: int, options: argparse.Namespace) -> dict[str, list[Round]]:
-    """Rounds of one point, by kind of threading."""
-    # About a tenth of a second each; fewer for small batches, whose threads spend their time waiting for each other.
-    steps = max(4, min(options.grid_steps // (games * spec.num_agents), 2_000))
-    world = World(spec, games, seed=options.seed)
-    actions = random_actions(games, spec.num_agents, options.seed)
-    measures: dict[str, Callable[[], float]] = {KINDS[0]: partial(engine_round, world, actions, steps)}
-    if games >= THREADS:
-        half = games // THREADS
-        own = [World(spec, half, seed=options.seed, first_game=k * half) for k in range(THREADS)]
-        parts = [np.ascontiguousarray(actions[:, k * half : (k + 1) * half]) for k in range(THREADS)]
-        measures[KINDS[1]] = partial(halves_round, own, parts, steps)
-    return measured({kind: partial(with_cores, measure) for kind, measure in measures.items()}, options.grid_rounds)
+        # About a tenth of a second each.
+        steps = max(4, min(options.grid_steps // (games * agents), 2_000))
+        world = World(spec_of(agents, view), games, seed=options.seed)
+        play = partial(engine_round, world, random_actions(games, agents, options.seed), steps)
+        (rounds,) = measured({"engine": play}, options.grid_rounds).values()
+        speed = spread([agents * its for its in rounds])
+        lines.append([f"view {view}, {agents} agents, {games:,} games", speed.median, range_of(speed)])
+        data.append({"view": view, "agents": agents, "games": games, "rounds": rounds})
+    report.section("Games, views, agents", table(["agent steps a second", "median", "min to max"], lines), data)
 
 
 SECTIONS = {"headline": headline, "package": package, "grid": grid}
@@ -287,7 +197,7 @@ def main() -> None:
         options.rounds, options.steps, options.package_steps, options.grid_steps = 1, 20, 50, 2_000
         options.grid_rounds = 1
         options.views, options.grid_games = (5,), (1, 64)
-    machine = describe(quick=options.quick)
+    machine = describe()
     print(f"world: {machine['cpu']}, {options.rounds} rounds", file=sys.stderr)
     report = Report("Speed of the game engine", machine)
     for name in options.only:

@@ -132,7 +132,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
     stages, seated = _load(config, path if start else None)
-    from multigrid_rl.rllib.cluster import fitted
+    from multigrid_rl.rllib.cluster import fit_to_cluster
     from multigrid_rl.rllib.session import RayError, ray_session, reason_of
     from multigrid_rl.rllib.train import train
 
@@ -141,7 +141,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
         try:
             if config.cluster.address is not None:
                 stack.enter_context(ray_session(config))
-                config, lines = fitted(config, path, stages)
+                config, lines = fit_to_cluster(config, path, stages)
                 for line in lines:
                     screen.print(line, markup=False)
             for line in live.preflight(config, seated, path):

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from multigrid_rl.jit import float_kernel
 from multigrid_rl.models.distributions import Categorical, Distribution
 from multigrid_rl.schema import ConfigError, import_object
+from multigrid_rl.text import expected
 
 Array = NDArray[Any]
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -77,7 +78,7 @@ def objective_of(name: str) -> Objective:
     if name in OBJECTIVES:
         return OBJECTIVES[name]
     if ":" not in name:
-        raise ConfigError(f"train.objective={name}: allowed is {', '.join(OBJECTIVES)}, or module:function")
+        raise ConfigError(expected("train.objective", f"{', '.join(OBJECTIVES)} or module:function", name))
     found: Objective = import_object("train.objective", name)
     return found
 

@@ -61,17 +61,17 @@ def build(
     """
     name = architecture.get("name")
     if name not in NETWORKS:
-        raise ArchitectureError(f"architecture.name={name}: unknown; allowed is {', '.join(NETWORKS)}")
+        raise ArchitectureError(expected("architecture.name", ", ".join(NETWORKS), name))
     hidden = architecture.get("hidden")
     sizes = hidden if isinstance(hidden, (list, tuple)) else []
     good = all(type(units) is int and 1 <= units <= MAX_UNITS for units in sizes)
     layers = 1 if name in RECURRENT else MAX_LAYERS
     if not 1 <= len(sizes) <= layers or not good:
-        allowed = f"a list of 1 to {MAX_UNITS} units per layer, at most {layers} layer(s)"
-        raise ArchitectureError(f"architecture.hidden={hidden}: allowed is {allowed}")
+        wanted = f"a list of 1 to {MAX_UNITS} units per layer, at most {layers} layer(s)"
+        raise ArchitectureError(expected("architecture.hidden", wanted, hidden))
     activation = architecture.get("activation", "tanh")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise ArchitectureError(f"architecture.activation={activation}: allowed is {', '.join(ACTIVATIONS)}")
+        raise ArchitectureError(expected("architecture.activation", ", ".join(ACTIVATIONS), activation))
     generator = torch.Generator().manual_seed(seed)
     options: dict[str, Any] = {key: architecture.get(key, False) for key in ("normalise", "scale_values")}
     options["norm"] = architecture.get("norm", "none")
@@ -83,18 +83,17 @@ def build(
         )
     if isinstance(observation, int):
         if name in CELL_WISE:
-            raise ArchitectureError(f"architecture.name={name}: expected mlp, gru or lstm for a vector, got {name}")
+            raise ArchitectureError(expected("architecture.name", "mlp, gru or lstm for a vector", name))
         layer_norm, normalise = options["norm"] == "layer", options["normalise"]
         return VectorActorCritic(
             observation, outputs, sizes, activation, log_std, generator, layer_norm=layer_norm, normalise=normalise
         )
     if activation not in TOKEN_ACTIVATIONS:
-        raise ArchitectureError(
-            expected("architecture.activation", f"{' or '.join(TOKEN_ACTIVATIONS)} for tokens", activation)
-        )
+        wanted = f"{' or '.join(TOKEN_ACTIVATIONS)} for tokens"
+        raise ArchitectureError(expected("architecture.activation", wanted, activation))
     if name in CELL_WISE:
         if central:
-            raise ArchitectureError(f"architecture.name={name}: has no central critic; allowed is mlp, gru, lstm")
+            raise ArchitectureError(expected("architecture.name", "mlp, gru or lstm with a central critic", name))
         return CellActorCritic(observation, outputs, tuple(sizes), name == "cnn", generator)
     return MLPActorCritic(observation, outputs, tuple(sizes), activation, central, generator)
 

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from multigrid_rl.models.kernels import add_rows, sum_rows
+from multigrid_rl.text import expected
 
 
 def first_rows(categories: Sequence[int], central: Sequence[int]) -> Tensor:
@@ -29,10 +30,10 @@ class _SumOfRows(torch.autograd.Function):
         ctx.rows = len(table)
         out = torch.zeros(len(tokens), table.shape[1])
         if tokens.shape[1] != len(first):
-            raise IndexError(f"{tokens.shape[1]} tokens: allowed is {len(first)}")
+            raise IndexError(expected("tokens", f"{len(first)} columns", tokens.shape[1]))
         bad = sum_rows(tokens.numpy(), first.numpy(), table.detach().numpy(), out.numpy())
         if bad >= 0:
-            raise IndexError(f"tokens {tokens[bad].tolist()}: allowed is what has a row in a table of {len(table)}")
+            raise IndexError(expected("tokens", f"what has a row in a table of {len(table)}", tokens[bad].tolist()))
         return out
 
     @staticmethod

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from multigrid_rl.models import kernels
+from multigrid_rl.text import expected
 
 Array = NDArray[Any]
 KINDS = {"tanh": kernels.TANH, "relu": kernels.RELU}
@@ -131,9 +132,7 @@ class _Distinct(NamedTuple):
         count = kernels.distinct_rows(tokens, sizes, slots, inverse)
         if count < 0:
             row = tokens[-1 - count].tolist()
-            raise IndexError(
-                f"tokens {row}: allowed is less than {sizes.tolist()}, token by token, and not less than 0"
-            )
+            raise IndexError(expected("tokens", f"0 to less than {sizes.tolist()}, token by token", row))
         if count > _WORTH * batch:
             return cls(tokens, None)
         return cls(tokens[slots[:count]], inverse)
@@ -171,7 +170,7 @@ class Pass:
 
     def __init__(self, towers: Towers, tokens: Array, flat: Sequence[Tensor | None] = ()) -> None:
         if tokens.shape[1] != len(towers.layout.sizes):
-            raise IndexError(f"{tokens.shape[1]} tokens: allowed is {len(towers.layout.sizes)}")
+            raise IndexError(expected("tokens", f"{len(towers.layout.sizes)} columns", tokens.shape[1]))
         self._towers, self._flat = towers, flat
         self._batch = _Distinct.of(tokens, towers.layout.sizes)
         self._passed = [towers.run(self._batch.tokens, which) for which in (0, 1)]
@@ -215,6 +214,6 @@ def policy(towers: Towers, tokens: Tensor) -> Tensor:
     """Logits (B, K) alone, without gradients."""
     layout = towers.layout
     if not layout.tokens <= tokens.shape[1] <= len(layout.sizes):
-        raise IndexError(f"{tokens.shape[1]} tokens: allowed is {layout.tokens} to {len(layout.sizes)}")
+        raise IndexError(expected("tokens", f"{layout.tokens} to {len(layout.sizes)} columns", tokens.shape[1]))
     batch = _Distinct.of(tokens.contiguous().numpy(), layout.sizes)
     return torch.from_numpy(batch.spread(towers.run(batch.tokens, 0)[-1]))

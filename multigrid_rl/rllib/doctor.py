@@ -17,16 +17,15 @@ from typing import Any
 from multigrid_rl.config import ConfigError
 from multigrid_rl.rllib import machine
 from multigrid_rl.rllib.machine import Finding
+from multigrid_rl.text import expected
 
-#: Seconds that Ray has to start and to run a task; on a busy machine it takes ten.
-PATIENCE_S = 90.0
 #: Seconds until a host that does not answer counts as unreachable.
 CONNECT_S = 5.0
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _ADDRESS = re.compile(r"auto|(ray://)?(?P<host>\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
 
 
-def examine(folder: Path, address: str | None = None, patience_s: float = PATIENCE_S) -> Iterator[Finding]:
+def examine(folder: Path, address: str | None, patience_s: float) -> Iterator[Finding]:
     """Check everything, one finding after the other.
 
     Args:
@@ -37,7 +36,9 @@ def examine(folder: Path, address: str | None = None, patience_s: float = PATIEN
     Raises:
         ConfigError: the address is none.
     """
-    checked = None if address is None else checked_address(address)
+    found = None if address is None else _ADDRESS.fullmatch(address)
+    if address is not None and (found is None or (found["port"] and not 1 <= int(found["port"]) <= 65535)):
+        raise ConfigError(expected("address", "auto, host:port or ray://host:port", address))
     yield machine.check_python()
     yield from machine.check_packages()
     yield machine.check_cpus()
@@ -51,21 +52,13 @@ def examine(folder: Path, address: str | None = None, patience_s: float = PATIEN
     yield machine.check_open_files()
     yield from machine.check_opponents()
     yield check_ray(patience_s)
-    if checked is not None:
-        yield check_token(checked)
-        yield from check_cluster(checked, folder, patience_s)
+    if address is not None:
+        yield check_token(address)
+        yield from check_cluster(address, folder, patience_s)
 
 
-def checked_address(address: str) -> str:
-    """The address, if it is one. Raises :class:`ConfigError`."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None or (found["port"] and not 1 <= int(found["port"]) <= 65535):
-        raise ConfigError(f"address={address}: allowed is auto, host:port or ray://host:port")
-    return address
-
-
-def check_ray(patience_s: float = PATIENCE_S) -> Finding:
-    """Whether Ray starts on this machine and runs a task within ``patience_s`` seconds."""
+def check_ray(patience_s: float) -> Finding:
+    """Check that Ray starts on this machine and runs a task within ``patience_s`` seconds."""
     # As runs do where Ray could not keep a token of its own.
     kept = any(name in os.environ for name in _TOKENS) or machine.check_home().level == "ok"
     told = _apart(["local"], patience_s, {} if kept else {_TOKENS[0]: secrets.token_hex(32)})
@@ -75,17 +68,10 @@ def check_ray(patience_s: float = PATIENCE_S) -> Finding:
     return Finding("ray", "ok", f"{told['version']} starts here and runs a task")
 
 
-def check_token(address: str, environment: Mapping[str, str] | None = None, home: Path | None = None) -> Finding:
-    """Whether Ray will show a cluster its token: only if told to, or on the cluster of this machine (``auto``).
-
-    Args:
-        address: the cluster's.
-        environment: variables of this process, by default.
-        home: the user's folder, by default.
-    """
-    environment = os.environ if environment is None else environment
-    mode, file = environment.get("RAY_AUTH_MODE"), (home or machine.home()) / ".ray" / "auth_token"
-    found = any(environment.get(name) for name in _TOKENS) or os.access(file, os.R_OK)
+def check_token(address: str) -> Finding:
+    """Check that Ray shows a cluster its token: only if told to, or on the cluster of this machine (``auto``)."""
+    mode, file = os.environ.get("RAY_AUTH_MODE"), machine.home() / ".ray" / "auth_token"
+    found = any(os.environ.get(name) for name in _TOKENS) or os.access(file, os.R_OK)
     if mode == "token" and not found:
         change = f"put the head's {file.name} into {file.parent}; ray get-auth-token --generate makes one"
         return Finding("token", "problem", "RAY_AUTH_MODE=token, and there is no token", change)
@@ -95,15 +81,11 @@ def check_token(address: str, environment: Mapping[str, str] | None = None, home
     return Finding("token", "ok", f"RAY_AUTH_MODE={mode or 'not set'}, {'a' if found else 'no'} token")
 
 
-def check_cluster(address: str, folder: Path, patience_s: float = PATIENCE_S) -> list[Finding]:
-    """Whether the cluster at ``address`` is reached, and whether its nodes can take part in runs in ``folder``."""
-    change = (
-        "ray start --head on one machine, ray start --address=HOST:PORT on the others; then HOST:PORT, or auto there"
-    )
+def check_cluster(address: str, folder: Path, patience_s: float) -> list[Finding]:
+    """Check that the cluster at ``address`` is reached, and that its nodes can take part in runs in ``folder``."""
+    change = "ray start --head on one machine, ray start --address=HOST:PORT on the others; then HOST:PORT, or auto"
     unreachable = _unreachable(address)
-    if unreachable:
-        return [Finding("cluster", "problem", f"{address}: {unreachable}", change)]
-    told = _apart(["cluster", address, str(folder)], patience_s)
+    told = {"error": unreachable} if unreachable else _apart(["cluster", address, str(folder)], patience_s)
     if "error" in told:
         return [Finding("cluster", "problem", f"{address}: {told['error']}", change)]
     if "refused" in told:
@@ -112,7 +94,7 @@ def check_cluster(address: str, folder: Path, patience_s: float = PATIENCE_S) ->
 
 
 def _unreachable(address: str) -> str:
-    """Why nothing listens there, within seconds: Ray itself would try for minutes."""
+    """Say why nothing listens there, within seconds: Ray itself would try for minutes."""
     found = _ADDRESS.fullmatch(address)
     if found is None or found["port"] is None:
         return ""  # auto: Ray knows where
@@ -124,7 +106,7 @@ def _unreachable(address: str) -> str:
 
 
 def _apart(arguments: list[str], patience_s: float, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What this module says in a process of its own: one that hangs or dies takes nobody along."""
+    """Return what this module says in a process of its own: one that hangs or dies takes nobody along."""
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, *arguments],
         stdout=subprocess.PIPE,
@@ -147,38 +129,27 @@ def _apart(arguments: list[str], patience_s: float, environment: Mapping[str, st
     return told
 
 
-def run_task() -> dict[str, Any]:
-    """Start a local session of one CPU, run a task on it, and say which Ray it was."""
-    import ray  # noqa: PLC0415
-
-    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
-    try:
-        answer: str = ray.get(ray.remote(lambda: ray.__version__).remote())
-    finally:
-        ray.shutdown()
-    return {"version": answer}
-
-
-def ask_cluster(address: str, folder: Path) -> dict[str, Any]:
-    """Connect to a cluster and let all of its nodes be looked at: the lines of its preflight, or why it was refused."""
+def answer(what: str, address: str = "", folder: str = ".") -> dict[str, Any]:
+    """Say whether Ray runs a task here (``local``), or what a ``cluster``'s preflight says; in a process of its own."""
     import ray  # noqa: PLC0415
     from ray.exceptions import RayError  # noqa: PLC0415
 
-    from multigrid_rl.rllib.cluster import ClusterError, preflight  # noqa: PLC0415
-
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error")
+        if what == "local":
+            ray.init("local", num_cpus=1, include_dashboard=False, **quiet)
+            return {"version": ray.get(ray.remote(lambda: ray.__version__).remote())}
+        from multigrid_rl.rllib.cluster import preflight  # noqa: PLC0415
+
+        ray.init(address, **quiet)
+        return {"lines": preflight(Path(folder))}
+    except ConfigError as error:
+        return {"refused": str(error)}
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         return {"error": next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))}
-    try:
-        return {"lines": preflight(folder, {})}
-    except ClusterError as error:
-        return {"refused": str(error)}
     finally:
         ray.shutdown()
 
 
 if __name__ == "__main__":
-    _what, *_rest = sys.argv[1:]
-    _told = run_task() if _what == "local" else ask_cluster(_rest[0], Path(_rest[1]))
-    sys.stdout.write(json.dumps(_told) + "\n")
+    sys.stdout.write(json.dumps(answer(*sys.argv[1:])) + "\n")

@@ -16,6 +16,7 @@ from multigrid_rl.learn.rollout import Experience
 from multigrid_rl.rllib.cluster import differences, installed
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.session import reason_of
+from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, RunError
 
 LOG = logging.getLogger(__name__)
@@ -173,10 +174,9 @@ class EnvRunnerPool:
             if done:
                 self._admit(pending[done[0]], done[0])
             elif waiting:
-                raise RunError(
-                    f"{len(pending)} of {len(self._runners)} env runners did not start within {self._timeout_s:g} s: "
-                    "no CPU is free for them, or their nodes are gone"
-                )
+                enough = f"{len(self._runners)} to start within {self._timeout_s:g} s"
+                got = f"{len(pending)} that did not: no CPU is free for them, or their nodes are gone"
+                raise RunError(expected("env runners", enough, got))
             else:
                 return
 
@@ -189,7 +189,7 @@ class EnvRunnerPool:
             self._restart(runner, reason_of(error))
             return
         if different := differences(theirs, self._installed):  # on a node that came after the preflight
-            self._restart(runner, f"its node has {', '.join(different)}")
+            self._restart(runner, f"its node: {', '.join(different)}")
             return
         runner.pending = None
         if runner.failures:

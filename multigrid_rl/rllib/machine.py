@@ -26,6 +26,7 @@ from multigrid_rl import jit
 from multigrid_rl.config import available_cpus, data_root
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+from multigrid_rl.text import expected
 
 Level = Literal["ok", "warning", "problem"]
 DISTRIBUTION = "multigrid-rl"
@@ -49,16 +50,15 @@ class Finding(NamedTuple):
 
 
 def check_python(found: str | None = None) -> Finding:
-    """Whether this Python is one that the package allows; ``found`` is its version."""
-    found = found or platform.python_version()
-    allowed = metadata(DISTRIBUTION)["Requires-Python"]
-    if SpecifierSet(allowed).contains(found, prereleases=True):
-        return Finding("python", "ok", f"{found} (allowed is {allowed})")
-    return Finding("python", "problem", found, f"install Python {allowed}")
+    """Check that this Python is one that the package allows; ``found`` is its version."""
+    found, wanted = found or platform.python_version(), metadata(DISTRIBUTION)["Requires-Python"]
+    if SpecifierSet(wanted).contains(found, prereleases=True):
+        return Finding("python", "ok", found)
+    return Finding("python", "problem", f"expected {wanted}, got {found}", f"install Python {wanted}")
 
 
 def check_packages(needed: Iterable[str] | None = None, constraints: Path | None = None) -> list[Finding]:
-    """Whether all packages are there in allowed versions, and in those that were tested.
+    """Check that all packages are there in the required versions, and in those that were tested.
 
     Args:
         needed: requirements as in ``pyproject.toml``; by default those of the installed package.
@@ -70,16 +70,14 @@ def check_packages(needed: Iterable[str] | None = None, constraints: Path | None
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         count += 1
-        name, allowed = requirement.name, str(requirement.specifier) or "any version"
+        name = requirement.name
         try:
             found = version(name)
         except PackageNotFoundError:
-            findings.append(Finding("packages", "problem", f"{name} is missing", f"pip install '{requirement}'"))
-            continue
-        if not requirement.specifier.contains(found, prereleases=True):
-            findings.append(
-                Finding("packages", "problem", f"{name} {found} (allowed is {allowed})", f"pip install '{requirement}'")
-            )
+            found = "none"
+        if found == "none" or not requirement.specifier.contains(found, prereleases=True):
+            told = expected(name, str(requirement.specifier) or "any version", found)
+            findings.append(Finding("packages", "problem", told, f"pip install '{requirement}'"))
         elif (pin := pins.get(canonicalize_name(name), found)).partition("+")[0] != found.partition("+")[0]:
             others.append(f"{name} {found} (tested is {pin})")
     if others:
@@ -89,7 +87,7 @@ def check_packages(needed: Iterable[str] | None = None, constraints: Path | None
 
 
 def tested_versions(constraints: Path) -> dict[str, str]:
-    """Exact versions that hold for this Python, by a package's canonical name; none if there is no such file."""
+    """Read the exact versions that hold for this Python, by canonical name; none if there is no such file."""
     try:
         text = constraints.read_text(encoding="utf-8")
     except OSError:
@@ -101,7 +99,7 @@ def tested_versions(constraints: Path) -> dict[str, str]:
 
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """CPUs that a container's quota allows, by either version of control groups; ``None`` without a quota."""
+    """Read how many CPUs a container's quota gives, by either version of control groups; ``None`` without a quota."""
     try:
         quota, period = (root / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -115,38 +113,32 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def check_cpus(cpus: int | None = None, quota: float | None = None) -> Finding:
-    """Whether the CPUs that programs see are those that they get: the container's ``quota``."""
+    """Check that programs get the CPUs that they see, and not only a container's ``quota``."""
     cpus = available_cpus() if cpus is None else cpus
     quota = cpu_quota() if quota is None else quota
     if quota is None or quota >= cpus:
         return Finding("cpus", "ok", f"{cpus} for this process")
     whole = max(1, int(quota))
-    return Finding(
-        "cpus",
-        "warning",
-        f"{cpus} seen, but this container gets the time of {quota:g}",
-        f"give it whole cores (--cpuset-cpus), or set train.torch_threads={whole} and at most "
-        f"cluster.num_env_runners={whole}",
-    )
+    most = f"train.torch_threads={whole} cluster.num_env_runners={whole}"
+    change = f"give it whole cores (--cpuset-cpus), or {most} at most"
+    return Finding("cpus", "warning", f"{cpus} seen, but this container gets the time of {quota:g}", change)
 
 
 def check_threads(environment: Mapping[str, str] | None = None, cpus: int | None = None) -> Finding:
-    """Whether ``OMP_NUM_THREADS`` asks for more threads than there are CPUs."""
+    """Check that ``OMP_NUM_THREADS`` asks for no more threads than there are CPUs."""
     cpus = available_cpus() if cpus is None else cpus
     asked = (os.environ if environment is None else environment).get("OMP_NUM_THREADS")
     if asked is None:
         return Finding("threads", "ok", f"OMP_NUM_THREADS is not set; torch would use {torch.get_num_threads()}")
-    if not asked.isdigit() or int(asked) < 1:
-        change = f"unset OMP_NUM_THREADS, or set it to 1 to {cpus}"
-        return Finding("threads", "problem", f"OMP_NUM_THREADS={asked} is no number of threads", change)
-    if int(asked) > cpus:
-        change = f"set it to at most {cpus}: more threads than CPUs wait for each other"
-        return Finding("threads", "warning", f"OMP_NUM_THREADS={asked} on {cpus} CPU(s)", change)
-    return Finding("threads", "ok", f"OMP_NUM_THREADS={asked} on {cpus} CPU(s)")
+    if asked.isdigit() and 1 <= int(asked) <= cpus:
+        return Finding("threads", "ok", f"OMP_NUM_THREADS={asked} on {cpus} CPU(s)")
+    level: Level = "warning" if asked.isdigit() and int(asked) > cpus else "problem"
+    change = "unset it, or set it lower: more threads than CPUs wait for each other"
+    return Finding("threads", level, expected("OMP_NUM_THREADS", f"1 to {cpus}", asked), change)
 
 
 def products_per_second(threads: int, seconds: float = 0.15) -> float:
-    """Products of two 384 x 384 matrices a second with so many torch threads; their number is put back afterwards."""
+    """Measure products of two 384 x 384 matrices a second with so many torch threads, and put their number back."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -162,7 +154,7 @@ def products_per_second(threads: int, seconds: float = 0.15) -> float:
 
 
 def check_torch(speeds: tuple[float, float] | None = None, cpus: int | None = None) -> Finding:
-    """Whether torch computes, and whether its threads get the cores that they are made for.
+    """Check that torch's threads get the cores that they are made for.
 
     Args:
         speeds: matrix products a second with one thread and with ``cpus`` threads; measured by default.
@@ -178,13 +170,13 @@ def check_torch(speeds: tuple[float, float] | None = None, cpus: int | None = No
 
 
 def home() -> Path:
-    """The user's folder, whether or not it is there."""
+    """Return the user's folder, whether or not it is there."""
     return Path(os.path.expanduser("~"))  # noqa: PTH111  Path.home() fails for a user without one
 
 
-def check_home(folder: Path | None = None) -> Finding:
-    """Whether the home can be written: in services and containers it often cannot. ``folder`` stands for it."""
-    folder = folder or home()
+def check_home() -> Finding:
+    """Check that the home can be written: in services and containers it often cannot."""
+    folder = home()
     try:
         _write_into(folder)
     except OSError as error:
@@ -194,17 +186,24 @@ def check_home(folder: Path | None = None) -> Finding:
 
 
 def check_kernels(folder: Path | None = None) -> Finding:
-    """Whether compiled kernels can be kept: without a folder for them every start takes half a minute.
+    """Check that compiled kernels can be kept: without a folder for them every start takes half a minute.
 
     Args:
         folder: where they are put; by default what was found for this package.
     """
+    from multigrid_rl.world import kernels  # noqa: PLC0415
+
     change = "set NUMBA_CACHE_DIR to a folder that can be written, on a disk with room"
+    cached: Any = kernels.step_games
+    folder = folder or cached._cache.cache_path
+    if folder is None:
+        told = "neither the installation, nor the home, nor the temporary folder can be written"
+        return Finding("kernels", "problem", told, change)
+    folder = Path(folder)
     try:
-        folder = kernel_folder() if folder is None else folder
         folder.mkdir(parents=True, exist_ok=True)
         _write_into(folder)
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         return Finding("kernels", "problem", f"compiled kernels cannot be kept: {error}", change)
     if Path(tempfile.gettempdir(), jit.TEMPORARY) in folder.parents:
         told = f"kept in {folder}, as neither the installation nor the home can be written"
@@ -212,24 +211,14 @@ def check_kernels(folder: Path | None = None) -> Finding:
     return Finding("kernels", "ok", f"kept in {folder}")
 
 
-def kernel_folder() -> Path:
-    """Folder of the compiled kernels of the game. Raises ``RuntimeError`` if there is none that can be written."""
-    from multigrid_rl.world import kernels  # noqa: PLC0415
-
-    cached: Any = kernels.step_games
-    if cached._cache.cache_path is None:
-        raise RuntimeError("neither the installation, nor the home, nor the temporary folder can be written")
-    return Path(cached._cache.cache_path)
-
-
 def _write_into(folder: Path) -> None:
-    """Raises ``OSError`` where nothing can be written, on a full disk, too, which still makes empty files."""
+    # On a full disk empty files can still be made.
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(_MIB))
 
 
 def check_shm(folder: Path = Path("/dev/shm"), enough: int = SHM_BYTES) -> Finding:
-    """Whether shared memory holds Ray's object store; ``enough`` in bytes."""
+    """Check that shared memory holds Ray's object store; ``enough`` in bytes."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError:
@@ -244,29 +233,30 @@ def check_shm(folder: Path = Path("/dev/shm"), enough: int = SHM_BYTES) -> Findi
     return Finding("shm", "warning", f"{told}, Ray wants {enough / _MIB:,.0f}", change)
 
 
-def check_disk(folder: Path, enough: int = DISK_BYTES, least: int = DISK_LEAST) -> Finding:
-    """Whether runs and Ray's session fit on the disk of ``folder``; ``enough`` and ``least`` in bytes."""
+def check_disk(folder: Path) -> Finding:
+    """Check that runs and Ray's session fit on the disk of ``folder``."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return Finding("disk", "problem", f"{folder}: {error.strerror}", "start where runs can be written")
     told = f"{free / _MIB:,.0f} MiB free in {folder}"
-    if free >= enough:
+    if free >= DISK_BYTES:
         return Finding("disk", "ok", told)
-    change = f"make room: {enough / _MIB:,.0f} MiB are enough, a run with less than {least / _MIB:,.0f} will break off"
-    return Finding("disk", "warning" if free >= least else "problem", told, change)
+    enough, least = DISK_BYTES / _MIB, DISK_LEAST / _MIB
+    change = f"make room: {enough:,.0f} MiB are enough, a run with less than {least:,.0f} will break off"
+    return Finding("disk", "warning" if free >= DISK_LEAST else "problem", told, change)
 
 
-def check_open_files(limit: int | None = None, enough: int = OPEN_FILES) -> Finding:
-    """Whether a process may open as many files and sockets as Ray's do; ``limit`` is this shell's."""
+def check_open_files(limit: int | None = None) -> Finding:
+    """Check that a process may open as many files and sockets as Ray's do; ``limit`` is this shell's."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
-    if soft >= enough or soft == resource.RLIM_INFINITY:
+    if soft >= OPEN_FILES or soft == resource.RLIM_INFINITY:
         return Finding("files", "ok", f"{soft} may be open at a time")
     return Finding("files", "warning", f"{soft} may be open at a time", "ulimit -n 65536 before starting Ray")
 
 
 def check_opponents(root: Path | None = None) -> list[Finding]:
-    """Whether every frozen player of the folder ``root`` is the one that its card and the catalogue name."""
+    """Check that every frozen player of the folder ``root`` is the one that its card and the catalogue name."""
     root = data_root() / "checkpoints" if root is None else root
     findings, names = [], []
     try:
@@ -280,9 +270,7 @@ def check_opponents(root: Path | None = None) -> list[Finding]:
             read_network(catalogue.folder(name), card)
             listed = catalogue.entries[name].get("sha256", card.sha256)
             if listed != card.sha256:
-                raise PlayerError(
-                    f"{name}: the catalogue lists sha256 {listed[:16]}..., its card {card.sha256[:16]}..."
-                )
+                raise PlayerError(expected(f"{name}: sha256 of its card", f"the catalogue's {listed}", card.sha256))
         except PlayerError as error:
             findings.append(Finding("opponents", "problem", str(error), f"restore {root / name}"))
     if names or findings:
@@ -291,7 +279,7 @@ def check_opponents(root: Path | None = None) -> list[Finding]:
 
 
 def check_gpu(names: list[str] | None = None, devices: Path = Path("/dev")) -> Finding:
-    """Which GPUs torch sees; ``names`` of them, and where the system's devices are."""
+    """Tell which GPUs torch sees; ``names`` of them, and where the system's devices are."""
     if names is None:
         names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     if names:

@@ -23,6 +23,7 @@ from ray._private.ray_constants import PROCESS_TYPE_RAYLET
 from ray.exceptions import RayError, RayTaskError
 
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus
+from multigrid_rl.text import expected, one_line
 from multigrid_rl.types import RunError
 
 __all__ = ["RayError", "ray_session", "reason_of", "without_object_store"]
@@ -36,12 +37,12 @@ def reason_of(error: BaseException) -> str:
         return lines[0] if lines else type(error).__name__
     # The error of the other process, if it could travel, stands inside; its text ends with what was raised.
     inner = error.cause
-    return lines[-1] if inner is None else f"{type(inner).__name__}: {' '.join(str(inner).split())}"
+    return lines[-1] if inner is None else f"{type(inner).__name__}: {one_line(inner)}"
 
 
 @contextmanager
 def ray_session(config: RunConfig | None = None) -> Iterator[None]:
-    """A Ray session for as long as it is needed: of this machine, or on the cluster that ``config`` names.
+    """Have a Ray session for as long as it is needed: of this machine, or on the cluster that ``config`` names.
 
     A run in which the driver alone plays and learns needs none, and gets none: starting one takes longer than all else
     that a run does before its first step. One that is already there is used and left alone. What one of this machine
@@ -83,11 +84,9 @@ def _check_gpus(config: RunConfig) -> None:
     cluster, seen = config.cluster, torch.cuda.device_count()
     learners = max(cluster.num_learners, 1)
     if cluster.address is None and cluster.gpus_per_learner * learners > seen:
-        allowed = f"0 to {min(1, seen / learners):g}" if seen else "0"
-        raise ConfigError(
-            f"cluster.gpus_per_learner={cluster.gpus_per_learner:g}: torch sees {seen} GPU(s) here for {learners} "
-            f"learner(s); allowed is {allowed}, or a cluster.address"
-        )
+        wanted = f"{'0 to ' if seen else ''}{min(1, seen / learners):g}, or a cluster.address"
+        got = f"{cluster.gpus_per_learner:g}: torch sees {seen} GPU(s) here for {learners} learner(s)"
+        raise ConfigError(expected("cluster.gpus_per_learner", wanted, got))
 
 
 def _needs_ray(config: RunConfig) -> bool:
@@ -105,71 +104,39 @@ def without_object_store() -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    put, ray.put = ray.put, _as_it_is
+    put, ray.put = ray.put, lambda value, **_: value
     try:
         yield
     finally:
         ray.put = put
 
 
-def _as_it_is(value: Any, **_: Any) -> Any:
-    return value
-
-
 def _start(settings: dict[str, Any], address: str | None) -> Path:
     """Start Ray, or connect to it; returns the session's folder for temporary files."""
     try:
-        with ExitStack() as stack:
-            stack.enter_context(_without_task_events())
-            stack.enter_context(_handler_kept())
-            stack.enter_context(_processes_apart())
+        with _kept_out_of_the_way():
             if address is None:
                 _see_to_a_token()
             return Path(ray.init(**settings).address_info["session_dir"])
     except Exception as error:  # Ray raises bare ones, too
         if address is None:
-            raise RunError(
-                f"Ray: it does not start on this machine: {reason_of(error)} (TMPDIR={tempfile.gettempdir()}, "
-                f"HOME={os.environ.get('HOME')})"
-            ) from error
-        raise ConfigError(
-            f"cluster.address={address}: {reason_of(error)}; allowed is a Ray cluster that runs: ray start --head"
-        ) from error
+            folders = f"TMPDIR={tempfile.gettempdir()}, HOME={os.environ.get('HOME')}"
+            raise RunError(f"Ray: expected a session on this machine, got {reason_of(error)} ({folders})") from error
+        got = f"{address}: {reason_of(error)}"
+        raise ConfigError(expected("cluster.address", "a cluster that runs (ray start --head)", got)) from error
 
 
 @contextmanager
-def _without_task_events() -> Iterator[None]:
-    """Keep a session that starts meanwhile from noting every call: its server would grow by 13 MiB a minute."""
-    name = "RAY_task_events_report_interval_ms"
-    before = os.environ.get(name)
-    os.environ[name] = before or "0"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
+def _kept_out_of_the_way() -> Iterator[None]:
+    """Have Ray note no calls, leave our signal handler in place, and start its processes in sessions of their own.
 
-
-@contextmanager
-def _handler_kept() -> Iterator[None]:
-    """Ray puts a handler in SIGTERM's place that aborts the process; put back what was there before."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if before is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _processes_apart() -> Iterator[None]:
-    """Let Ray's processes start in sessions of their own, and its raylet be deaf to SIGTERM.
-
-    A terminal that closes and ``timeout`` signal a whole group of processes, and a service manager all of a service's.
-    The driver is to end its run first, and needs the raylet and its env runners for it. Where the kernel does not end
-    children with their parent, Ray ends its own by their group.
+    Its server would grow by 13 MiB a minute by noting every call; its handler of SIGTERM aborts the process. A terminal
+    that closes and ``timeout`` signal a whole group of processes, and a service manager all of a service's: the driver
+    is to end its run first, and needs the raylet, which is deaf to SIGTERM, and its env runners for it. Where the
+    kernel does not end children with their parent, Ray ends its own by their group.
     """
-    popen = services.ConsolePopen
+    name, popen = "RAY_task_events_report_interval_ms", services.ConsolePopen
+    events, handler = os.environ.get(name), signal.getsignal(signal.SIGTERM)
 
     def start(command: list[str], **settings: Any) -> Any:
         prepare = settings.pop("preexec_fn")
@@ -181,12 +148,17 @@ def _processes_apart() -> Iterator[None]:
 
         return popen(command, preexec_fn=prepared, start_new_session=True, **settings)
 
+    os.environ[name] = events or "0"
     if sys.platform == "linux":
         services.ConsolePopen = start
     try:
         yield
     finally:
         services.ConsolePopen = popen
+        if events is None:
+            del os.environ[name]
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _end_children(raylet: int) -> None:

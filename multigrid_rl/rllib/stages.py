@@ -11,6 +11,7 @@ from multigrid_rl.learn.own import check_parts
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.schema import ScenarioConfig
+from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory
 
 
@@ -50,31 +51,19 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
     agents = stages[-1].factory.specs.agents
     for k, stage in enumerate(stages):
         if stage.factory.specs.agents != agents:
-            raise ConfigError(
-                f"curriculum.{k}.scenario={stage.scenario.name}: its networks read or decide other things than those "
-                f"of {config.scenario.name}; allowed is a scenario with the same view_size, mission_observed and team"
-            )
+            wanted = f"one with view_size, mission_observed and team of {config.scenario.name}, as its networks need"
+            raise ConfigError(expected(f"curriculum.{k}.scenario", wanted, stage.scenario.name))
     specs = stages[-1].factory.specs
     for module in specs.modules:
         check_parts(specs.agent_of(module), config.model.model_dump(), config.train.objective)
     return stages
 
 
-class AllOpponents(NamedTuple):
-    """The background players of several games."""
-
-    factories: tuple[EnvFactory, ...]
-
-    def load(self) -> dict[str, tuple[LoadedPlayer, ...]]:
-        """Each player once, by seat. Raises what ``MatchFactory.load`` raises."""
-        seats: dict[str, dict[str, LoadedPlayer]] = {}
-        for factory in self.factories:
-            for seat, players in factory.load().items():
-                for player in players:
-                    seats.setdefault(seat, {}).setdefault(player.name, player)
-        return {seat: tuple(players.values()) for seat, players in seats.items()}
-
-
 def seated_in(stages: Sequence[Stage]) -> dict[str, tuple[LoadedPlayer, ...]]:
-    """Background players of all stages, each once, by seat. Raises what ``MatchFactory.load`` raises."""
-    return AllOpponents(tuple(stage.factory for stage in stages)).load()
+    """Return the background players of all stages, each once, by seat. Raises what ``MatchFactory.load`` raises."""
+    seats: dict[str, dict[str, LoadedPlayer]] = {}
+    for stage in stages:
+        for seat, players in stage.factory.load().items():
+            for player in players:
+                seats.setdefault(seat, {}).setdefault(player.name, player)
+    return {seat: tuple(players.values()) for seat, players in seats.items()}

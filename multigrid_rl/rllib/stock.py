@@ -40,7 +40,8 @@ from multigrid_rl.config import RunConfig
 from multigrid_rl.rllib.modules import ActorCriticModule
 from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.sizes import Sizes
-from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EnvFactory, EpisodeTable, MultiAgentSpec
+from multigrid_rl.text import expected
+from multigrid_rl.types import AgentSpec, BatchedEnv, EnvFactory, EpisodeTable, MultiAgentSpec
 
 #: Game numbers set aside for each env runner, so that no two runners play the same games.
 GAMES_PER_RUNNER = 2**20
@@ -97,7 +98,9 @@ class GameEnv(MultiAgentEnv):
         factory: EnvFactory = config["factory"]
         agents = factory.specs.agents
         if any(agent.critic_space is not None for agent in agents):
-            raise ValueError("scheme=ctde: allowed is dtde or ctce: RLlib's actor and critic read one observation")
+            raise ValueError(
+                expected("scheme", "dtde or ctce, as RLlib's actor and critic read one observation", "ctde")
+            )
         self.env: BatchedEnv = factory.build(1, _game_number(config))
         self.possible_agents = [agent.name for agent in agents]
         self.agents = list(self.possible_agents)
@@ -144,15 +147,12 @@ class GameEnv(MultiAgentEnv):
             terminated[name] = bool(step.terminated[name][0])
         self._living = [name for name in self._living if not terminated[name]]
         over = not self._living
+        while over and not step.done[0]:
+            step = self.env.step(self._actions)
         if done or over:
-            self._first = self._copied(self._played_out(step).observations)
+            self._first = self._copied(step.observations)
         terminated[_ALL] = over
         return observations, rewards, terminated, {_ALL: done and not over}, {}
-
-    def _played_out(self, step: BatchedStep) -> BatchedStep:
-        while not step.done[0]:
-            step = self.env.step(self._actions)
-        return step
 
     def drain_episodes(self) -> EpisodeTable:
         """Episodes that finished since the last call."""
@@ -224,23 +224,19 @@ class StockPPO(TrackedPPO):
         self.env_steps = int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME)))
         self.finished = EpisodeTable.concatenate(self.metrics.peek((ENV_RUNNER_RESULTS, EPISODES)))
         self.metrics.delete(ENV_RUNNER_RESULTS, EPISODES)  # RLlib would write the arrays into its own result files
-        self.gradient_steps += self._minibatches(modules)
+        # Every minibatch holds the same number of rows of every module that took part.
+        rows = max(self._learned(module, NUM_MODULE_STEPS_TRAINED, 0.0) for module in modules)
+        self.gradient_steps += round(rows / self.config.minibatch_size)
         self.latest = {name: float(self.metrics.peek(key)) for name, key in _TIMERS.items()}
         for module in modules:
             self.latest |= {ours.format(module): self._learned(module, theirs) for ours, theirs in _LEARNED.items()}
-
-    def _minibatches(self, modules: tuple[str, ...]) -> int:
-        # Every minibatch holds the same number of rows of every module that took part.
-        steps = (self._learned(module, NUM_MODULE_STEPS_TRAINED, 0.0) for module in modules)
-        minibatch: int = self.config.minibatch_size
-        return round(max(steps) / minibatch)
 
     def _learned(self, module: str, key: str, default: float = math.nan) -> float:
         return float(self.metrics.peek((LEARNER_RESULTS, module, key), default=default))
 
 
 def stock_module_specs(spec: MultiRLModuleSpec, specs: MultiAgentSpec) -> MultiRLModuleSpec:
-    """The modules of ``spec`` with the action spaces that RLlib's own distributions and connectors know."""
+    """Give the modules of ``spec`` the action spaces that RLlib's own distributions and connectors know."""
     for name, one in spec.rl_module_specs.items():
         one.module_class = StockModule
         one.observation_space, one.action_space = rllib_spaces(specs.agent_of(name))
@@ -248,7 +244,7 @@ def stock_module_specs(spec: MultiRLModuleSpec, specs: MultiAgentSpec) -> MultiR
 
 
 def stock_sampling(config: RunConfig, sizes: Sizes, env_config: dict[str, Any], specs: MultiAgentSpec) -> PPOConfig:
-    """RLlib's configuration as far as it is about playing: one environment for each game, whole batches."""
+    """Configure RLlib as far as it is about playing: one environment for each game, whole batches."""
     modules = {agent.name: agent.module for agent in specs.agents}
     return (
         PPOConfig(algo_class=StockPPO)

@@ -27,6 +27,7 @@ from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.sizes import Sizes
+from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, RunError
 
 LOG = logging.getLogger(__name__)
@@ -135,7 +136,7 @@ def restore(algorithm: TrackedPPO, start: Path) -> None:
     whole = algorithm.restore_run(start / "rllib", read_state(start))
     lost = not_finite(algorithm.learner_weights())
     if lost is not None:
-        raise ConfigError(f"{start}: {lost} is not finite; allowed is a checkpoint whose weights are finite")
+        raise ConfigError(expected(start, "a checkpoint whose weights are finite", f"{lost} is not finite"))
     if not whole:
         LOG.warning("other env runners than before: weights and gates go on, games start afresh")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import resource
@@ -15,6 +16,7 @@ import pytest
 from trainings import SMALL, Training, clear_lines, rows_of
 
 from multigrid_rl.config import data_root
+from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.runs.checkpoints import check, newest_good
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
@@ -67,7 +69,7 @@ def test_a_driver_killed_while_it_writes_goes_on_without_gap_or_duplicate(start,
     assert first.gone()  # Ray takes its time to notice that its driver is dead
 
 
-def test_a_killed_env_runner_is_replaced_and_the_run_goes_on(start, tmp_path):
+def test_a_killed_env_runner_is_replaced_and_a_signal_to_all_of_the_group_ends_the_run(start, tmp_path):
     run = tmp_path / "run"
     training = start(f"run_dir={run}", "cluster.num_env_runners=2", "--until", "1e9")
     training.until(lambda: len(rows_of(run)) > 3, "the first rows")
@@ -76,8 +78,15 @@ def test_a_killed_env_runner_is_replaced_and_the_run_goes_on(start, tmp_path):
     os.kill(victims[0], signal.SIGKILL)
     training.until(lambda: rows_of(run)[-1]["env_runners"] == 1, "a row of one env runner")
     training.until(lambda: rows_of(run)[-1]["env_runners"] == 2, "a row of two env runners again")
-    output = training.interrupt()
+    os.killpg(training.process.pid, signal.SIGTERM)  # as timeout does: to Ray's processes, too
+    output = training.end()
     assert training.process.returncode == 130
+    assert "interrupted: writing a checkpoint" in output
+    assert "saved:" in output.splitlines()[-1]
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert verdict["ended"] == "interrupted"
+    player = run / verdict["checkpoint"] / "players" / "red_0"
+    assert read_network(player, read_card(player)) is not None
     lost, back = clear_lines(output)[:2]
     assert "was lost" in lost
     assert "a new one takes its place" in lost

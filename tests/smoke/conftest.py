@@ -18,7 +18,7 @@ def _last():
 
 @pytest.fixture(scope="module")
 def session(_last):
-    """A Ray session that runs use and leave alone; the next file finds it, too: to start one takes seconds."""
+    """A Ray session for tests of remote processes; the next file finds it, too. Runs of the driver alone need none."""
     if not ray.is_initialized():
         # More cores than there may be: nothing here waits for a free one. A cluster of another process is none of ours.
         ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")

@@ -16,6 +16,7 @@ from multigrid_rl.players.bundle import bundle_sha256, load_team, read_cards
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE, PlayerError, read_card
 from multigrid_rl.players.match import LEARNER_PURPOSE, play_games
 from multigrid_rl.rllib.algorithm import BatchPPO
+from multigrid_rl.rllib.session import without_object_store
 from multigrid_rl.types import SeatView
 from multigrid_rl.world.streams import Streams
 from tiny_runs import tiny_run
@@ -32,7 +33,7 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def runs(session, tmp_path_factory) -> dict[str, Path]:
+def runs(tmp_path_factory) -> dict[str, Path]:
     """A tiny run of each kind."""
     root = tmp_path_factory.mktemp("runs")
     for name, overrides in RUNS.items():
@@ -47,7 +48,8 @@ def export(*args: object):
 def played(run: Path):
     """The collector of the restored run after it has sampled from fresh games, and the seed that it draws from."""
     folder = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
-    algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
+    with without_object_store():
+        algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
     try:
         assert algorithm.env_runner.weights_hash() == algorithm.fingerprints()
         algorithm.env_runner.sample()

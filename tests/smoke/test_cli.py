@@ -110,7 +110,10 @@ def change_a_byte(folder: Path) -> None:
     [
         (change_a_byte, f"{MODEL_FILE}.*sha256"),
         (lambda folder: (folder / MODEL_FILE).unlink(), MODEL_FILE),
-        (lambda folder: edit_card(folder, architecture={"name": "tree"}), rf"{CARD_FILE}.*architecture\.name.*tree"),
+        (
+            lambda folder: edit_card(folder, architecture={"name": "tree"}),
+            rf"{CARD_FILE}.*architecture\.name: expected",
+        ),
     ],
     ids=["changed byte", "missing", "unknown architecture"],
 )

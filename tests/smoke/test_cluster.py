@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import platform
+import re
 import shutil
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.config import compose
 from multigrid_rl.players.cards import read_files
-from multigrid_rl.players.factories import env_factory
-from multigrid_rl.rllib.cluster import ClusterError, Writers, fitted, nodes, preflight, runners_for, sources_digest
-from multigrid_rl.rllib.doctor import check_cluster
+from multigrid_rl.rllib import cluster as cluster_module
+from multigrid_rl.rllib import doctor
+from multigrid_rl.rllib.cluster import ClusterError, Writers, fit_to_cluster, nodes, preflight, runners_for
 from multigrid_rl.rllib.stages import stages_of
 from multigrid_rl.runs.folder import versions
 
@@ -64,85 +67,76 @@ def refusal(*args, **kwargs) -> str:
     return text
 
 
-def test_two_nodes_that_fit_together_are_told_in_full(cluster, tmp_path):
-    factory = env_factory(compose(["scenario=1v1"])).packed()
-    lines = preflight(tmp_path, factory.hashes, factory=factory)
+@pytest.fixture
+def stages():
+    return stages_of(compose(["scenario=1v1"]))
+
+
+def test_two_nodes_that_fit_together_are_told_in_full(cluster, tmp_path, stages):
+    lines = preflight(tmp_path, stages)
     assert lines[0] == "cluster:  2 node(s), 5 CPUs, 0 GPUs"
     told = dict(line.split(":", 1) for line in lines if not line.startswith("node"))
     assert [line for line in lines if line.startswith("node")] == [
-        f"node:     {node}, host {_hostname()}: {node.cpus:g} CPUs, 0 GPUs" for node in nodes()
+        f"node:     {node.address} ({node.id[:8]}), host {platform.node()}: {node.cpus:g} CPUs, 0 GPUs"
+        for node in nodes()
     ]
     assert f"python {versions()['python']}, " in told["versions"]
     assert told["storage"] == f"  {tmp_path} is shared by every node"
-    assert told["arrived"] == f"  blue-rookie (sha256 {factory.hashes['blue-rookie'][:16]}): checked on every node"
+    sha256 = stages[-1].factory.packed().hashes["blue-rookie"]
+    assert told["arrived"] == f"  blue-rookie (sha256 {sha256[:16]}): checked on every node"
     assert list(tmp_path.iterdir()) == []
 
 
-def _hostname() -> str:
-    return Path("/proc/sys/kernel/hostname").read_text().strip()
-
-
 def test_nodes_are_those_of_ray(cluster):
-    found = nodes()
-    assert {node.id for node in found if node.alive} == {node.node_id for node in cluster.list_all_nodes()}
-    assert sorted(node.cpus for node in found) == [2, 3]
+    assert {node.id for node in nodes()} == {node.node_id for node in cluster.list_all_nodes()}
+    assert sorted(node.cpus for node in nodes()) == [2, 3]
 
 
-def test_the_doctor_reaches_it_by_its_address_and_tells_the_same(cluster, tmp_path):
-    findings = check_cluster(cluster.address, tmp_path)
+def test_the_doctor_tells_the_same(cluster, tmp_path, monkeypatch):
+    # What it says in a process of its own, said here, where a session is connected already.
+    monkeypatch.setattr(doctor, "_apart", lambda words, patience_s: doctor.answer(*words))
+    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    findings = doctor.check_cluster(cluster.address, tmp_path, 90.0)
     assert [finding for finding in findings if finding.level != "ok"] == []
     assert findings[0].found == "cluster: 2 node(s), 5 CPUs, 0 GPUs"
     assert f"storage: {tmp_path} is shared by every node" in [finding.found for finding in findings]
 
 
-def installed(folder: Path, name: str, version: str) -> None:
-    """Put a package's record there: who has the folder first on its path has this version, as Python sees it."""
-    record = folder / f"{name}-{version}.dist-info"
-    record.mkdir(parents=True)
-    (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-
-
-def test_a_node_with_another_version_of_a_package_is_named_with_both(third, tmp_path):
-    installed(tmp_path / "site", "numpy", "1.0.7")
-    # A build for GPUs of the same release is no other version.
-    installed(tmp_path / "site", "torch", versions()["torch"].partition("+")[0] + "+cu999")
-    node = third(env_vars={"PYTHONPATH": str(tmp_path / "site")})
-    text = refusal(tmp_path, {})
-    assert text.startswith("cluster node ")
-    assert f"({node[:8]}), host {_hostname()}: numpy 1.0.7 (the driver has {versions()['numpy']}); allowed" in text
+def broken(folder: Path, code: str) -> dict[str, str]:
+    """Environment of a node on which a package that everybody needs is this ``code``."""
+    (folder / "safetensors").mkdir(parents=True)
+    (folder / "safetensors" / "__init__.py").write_text(code)
+    return {"PYTHONPATH": str(folder)}
 
 
 def test_a_node_with_a_broken_installation_is_named_with_what_is_missing(third, tmp_path):
-    broken = tmp_path / "site" / "safetensors"
-    broken.mkdir(parents=True)
-    (broken / "__init__.py").write_text("")
-    node = third(env_vars={"PYTHONPATH": str(tmp_path / "site")})
-    text = refusal(tmp_path, {})
-    assert f"({node[:8]}): cannot take part: " in text
-    assert "safetensors" in text
-    assert "allowed is a node with the same installation" in text
+    node = third(env_vars=broken(tmp_path / "site", ""))
+    assert re.search(rf"\({node[:8]}\): expected the driver's installation, got .*safetensors", refusal(tmp_path))
 
 
 def test_a_node_that_does_not_answer_in_time_is_named(third, tmp_path):
-    slow = tmp_path / "site" / "safetensors"
-    slow.mkdir(parents=True)
-    (slow / "__init__.py").write_text("import time\ntime.sleep(600)\n")
-    preflight(tmp_path, {})  # the others have started their processes
-    node = third(env_vars={"PYTHONPATH": str(slow.parent)})
-    text = refusal(tmp_path, {}, patience_s=2)
-    assert f"({node[:8]}): no answer within 2 s; allowed is" in text
+    preflight(tmp_path)  # the others have started their processes
+    node = third(env_vars=broken(tmp_path / "site", "import time\ntime.sleep(600)\n"))
+    assert f"({node[:8]}): expected an answer within 2 s, got none" in refusal(tmp_path, patience_s=2)
 
 
 @pytest.fixture
 def elsewhere(third, tmp_path, monkeypatch) -> tuple[Path, str]:
-    """A run folder whose path means another folder to the third node, as on a machine with a disk of its own."""
+    """A run folder whose path means another folder to the third node, as on a machine with a disk of its own.
+
+    That node has another numpy, too, and a build of torch for GPUs, which is no other version.
+    """
     if not Path("/proc/self/cwd").exists():
         pytest.skip("the path of a process's own folder is Linux's")
-    for name in ("here", "there"):
-        (tmp_path / name / "run").mkdir(parents=True)
+    torch = versions()["torch"].partition("+")[0] + "+cu999"
+    for name, version in (("numpy", "1.0.7"), ("torch", torch)):
+        record = tmp_path / "site" / f"{name}-{version}.dist-info"
+        record.mkdir(parents=True)
+        (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     before = Path.cwd()
-    monkeypatch.chdir(tmp_path / "there")
-    node = third()
+    monkeypatch.chdir(tmp_path)
+    node = third(env_vars={"PYTHONPATH": str(tmp_path / "site")})
     monkeypatch.chdir(before)
     # The first two nodes and the driver work in one folder, the third in another.
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -151,53 +145,54 @@ def elsewhere(third, tmp_path, monkeypatch) -> tuple[Path, str]:
     shutil.rmtree(local)
 
 
-def test_storage_that_is_not_shared_is_told_and_needed_by_remote_learners_alone(elsewhere):
+def test_other_versions_are_refused_and_storage_that_is_not_shared_where_somebody_writes(elsewhere, monkeypatch):
     folder, node = elsewhere
-    (line,) = [line for line in preflight(folder, {}) if line.startswith("storage")]
+    numpy = f"numpy: expected {versions()['numpy']}, got 1.0.7"
+    assert refusal(folder).endswith(f"({node[:8]}), host {platform.node()}: {numpy}")
+    monkeypatch.setattr(cluster_module, "differences", lambda found, own: [])
+    (line,) = [line for line in preflight(folder) if line.startswith("storage")]
     assert line.startswith(f"storage:  {folder} is not seen by ")
     assert line.count("(") == 1
     assert f"({node[:8]})" in line
-    text = refusal(folder, {}, writers=Writers(learners=2))
-    assert text.startswith("cluster.num_learners=2: node ")
-    assert f"({node[:8]}) does not see {folder}; allowed is 0" in text
+    text = refusal(folder, writers=Writers(learners=2))
+    assert text.startswith("cluster.num_learners: expected 0 (the driver learns)")
+    assert text.endswith(f"({node[:8]}) does not see {folder}")
     # It has no GPU: no learner that needs one can come there.
-    assert preflight(folder, {}, writers=Writers(2, 1.0))[-1] == line
-    text = refusal(folder, {}, writers=Writers(trials=True))
-    assert f"({node[:8]}) does not see it, and trials write there; allowed is a --folder on storage" in text
+    assert preflight(folder, writers=Writers(2, 1.0))[-1] == line
+    text = refusal(folder, writers=Writers(trials=True))
+    assert text.startswith(f"--folder {folder}: expected storage that all nodes share")
+    assert text.endswith(f"({node[:8]}) that does not see it")
 
 
-def test_a_player_that_arrives_damaged_is_named_with_its_hash(cluster, tmp_path):
-    factory = env_factory(compose(["scenario=1v1"])).packed()
+def with_factory(stage, **changes):
+    """The stage with other answers of its factory."""
+    return stage._replace(factory=SimpleNamespace(**{"load": stage.factory.load, **changes}))
+
+
+def test_a_player_that_arrives_damaged_is_named_with_its_hash(cluster, tmp_path, stages):
+    factory = stages[-1].factory.packed()
     files = factory.catalogue._files
     model = read_files(files["blue-rookie"].home).model
     files["blue-rookie"] = files["blue-rookie"]._replace(model=bytes([model[0] ^ 1]) + model[1:])
-    text = refusal(tmp_path, factory.hashes, factory=factory)
+    text = refusal(tmp_path, [with_factory(stages[-1], packed=lambda: factory)])
     assert "blue-rookie" in text
-    assert f"differs from the card's {factory.hashes['blue-rookie'][:16]}" in text
+    assert factory.hashes["blue-rookie"][:16] in text
+
+
+def test_rejects_another_player_than_the_drivers(cluster, tmp_path, stages):
+    (player,) = stages[-1].factory.load()["blue_0"]
+    announced = {"blue_0": (player._replace(sha256="a" * 64),)}
+    text = refusal(tmp_path, [with_factory(stages[-1], load=lambda: announced, packed=stages[-1].factory.packed)])
+    assert f"player blue-rookie: expected sha256 {'a' * 64}, got {player.sha256}" in text
 
 
 def test_players_of_every_stage_are_looked_for(cluster, tmp_path):
     config = compose(["scenario=1v1", "curriculum=[{seats:{blue_0:blue-adept},steps:1000}]", "cluster=ray"])
-    chosen, lines = fitted(config, tmp_path / "run", stages_of(config))
+    chosen, lines = fit_to_cluster(config, tmp_path / "run", stages_of(config))
     assert chosen.cluster.num_env_runners == 4
     (line,) = [line for line in lines if line.startswith("arrived:")]
     assert "blue-adept (sha256 " in line
     assert "blue-rookie (sha256 " in line
-
-
-def test_another_player_than_the_announced_one_is_refused(cluster, tmp_path):
-    factory = env_factory(compose(["scenario=1v1"])).packed()
-    text = refusal(tmp_path, {"blue-rookie": "a" * 64}, factory=factory)
-    assert f"player blue-rookie arrived with sha256 {factory.hashes['blue-rookie']}; allowed is {'a' * 64}" in text
-
-
-def test_a_cluster_error_is_a_mistake_in_the_configuration():
-    assert issubclass(ClusterError, ConfigError)
-
-
-def test_the_digest_of_the_sources_is_of_this_package():
-    assert sources_digest() == sources_digest()
-    assert len(sources_digest()) == 12
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_never_overwrites(master):
 
 
 @pytest.fixture(scope="module")
-def trained(session, tmp_path_factory):
+def trained(tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "run"
     tiny_run(path, "scenario=1v1", "seed=3")
     return path

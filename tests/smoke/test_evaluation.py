@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.report import held_sentence, page
 from benchmarks.report import row as summary_row
+from benchmarks.results import STUDIES
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.judge.evaluation import MODES, evaluate
 from multigrid_rl.judge.lineups import run_target
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
-def team_run(session, tmp_path_factory):
+def team_run(tmp_path_factory):
     path = tmp_path_factory.mktemp("team") / "run"
     tiny_run(path, "scenario=2v2", "seed=3", "train.bonus={}")
     return path
@@ -82,8 +83,6 @@ def test_page_and_summary_say_what_was_missed():
 
 
 def test_every_study_is_a_command_that_composes():
-    from benchmarks.results import STUDIES  # noqa: PLC0415
-
     for study in STUDIES:
         config = compose([*study.overrides, "seed=0"])
         assert not study.recipe or config.experiment == study.recipe

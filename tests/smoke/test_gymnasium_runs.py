@@ -26,7 +26,7 @@ SHORT = ["train.until=512", "train.checkpoint_every=512"]
 
 
 @pytest.fixture(scope="module")
-def pole(session, tmp_path_factory):
+def pole(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "pole"
     return path, *tiny_run(path, *POLE)
 
@@ -111,7 +111,7 @@ def test_a_frozen_player_is_in_the_catalogue_with_what_it_plays(pole, frozen):
 
 
 @pytest.mark.parametrize("kind", ["vector", "numbers", "memory", "a2c"])
-def test_other_spaces_networks_and_objectives_train_and_are_judged(session, tmp_path, monkeypatch, kind):
+def test_other_spaces_networks_and_objectives_train_and_are_judged(tmp_path, monkeypatch, kind):
     overrides = {
         "vector": ["env_id=strangers:EchoCut-v0", "env_args={actions: parts, seen: dict}"],
         "numbers": ["env_id=strangers:EchoCut-v0", "env_args={actions: vector}", "model.bound=tanh"],
@@ -210,7 +210,7 @@ def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
         (["env_id=CartPole-v1", "train.runner=stock"], "train.runner=stock"),
         (
             ["env_id=CartPole-v1", "train.objective=best"],
-            "train.objective=best: allowed is ppo, policy_gradient, or module:function",
+            "train.objective: expected ppo, policy_gradient or module:function, got best",
         ),
         (["train.objective=math:pi"], "train.objective: expected module:function, got math:pi: 3.14"),
     ],
@@ -224,7 +224,7 @@ def test_rejects_a_mistake_before_anything_starts(tmp_path, overrides, said):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_docs_own_objective_and_network_train_and_play(session, tmp_path, monkeypatch):
+def test_the_docs_own_objective_and_network_train_and_play(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
     blocks = dict(re.findall(r"```python\n# (my_\w+)\.py\n(.*?)```", page, re.DOTALL))
     assert {"my_objectives", "my_networks"} <= set(blocks)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from multigrid_rl.config import ConfigError
 from tiny_runs import rows_of, tiny_run
 
 ONE_STEP = ["train.until=512", "train.epochs=1", "train.minibatch_size=512"]
@@ -48,13 +49,12 @@ def weights_of_start(tmp_path, kind):
 
 
 def test_learners_must_be_able_to_share_a_minibatch(tmp_path):
-    from multigrid_rl.config import ConfigError  # noqa: PLC0415
-
     with pytest.raises(ConfigError, match=r"train.minibatch_size=256: allowed is what 3 learners can share"):
         tiny_run(tmp_path / "run", "cluster.num_learners=3")
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_one_remote_learner_is_the_driver_elsewhere(session, tmp_path):
     tiny_run(tmp_path / "here", *ONE_STEP)
     tiny_run(tmp_path / "there", *ONE_STEP, "cluster.num_learners=1")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn ab
 SCENARIO = ["scenario=multigrid", "env_id=MultiGrid-Empty-Random-5x5-v0", "train.until=2048"]
 
 
-def test_an_environment_of_the_package_trains_and_its_run_tells_its_story(session, tmp_path):
+def test_an_environment_of_the_package_trains_and_its_run_tells_its_story(tmp_path):
     verdict, rows = tiny_run(tmp_path / "run", *SCENARIO, "train.until=16384")
     assert (verdict["scenario"], verdict["experiment"], verdict["ended"]) == ("multigrid", "multigrid", "until")
     assert (verdict["opponents"], verdict["gates"]) == ([], [])
@@ -42,7 +42,7 @@ def test_an_environment_of_the_package_trains_and_its_run_tells_its_story(sessio
 @pytest.mark.parametrize(
     ("scheme", "networks"), [("dtde", {"agent_0", "agent_1"}), ("ctde", {"agent_0", "agent_1"}), ("ctce", {"agents"})]
 )
-def test_two_agents_train_in_every_scheme(session, tmp_path, scheme, networks):
+def test_two_agents_train_in_every_scheme(tmp_path, scheme, networks):
     verdict, rows = tiny_run(tmp_path / "run", *SCENARIO, "scenario.agents=2", f"scheme={scheme}", "train.until=1024")
     assert set(verdict["weights"]) == networks
     assert {f"entropy/{name}" for name in networks} <= set(rows[0])

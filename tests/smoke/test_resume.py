@@ -27,6 +27,7 @@ KINDS = {
     "memory": ["scenario=single-obstacle", "model=gru", "model.hidden=[16]"],
     "central critics": ["scenario=coop", "scheme=ctde"],
     "another package's game": ["env_id=MultiGrid-Empty-5x5-v0", "experiment=none"],
+    "an env runner": ["scenario=1v1", "cluster.num_env_runners=1"],
     "env runners": ["scenario=1v1", "cluster.num_env_runners=2"],
 }
 
@@ -37,7 +38,7 @@ def cores(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def half(tmp_path_factory, session):
+def half(tmp_path_factory):
     """A run that Ctrl-C ended after 2048 of 4096 steps."""
     path = tmp_path_factory.mktemp("half") / "run"
     tiny_run(path, "train.until=2048", "train.checkpoint_every=512")
@@ -49,8 +50,10 @@ def copy(half, tmp_path):
     return shutil.copytree(half, tmp_path / "run")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_resumed_run_is_the_unbroken_one(session, tmp_path, kind):
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.long] if kind == "env runners" else []) for kind in KINDS]
+)
+def test_resumed_run_is_the_unbroken_one(tmp_path, kind):
     # Killed after its last checkpoint: the rows that followed it are played once more, and kept aside.
     whole_verdict, whole = tiny_run(tmp_path / "whole", *KINDS[kind], "train.checkpoint_every=1024")
     broken = shutil.copytree(tmp_path / "whole", tmp_path / "broken")
@@ -98,7 +101,7 @@ def test_run_killed_before_its_verdict_gets_it_without_another_step(copy):
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_run_killed_after_it_held_its_gates_has_held_them(session, tmp_path, kept):
+def test_run_killed_after_it_held_its_gates_has_held_them(tmp_path, kept):
     run = tmp_path / "run"
     easy = "scenario.gates=[{metric:episode_len_mean,at_most:1000,window:512}]"
     tiny_run(run, easy, "scenario.game.max_steps=10", "train.num_envs=128", "train.until=16384")
@@ -220,7 +223,7 @@ def _size(run):
     return (run / "metrics.jsonl").stat().st_size
 
 
-def test_full_disk_ends_a_run_with_one_line(session, tmp_path, monkeypatch):
+def test_full_disk_ends_a_run_with_one_line(tmp_path, monkeypatch):
     def full(self, row):
         self._metrics.close()
         self._metrics = Path("/dev/full").open("w")  # noqa: SIM115 - the folder closes it
@@ -232,7 +235,7 @@ def test_full_disk_ends_a_run_with_one_line(session, tmp_path, monkeypatch):
         tiny_run(tmp_path / "run")
 
 
-def test_values_of_the_configuration_take_effect_over_those_of_the_checkpoint(half, session):
+def test_values_of_the_configuration_take_effect_over_those_of_the_checkpoint(half):
     # A search goes on from another trial's checkpoint with values of its own (ray issue 62173: they were overwritten).
     config = compose([*TINY, "train.lr=7e-4", "train.lr_final=7e-4", "train.entropy_coef=0.5", "train.clip=0.33"])
     algorithm = algorithm_config(config).build_algo()

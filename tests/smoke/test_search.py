@@ -148,7 +148,6 @@ def spied(monkeypatch) -> list[dict]:
     return seen
 
 
-@pytest.mark.usefixtures("session")
 def test_perturbed_values_act_after_a_checkpoint_is_taken_over(tmp_path, monkeypatch):
     # A restored checkpoint brings its optimiser's step size and its schedules along (ray issue 62173).
     seen = spied(monkeypatch)

@@ -62,6 +62,7 @@ def test_a_session_is_used_and_left_alone_and_out_of_the_way_of_signals_and_leav
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.long
 def test_the_command_trains_writes_its_folder_and_leaves_no_ray_behind(tmp_path):
     assert not ray.is_initialized()
     path = tmp_path / "run"

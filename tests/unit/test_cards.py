@@ -276,11 +276,11 @@ def test_an_oversize_card_is_refused(folder):
         (lambda c: c.update(actions={"low": [0.0, 0.0], "high": [1.0]}), "actions: expected low below high"),
         (lambda c: c.update(actions={"low": [float("nan")], "high": [1.0]}), "actions."),
         (lambda c: c["observation"].update(size=3), "observation: expected exactly one of categories and size"),
-        (lambda c: c.update(architecture={**MLP, "name": "tree"}), "architecture.name=tree: unknown; allowed is mlp, "),
+        (lambda c: c.update(architecture={**MLP, "name": "tree"}), "architecture.name: expected mlp, "),
         (lambda c: c.update(architecture={}), "architecture: Value error, name=None: allowed is text"),
-        (lambda c: c.update(architecture={**MLP, "hidden": []}), "architecture.hidden=[]: allowed is"),
-        (lambda c: c.update(architecture={**MLP, "activation": "gelu"}), "architecture.activation=gelu: allowed is"),
-        (lambda c: c.update(architecture={**MLP, "activation": ["tanh"]}), "architecture.activation=['tanh']"),
+        (lambda c: c.update(architecture={**MLP, "hidden": []}), "architecture.hidden: expected"),
+        (lambda c: c.update(architecture={**MLP, "activation": "gelu"}), "architecture.activation: expected"),
+        (lambda c: c.update(architecture={**MLP, "activation": ["tanh"]}), "architecture.activation: expected"),
     ],
 )
 def test_a_card_that_says_something_wrong_is_refused_by_key(change, said, folder):

@@ -22,7 +22,10 @@ class Ref:
 
 
 class Actor:
-    """Plays rollouts that are numbered by its games; ``fates`` are what comes of the first ones instead."""
+    """Plays rollouts that are numbered by its games; ``fates`` are what comes of the first ones instead.
+
+    A pair says which Ray its node has.
+    """
 
     def __init__(self, *fates: object) -> None:
         self.fates, self.calls = list(fates), []
@@ -34,7 +37,7 @@ class Actor:
         self.calls.append((name, *given))
         if name == "begin":
             self.games = given[1]
-            return Ref({"ray": "2"})
+            return Ref({"ray": self.fates.pop(0)[1] if self.fates and isinstance(self.fates[0], tuple) else "2"})
         if name == "sample":
             return Ref(self.fates.pop(0) if self.fates else self.games)
         return Ref({"offset": self.games})
@@ -123,6 +126,14 @@ def test_ends_the_run_after_max_consecutive_failures(world):
     with pytest.raises(RunError, match=r"env runner 1 was lost 3 times in a row \(last: "):
         pool.sample()
     assert world.now == PAUSE_S  # before the second replacement, and not before the first
+
+
+def test_replaces_a_runner_whose_node_came_with_other_versions(world):
+    pool = pool_of(Actor(("ray", "3")), Actor("a"))
+    assert pool.restarts == 1
+    assert pool.sample() == [GENERATION, "a"]
+    with pytest.raises(RunError, match=r"lost \(its node: ray: expected 2, got 3\)"):
+        pool_of(Actor(("ray", "3")), most=1)
 
 
 def test_rollout_ends_a_row_of_failures(world):

@@ -111,7 +111,7 @@ def test_takes_an_objective_from_outside(own_parts):
     [
         ("own_parts:tripled", "got own_parts:tripled: module 'own_parts' has no attribute 'tripled'"),
         ("nowhere:f", "train.objective: expected module:function, got nowhere:f: No module named"),
-        ("reinforce", "train.objective=reinforce: allowed is ppo, policy_gradient, or module:function"),
+        ("reinforce", "train.objective: expected ppo, policy_gradient or module:function, got reinforce"),
     ],
 )
 def test_rejects_an_unknown_objective(own_parts, name, told):
@@ -123,7 +123,7 @@ def test_rejects_an_unknown_objective(own_parts, name, told):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("train.objective=reinforce", "allowed is ppo, policy_gradient"),
+        ("train.objective=reinforce", "train.objective: expected ppo, policy_gradient or module:function"),
         ("train.objective=own_parts:meaned", "expected shape (3,) for 3 rows, got ()"),
         ("train.objective=own_parts:detached", "expected a gradient by the log-probabilities, got none"),
         ("train.objective=own_parts:two", "TypeError: two() takes 2 positional arguments"),

@@ -49,8 +49,10 @@ def test_an_upstream_gradient_that_is_not_contiguous_is_read_right():
     torch.testing.assert_close(table.grad, expected)
 
 
-@pytest.mark.parametrize(("tokens", "told"), [([[8, 3]], "8, 3"), ([[0, 0], [-1, 0]], "-1, 0"), ([[1]], "1 tokens")])
-def test_tokens_without_a_row_are_refused(tokens, told):
+@pytest.mark.parametrize(
+    ("tokens", "told"), [([[8, 3]], "8, 3"), ([[0, 0], [-1, 0]], "-1, 0"), ([[1]], "tokens: expected 2 columns, got 1")]
+)
+def test_rejects_tokens_without_a_row(tokens, told):
     with pytest.raises(IndexError, match=told):
         sum_of_rows(torch.tensor(tokens), first_rows([9, 2], []), torch.ones(11, 2))
 
