@@ -31,6 +31,6 @@ def expected(key: object, wanted: str, got: object) -> str:
 def first_error(error: ValidationError) -> str:
     """Return the first thing that is wrong, as ``key: expected what``, without quoting the value."""
     first = error.errors(include_input=False)[0]
-    key = ".".join(map(str, first["loc"]))
-    said = one_line(first["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
+    key = shown(".".join(map(str, first["loc"])))
+    said = shown(first["msg"], 300).removeprefix("Value error, ").replace("Input should be", "expected")
     return f"{key}: {said}" if key else said

@@ -153,7 +153,7 @@ def test_a_team_player_acts_for_each_member_by_its_own_logits():
         match.step({"blue_1": np.full(games, 6)})
         with torch.no_grad():
             wanted = net(torch.from_numpy(tokens))[0].view(games, 2, 7).argmax(2)
-        assert match._actions[:, 2:].tolist() == wanted.tolist()
+        assert match.actions[:, 2:].tolist() == wanted.tolist()
         seen.append(wanted.numpy())
     assert (np.array(seen)[..., 0] != np.array(seen)[..., 1]).any()
 
