@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from multigrid_rl.players.cards import OneLine, PlayerError, read_plain_file
 from multigrid_rl.players.leftovers import Scratch, ScratchError
@@ -41,6 +41,13 @@ class _AgentFile(BaseModel):
     command: list[OneLine] = Field(min_length=1, max_length=50)
     name: str = Field(default="", max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._+-]*)?$")
     about: OneLine = Field(default="", max_length=200)
+
+    @field_validator("command")
+    @classmethod
+    def _names_a_program(cls, value: list[str]) -> list[str]:
+        if not value[0]:
+            raise ValueError("expected a program first")
+        return value
 
 
 def read_agent(folder: Path) -> ExternalAgent:

@@ -123,7 +123,7 @@ def test_an_agent_that_fails_in_play_forfeits_with_the_reason(played, name):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("pickle", "not a safetensors file"),
+        ("pickle", "expected a safetensors file"),
         ("header-10gb", "safetensors"),
         ("file-10gb", "allowed is at most"),
         ("wrong-shape", "shape"),

@@ -173,7 +173,7 @@ def test_a_player_that_arrives_damaged_is_named_with_its_hash(cluster, tmp_path)
     files["blue-rookie"] = files["blue-rookie"]._replace(model=bytes([model[0] ^ 1]) + model[1:])
     text = refusal(tmp_path, factory.hashes, factory=factory)
     assert "blue-rookie" in text
-    assert f"differs from the card's {factory.hashes['blue-rookie'][:16]}" in text
+    assert f"sha256: expected {factory.hashes['blue-rookie'][:16]}... of its card" in text
 
 
 def test_players_of_every_stage_are_looked_for(cluster, tmp_path):

@@ -166,7 +166,10 @@ def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
     shutil.copytree(frozen / "pole", tmp_path / "cup" / "pole")
     result = call("cup", tmp_path / "cup", "--with", "random", "--games", 2, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert "pole: player pole does not fit seat red_0: it plays CartPole-v1, not this game (forfeits)" in result.output
+    assert (
+        "pole: player pole does not fit seat red_0: env: expected the red/blue-door game, got CartPole-v1 (forfeits)"
+        in result.output
+    )
     assert json.loads(result.output.splitlines()[-1])["forfeited"] == 4
 
 

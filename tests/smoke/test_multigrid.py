@@ -52,10 +52,10 @@ def test_two_agents_train_in_every_scheme(session, tmp_path, scheme, networks):
     ("overrides", "said"),
     [
         (["env_id=MultiGrid-Empty-8x9-v0"], ["scenario.env_id=MultiGrid-Empty-8x9-v0", "mean MultiGrid-Empty-8x8-v0"]),
-        (["train.shaping=math:sqrt"], ["train.shaping=math:sqrt", "no events", "allowed is null"]),
+        (["train.shaping=math:sqrt"], ["train.shaping=math:sqrt", "no events", "expected null"]),
         (
             ["train.bonus.all.key_pickup=1"],
-            ["train.bonus={'all': {'key_pickup': 1.0}}", "no events to weigh", "allowed is {}"],
+            ["train.bonus={'all': {'key_pickup': 1.0}}", "no events to weigh", "expected {}"],
         ),
         (["scenario.seats.agent_0=random"], ["scenario.seats.agent_0=random", "unknown key 'agent_0'"]),
         (["scenario.agents=5"], ["scenario.agents=5", "less than or equal to 4"]),

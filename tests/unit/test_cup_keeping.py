@@ -294,5 +294,5 @@ def test_an_output_that_cannot_be_a_folder_is_one_line(tmp_path):
     (tmp_path / "cup").touch()
     said = complaint(call("cup", tmp_path / "in", "--with", "random", "--with", "idle", "-o", tmp_path / "cup"))
     assert str(tmp_path / "cup") in said
-    with ExitStack() as stack, pytest.raises(PlayerError, match="allowed is a folder"):
+    with ExitStack() as stack, pytest.raises(PlayerError, match="expected a folder"):
         stack.enter_context(alone_in(tmp_path / "cup"))

@@ -100,8 +100,3 @@ def test_who_gives_up_leaves_its_games_unfinished():
     assert played.table.length.tolist() == [4] * 8
     with pytest.raises(PlayerFaultError, match="had enough"):
         play_episodes(spec, players() | {"blue_0": Quitter()}, 8, seed=1)
-
-
-def test_an_empty_seat_is_named():
-    with pytest.raises(ValueError, match="seats red_0 are empty"):
-        play_games(SPEC, {"blue_0": BUILT_IN["idle"](SPEC)}, 2, seed=1)

@@ -230,7 +230,7 @@ def test_the_verb_refuses_in_one_line(args, said, file, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("nobody", "player nobody: unknown; allowed is random"),
+        ("nobody", "player: expected random"),
         ("no/such/file.json", "no such file or folder"),
         (".", "no games.json, results.json, run or player in it"),
     ],
