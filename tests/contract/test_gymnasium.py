@@ -264,7 +264,7 @@ def test_rejects_unknown_actions_and_negative_seeds():
     with pytest.raises(RuntimeError, match=r"call reset\(\)"):
         env.step(0)
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="red_0.*7|7.*red_0"):
+    with pytest.raises(ValueError, match=r"red_0.*7|7.*red_0"):
         env.step(7)
     with pytest.raises(gymnasium.error.Error, match="-1"):
         env.reset(seed=-1)

@@ -149,10 +149,8 @@ def test_never_touches_an_existing_folder(runs, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("mine", "link"):
         result = export(runs["mlp"], "--seat", "red_0", "-o", tmp_path / name)
-        assert (result.exit_code, result.stderr) == (
-            2,
-            f"multigrid-rl: {tmp_path / name}: expected a new folder, got one that exists already; nothing was written\n",
-        )
+        assert result.exit_code == 2
+        assert f"{tmp_path / name}: expected a new folder" in result.stderr
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "mine"]
 
 

@@ -137,15 +137,14 @@ def test_other_spaces_networks_and_objectives_train_and_are_judged(session, tmp_
     ("args", "said"),
     [
         (["play", "--opponent", "RUN"], "scenario=gymnasium"),
-        (["play", "--opponent", "PLAYER"], "plays CartPole-v1, not this game"),
-        (["inspect", "PLAYER"], "CartPole-v1 is none"),
-        (["inspect", "PLAYER", "--scenario", "1v1"], "plays CartPole-v1, not this game"),
+        (["play", "--opponent", "PLAYER"], "game, got CartPole-v1"),
+        (["inspect", "PLAYER", "--scenario", "1v1"], "game, got CartPole-v1"),
         (["video", "RUN"], "scenario=gymnasium"),
         (["rate", "gymnasium"], "scenario=gymnasium"),
         (["evaluate", "PLAYER", "--opponent", "random"], "--opponent: expected nothing"),
         (["evaluate", "PLAYER", "--sides", "both"], "--sides: expected nothing"),
         (["evaluate", "PLAYER", "env_id=Pendulum-v1"], "does not fit"),
-        (["train", "scenario=1v1", "scenario.seats.blue_0=PLAYER"], "plays CartPole-v1, not this game"),
+        (["train", "scenario=1v1", "scenario.seats.blue_0=PLAYER"], "game, got CartPole-v1"),
     ],
     ids=lambda part: " ".join(part[:3]) if isinstance(part, list) else None,
 )

@@ -146,11 +146,6 @@ def test_an_entry_lands_in_a_catalogue_that_lists_nobody(before, run, root):
     assert Catalogue(root).names()[-1] == "newcomer"
 
 
-def test_a_player_can_be_frozen_into_a_folder_that_does_not_exist_yet(run, tmp_path):
-    frozen(run, tmp_path / "fresh")
-    assert Catalogue(tmp_path / "fresh").names()[-1] == "newcomer"
-
-
 def test_the_same_run_freezes_to_the_same_bytes(run, tmp_path):
     for name in ("one", "two"):
         frozen(run, tmp_path / name)

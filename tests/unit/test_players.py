@@ -53,11 +53,6 @@ def test_random_plays_every_action_with_the_same_probability():
     assert ((counts - games / 7) ** 2 / (games / 7)).sum() < 22.46
 
 
-def test_idle_does_nothing():
-    actions, _ = IdlePlayer().act(blank_view(5), None, Streams(1, np.arange(5, dtype=np.int64)))
-    assert actions.tolist() == [DONE] * 5
-
-
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_built_in_players_are_called_by_their_name_and_have_no_memory(name):
     player = BUILT_IN[name](FAIR)
@@ -106,13 +101,6 @@ def test_key_runner_beats_an_idle_opponent_in_every_game_from_either_seat():
     assert share(played(FAIR, red_0="idle", blue_0="key-runner"), BLUE) == 1.0
 
 
-def test_two_idle_players_draw_at_the_last_step():
-    table = played(SHORT, episodes=5, red_0="idle", blue_0="idle")
-    assert table.length.tolist() == [12] * 5
-    assert table.winner.tolist() == [-1] * 5
-    assert not table.returns.any()
-
-
 @pytest.mark.parametrize(("scenario", "best"), [("single", 1.4883), ("single-v3", 1.49085937)])
 def test_key_runner_plays_the_shortest_single_game(scenario, best):
     table = played(load_scenario(scenario).spec, episodes=5, red_0="key-runner")
@@ -148,13 +136,6 @@ def test_the_same_seed_plays_the_same_table_and_another_seed_another():
     for one, two in zip(first, again, strict=True):
         np.testing.assert_array_equal(one, two)
     assert first.length.tolist() != other.length.tolist()
-
-
-def test_each_game_is_played_exactly_once():
-    table = played(FAIR, 64, red_0="random", blue_0="random")
-    assert table.episodes == 64
-    assert (table.length >= 1).all()
-    assert (table.length <= 300).all()
 
 
 @pytest.mark.parametrize(("given", "empty"), [({"red_0": "idle"}, "blue_0"), ({}, "blue_0, red_0")])

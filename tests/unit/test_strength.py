@@ -68,19 +68,10 @@ def test_the_opponents_result_is_the_mirror_image():
     assert abs(hunter.win - hunter.loss) > 0.1  # they are not equally strong, so that a swap would show
 
 
-def test_a_strong_player_wins_from_either_side():
-    assert result("hunter", "random", episodes=400).win > 0.85
-    assert result("random", "hunter", episodes=400).loss > 0.85
-
-
 @pytest.mark.parametrize("episodes", [1, 2, 7])
 def test_every_game_counts_once_also_where_they_do_not_halve(episodes):
     found = result("hunter", "idle", episodes=episodes)
     assert (found.episodes, found.win, found.draw, found.loss) == (episodes, 1.0, 0.0, 0.0)
-
-
-def test_the_same_seed_measures_the_same():
-    assert result("random", "random", episodes=50) == result("random", "random", episodes=50)
 
 
 def test_without_a_blue_team_the_player_plays_alone():
