@@ -67,8 +67,7 @@ class Catalogue:
     def packed(self, names: Iterable[str]) -> Catalogue:
         """Return a catalogue of ``names`` alone, their files in it, for a process that may not see their folders.
 
-        Raises:
-            PlayerError: a frozen player is unknown or its files cannot be read; they are checked when it is seated.
+        The files are checked when a player is seated. Raises :class:`PlayerError` where they cannot be read.
         """
         wanted = tuple(dict.fromkeys(names))
         result = copy.copy(self)

@@ -63,13 +63,10 @@ def _view(spec: GameSpec, size: int, seen: list[int]) -> str:
     return f'{{"image":[{columns}],"direction":{seen[-2]}{mission}}}'
 
 
-def read_ready(line: bytes) -> str:
-    """Return the name that the agent gives itself, empty for none. Raises :class:`ProcessError`."""
-    answer = _parsed(line)
-    if answer.get("type") != "ready":
+def check_ready(line: bytes) -> None:
+    """Raise :class:`ProcessError` unless the agent says that it is ready."""
+    if _parsed(line).get("type") != "ready":
         raise ProcessError(expected("answer", '{"type":"ready"}', shown(line)))
-    name = answer.get("name", "")
-    return name if isinstance(name, str) else ""
 
 
 def read_actions(line: bytes, seats: tuple[str, ...], running: NDArray[np.intp]) -> NDArray[np.int8]:
@@ -158,18 +155,14 @@ class ExternalPlayer:
         self._fault: PlayerFaultError | None = None
 
     def start(self, games: int) -> None:
-        """Start the process for ``games`` games and wait for its "ready".
-
-        Raises:
-            PlayerFaultError: it did not get that far.
-        """
+        """Start the process for ``games`` games and wait for its "ready". Raises ``PlayerFaultError``."""
         self.close()
         self._forget()
         message = encoded(hello(self.spec, self.scenario, self.seats, games, self.seed))
         begin = time.monotonic()
         try:
             self._process = AgentProcess(self.agent, self.limits, self.seed)
-            read_ready(self._process.ask(message, self.limits.start_s + begin - time.monotonic()))
+            check_ready(self._process.ask(message, self.limits.start_s + begin - time.monotonic()))
         except TooSlowError as error:
             raise self._failed(f"start: not ready within {self.limits.start_s:g} s") from error
         except (ProcessError, OSError) as error:
@@ -235,7 +228,7 @@ class ExternalPlayer:
             each, total = self.limits.step_s, self.limits.total_s
             reason = f"more than {total:g} s for all answers" if left < each else f"no answer within {each:g} s"
             raise self._failed(f"step {self.answers}: {reason}") from error
-        except ProcessError as error:
+        except (ProcessError, RecursionError) as error:  # of an answer that nests as deep as can be read
             raise self._failed(f"step {self.answers}: {error}") from error
         self.answers += 1
         return actions

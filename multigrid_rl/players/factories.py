@@ -127,16 +127,15 @@ class MatchFactory:
         )
 
     def load(self) -> dict[str, tuple[LoadedPlayer, ...]]:
-        """Return every background player, by seat; files are read at the first call.
-
-        Raises:
-            PlayerError: a player is unknown, damaged, does not fit its seat, or is not the one that was announced.
-        """
+        """Return every background player, by seat; files are read at the first call. Raises :class:`PlayerError`."""
         return dict(self._seated)
+
+    def _catalogue(self) -> Catalogue:
+        return self.catalogue or Catalogue(self.checkpoints)
 
     @cached_property
     def _seated(self) -> dict[str, tuple[LoadedPlayer, ...]]:
-        catalogue = Catalogue(self.checkpoints) if self.catalogue is None else self.catalogue
+        catalogue = self._catalogue()
         seated: dict[str, tuple[LoadedPlayer, ...]] = {}
         for seat, names in self.opponents.items():
             rows = []
@@ -161,7 +160,7 @@ class MatchFactory:
         Raises:
             PlayerError: as :meth:`load`.
         """
-        catalogue = Catalogue(self.checkpoints) if self.catalogue is None else self.catalogue
+        catalogue = self._catalogue()
         names = [name for row in self.opponents.values() for name in row]
         known = {row.name: row.sha256 for rows in self.load().values() for row in rows if row.sha256}
         result = replace(self, catalogue=catalogue.packed(names), hashes={**self.hashes, **known})
@@ -191,8 +190,7 @@ def _after(shaping: Shaping, bonus: EventBonus) -> Shaping:
 def seat_players(spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]]) -> dict[str, Policy]:
     """Return players by seat, or by team where one player acts for all its seats.
 
-    Raises:
-        PlayerError: a player of a whole team does not have all the team's seats.
+    Raises :class:`PlayerError` where a player of a whole team does not have all the team's seats.
     """
     players: dict[str, Policy] = {}
     for seat, rows in seated.items():
@@ -227,8 +225,7 @@ def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
 def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
     """Return the metrics that a gate is about; ``*`` stands for every learning seat, team or network.
 
-    Raises:
-        ConfigError: this run never reports such a metric.
+    Raises ``ConfigError`` for a metric that this run never reports.
     """
     teams = tuple(dict.fromkeys(specs.teams))
     learning = tuple(dict.fromkeys(specs.teams[specs.seats.index(seat)] for seat in specs.learning))

@@ -137,7 +137,7 @@ def test_one_team_games_are_judged_too(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nobody"], "player nobody: unknown"),
+        (["nobody"], "got nobody"),
         (["blue-master", "scenario=2v2"], "does not fit"),
         (["random", "scenario=coop", "--opponent", "idle"], "this scenario has one team"),
         (["random", "scenario=coop", "--sides", "both"], "two teams of the same size"),

@@ -29,7 +29,7 @@ def test_an_environment_of_the_package_trains_and_its_run_tells_its_story(sessio
     assert (card.scenario, card.env.package) == ("multigrid", "multigrid")
     result = call("evaluate", tmp_path / "run", "--episodes", 6, "--mode", "argmax", "-o", tmp_path / "judged")
     assert result.exit_code == 0, (result.output, result.exception)
-    with pytest.raises(PlayerError, match="env: .*got MultiGrid-Empty-Random-5x5-v0"):
+    with pytest.raises(PlayerError, match=r"env: .*got MultiGrid-Empty-Random-5x5-v0"):
         check_fits(card, load_scenario("1v1").spec, "red_0")  # it cannot sit in the red/blue-door game
     assert json.loads((tmp_path / "run" / "provenance.json").read_text())["versions"]["multigrid"]
     named = {name for row in rows for name in row}

@@ -154,7 +154,7 @@ def test_without_a_whole_game_no_record_is_written(keys, tmp_path):
     [
         (["scenario=nowhere"], "scenario=nowhere: unknown"),
         (["scenario=multigrid", "env_id=MultiGrid-Empty-5x5-v0"], "allowed is a scenario of the red/blue-door game"),
-        (["--opponent", "nobody"], "player nobody: unknown"),
+        (["--opponent", "nobody"], "got nobody"),
         (["--seat", "red_3"], "--seat red_3: allowed is"),
         (["--delay", "0"], "--delay 0: allowed is 0.05 to 60 seconds"),
         (["--delay", "nan"], "--delay nan"),

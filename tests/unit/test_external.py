@@ -14,7 +14,7 @@ from agents import SPEC, agent_of, play, player_of
 from multigrid_rl.config import load_scenario
 from multigrid_rl.players.agents import read_agent
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.external import ExternalPlayer, act, encoded, hello, read_actions, read_ready
+from multigrid_rl.players.external import ExternalPlayer, act, check_ready, encoded, hello, read_actions
 from multigrid_rl.players.match import Match, play_games
 from multigrid_rl.players.sandbox import Limits, ProcessError
 from multigrid_rl.players.scripted import RandomPlayer
@@ -229,8 +229,7 @@ def test_answers_are_read_by_seat_and_by_number():
         read_actions(b'{"actions":[1,2]}', ("red_0", "red_1"), games)
     with pytest.raises(ProcessError, match=r"^game 9: expected an action for each of red_0, red_1, got {.*}$"):
         read_actions(b'{"actions":[{"red_0":1,"red_1":1},{"red_0":1}]}', ("red_0", "red_1"), games)
-    assert read_ready(b'{"type":"ready","name":"x"}\r') == "x"
-    assert read_ready(b'{"type":"ready","name":3}') == ""
+    check_ready(b'{"type":"ready","name":"x"}\r')
 
 
 # --- the examples and the page about them
@@ -274,7 +273,7 @@ def test_the_conversation_on_the_page_is_a_real_one():
     head, _, tail = told[1].partition('{"game":1,"seats":{...}}')
     assert shortened.startswith(head)
     assert shortened.endswith(tail + "\n")
-    assert read_ready(said[0].encode()) == "mapmaker"
+    check_ready(said[0].encode())
     assert read_actions(said[1].encode(), ("red_0",), np.arange(2)).tolist() == [[2], [0]]
     assert told[-1].encode() + b"\n" == encoded({"type": "bye"})
 

@@ -243,8 +243,8 @@ def test_everybody_else_is_seated(scenario, seat, opponent, mate, names, catalog
     [
         ("coop", "random", None, ConfigError, "--opponent random: coop has no seat for it"),
         ("1v1", None, "random", ConfigError, "--mate random: 1v1 has no seat for it"),
-        ("1v1", "nobody", None, PlayerError, "player nobody: unknown"),
-        ("2v2", None, "nobody", PlayerError, "player nobody: unknown"),
+        ("1v1", "nobody", None, PlayerError, "got nobody"),
+        ("2v2", None, "nobody", PlayerError, "got nobody"),
         ("single-obstacle", "hunter", None, ConfigError, "has no seat"),
         ("2v2", "random", "./nowhere", PlayerError, r"card\.json: cannot be read"),
     ],
