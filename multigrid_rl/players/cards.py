@@ -358,6 +358,6 @@ def _weights(path: Path, data: bytes) -> dict[str, Tensor]:
             raise PlayerError(expected(f"{path}: tensor {shown(name)}", "F32", tensor["dtype"]))
         values = np.frombuffer(tensor["data"], "<f4").reshape(tensor["shape"])
         if not np.isfinite(values).all():
-            raise PlayerError(expected(f"{path}: tensor {shown(name)}", "finite numbers", "others"))
+            raise PlayerError(expected(f"{path}: tensor {shown(name)}", "finite numbers", "NaN or infinite ones"))
         weights[name] = torch.from_numpy(values.copy())
     return weights
