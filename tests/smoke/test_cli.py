@@ -381,8 +381,8 @@ def test_freeze_makes_a_player_that_train_accepts(run, root):
     ("changes", "said"),
     [
         ({"--seat": "red_0"}, "seat=red_0"),
-        ({"--name": "rookie"}, "name=rookie"),
-        ({"--name": "Bad Name"}, "name=Bad Name"),
+        ({"--name": "rookie"}, "got rookie"),
+        ({"--name": "Bad Name"}, "got Bad Name"),
         ({"--checkpoint": "step_9"}, "checkpoint=step_9"),
     ],
 )

@@ -179,7 +179,7 @@ def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
         (["env_id=CartPole-v1", "env_args={gravity: 3}"], "scenario.env_args={'gravity': 3}: expected arguments of"),
         (["env_id=strangers:Echo-v0", "env_args={seen: image}"], "expected a vector, got images"),
         (["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn"),
-        (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping=math:sqrt"),
+        (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping: expected null"),
         (["env_id=CartPole-v1", "scenario.agents=2"], "agents: expected 1 with package gymnasium, got 2"),
         (["env_id=CartPole-v1", "train.runner=stock"], "train.runner=stock"),
         (
