@@ -165,7 +165,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds, options.simulations, options.threads = 1, 0.05, (8,), (1, 2)
-    machine = describe(quick=options.quick)
+    machine = describe()
     print(f"control: {machine['cpu']}, {options.rounds} rounds", file=sys.stderr)
     report = Report("Speed of control environments", machine)
     peers = None if options.skip_peers else Peers(options.peers, "envpool")

@@ -33,8 +33,8 @@ def expected(key: object, wanted: str, got: object) -> str:
 def first_error(error: ValidationError, place: str = "", *, quoting: bool = False) -> str:
     """Return the first thing that is wrong, as ``key: expected what``, below ``place``; quotes the value if asked."""
     first = error.errors()[0]
-    key = ".".join(map(str, [*([place] if place else []), *first["loc"]]))
-    said = one_line(first["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
+    key = shown(".".join(map(str, [*([place] if place else []), *first["loc"]])))
+    said = shown(first["msg"], 300).removeprefix("Value error, ").replace("Input should be", "expected")
     said = said.split(" or instance of ")[0]  # a class of ours
     if quoting and not isinstance(first["input"], dict):
         said = f"{said}, got {one_line(first['input'])}"

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from multigrid_rl.config import load_scenario
-from multigrid_rl.players.agents import AgentSpec, read_agent
-from multigrid_rl.players.external import ExternalPlayer, Limits
+from multigrid_rl.players.agents import ExternalAgent, read_agent
+from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.match import Played, play_games
+from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.players.scripted import RandomPlayer
 
 #: Short games: whatever may go wrong goes wrong soon.
@@ -31,7 +32,7 @@ for line in sys.stdin:
 """
 
 
-def agent_of(folder: Path, code: str = "", command: str = "[python3, -I, -S, agent.py]") -> AgentSpec:
+def agent_of(folder: Path, code: str = "", command: str = "[python3, -I, -S, agent.py]") -> ExternalAgent:
     """An agent in the new ``folder`` with ``code`` of its own."""
     folder.mkdir(parents=True)
     (folder / "agent.py").write_text(PROGRAM % code)
@@ -45,7 +46,7 @@ def play(player: ExternalPlayer, games: int = 3, seed: int = 1) -> Played:
     return play_games(SPEC, {player.seats[0]: player, seat: RandomPlayer()}, games, seed=seed)
 
 
-def player_of(agent: AgentSpec, limits: Limits | None = None) -> ExternalPlayer:
+def player_of(agent: ExternalAgent, limits: Limits | None = None) -> ExternalPlayer:
     """It plays red in 1v1."""
     return ExternalPlayer(agent, SPEC, "red", "1v1", 7, limits or Limits())
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from multigrid_rl.config import load_scenario
 from multigrid_rl.models.registry import build
@@ -27,20 +28,27 @@ MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 SECONDS = 5.0
 
 
+def network(members: int = 1, seed: int = 1) -> torch.nn.Module:
+    """A small network whose actions depend clearly on what it sees."""
+    net = build(MLP, token_categories(ONE) * members, len(ACTIONS) * members, seed)
+    with torch.no_grad():
+        net.policy[-1].weight.mul_(200.0)
+    return net
+
+
 def bundle(path: Path, seats=("red_0",), members: int = 1, seed: int = 1, **changes) -> Path:
     """A sound bundle with a small network."""
-    categories = token_categories(ONE) * members
     card = {
         "name": path.name,
         "architecture": MLP,
-        "observation": {"view_size": 5, "categories": categories},
+        "observation": {"view_size": 5, "categories": token_categories(ONE) * members},
         "actions": len(ACTIONS),
         "members": members,
         "scenario": "1v1" if members == 1 and len(seats) == 1 else "2v2",
         "seats": list(seats),
-        "provenance": {"seed": 1, "env_steps": 10},
+        "provenance": {"seed": seed, "env_steps": 10 * seed},
     }
-    write_player(path, build(MLP, categories, len(ACTIONS) * members, seed).state_dict(), {**card, **changes})
+    write_player(path, network(members, seed).state_dict(), {**card, **changes})
     return path
 
 
@@ -64,5 +72,11 @@ def vouch(path: Path) -> None:
 
 
 def edit(path: Path, **changes: object) -> None:
+    """Change a card."""
     content = json.loads((path / CARD_FILE).read_text())
     (path / CARD_FILE).write_text(json.dumps({**content, **changes}))
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    """Every path below ``folder`` with its bytes."""
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}

@@ -7,16 +7,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from multigrid_rl.players.cards import PlayerError, read_plain_file
+from multigrid_rl.players.cards import OneLine, PlayerError, read_plain_file
 from multigrid_rl.players.leftovers import Scratch, ScratchError
-from multigrid_rl.text import shown
+from multigrid_rl.text import expected, first_error, shown
 
 AGENT_FILE = "agent.yaml"
 MAX_AGENT_FILE_BYTES = 10_000
@@ -26,7 +25,7 @@ MAX_FOLDER_DEPTH = 50
 
 
 @dataclass(frozen=True)
-class AgentSpec:
+class ExternalAgent:
     """An agent that runs in a process of its own."""
 
     name: str
@@ -39,20 +38,19 @@ class AgentSpec:
 class _AgentFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    command: list[str] = Field(min_length=1, max_length=50)
+    command: list[OneLine] = Field(min_length=1, max_length=50)
     name: str = Field(default="", max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._+-]*)?$")
-    about: str = Field(default="", max_length=200)
+    about: OneLine = Field(default="", max_length=200)
 
-    @field_validator("command", "about")
+    @field_validator("command")
     @classmethod
-    def _printable(cls, value: str | list[str]) -> str | list[str]:
-        parts = [value] if isinstance(value, str) else value
-        if not all(part.isprintable() for part in parts) or (isinstance(value, list) and not value[0]):
-            raise ValueError("allowed is printable text in one line")
+    def _names_a_program(cls, value: list[str]) -> list[str]:
+        if not value[0]:
+            raise ValueError("expected a program first")
         return value
 
 
-def read_agent(folder: Path) -> AgentSpec:
+def read_agent(folder: Path) -> ExternalAgent:
     """Read and check ``agent.yaml`` and hash the folder; nothing is run.
 
     Raises:
@@ -62,21 +60,18 @@ def read_agent(folder: Path) -> AgentSpec:
     data = read_plain_file(path, MAX_AGENT_FILE_BYTES)
     try:
         # Everything is text to this loader: no tag, date or number of the file is interpreted.
-        content = yaml.load(data.decode(), Loader=yaml.BaseLoader)
-        told = _AgentFile.model_validate(content)
+        told = _AgentFile.model_validate(yaml.load(data.decode(), Loader=yaml.BaseLoader))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = shown(".".join(map(str, first["loc"])))
-        raise PlayerError(f"{path}: {where + ': ' if where else ''}{shown(first['msg'], 200)}") from error
+        raise PlayerError(f"{path}: {first_error(error)}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise PlayerError(f"{path}: not valid yaml: {' '.join(str(error).split())[:200]}") from error
+        raise PlayerError(expected(path, "yaml", shown(str(error), 200))) from error
     name = told.name or folder.resolve().name
-    return AgentSpec(name, tuple(told.command), told.about, folder_sha256(folder), folder.resolve())
+    return ExternalAgent(name, tuple(told.command), told.about, folder_sha256(folder), folder.resolve())
 
 
 @contextmanager
-def fresh_copy(folder: Path, name: str) -> Iterator[AgentSpec]:
-    """An agent called ``name`` in a copy of its folder that ends with the block: it may write there what it likes.
+def fresh_copy(folder: Path, name: str) -> Iterator[ExternalAgent]:
+    """Yield an agent called ``name`` in a copy of its folder that ends with the block: it may write there.
 
     Raises:
         PlayerError: as :func:`read_agent`.
@@ -87,12 +82,12 @@ def fresh_copy(folder: Path, name: str) -> Iterator[AgentSpec]:
         try:
             copy_folder(folder, home)
         except OSError as error:
-            raise ScratchError(f"{scratch}: {error.strerror}; allowed is a TMPDIR with room") from error
+            raise ScratchError(expected(scratch, "a TMPDIR with room", error.strerror)) from error
         yield replace(read_agent(home), name=name)
 
 
 def folder_sha256(folder: Path) -> str:
-    """Hash over the relative path, kind and content of everything in ``folder``.
+    """Return a hash over the relative path, kind and content of everything in ``folder``.
 
     Raises:
         PlayerError: more than :data:`MAX_FOLDER_BYTES` or :data:`MAX_FOLDER_FILES`, folders in more than
@@ -140,32 +135,27 @@ def _parts(folder: Path) -> Iterator[_Part]:
         try:
             part = _part(path, folder)
         except OSError as error:
-            raise PlayerError(f"{path}: cannot be read: {error.strerror}") from error
+            _cannot_read(error)
         total += len(part.data)
         if total > MAX_FOLDER_BYTES:
-            raise PlayerError(f"{folder}: more than {MAX_FOLDER_BYTES} bytes; allowed is at most that")
+            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_BYTES} bytes", "more"))
         yield part
 
 
 def _paths(folder: Path) -> list[Path]:
-    """All paths in ``folder``, those of folders before what is in them."""
-    # Not ``rglob``: that passes over folders that it may not read, and ends in a RecursionError in deep ones.
+    """Return all paths in ``folder``, those of folders before what is in them."""
     paths: list[Path] = []
-    waiting = [(folder, 1)]
-    while waiting:
-        here, depth = waiting.pop()
-        if depth > MAX_FOLDER_DEPTH:
-            raise PlayerError(f"{folder}: folders nested more than {MAX_FOLDER_DEPTH} deep; allowed is at most that")
-        try:
-            with os.scandir(here) as found:
-                entries = list(islice(found, MAX_FOLDER_FILES + 1))
-        except OSError as error:
-            raise PlayerError(f"{here}: cannot be read: {error.strerror}") from error
-        paths += [here / entry.name for entry in entries]
+    for here, folders, files in os.walk(folder, onerror=_cannot_read):
+        paths += [Path(here, name) for name in (*folders, *files)]
         if len(paths) > MAX_FOLDER_FILES:
-            raise PlayerError(f"{folder}: more than {MAX_FOLDER_FILES} files; allowed is at most that")
-        waiting += [(here / entry.name, depth + 1) for entry in entries if entry.is_dir(follow_symlinks=False)]
+            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_FILES} files", "more"))
+        if folders and len(Path(here).relative_to(folder).parts) >= MAX_FOLDER_DEPTH:
+            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_DEPTH} folders in one another", "more"))
     return sorted(paths)
+
+
+def _cannot_read(error: OSError) -> NoReturn:
+    raise PlayerError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
 def _part(path: Path, folder: Path) -> _Part:
@@ -176,5 +166,5 @@ def _part(path: Path, folder: Path) -> _Part:
     link = path.readlink()
     # An absolute one leads out of every copy of the folder.
     if link.is_absolute() or not Path(os.path.realpath(path)).is_relative_to(folder.resolve()):
-        raise PlayerError(f"{path}: a link that leads out of the folder; allowed is what lies in it")
+        raise PlayerError(expected(path, "a link to what lies in the folder", shown(os.fsencode(link))))
     return _Part(path, "link", os.fsencode(link))

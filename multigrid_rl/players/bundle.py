@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from pathlib import Path
@@ -10,8 +9,17 @@ from typing import Any, Literal
 
 from multigrid_rl.files import unfinished
 from multigrid_rl.players.agents import AGENT_FILE
-from multigrid_rl.players.cards import CARD_FILE, Card, PlayerError, read_card, read_network, write_player
+from multigrid_rl.players.cards import (
+    CARD_FILE,
+    Card,
+    PlayerError,
+    read_card,
+    read_network,
+    sha256_of,
+    write_player,
+)
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.symmetry import other_seat
 
@@ -23,69 +31,56 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def folder_kind(folder: Path) -> Kind:
-    """What a folder is, by the files in it. Raises :class:`PlayerError` if it is nothing, or two things at once."""
-    found: list[Kind] = []
-    if os.path.lexists(folder / CARD_FILE):
-        found.append("bundle")
-    if os.path.lexists(folder / AGENT_FILE):
-        found.append("agent")
-    if not found and seat_folders(folder):
-        found.append("team")
-    if len(found) != 1:
-        what = f"both {CARD_FILE} and {AGENT_FILE}" if found else f"neither {CARD_FILE} nor {AGENT_FILE}"
-        raise PlayerError(
-            f"{folder}: holds {what}; allowed is a bundle, a folder with a bundle for each seat, or an agent"
-        )
-    return found[0]
+    """Return what a folder is, by the files in it. Raises :class:`PlayerError` if it is nothing, or two things."""
+    card, agent = (os.path.lexists(folder / name) for name in (CARD_FILE, AGENT_FILE))
+    if card != agent:
+        return "bundle" if card else "agent"
+    if not card and seat_folders(folder):
+        return "team"
+    found = f"{'both' if card else 'neither'} {CARD_FILE} {'and' if card else 'nor'} {AGENT_FILE}"
+    raise PlayerError(expected(folder, "a bundle, a folder with a bundle for each seat, or an agent", found))
 
 
 def seat_folders(folder: Path) -> dict[str, Path]:
-    """Folders of single seats by seat, in order."""
+    """Return the folders of single seats by seat, in order. Raises :class:`PlayerError` for one that is a link."""
     try:
         found = [path for path in sorted(folder.iterdir()) if _SEAT.fullmatch(path.name) and path.is_dir()]
     except OSError as error:
         raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
     for path in found:
         if path.is_symlink():
-            raise PlayerError(f"{path}: a symbolic link; allowed is a folder")
+            raise PlayerError(expected(path, "a folder", "a symbolic link"))
     return {path.name: path for path in found}
 
 
 def bundle_folders(folder: Path) -> dict[str, Path]:
-    """Folders of a bundle's players, by seat where there is one for each seat, else under the key ``""``.
+    """Return the folders of a bundle's players, by seat if there is one for each seat, else under the key ``""``.
 
-    Raises:
-        PlayerError: no bundle.
+    Raises :class:`PlayerError` for what is no bundle.
     """
     kind = folder_kind(folder)
     if kind == "agent":
-        raise PlayerError(f"{folder}: holds an agent; allowed is a bundle")
+        raise PlayerError(expected(folder, "a bundle", "an agent"))
     return {"": folder} if kind == "bundle" else seat_folders(folder)
 
 
 def read_cards(folder: Path) -> dict[str, Card]:
-    """Cards of a bundle, by seat as :func:`bundle_folders`.
-
-    Raises:
-        PlayerError: no bundle, or a card that cannot be used.
-    """
+    """Read the cards of a bundle, by seat as :func:`bundle_folders`. Raises :class:`PlayerError`."""
     return {part: read_card(home) for part, home in bundle_folders(folder).items()}
 
 
 def bundle_sha256(folder: Path) -> str:
-    """Hash that identifies a bundle's weights: the model's own, of several seats one over all of them.
-
-    Raises:
-        PlayerError: no bundle, or a card that cannot be used.
-    """
+    """Return the hash of a bundle's weights: the model's own, of several seats one over all. Raises ``PlayerError``."""
     cards = read_cards(folder)
     if "" in cards:
         return cards[""].sha256
-    return hashlib.sha256("".join(f"{seat} {card.sha256}\n" for seat, card in cards.items()).encode()).hexdigest()
+    return sha256_of("".join(f"{seat} {card.sha256}\n" for seat, card in cards.items()).encode())
 
 
-def load_team(folder: Path, spec: GameSpec, team: str, *, greedy: bool = False) -> dict[str, Policy]:
-    """Players of all seats of ``team``, by seat, or by team where one acts for all of them.
+def load_team(
+    folder: Path, spec: GameSpec, team: str, *, greedy: bool = False, partly: bool = False
+) -> dict[str, Policy]:
+    """Load the players of all seats of ``team``, by seat, or by team where one acts for all of them.
 
     Who learned one side plays the other as if it were its own (``world.symmetry``).
 
@@ -94,29 +89,14 @@ def load_team(folder: Path, spec: GameSpec, team: str, *, greedy: bool = False) 
         spec: the game.
         team: ``red`` or ``blue``.
         greedy: take the likeliest action instead of drawing one.
+        partly: those seats of the team are enough that it can play, one at least.
 
     Raises:
         PlayerError: damaged, or made for another game or other seats.
     """
-    players, failure = _seated(folder, spec, team, greedy=greedy)
-    if failure is not None:
-        raise failure
-    return players
-
-
-def load_seats(folder: Path, spec: GameSpec, team: str, *, greedy: bool = False) -> dict[str, Policy]:
-    """As :func:`load_team`, but of those seats of the team alone that it can play, one at least."""
-    players, failure = _seated(folder, spec, team, greedy=greedy)
-    if failure is not None and not players:
-        raise failure
-    return players
-
-
-def _seated(folder: Path, spec: GameSpec, team: str, *, greedy: bool) -> tuple[dict[str, Policy], PlayerError | None]:
-    """Players of the team's seats, and why there is none for some of them."""
     seats = spec.seats_of(team)
     if not seats:
-        raise PlayerError(f"{folder}: team={team}: allowed is a team of a game with seats {', '.join(spec.seats)}")
+        raise PlayerError(expected(f"{folder}: team", f"one with seats among {', '.join(spec.seats)}", team))
     homes = bundle_folders(folder)
     players: dict[str, Policy] = {}
     networks: dict[Path, Any] = {}
@@ -133,21 +113,21 @@ def _seated(folder: Path, spec: GameSpec, team: str, *, greedy: bool) -> tuple[d
             continue
         key = team if card.members > 1 else seat
         players[key] = FrozenPlayer.of(card, networks[home], mirrored=mirrored, greedy=greedy)
-    return players, failure
+    if failure is not None and not (partly and players):
+        raise failure
+    return players
 
 
 def _home(folder: Path, homes: dict[str, Path], seat: str) -> Path:
-    """Folder of the player for a seat."""
+    """Return the folder of the player for a seat."""
     if "" in homes:
         return folder
     own = seat if seat in homes else other_seat(seat)
     if own not in homes:
-        raise PlayerError(f"{folder}: holds nobody for seat {seat}; allowed is what has a folder: {', '.join(homes)}")
+        raise PlayerError(expected(f"{folder}: seat", f"one that has a folder, {', '.join(homes)}", seat))
     card = read_card(homes[own])
     if own not in card.seats or card.members != 1:
-        raise PlayerError(
-            f"{homes[own]}: plays {', '.join(card.seats)}; allowed in a folder of this name is a player of {own} alone"
-        )
+        raise PlayerError(expected(f"{homes[own]}: seats", f"a player of {own} alone", ", ".join(card.seats)))
     return homes[own]
 
 
@@ -164,10 +144,10 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None) -
         PlayerError: the folder is there already, the name is none, or a player is damaged. Nothing is written then.
     """
     if os.path.lexists(target):
-        raise PlayerError(f"{target}: exists already; nothing was written")
+        raise PlayerError(expected(target, "a new folder", "one that exists already; nothing was written"))
     name = target.resolve().name if name is None else name
     if not _NAME.fullmatch(name):
-        raise PlayerError(f"name={name}: allowed are 1 to 64 letters, digits, dots, dashes and underscores")
+        raise PlayerError(expected("name", "1 to 64 letters, digits, dots, dashes and underscores", name))
     cards = {part: read_card(source) for part, source in sources.items()}
     weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
     try:
@@ -184,23 +164,33 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None) -
 
 def _readme(name: str, cards: dict[str, Card]) -> str:
     card = next(iter(cards.values()))
-    team = "red" if card.seats[0].startswith("red") else "blue"
     where = "\n".join(
         f"- {(part + '/') if part else 'this folder'}: {card.architecture['name']}, plays {', '.join(card.seats)}, "
         f"sha256 `{card.sha256}`"
         for part, card in cards.items()
     )
-    return _README.format(name=name, scenario=card.scenario, team=team, where=where)
+    if card.env is not None:
+        return _README.format(game=card.env.env_id, name=name, where=where) + _IN_ITS_ENVIRONMENT.format(name=name)
+    team = "red" if card.seats[0].startswith("red") else "blue"
+    game = f"the red/blue-door game, scenario {card.scenario}"
+    usage = _IN_THE_GAME.format(name=name, scenario=card.scenario, team=team)
+    return _README.format(game=game, name=name, where=where) + usage
 
 
 _README = """# {name}
 
-A trained player of the red/blue-door game, scenario {scenario}, as multigrid-rl exports it: weights in
+A trained player of {game}, as multigrid-rl exports it: weights in
 `model.safetensors`, everything else in `card.json`. Nothing in here is code.
 
 {where}
 
-Look at it, let it play, enter it in a cup (a folder with one folder for each entry):
+"""
+_IN_ITS_ENVIRONMENT = """Look at it, let it play:
+
+    multigrid-rl inspect {name}
+    multigrid-rl evaluate {name}/
+"""
+_IN_THE_GAME = """Look at it, let it play, enter it in a cup (a folder with one folder for each entry):
 
     multigrid-rl inspect {name}
     multigrid-rl evaluate {name}/ scenario={scenario}

@@ -28,9 +28,9 @@ from pydantic import (
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from multigrid_rl.models.distributions import BOUNDS, Categorical, Gaussian
-from multigrid_rl.models.registry import NETWORKS_FROM, ArchitectureError, build, custom, may_import, signature_of
-from multigrid_rl.text import printable, shown
+from multigrid_rl.models.distributions import BOUNDS, Categorical, Gaussian, distribution_of
+from multigrid_rl.models.registry import NETWORKS_FROM, ArchitectureError, may_import, network_of, signature_of
+from multigrid_rl.text import expected, first_error, printable, shown
 from multigrid_rl.types import AgentSpec, GameSpec
 from multigrid_rl.world.constants import MISSIONS, NUM_CODES
 
@@ -45,7 +45,7 @@ _OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0
 
 
 class PlayerError(ValueError):
-    """A player that cannot be used; the message is one line naming file, value and what is allowed."""
+    """A player that cannot be used; the message is one line."""
 
     def __init__(self, message: str) -> None:
         # Names of files and keys are a stranger's, and end on somebody's terminal.
@@ -54,12 +54,13 @@ class PlayerError(ValueError):
 
 def _in_one_line(value: str) -> str:
     if not value.isprintable():
-        raise ValueError("allowed is printable text in one line")
+        raise ValueError("expected printable text in one line")
     return value
 
 
-#: Short text that may stand in tables and messages.
-Text = Annotated[str, Field(max_length=100), AfterValidator(_in_one_line)]
+#: Text that may stand in tables and messages.
+OneLine = Annotated[str, AfterValidator(_in_one_line)]
+Text = Annotated[OneLine, Field(max_length=100)]
 
 
 class PlayerFiles(NamedTuple):
@@ -74,10 +75,12 @@ class PlayerFiles(NamedTuple):
 Source = Path | PlayerFiles
 
 
-class ObservationSignature(BaseModel):
-    """What the network reads."""
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    model_config = ConfigDict(extra="forbid")
+
+class ObservationSignature(_Strict):
+    """What the network reads."""
 
     view_size: int | None = None
     #: Number of values of each token; or else the length of a vector of floats.
@@ -87,23 +90,25 @@ class ObservationSignature(BaseModel):
     @model_validator(mode="after")
     def _tokens_or_vector(self) -> ObservationSignature:
         if (self.categories is None) == (self.size is None):
-            raise ValueError("observation: expected exactly one of categories and size")
+            raise ValueError("expected exactly one of categories and size")
         return self
 
+    def __str__(self) -> str:
+        """Return it in words."""
+        if self.categories is None:
+            return f"a vector of {self.size} numbers"
+        return f"views of {self.view_size}x{self.view_size} cells, {len(self.categories)} tokens"
 
-class BoxSignature(BaseModel):
+
+class BoxSignature(_Strict):
     """Bounds of continuous actions."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     low: list[float] = Field(min_length=1, max_length=1000)
     high: list[float] = Field(min_length=1, max_length=1000)
 
 
-class EnvSignature(BaseModel):
+class EnvSignature(_Strict):
     """Environment of another package that a player was trained in."""
-
-    model_config = ConfigDict(extra="forbid")
 
     package: Literal["multigrid", "gymnasium"]
     env_id: Text
@@ -111,10 +116,8 @@ class EnvSignature(BaseModel):
     agents: int = Field(default=1, ge=1, le=4)
 
 
-class Returns(BaseModel):
+class Returns(_Strict):
     """Measured returns: mean of ``episodes`` episodes and its 95 % interval."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     episodes: int
     mean: float
@@ -123,10 +126,8 @@ class Returns(BaseModel):
     seed: int
 
 
-class Strength(BaseModel):
+class Strength(_Strict):
     """Measured results against one opponent: shares of ``episodes`` games decided by the win flag."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     scenario: Text
     opponent: Text
@@ -138,10 +139,8 @@ class Strength(BaseModel):
     seed: int
 
 
-class Card(BaseModel):
+class Card(_Strict):
     """Everything about a frozen player but its weights."""
-
-    model_config = ConfigDict(extra="forbid")
 
     format: int = Field(default=1, ge=1, le=1)
     name: Text
@@ -164,13 +163,17 @@ class Card(BaseModel):
     baseline: list[Strength] = []
 
     @property
+    def action_space(self) -> spaces.Box | spaces.MultiDiscrete:
+        """What it decides in one step, for all its seats."""
+        acts = self.actions
+        if isinstance(acts, BoxSignature):
+            return spaces.Box(np.array(acts.low, np.float32), np.array(acts.high, np.float32))
+        return spaces.MultiDiscrete(acts if isinstance(acts, list) else [acts] * self.members)
+
+    @property
     def distribution(self) -> Categorical | Gaussian:
         """What the network's outputs mean."""
-        if isinstance(self.actions, BoxSignature):
-            bound = self.architecture.get("bound", "clip")
-            return Gaussian(np.array(self.actions.low), np.array(self.actions.high), bound)
-        choices = self.actions if isinstance(self.actions, list) else [self.actions] * self.members
-        return Categorical(tuple(choices))
+        return distribution_of(self.action_space, self.architecture.get("bound", "clip"))
 
     @model_validator(mode="after")
     def _bounds(self) -> Card:
@@ -185,16 +188,15 @@ class Card(BaseModel):
     @field_validator("architecture", "provenance")
     @classmethod
     def _readable(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        key, kind = ("name", str) if info.field_name == "architecture" else ("env_steps", int)
-        if not isinstance(value.get(key, None if kind is str else 0), kind):
-            raise ValueError(
-                f"{key}={shown(str(value.get(key)))}: allowed is {'text' if kind is str else 'an integer'}"
-            )
+        if info.field_name == "architecture" and not isinstance(value.get("name"), str):
+            raise ValueError(expected("name", "text", shown(str(value.get("name")))))
+        if not isinstance(value.get("env_steps", 0), int):
+            raise ValueError(expected("env_steps", "an integer", shown(str(value["env_steps"]))))
         return value
 
 
 def token_categories(spec: GameSpec) -> list[int]:
-    """Number of values of each observation token: cell codes, heading, mission."""
+    """Return the number of values of each observation token: cell codes, heading, mission."""
     return [NUM_CODES] * spec.view_size**2 + [4, len(MISSIONS)]
 
 
@@ -211,7 +213,7 @@ def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
 
 
 def sha256_of(data: bytes) -> str:
-    """Hexadecimal sha256."""
+    """Return the hexadecimal sha256."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -230,38 +232,38 @@ def write_card(folder: Path, card: Card) -> None:
     (folder / CARD_FILE).write_text(json.dumps(card.model_dump(), indent=2) + "\n", encoding="utf-8")
 
 
-def read_plain_file(path: Path, most: int, expected: int | None = None) -> bytes:
-    """Content of a file of at most ``most`` bytes, of which exactly ``expected`` are due. Never waits for a pipe.
+def read_plain_file(path: Path, most: int, due: int | None = None) -> bytes:
+    """Return the content of a file of at most ``most`` bytes, of exactly ``due`` if given. Never waits for a pipe.
 
     Raises:
         PlayerError: a link, a folder or anything else that is no plain file; another size; not readable.
     """
     try:
         if path.is_symlink():
-            raise PlayerError(f"{path}: a symbolic link; allowed is a plain file")
+            raise PlayerError(expected(path, "a plain file", "a symbolic link"))
         handle = os.open(path, _OPEN)
         with os.fdopen(handle, "rb", buffering=0) as file:
             found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode):
-                raise PlayerError(f"{path}: not a plain file; allowed is one")
-            _check_size(path, found.st_size, most, expected)
+                raise PlayerError(expected(path, "a plain file", "a pipe or a device"))
+            _check_size(path, found.st_size, most, due)
             data = file.read(most + 1)  # it may have grown meanwhile
-        _check_size(path, len(data), most, expected)
+        _check_size(path, len(data), most, due)
     except OSError as error:
         raise PlayerError(f"{path}: cannot be read: {error.strerror}") from error
     return data
 
 
-def _check_size(path: Path, size: int, most: int, expected: int | None) -> None:
-    if expected is not None and (size != expected or size > most):
-        hint = " (truncated?)" if size < expected else ""
-        raise PlayerError(f"{path}: {size} bytes{hint}; the card says {expected}, allowed is at most {most}")
+def _check_size(path: Path, size: int, most: int, due: int | None) -> None:
     if size > most:
-        raise PlayerError(f"{path}: {size} bytes; allowed is at most {most}")
+        raise PlayerError(expected(path, f"at most {most} bytes", f"{size} bytes"))
+    if due is not None and size != due:
+        hint = " (truncated?)" if size < due else ""
+        raise PlayerError(expected(path, f"the {due} bytes of its card", f"{size} bytes{hint}"))
 
 
 def read_files(folder: Path) -> PlayerFiles:
-    """Both files of a player, of allowed sizes. Raises :class:`PlayerError`."""
+    """Read both files of a player. Raises :class:`PlayerError` for one that is too large or cannot be read."""
     card = read_plain_file(folder / CARD_FILE, MAX_CARD_BYTES)
     return PlayerFiles(folder, card, read_plain_file(folder / MODEL_FILE, MAX_MODEL_BYTES))
 
@@ -273,9 +275,7 @@ def read_card(source: Source) -> Card:
     try:
         return Card.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = shown(".".join(map(str, first["loc"])))
-        raise PlayerError(f"{path}: {where}: {shown(first['msg'], 200)}") from error
+        raise PlayerError(f"{path}: {first_error(error)}") from error
 
 
 def read_network(source: Source, card: Card) -> nn.Module:
@@ -300,22 +300,16 @@ def read_network(source: Source, card: Card) -> nn.Module:
 
 
 def _network(card: Card) -> nn.Module:
-    seen, distribution = card.observation, card.distribution
-    reads = seen.size if seen.categories is None else seen.categories
-    assert reads is not None
     name = card.architecture["name"]
-    if ":" in name:
-        if not may_import(name):
-            raise ArchitectureError(
-                f"architecture.name={name}: a network of somebody's own; allowed is one whose module is listed in "
-                f"{NETWORKS_FROM}, since loading it runs its code"
-            )
-        counts = seen.categories
-        space = spaces.Box(-np.inf, np.inf, (reads,)) if counts is None else spaces.MultiDiscrete(counts)
-        return custom(name, card.architecture, space, distribution.outputs)
-    gaussian = isinstance(distribution, Gaussian)
-    outputs = distribution.width if gaussian else distribution.outputs
-    return build(card.architecture, reads, outputs, log_std=0.0 if gaussian else None)
+    if ":" in name and not may_import(name):
+        wanted = f"a network of this project, or one whose module is in {NETWORKS_FROM}, as loading it runs its code"
+        raise ArchitectureError(expected("architecture.name", wanted, name))
+    seen = card.observation
+    reads: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (seen.size or 0,))
+    if seen.categories is not None:
+        reads = spaces.MultiDiscrete(seen.categories)
+    agent = AgentSpec(card.name, card.name, tuple(card.seats), reads, card.action_space)
+    return network_of(agent, {**card.architecture, "log_std": 0.0})
 
 
 def _home(source: Source) -> Path:
@@ -331,14 +325,12 @@ def _ordinary(card: Card) -> bool:
 
 
 def _check_shapes(path: Path, network: nn.Module, weights: dict[str, Tensor]) -> None:
-    expected = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    needed = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in weights.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            raise PlayerError(
-                f"{path}: tensor {shown(name)} has shape {found.get(name)}; the card's network needs "
-                f"{expected.get(name)}"
-            )
+    for name in sorted(needed.keys() | found.keys()):
+        if needed.get(name) != found.get(name):
+            wanted = f"shape {needed.get(name)} of the card's network"
+            raise PlayerError(expected(f"{path}: tensor {shown(name)}", wanted, found.get(name)))
 
 
 def _checked_bytes(source: Source, card: Card) -> bytes:
@@ -350,9 +342,8 @@ def _checked_bytes(source: Source, card: Card) -> bytes:
         data = read_plain_file(path, MAX_MODEL_BYTES, card.bytes)
     found = sha256_of(data)
     if found != card.sha256:
-        raise PlayerError(
-            f"{path}: sha256 {found[:16]}... differs from the card's {card.sha256[:16]}...: changed since it was frozen"
-        )
+        wanted = f"{card.sha256[:16]}... of its card"
+        raise PlayerError(expected(f"{path}: sha256", wanted, f"{found[:16]}...: changed since it was frozen"))
     return data
 
 
@@ -360,13 +351,13 @@ def _weights(path: Path, data: bytes) -> dict[str, Tensor]:
     try:
         tensors = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
-        raise PlayerError(f"{path}: not a safetensors file: {shown(str(error), 200)}") from error
+        raise PlayerError(expected(path, "a safetensors file", shown(str(error), 200))) from error
     weights = {}
     for name, tensor in tensors:
         if tensor["dtype"] != "F32":
-            raise PlayerError(f"{path}: tensor {shown(name)} is {tensor['dtype']}; allowed is F32")
+            raise PlayerError(expected(f"{path}: tensor {shown(name)}", "F32", tensor["dtype"]))
         values = np.frombuffer(tensor["data"], "<f4").reshape(tensor["shape"])
         if not np.isfinite(values).all():
-            raise PlayerError(f"{path}: tensor {shown(name)} holds values that are not finite numbers")
+            raise PlayerError(expected(f"{path}: tensor {shown(name)}", "finite numbers", "NaN or infinite ones"))
         weights[name] = torch.from_numpy(values.copy())
     return weights

@@ -9,17 +9,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from multigrid_rl.players.cards import (
-    PlayerError,
-    PlayerFiles,
-    Source,
-    Strength,
-    read_card,
-    read_files,
-    read_network,
-)
+from multigrid_rl.players.cards import PlayerError, PlayerFiles, Source, Strength, read_card, read_files, read_network
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
+from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, Policy
 
 #: Players that need no file. Each is made for one game.
@@ -60,24 +53,21 @@ class Catalogue:
         self._files: dict[str, PlayerFiles] = {}
 
     def names(self) -> list[str]:
-        """All players by name, built-in ones first."""
+        """Return all players by name, built-in ones first."""
         return [*BUILT_IN, *(name for name in self.entries if name not in BUILT_IN)]
 
     def folder(self, name: str) -> Path:
-        """Folder of a frozen player, by catalogue name or by path. Raises :class:`PlayerError`."""
+        """Return the folder of a frozen player, by catalogue name or by path. Raises :class:`PlayerError`."""
         if name in self.entries and name not in BUILT_IN:
             return self.root / name
         if "/" in name or Path(name).is_dir():
             return Path(name)
-        raise PlayerError(
-            f"player {name}: unknown; allowed is {', '.join(self.names())}, or a folder with a frozen player"
-        )
+        raise PlayerError(expected("player", f"{', '.join(self.names())}, or a folder with a frozen player", name))
 
     def packed(self, names: Iterable[str]) -> Catalogue:
-        """A catalogue of ``names`` alone that can be sent to another process: no folder is read any more.
+        """Return a catalogue of ``names`` alone, their files in it, for a process that may not see their folders.
 
-        Raises:
-            PlayerError: a frozen player is unknown or its files cannot be read; they are checked when it is seated.
+        The files are checked when a player is seated. Raises :class:`PlayerError` where they cannot be read.
         """
         wanted = tuple(dict.fromkeys(names))
         result = copy.copy(self)
@@ -101,15 +91,14 @@ class Catalogue:
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
         if listed != card.sha256:
-            raise PlayerError(
-                f"player {name}: the catalogue lists sha256 {listed[:16]}..., its card {card.sha256[:16]}..."
-            )
+            wanted = f"{listed[:16]}... of the catalogue"
+            raise PlayerError(expected(f"player {name}: sha256", wanted, f"{card.sha256[:16]}... on its card"))
         mirrored = check_fits(card, spec, seat)
         player = FrozenPlayer.of(card, read_network(source, card), mirrored=mirrored, greedy=greedy)
         return LoadedPlayer(player, name, card.sha256, card.strength, members=card.members)
 
     def strength(self, name: str) -> list[Strength]:
-        """Measured results of a player. Raises :class:`PlayerError` for an unknown one."""
+        """Return the measured results of a player. Raises :class:`PlayerError` for an unknown one."""
         if name in BUILT_IN:
             return [Strength(**row) for row in self.entries.get(name, {}).get("strength", [])]
         return read_card(self._source(name)).strength
@@ -117,7 +106,7 @@ class Catalogue:
     def add(self, name: str, entry: dict[str, Any]) -> None:
         """Append an entry; existing lines stay as they are. Raises :class:`PlayerError` if the name is taken."""
         if name in self.names():
-            raise PlayerError(f"player {name}: the catalogue has one already; nothing was written")
+            raise PlayerError(expected("name", f"a new one in {self.root}", f"{name}, which is there already"))
         path = self.root / CATALOGUE_FILE
         block = yaml.safe_dump({name: entry}, sort_keys=False, default_flow_style=None, width=120)
         lines = "".join(f"  {line}\n" for line in block.splitlines())
@@ -129,7 +118,7 @@ class Catalogue:
         after = before.rstrip("\n") + "\n" + lines
         entries = _parse(path, after)
         if entries.get(name) != entry:
-            raise PlayerError(f"{path}: an entry for {name} cannot be appended; nothing was written to it")
+            raise PlayerError(expected(path, "a catalogue to which lines can be appended", "another form of yaml"))
         path.write_text(after, encoding="utf-8")
         self.entries = entries
 
@@ -138,11 +127,12 @@ def _parse(path: Path, text: str) -> dict[str, dict[str, Any]]:
     try:
         content = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise PlayerError(f"{path}: not valid yaml: {' '.join(str(error).split())}") from error
+        raise PlayerError(expected(path, "yaml", error)) from error
     entries = (content.get("players") or {}) if isinstance(content, dict) else None
     if not isinstance(entries, dict):
-        raise PlayerError(f"{path}: players={entries}: allowed is a mapping of names to entries")
+        raise PlayerError(expected(f"{path}: players", "a mapping of names to entries", shown(str(content))))
     for name, entry in entries.items():
         if not isinstance(entry, dict) or not isinstance(entry.get("sha256", ""), str):
-            raise PlayerError(f"{path}: players.{name}={entry}: allowed is a mapping whose sha256 is text")
+            wanted = "a mapping whose sha256 is text"
+            raise PlayerError(expected(f"{path}: players.{name}", wanted, shown(str(entry))))
     return entries

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.players.agents import AGENT_FILE, AgentSpec, read_agent
+from multigrid_rl.players.agents import ExternalAgent
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.players.sandbox import AgentProcess, Limits, ProcessError, TooSlowError
-from multigrid_rl.text import shown
+from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
 
@@ -23,17 +22,13 @@ _CELL_TEXT = [json.dumps(triple, separators=(",", ":")) for triple in CELL.tolis
 _MISSION_TEXT = [json.dumps(text) for text in MISSIONS]
 
 
-class AnswerError(ValueError):
-    """An answer that is none; the message is one line."""
-
-
 def encoded(message: dict[str, Any]) -> bytes:
-    """One line of JSON."""
+    """Encode a message as one line of JSON."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
 def hello(spec: GameSpec, scenario: str, seats: tuple[str, ...], games: int, seed: int) -> dict[str, Any]:
-    """The first message."""
+    """Return the first message."""
     return {
         "type": "hello",
         "protocol": PROTOCOL,
@@ -50,7 +45,7 @@ def hello(spec: GameSpec, scenario: str, seats: tuple[str, ...], games: int, see
 def act(
     spec: GameSpec, seats: tuple[str, ...], step: int, running: NDArray[np.intp], tokens: NDArray[np.uint8]
 ) -> bytes:
-    """What the ``C`` seats see in the games ``running`` (n,); ``tokens`` (n, C * D), one seat after another."""
+    """Encode what the ``C`` seats see in the games ``running`` (n,); ``tokens`` (n, C * D), seat after seat."""
     # Put together from ready-made text: five times as fast as encoding every number of every cell.
     size = spec.view_size
     names = [json.dumps(seat) for seat in seats]
@@ -68,57 +63,44 @@ def _view(spec: GameSpec, size: int, seen: list[int]) -> str:
     return f'{{"image":[{columns}],"direction":{seen[-2]}{mission}}}'
 
 
-def read_ready(line: bytes) -> str:
-    """Name that the agent gives itself, empty for none. Raises :class:`AnswerError`."""
-    answer = _parsed(line)
-    if answer.get("type") != "ready":
-        raise AnswerError(f'answered {shown(line)}; allowed is {{"type":"ready"}}')
-    name = answer.get("name", "")
-    return name if isinstance(name, str) else ""
+def check_ready(line: bytes) -> None:
+    """Raise :class:`ProcessError` unless the agent says that it is ready."""
+    if _parsed(line).get("type") != "ready":
+        raise ProcessError(expected("answer", '{"type":"ready"}', shown(line)))
 
 
 def read_actions(line: bytes, seats: tuple[str, ...], running: NDArray[np.intp]) -> NDArray[np.int8]:
-    """Actions (n, C) of the games ``running`` (n,). Raises :class:`AnswerError`."""
+    """Return the actions (n, C) of the games ``running`` (n,). Raises :class:`ProcessError`."""
     actions = _parsed(line).get("actions")
     if not isinstance(actions, list):
-        raise AnswerError(f'answered {shown(line)}; allowed is {{"actions":[...]}}')
+        raise ProcessError(expected("answer", '{"actions":[...]}', shown(line)))
     if len(actions) != len(running):
-        raise AnswerError(f"{len(actions)} actions; allowed is one for each of the {len(running)} games")
-    return np.array(
-        [_of_game(entry, seats, game) for entry, game in zip(actions, running.tolist(), strict=True)], np.int8
-    ).reshape(len(running), len(seats))
+        raise ProcessError(expected("actions", f"one for each of the {len(running)} games", len(actions)))
+    rows = [_of_game(entry, seats, game) for entry, game in zip(actions, running.tolist(), strict=True)]
+    return np.array(rows, np.int8).reshape(len(running), len(seats))
 
 
 def _of_game(entry: Any, seats: tuple[str, ...], game: int) -> list[int]:
-    if isinstance(entry, dict):
-        if entry.keys() != set(seats):
-            found = shown(", ".join(entry))
-            raise AnswerError(f"game {game}: actions for {found}; allowed is one for each of {', '.join(seats)}")
-        row = [entry[seat] for seat in seats]
-    elif len(seats) == 1:
-        row = [entry]
-    else:
-        raise AnswerError(f"game {game}: {shown(repr(entry))}; allowed is an action for each of {', '.join(seats)}")
-    for seat, action in zip(seats, row, strict=True):
+    by_seat = {seats[0]: entry} if len(seats) == 1 and not isinstance(entry, dict) else entry
+    if not isinstance(by_seat, dict) or by_seat.keys() != set(seats):
+        wanted = f"an action for each of {', '.join(seats)}"
+        raise ProcessError(expected(f"game {game}", wanted, shown(json.dumps(entry))))
+    for seat, action in by_seat.items():
         # By type: a bool is an int to Python, and 2.0 equals 2.
         if type(action) is not int or not 0 <= action < len(ACTIONS):
-            raise AnswerError(
-                f"game {game}: {seat}={shown(repr(action))}: allowed is an integer 0 to {len(ACTIONS) - 1}"
-            )
-    return row
+            wanted = f"an integer 0 to {len(ACTIONS) - 1}"
+            raise ProcessError(expected(f"game {game}: {seat}", wanted, shown(json.dumps(action))))
+    return [by_seat[seat] for seat in seats]
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
-        raise AnswerError(f"answered {shown(line) or 'an empty line'}, which is not JSON") from error
+        raise ProcessError(expected("answer", "JSON", shown(line) or "an empty line")) from error
     if not isinstance(answer, dict):
-        raise AnswerError(f"answered {shown(line)}; allowed is a JSON object")
+        raise ProcessError(expected("answer", "a JSON object", shown(line)))
     return answer
-
-
-__all__ = ["AGENT_FILE", "AgentSpec", "ExternalPlayer", "Limits", "read_agent"]
 
 
 class ExternalPlayer:
@@ -146,7 +128,7 @@ class ExternalPlayer:
 
     def __init__(
         self,
-        agent: AgentSpec,
+        agent: ExternalAgent,
         spec: GameSpec,
         team: str,
         scenario: str,
@@ -158,7 +140,7 @@ class ExternalPlayer:
         self.spec = spec
         self.seats = spec.seats_of(team)
         if not self.seats:
-            raise PlayerError(f"agent {agent.name}: there is no {team} team in this game; its seats are {spec.seats}")
+            raise PlayerError(expected(f"agent {agent.name}: team", f"one of {', '.join(spec.seats)}", team))
         self.members = len(self.seats)
         self.scenario = scenario
         self.seed = seed
@@ -173,21 +155,17 @@ class ExternalPlayer:
         self._fault: PlayerFaultError | None = None
 
     def start(self, games: int) -> None:
-        """Start the process for ``games`` games and wait for its "ready".
-
-        Raises:
-            PlayerFaultError: it did not get that far.
-        """
+        """Start the process for ``games`` games and wait for its "ready". Raises ``PlayerFaultError``."""
         self.close()
         self._forget()
         message = encoded(hello(self.spec, self.scenario, self.seats, games, self.seed))
         begin = time.monotonic()
         try:
             self._process = AgentProcess(self.agent, self.limits, self.seed)
-            read_ready(self._process.ask(message, self.limits.start_s + begin - time.monotonic()))
+            check_ready(self._process.ask(message, self.limits.start_s + begin - time.monotonic()))
         except TooSlowError as error:
             raise self._failed(f"start: not ready within {self.limits.start_s:g} s") from error
-        except (ProcessError, AnswerError, OSError) as error:
+        except (ProcessError, OSError) as error:
             raise self._failed(f"start: {error}") from error
 
     def close(self) -> None:
@@ -197,24 +175,22 @@ class ExternalPlayer:
             self._process = None
 
     def __enter__(self) -> ExternalPlayer:
-        """The player itself."""
+        """Return the player itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End the process."""
         self.close()
 
     def initial_state(self, games: int) -> NDArray[np.bool_]:
-        """Which games (N,) are running: all. A process that has played other games ends."""
+        """Return which games (N,) are running: all. A process that has played other games ends."""
         if self.answers or self._fault is not None:
             self.close()
             self._forget()
         return np.ones(games, np.bool_)
 
     def reset_state(self, state: NDArray[np.bool_], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which games (N,) are running when those in ``done`` (N,) are over."""
+        """Return which games (N,) are running when those in ``done`` (N,) are over."""
         self._over += np.flatnonzero(state & done).tolist()
         return state & ~done
 
@@ -224,7 +200,7 @@ class ExternalPlayer:
         state: NDArray[np.bool_],
         rng: UniformSource,  # noqa: ARG002
     ) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-        """Actions (N,), of a team (N, C); ``done`` in games that are over.
+        """Return actions (N,), of a team (N, C); ``done`` in games that are over.
 
         Raises:
             PlayerFaultError: the agent broke a limit or the protocol. Its process has ended then.
@@ -252,13 +228,13 @@ class ExternalPlayer:
             each, total = self.limits.step_s, self.limits.total_s
             reason = f"more than {total:g} s for all answers" if left < each else f"no answer within {each:g} s"
             raise self._failed(f"step {self.answers}: {reason}") from error
-        except (ProcessError, AnswerError) as error:
+        except (ProcessError, RecursionError) as error:  # of an answer that nests as deep as can be read
             raise self._failed(f"step {self.answers}: {error}") from error
         self.answers += 1
         return actions
 
     def _ended(self) -> bytes:
-        """The message about games that ended since the last one; nothing if none did."""
+        """Return the message about games that ended since the last one; nothing if none did."""
         over, self._over = self._over, []
         return encoded({"type": "end", "games": over}) if over else b""
 

@@ -18,13 +18,14 @@ from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.schema import GateConfig, RunConfig, import_object
+from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
 
 
 def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> EnvFactory:
-    """The recipe for a run's environments; ``hashes`` are those that frozen players must have, by name.
+    """Return the recipe for a run's environments; ``hashes`` are those that frozen players must have, by name.
 
     Raises:
         ConfigError: something was asked for that environments of other packages do not have.
@@ -54,13 +55,13 @@ def env_signature(scenario: ScenarioConfig) -> dict[str, Any] | None:
 
 def _package_factory(config: RunConfig) -> EnvFactory:
     scenario, train = config.scenario, config.train
-    for key, value, lacks, allowed in (
-        ("train.bonus", train.bonus, "events to weigh", "{}"),
-        ("train.shaping", train.shaping, "events to hand to a function", "null"),
-        ("scenario.seats", scenario.seats, "opponents, every agent learns", "{}"),
+    for key, value, wanted, lacks in (
+        ("train.bonus", train.bonus, "{}", "events to weigh"),
+        ("train.shaping", train.shaping, "null", "events to hand to a function"),
+        ("scenario.seats", scenario.seats, "{}", "opponents, every agent learns"),
     ):
         if value:
-            raise ConfigError(f"{key}={value}: scenario={scenario.name} has no {lacks}; allowed is {allowed}")
+            raise ConfigError(expected(key, f"{wanted}, as scenario={scenario.name} has no {lacks}", value))
     if scenario.package == "gymnasium":
         return GymnasiumFactory(env_id=str(scenario.env_id), env_args=scenario.env_args, seed=config.seed)
     return MultigridFactory(
@@ -126,16 +127,15 @@ class MatchFactory:
         )
 
     def load(self) -> dict[str, tuple[LoadedPlayer, ...]]:
-        """Return every background player, by seat; files are read at the first call.
-
-        Raises:
-            PlayerError: a player is unknown, damaged, does not fit its seat, or is not the one that was announced.
-        """
+        """Return every background player, by seat; files are read at the first call. Raises :class:`PlayerError`."""
         return dict(self._seated)
+
+    def _catalogue(self) -> Catalogue:
+        return self.catalogue or Catalogue(self.checkpoints)
 
     @cached_property
     def _seated(self) -> dict[str, tuple[LoadedPlayer, ...]]:
-        catalogue = Catalogue(self.checkpoints) if self.catalogue is None else self.catalogue
+        catalogue = self._catalogue()
         seated: dict[str, tuple[LoadedPlayer, ...]] = {}
         for seat, names in self.opponents.items():
             rows = []
@@ -144,15 +144,15 @@ class MatchFactory:
                     row = catalogue.seat(name, self.spec, seat)
                 except PlayerError as error:
                     raise PlayerError(f"scenario.seats.{seat}={name}: {error}") from error
-                expected = self.hashes.get(name)
-                if expected is not None and row.sha256 != expected:
-                    raise PlayerError(f"scenario.seats.{seat}={name}: sha256 {row.sha256}; allowed is {expected}")
+                announced = self.hashes.get(name)
+                if announced is not None and row.sha256 != announced:
+                    raise PlayerError(expected(f"scenario.seats.{seat}={name}: sha256", announced, row.sha256))
                 rows.append(row._replace(weight=weight / sum(names.values())))
             seated[seat] = tuple(rows)
         return seated
 
     def packed(self) -> MatchFactory:
-        """The same factory with every frozen player's files in it, for a process that may not see their folder.
+        """Return the same factory with every frozen player's files, for a process that may not see their folder.
 
         Whoever builds from it checks the files as if they had been read there, and their sha256 against what was
         packed. It is as large as the files; opponents stay out of checkpoints, so keep it out of them, too.
@@ -160,7 +160,7 @@ class MatchFactory:
         Raises:
             PlayerError: as :meth:`load`.
         """
-        catalogue = Catalogue(self.checkpoints) if self.catalogue is None else self.catalogue
+        catalogue = self._catalogue()
         names = [name for row in self.opponents.values() for name in row]
         known = {row.name: row.sha256 for rows in self.load().values() for row in rows if row.sha256}
         result = replace(self, catalogue=catalogue.packed(names), hashes={**self.hashes, **known})
@@ -175,7 +175,7 @@ class MatchFactory:
         return GroupedEnv(match, self.specs)
 
     def training_reward(self) -> Shaping | None:
-        """What is learned from instead of the canonical reward. Raises ``ValueError`` naming what is wrong."""
+        """Return what is learned from instead of the canonical reward. Raises ``ValueError`` naming what is wrong."""
         shaping = import_object("train.shaping", self.shaping) if self.shaping else None
         if not self.bonus:
             return shaping
@@ -188,10 +188,9 @@ def _after(shaping: Shaping, bonus: EventBonus) -> Shaping:
 
 
 def seat_players(spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]]) -> dict[str, Policy]:
-    """Players by seat, or by team where one player acts for all its seats.
+    """Return players by seat, or by team where one player acts for all its seats.
 
-    Raises:
-        PlayerError: a player of a whole team does not have all the team's seats.
+    Raises :class:`PlayerError` where a player of a whole team does not have all the team's seats.
     """
     players: dict[str, Policy] = {}
     for seat, rows in seated.items():
@@ -205,10 +204,9 @@ def seat_players(spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]]) ->
         if joint == {True, False} or any(other != its[0] for other in its):
             told = ["+".join(f"{name} {weight:.0%}" for name, weight in row) or "learn" for row in its]
             listed = ", ".join(f"{mate}: {row}" for mate, row in zip(mates, told, strict=True))
-            raise PlayerError(
-                f"scenario.seats.{seat}={'+'.join(row.name for row in rows)}: plays a whole team; seats are {listed}; "
-                "allowed is the same such player, or mixture, on every seat of the team"
-            )
+            key = f"scenario.seats.{seat}={'+'.join(row.name for row in rows)}"
+            wanted = "the same player of a whole team, or mixture of such, on every seat of the team"
+            raise PlayerError(expected(key, wanted, listed))
         players.setdefault(team, _one_of(rows))
     return players
 
@@ -220,48 +218,37 @@ def _one_of(rows: tuple[LoadedPlayer, ...]) -> Policy:
 
 
 def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
-    """The run's gates.
-
-    Raises:
-        ConfigError: a gate on something that this run never reports.
-    """
+    """Return the run's gates. Raises ``ConfigError`` for one on something that this run never reports."""
     return [_gate(gate, name) for gate in config.scenario.gates for name in metrics_of(gate, specs)]
 
 
 def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
-    """Names of the metrics that a gate is about; ``*`` stands for every learning seat, team or network.
+    """Return the metrics that a gate is about; ``*`` stands for every learning seat, team or network.
 
-    Raises:
-        ConfigError: this run never reports such a metric.
+    Raises ``ConfigError`` for a metric that this run never reports.
     """
-    learning = {specs.teams[specs.seats.index(seat)]: None for seat in specs.learning}
-    stands_for = {"<seat>": specs.learning, "<team>": tuple(learning), "<module>": specs.modules}
-    known = []
+    teams = tuple(dict.fromkeys(specs.teams))
+    learning = tuple(dict.fromkeys(specs.teams[specs.seats.index(seat)] for seat in specs.learning))
+    # What stands in a metric's name, what a gate may name there, and what a star stands for.
+    places = (
+        ("<seat>", specs.learning, specs.learning),
+        ("<team>", teams, learning),
+        ("<module>", specs.modules, specs.modules),
+    )
+    reported: dict[str, list[str]] = {}
     for pattern in METRICS:
-        place = next((p for p in stands_for if p in pattern), None)
-        if place is None:
-            known += [pattern] if pattern == gate.metric else []
-            continue
-        if gate.metric == pattern.replace(place, "*"):
-            return [pattern.replace(place, name) for name in stands_for[place]]
-        names = dict.fromkeys(specs.teams) if place == "<team>" else stands_for[place]
-        known += [gate.metric for name in names if gate.metric == pattern.replace(place, name)]
-    if not known:
-        seats, teams, networks = map(", ".join, (specs.learning, dict.fromkeys(specs.teams), specs.modules))
-        raise ConfigError(
-            f"scenario.gates: metric={gate.metric}: not reported in this run; allowed is a name of docs/metrics.md "
-            f"with seats {seats}, teams {teams}, networks {networks}, or * for all that learn"
-        )
-    return known
+        place, names, star = next((row for row in places if row[0] in pattern), ("", (), ()))
+        reported |= {name: [name] for name in (pattern.replace(place, name) for name in names or ("",))}
+        if place:
+            reported[pattern.replace(place, "*")] = [pattern.replace(place, name) for name in star]
+    if gate.metric not in reported:
+        known = f"seats {', '.join(specs.learning)}, teams {', '.join(teams)}, networks {', '.join(specs.modules)}"
+        wanted = f"a name of docs/metrics.md with {known}, or * for all that learn"
+        raise ConfigError(expected("scenario.gates: metric", wanted, gate.metric))
+    return reported[gate.metric]
 
 
 def _gate(gate: GateConfig, metric: str) -> Gate:
     below = gate.at_most is not None
-    return Gate(
-        metric=metric,
-        comparison="<=" if below else ">=",
-        bound=float((gate.at_most if below else gate.at_least) or 0.0),
-        hold=gate.hold,
-        share=gate.share,
-        window=gate.window,
-    )
+    bound = float((gate.at_most if below else gate.at_least) or 0.0)
+    return Gate(metric, "<=" if below else ">=", bound, hold=gate.hold, share=gate.share, window=gate.window)

@@ -9,20 +9,13 @@ import numpy as np
 
 from multigrid_rl.config import load_scenario
 from multigrid_rl.metrics import outcome_shares
-from multigrid_rl.players.cards import (
-    Card,
-    PlayerError,
-    Strength,
-    read_card,
-    read_network,
-    write_card,
-    write_player,
-)
+from multigrid_rl.players.cards import Card, PlayerError, Strength, read_card, read_network, write_card, write_player
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.frozen import check_fits
 from multigrid_rl.players.match import play_episodes
 from multigrid_rl.players.scripted import RandomPlayer
+from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy
 from multigrid_rl.world.constants import BLUE, RED
 
@@ -36,9 +29,9 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card
         PlayerError: the name is taken or not a name, or the source is damaged. Nothing is written then.
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
-        raise PlayerError(f"name={name}: allowed are small letters, digits and dashes")
+        raise PlayerError(expected("name", "small letters, digits and dashes", name))
     if name in catalogue.names() or (catalogue.root / name).exists():
-        raise PlayerError(f"name={name}: {catalogue.root} has a player of that name already; nothing was written")
+        raise PlayerError(expected("name", f"a new one in {catalogue.root}", f"{name}, which is there already"))
     found = read_card(source)
     values = found.model_dump(exclude={"bytes", "sha256"}) | {"name": name}
     if found.env is None:
@@ -51,28 +44,26 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card
 def _measured(source: Path, found: Card, catalogue: Catalogue, episodes: int) -> dict[str, list[Strength]]:
     """Return a new player's strength, and what random does in its place."""
     spec = load_scenario(found.scenario).spec
-    seat = found.seats[0] if found.seats else "(none)"
+    seat = found.seats[0] if found.seats else "none"
     if seat not in spec.seats:
-        raise PlayerError(f"{source}: seats={found.seats}: allowed is {', '.join(spec.seats)}")
+        raise PlayerError(expected(f"{source}: seats", ", ".join(spec.seats), seat))
     check_fits(found, spec, seat)
-    path = f"{source}/"  # the slash says that this is a folder and no name
-    strength = [
-        measure(catalogue, path, opponent, spec, found.scenario, episodes)
-        for opponent in opponents_for(catalogue, found.scenario)
-    ]
-    baseline = [measure(catalogue, "random", "random", spec, found.scenario, episodes)]
-    return {"strength": strength, "baseline": baseline}
+    # The slash says that this is a folder and no name.
+    return _against_all(catalogue, f"{source}/", spec, found.scenario, episodes)
 
 
-def opponents_for(catalogue: Catalogue, scenario: str) -> list[str]:
-    """Names of random, the scripted players and the frozen players made for ``scenario``."""
-    if not load_scenario(scenario).spec.blue:
-        return ["random"]  # there is nobody to play against: one row says how the player does alone
-    return [*BUILT_IN, *frozen_for(catalogue, scenario)]
+def _against_all(
+    catalogue: Catalogue, name: str, spec: GameSpec, scenario: str, episodes: int
+) -> dict[str, list[Strength]]:
+    opponents = [*BUILT_IN, *_frozen_for(catalogue, scenario)]
+    if not spec.blue:
+        opponents = ["random"]  # there is nobody to play against: one row says how the player does alone
+    strength = [measure(catalogue, name, other, spec, scenario, episodes) for other in opponents if other != name]
+    return {"strength": strength, "baseline": [measure(catalogue, "random", "random", spec, scenario, episodes)]}
 
 
-def frozen_for(catalogue: Catalogue, scenario: str) -> list[str]:
-    """Names of the frozen players made for ``scenario``."""
+def _frozen_for(catalogue: Catalogue, scenario: str) -> list[str]:
+    """Return the names of the frozen players made for ``scenario``."""
     return [name for name, entry in catalogue.entries.items() if entry.get("scenario") == scenario]
 
 
@@ -83,16 +74,14 @@ def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:
         PlayerError: a damaged player.
     """
     spec = load_scenario(scenario).spec
-    opponents = opponents_for(catalogue, scenario)
     cards = []
-    for name in frozen_for(catalogue, scenario):
+    for name in _frozen_for(catalogue, scenario):
         folder = catalogue.folder(name)
-        rows = [measure(catalogue, name, other, spec, scenario, episodes) for other in opponents if other != name]
-        kept = [row for row in read_card(folder).strength if row.scenario != scenario]
-        baseline = [measure(catalogue, "random", "random", spec, scenario, episodes)]
-        card = read_card(folder).model_copy(update={"strength": [*rows, *kept], "baseline": baseline})
-        write_card(folder, card)
-        cards.append(card)
+        card = read_card(folder)
+        measured = _against_all(catalogue, name, spec, scenario, episodes)
+        measured["strength"] += [row for row in card.strength if row.scenario != scenario]
+        cards.append(card.model_copy(update=measured))
+        write_card(folder, cards[-1])
     return cards
 
 
@@ -100,7 +89,7 @@ STRENGTH_SEED = 20_000
 
 
 def side(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[str, Policy]:
-    """Players of one team: ``name`` wherever it can sit, random beside it where it cannot.
+    """Return the players of one team: ``name`` wherever it can sit, random beside it where it cannot.
 
     Raises:
         PlayerError: it cannot sit on any seat of the team.
@@ -120,7 +109,7 @@ def side(catalogue: Catalogue, name: str, spec: GameSpec, team: str) -> dict[str
 
 
 def measure(catalogue: Catalogue, name: str, opponent: str, spec: GameSpec, scenario: str, episodes: int) -> Strength:
-    """Results of ``name`` against ``opponent``, who fill whole teams, over ``episodes`` games, half from each side.
+    """Play ``name`` against ``opponent``, who fill whole teams, over ``episodes`` games, half from each side.
 
     In a game without a blue team ``name`` plays all games, as red, and ``opponent`` none.
 
@@ -128,10 +117,9 @@ def measure(catalogue: Catalogue, name: str, opponent: str, spec: GameSpec, scen
         PlayerError: one of the two cannot play this game.
     """
     sides = [("red", RED), ("blue", BLUE)] if spec.blue else [("red", RED)]
-    share = [episodes // len(sides)] * (len(sides) - 1)
     tables: list[tuple[EpisodeTable, int]] = []
     for k, (team, code) in enumerate(sides):
-        games = (*share, episodes - sum(share))[k]
+        games = (episodes + k) // len(sides)
         if games == 0:
             continue
         players = side(catalogue, name, spec, team)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw
-from multigrid_rl.players.cards import Card, PlayerError, token_categories
+from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, token_categories
+from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.symmetry import other_seat, other_side
@@ -55,11 +56,11 @@ class FrozenPlayer:
         return cls(card.name, network, card.sha256, mirrored=mirrored, greedy=greedy, **options)
 
     def initial_state(self, games: int) -> torch.Tensor:
-        """Empty memory (N, S) of ``games`` fresh games; S is 0 for a network without memory."""
+        """Return the empty memory (N, S) of ``games`` fresh games; S is 0 for a network without memory."""
         return torch.zeros(games, self.network.state_size)
 
     def reset_state(self, state: torch.Tensor, done: NDArray[np.bool_]) -> torch.Tensor:
-        """Memory with the games in ``done`` (N,) forgotten."""
+        """Return the memory with the games in ``done`` (N,) forgotten."""
         if not state.shape[1]:
             return state
         return state * torch.from_numpy(~done).unsqueeze(1)
@@ -90,34 +91,27 @@ class FrozenPlayer:
 
 
 def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
-    """Whether the player sits on ``seat`` of the game ``spec`` as on the other side of the board.
+    """Return whether the player sits on ``seat`` of the game ``spec`` as on the other side of the board.
 
     Raises :class:`PlayerError` if it cannot sit there at all.
     """
-    if card.env is not None:
-        raise PlayerError(f"player {card.name} does not fit seat {seat}: it plays {card.env.env_id}, not this game")
     mirrored = seat not in card.seats
-    if mirrored and other_seat(seat) not in card.seats:
-        raise PlayerError(
-            f"player {card.name} does not fit seat {seat}: it sits on {', '.join(card.seats)} or the same seats of the "
-            "other team"
-        )
-    team = spec.seats_of(spec.team_of(seat))
-    if card.members > 1 and len(team) != card.members:
-        raise PlayerError(
-            f"player {card.name} does not fit seat {seat}: it plays a team of {card.members}, this one has {len(team)}"
-        )
-    if card.actions != len(ACTIONS):
-        raise PlayerError(
-            f"player {card.name} does not fit seat {seat}: it chooses among {card.actions} actions, this game has "
-            f"{len(ACTIONS)}"
-        )
-    needed = token_categories(spec) * card.members
-    if card.observation.categories is None:
-        raise PlayerError(f"player {card.name} does not fit seat {seat}: it reads a vector, this game shows tokens")
-    if card.observation.categories != needed:
-        raise PlayerError(
-            f"player {card.name} does not fit seat {seat}: it reads views of size {card.observation.view_size} "
-            f"({len(card.observation.categories)} tokens), this game shows size {spec.view_size} ({len(needed)} tokens)"
-        )
+    team, needed = spec.seats_of(spec.team_of(seat)), token_categories(spec) * card.members
+    view = ObservationSignature(view_size=spec.view_size, categories=needed)
+    for part, good, wanted, got in (
+        ("env", card.env is None, "the red/blue-door game", card.env and card.env.env_id),
+        (
+            "seats",
+            not mirrored or other_seat(seat) in card.seats,
+            f"{seat} or {other_seat(seat)}",
+            ", ".join(card.seats),
+        ),
+        ("members", card.members in {1, len(team)}, f"1 or {len(team)}", card.members),
+        ("actions", card.actions == len(ACTIONS), str(len(ACTIONS)), card.actions),
+        ("observation", card.observation.categories == needed, str(view), card.observation),
+    ):
+        if not good:
+            raise PlayerError(
+                expected(f"player {card.name} does not fit seat {seat}: {part}", wanted, shown(str(got), 200))
+            )
     return mirrored

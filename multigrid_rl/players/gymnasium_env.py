@@ -13,6 +13,7 @@ from multigrid_rl.config import ScenarioConfig, data_root, load_scenario, scenar
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.match import Match
+from multigrid_rl.text import expected
 from multigrid_rl.types import Policy
 from multigrid_rl.world.rendering import render_frame
 from multigrid_rl.world.spaces import (
@@ -137,15 +138,13 @@ def _fill(scenario: ScenarioConfig, focal: str, players: dict[str, str], catalog
     others = [seat for seat in spec.seats if seat != focal]
     for seat in players:
         if seat not in others:
-            raise ValueError(f"players[{seat!r}]: allowed seats beside {focal} are {', '.join(others) or 'none'}")
+            raise ValueError(expected("players", f"seats beside {focal}: {', '.join(others) or 'none'}", seat))
     seated = {}
     for seat in others:
         names = {players[seat]: 1.0} if seat in players else scenario.opponents.get(seat, {})
         if not names:
-            raise ValueError(
-                f"seat {seat} of {scenario.name} learns, so somebody else must play it: players={{{seat!r}: NAME}}; "
-                f"allowed is {', '.join(catalogue.names())}, or a folder with a frozen player"
-            )
+            wanted = f"one of {', '.join(catalogue.names())}, or a folder with a frozen player"
+            raise ValueError(expected(f"players[{seat!r}]", wanted, f"none, and {scenario.name} has none there"))
         rows = [catalogue.seat(name, spec, seat)._replace(weight=weight) for name, weight in names.items()]
         seated[seat] = tuple(rows)
     return seat_players(spec, seated)

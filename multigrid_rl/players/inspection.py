@@ -11,11 +11,12 @@ from typing import Any
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.agents import fresh_copy, read_agent
-from multigrid_rl.players.bundle import bundle_folders, folder_kind, load_seats, read_cards
-from multigrid_rl.players.cards import BoxSignature, Card, ObservationSignature, PlayerError, read_network
-from multigrid_rl.players.external import ExternalPlayer, Limits
+from multigrid_rl.players.bundle import bundle_folders, folder_kind, load_team, read_cards
+from multigrid_rl.players.cards import BoxSignature, Card, PlayerError, read_network
+from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.leftovers import none_left
 from multigrid_rl.players.match import Played, PlayerFaultError, play_games
+from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.text import shown
 from multigrid_rl.types import GameSpec, Policy
@@ -30,7 +31,7 @@ _CODE = {"red": RED, "blue": BLUE}
 
 
 def inspect_folder(folder: Path, scenario: str | None, limits: Limits = Limits()) -> Iterator[str]:  # noqa: B008
-    """Lines about a bundle or an agent, as its checks pass; the last one says that all did.
+    """Yield lines about a bundle or an agent, as its checks pass; the last one says that all did.
 
     Args:
         folder: what was handed in.
@@ -49,12 +50,15 @@ def inspect_folder(folder: Path, scenario: str | None, limits: Limits = Limits()
     for part, path in bundle_folders(folder).items():
         network = read_network(path, cards[part])
         yield from _about(cards[part], sum(weight.numel() for weight in network.state_dict().values()))
-    home = next(iter(cards.values())).scenario
+    card = next(iter(cards.values()))
+    if card.env is not None and scenario is None:
+        yield f"ok: for {card.env.env_id}; multigrid-rl evaluate {shown(str(folder))} plays it there"
+        return
     try:
-        spec = load_scenario(scenario or home).spec
+        spec = load_scenario(scenario or card.scenario).spec
     except ConfigError as error:
         raise error if scenario else PlayerError(f"{error}; say which game with --scenario") from error
-    yield from _plays(folder, spec, scenario or home)
+    yield from _plays(folder, spec, scenario or card.scenario)
 
 
 _WHAT = {
@@ -70,19 +74,23 @@ def _line(key: str, value: object) -> str:
 
 def _about(card: Card, weights: int) -> Iterator[str]:
     told: dict[str, Any] = card.provenance
-    silent = {"name"} if isinstance(card.actions, BoxSignature) else {"name", "bound", "log_std"}
+    bounded = isinstance(card.actions, BoxSignature)
+    silent = {"name"} if bounded else {"name", "bound", "log_std"}
     kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key not in silent)
-    acts = f"for {card.members} seats at once" if card.members > 1 else "for one seat"
+    acts = "numbers within bounds" if bounded else f"among {card.actions} actions"
+    members = f"for {card.members} seats at once" if card.members > 1 else "for one seat"
     yield _line("name", card.name)
     yield _line("network", shown(f"{card.architecture['name']}, {kind}", 200))
     yield _line("weights", f"{weights:,} in {card.bytes:,} bytes, sha256 {card.sha256}")
-    yield _line("reads", _reads(card.observation))
-    yield _line("chooses", f"{_choices(card)}, {acts}")
-    yield _line("seats", f"{', '.join(card.seats)} of {card.scenario}")
+    yield _line("reads", card.observation)
+    yield _line("chooses", shown(f"{acts}, {members}"))
+    yield _line("seats", f"{', '.join(card.seats)} of {card.scenario if card.env is None else card.env.env_id}")
     yield _line("trained for", f"{told['env_steps']:,} environment steps" if "env_steps" in told else "not told")
     for key in ("seed", "commit"):
         yield _line(key, shown(str(told.get(key, "not told"))))
-    yield _line("versions", _pairs(told.get("versions")))
+    versions = told.get("versions")
+    pairs = versions.items() if isinstance(versions, dict) else ()
+    yield _line("versions", shown(", ".join(f"{name} {version}" for name, version in pairs), 200) or "not told")
     yield _line("opponents", _opponents(told.get("opponents")))
     rows = [
         f"{row.opponent}: win {row.win:.1%}, draw {row.draw:.1%}, loss {row.loss:.1%} of {row.episodes:,} games of "
@@ -93,24 +101,6 @@ def _about(card: Card, weights: int) -> Iterator[str]:
         rows[ROWS:] = [f"and {len(card.strength) - ROWS:,} rows more"]
     for k, row in enumerate(rows or ["not measured"]):
         yield _line("" if k else "strength", row)
-
-
-def _reads(seen: ObservationSignature) -> str:
-    if seen.categories is None:
-        return f"a vector of {seen.size} numbers"
-    return f"views of {seen.view_size}x{seen.view_size} cells, {len(seen.categories)} tokens"
-
-
-def _choices(card: Card) -> str:
-    if isinstance(card.actions, BoxSignature):
-        return f"{len(card.actions.low)} numbers within bounds"
-    return f"among {card.actions} actions"
-
-
-def _pairs(value: object) -> str:
-    if not isinstance(value, dict):
-        return "not told"
-    return shown(", ".join(f"{name} {version}" for name, version in value.items()), 200)
 
 
 def _opponents(value: object) -> str:
@@ -127,7 +117,7 @@ def _plays(folder: Path, spec: GameSpec, scenario: str) -> Iterator[str]:
     failures: list[PlayerError] = []
     for team in _teams(spec):
         try:
-            players = load_seats(folder, spec, team)
+            players = load_team(folder, spec, team, partly=True)
         except PlayerError as error:
             failures.append(error)
             yield _line(f"as {team}", f"does not fit {scenario}: {error}")
@@ -136,32 +126,26 @@ def _plays(folder: Path, spec: GameSpec, scenario: str) -> Iterator[str]:
         begin = time.monotonic()
         played = _games(spec, players, team)
         seconds = time.monotonic() - begin
-        yield _line(f"as {team}", _how(players, spec, team))
+        mirrored = any(getattr(player, "mirrored", False) for player in players.values())
+        how = "from the other side of the board" if mirrored else "as it learned"
+        whole = team in players or len(players) == len(spec.seats_of(team))
+        sides.append(team if whole else " and ".join(players))
+        yield _line(f"as {team}", how if whole else f"{how}, on {', '.join(players)} only; random plays beside it")
         yield _line("", f"{_result(played, team)}; {1e3 * seconds / played.actions.shape[1]:.2f} ms a step")
-        sides.append(team if _whole(players, spec, team) else " and ".join(players))
     if not sides:
         raise failures[0]
     yield f"ok: plays {scenario} as {' and as '.join(sides)}"
 
 
-def _how(players: dict[str, Policy], spec: GameSpec, team: str) -> str:
-    mirrored = any(getattr(player, "mirrored", False) for player in players.values())
-    how = "from the other side of the board" if mirrored else "as it learned"
-    return how if _whole(players, spec, team) else f"{how}, on {', '.join(players)} only; random plays beside it"
-
-
-def _whole(players: dict[str, Policy], spec: GameSpec, team: str) -> bool:
-    return team in players or len(players) == len(spec.seats_of(team))
-
-
 def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
     agent = read_agent(folder)
     spec = load_scenario(scenario).spec
+    teams = _teams(spec)
     yield _line("name", shown(agent.name))
     yield _line("command", shown(" ".join(agent.command), 200))
     yield _line("about", agent.about or "not told")
     yield _line("files", f"sha256 {agent.sha256}")
-    for team in _teams(spec):
+    for team in teams:
         # As in a cup: in a copy of its folder, with a seed that does not tell the games', and nothing left of it.
         with (
             none_left(),
@@ -180,11 +164,11 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
         yield _line(f"as {team}", f"ready after {started:.2f} s")
         pace = f"{1e3 * player.thought_s / player.answers:.1f} ms a step, {player.thought_s:.1f} s in all"
         yield _line("", f"{_result(played, team)}; {pace}")
-    yield f"ok: plays {scenario} as {' and as '.join(_teams(spec))}"
+    yield f"ok: plays {scenario} as {' and as '.join(teams)}"
 
 
 def _games(spec: GameSpec, players: dict[str, Policy], team: str, games: int = GAMES) -> Played:
-    """A handful of games, random players on all other seats."""
+    """Play a handful of games, random players on all other seats."""
     filled = spec.seats_of(team) if team in players else list(players)
     others: dict[str, Policy] = {seat: RandomPlayer() for seat in spec.seats if seat not in filled}
     return play_games(spec, {**players, **others}, games, seed=SEED)

@@ -6,12 +6,14 @@ import ctypes
 import fcntl
 import os
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
+
+from multigrid_rl.text import expected
 
 _PREFIX = "multigrid-rl-agent-"
 #: A folder that is younger may belong to somebody who has not come to lock it.
@@ -34,7 +36,7 @@ class Scratch:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
             self._handle = os.open(self.path, os.O_RDONLY)
         except OSError as error:
-            raise ScratchError(f"{tempfile.gettempdir()}: {error.strerror}; allowed is a TMPDIR with room") from error
+            raise ScratchError(expected(tempfile.gettempdir(), "a TMPDIR with room", error.strerror)) from error
         lock(self._handle)
 
     def close(self) -> None:
@@ -43,18 +45,16 @@ class Scratch:
         os.close(self._handle)
 
     def __enter__(self) -> Path:
-        """Its path."""
+        """Return its path."""
         return self.path
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Remove it."""
         self.close()
 
 
 def lock(handle: int) -> bool:
-    """Lock an open file or folder until it is closed; says whether another process has done so before."""
+    """Lock an open file or folder until it is closed; return whether another process has done so before."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -81,38 +81,12 @@ def remove_leftovers() -> None:
 def remove_tree(folder: Path) -> None:
     """Remove a folder, however deep it is and whatever its modes are; never raises.
 
-    ``shutil.rmtree`` gives up at a thousand folders in one another. Here each folder is moved up to the top before it
-    is looked into, so that neither the stack nor a path grows.
+    ``shutil.rmtree`` gives up at a thousand folders in one another; ``rm`` does not.
     """
-    waiting = [folder]
     with suppress(OSError):
-        if folder.is_symlink():  # put in its place by somebody
-            folder.unlink()
-            return
-        folder.chmod(0o700)
-    while waiting:
-        here = waiting.pop()
-        with suppress(OSError):
-            for entry in list(os.scandir(here)):
-                waiting += _removed(entry, folder)
-        if here != folder:
-            with suppress(OSError):
-                here.rmdir()
-    with suppress(OSError):
-        folder.rmdir()
-
-
-def _removed(entry: os.DirEntry[str], top: Path) -> list[Path]:
-    """Remove a file; move a folder to the top and return where it is now."""
-    with suppress(OSError):
-        if not entry.is_dir(follow_symlinks=False):
-            Path(entry.path).unlink()
-            return []
-        Path(entry.path).chmod(0o700)
-        place = tempfile.mkdtemp(dir=top)
-        Path(entry.path).rename(place)
-        return [Path(place)]
-    return []
+        if not folder.is_symlink():  # put in its place by somebody
+            subprocess.run(["chmod", "-R", "u+rwx", "--", folder], stderr=subprocess.DEVNULL, check=False)
+        subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
 #: Of Linux alone; elsewhere the process group must do.
@@ -158,14 +132,11 @@ def _end_all(spared: set[int]) -> None:
 
 
 def _parents() -> dict[int, int]:
-    """Parent of each process of this machine; nothing where there is no process table to read."""
+    """Return the parent of each process of this machine; nothing where there is no process table to read."""
     found = {}
-    with suppress(OSError):
-        for name in os.listdir("/proc"):  # noqa: PTH208 - a thousand names, all that is wanted of them
-            if name.isdigit():
-                with suppress(OSError):
-                    status = Path(f"/proc/{name}/stat").read_bytes()
-                    found[int(name)] = int(status.rpartition(b")")[2].split()[1])
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            found[int(status.parent.name)] = int(status.read_bytes().rpartition(b")")[2].split()[1])
     return found
 
 

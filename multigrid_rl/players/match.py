@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.clock import Clock
 from multigrid_rl.players.pool import OpponentPool
+from multigrid_rl.text import expected
 from multigrid_rl.types import (
     TEAM_ORDER,
     BatchedStep,
@@ -32,61 +33,68 @@ MIXTURE_PURPOSE = 48
 LEARNER_PURPOSE = 64
 
 
-class EpisodeLog:
-    """Adds up returns, events and lengths, and keeps the rows of finished episodes."""
+class _EpisodeLog:
+    """Adds up lengths, returns and events, and keeps the rows of finished episodes."""
 
     def __init__(self, games: int, agents: int) -> None:
-        self._returns = np.zeros((games, agents))
-        self._events = np.zeros((games, agents, NUM_EVENTS))
-        self._length = np.zeros(games, np.int32)
+        self._sums: tuple[Any, ...] = (
+            np.zeros(games, np.int32),
+            np.zeros((games, agents)),
+            np.zeros((games, agents, NUM_EVENTS)),
+        )
         self._finished: list[EpisodeTable] = []
 
     def add(self, step: Step, players: NDArray[np.int16]) -> None:
         """Take one step's rewards, events and ends; ``players`` (N, P) are those of the pools."""
-        add_up(step.reward, step.events, self._returns, self._events, self._length)
+        length, returns, events = self._sums
+        add_up(step.reward, step.events, returns, events, length)
         done = step.done
         if done.any():
-            columns = (self._length, self._returns, self._events, step.winner, players)
-            self._finished.append(EpisodeTable._make(column[done] for column in columns))
-            self.forget(done)
+            self._finished.append(self.rows(done, step.winner, players))
+            for array in self._sums:
+                array[done] = 0
 
-    def unfinished(self, which: NDArray[np.bool_], players: NDArray[np.int16]) -> EpisodeTable:
-        """Return rows of the games in ``which`` as far as they went, without a winner."""
-        nobody = np.full(len(which), -1, np.int8)
-        columns = (self._length, self._returns, self._events, nobody, players)
-        return EpisodeTable._make(column[which] for column in columns)
-
-    def forget(self, which: NDArray[np.bool_]) -> None:
-        """Start the games in ``which`` from zero."""
-        self._returns[which] = 0.0
-        self._events[which] = 0.0
-        self._length[which] = 0
+    def rows(self, which: NDArray[np.bool_], winner: NDArray[np.int8], players: NDArray[np.int16]) -> EpisodeTable:
+        """Return rows of the games in ``which`` as far as they went."""
+        return EpisodeTable._make(column[which] for column in (*self._sums, winner, players))
 
     def get_state(self) -> dict[str, Any]:
-        """Copies of the sums so far."""
-        sums = (self._returns, self._events, self._length)
-        return {"sums": [array.copy() for array in sums], "finished": list(self._finished)}
+        """Return copies of the sums so far."""
+        return {"sums": [array.copy() for array in self._sums], "finished": list(self._finished)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on with these sums."""
-        self._returns, self._events, self._length = (array.copy() for array in state["sums"])
+        for array, kept in zip(self._sums, state["sums"], strict=True):
+            array[:] = kept
         self._finished = list(state["finished"])
 
     def drain(self, pools: int) -> EpisodeTable:
         """Return rows of the episodes that finished since the last call."""
-        empty = EpisodeTable.empty(self._returns.shape[1], NUM_EVENTS, pools)
+        empty = EpisodeTable.empty(self._sums[1].shape[1], NUM_EVENTS, pools)
         rows, self._finished = EpisodeTable.concatenate([empty, *self._finished]), []
         return rows
 
 
 class _Bench:
-    """One background player, the agents it acts for, its memory and its random streams."""
+    """One background player, the agents it acts for, its memory and its random streams.
 
-    def __init__(self, player: Policy, agents: list[int], games: int, rng: Streams) -> None:
+    Args:
+        player: who plays.
+        agents: indices of its agents, all of one team.
+        team: index of the team in ``TEAM_ORDER``.
+        seed: of the games.
+        numbers: of the games (N,).
+    """
+
+    def __init__(self, player: Policy, agents: list[int], team: int, seed: int, numbers: NDArray[np.int64]) -> None:
         self.player: Any = player
         self.agents = agents
-        self.rng = rng
-        self.memory: Any = player.initial_state(games)
+        self.memory: Any = player.initial_state(len(numbers))
+        self.rng = Streams(seed, numbers, PLAYER_PURPOSE + agents[0])
+        # One stream for a team: mates with the same pool draw the same player. Most matches have no pool, and games end
+        # in nearly every step of a batch.
+        self.mixed = isinstance(player, OpponentPool)
+        self.streams = [self.rng, Streams(seed, numbers, MIXTURE_PURPOSE + team)] if self.mixed else [self.rng]
 
     def act(self, tokens: NDArray[np.uint8], board: Board, actions: NDArray[np.int8]) -> None:
         """Write its agents' columns of ``actions`` (N, A)."""
@@ -96,9 +104,15 @@ class _Bench:
         chosen, self.memory = self.player.act(SeatView(seen, board, first), self.memory, self.rng)
         actions[:, self.agents] = chosen[:, None] if alone else chosen
 
+    def draw(self, which: NDArray[np.bool_]) -> None:
+        """Draw who of a pool plays the games in ``which``, which begin."""
+        if self.mixed:
+            self.player.assign(self.memory, which, self.streams[1].uniform_of(which))
+
     def restart(self, done: NDArray[np.bool_]) -> None:
-        """Forget the games in ``done``."""
+        """Forget the games in ``done`` and begin new ones."""
         self.memory = self.player.reset_state(self.memory, done)
+        self.draw(done)
 
 
 class Match:
@@ -113,6 +127,9 @@ class Match:
         first_game: number of the first game.
         auto_reset: start finished games afresh at once.
         shaping: replaces the training reward; the canonical reward still goes into the episode table.
+
+    Attributes:
+        actions: those (N, A) of the last step; the match writes over them in the next.
 
     Raises:
         ValueError: a player for a seat that the game does not have.
@@ -138,7 +155,7 @@ class Match:
         self._focal = {seat: spec.seats.index(seat) for seat in self.seats}
         self._players = players
         self._shaping = shaping
-        self._actions = np.zeros((num_games, spec.num_agents), np.int8)
+        self.actions = np.zeros((num_games, spec.num_agents), np.int8)
         self._board = self.world.board()
         self._clock = Clock()
         self._start(seed)
@@ -146,35 +163,21 @@ class Match:
     def _start(self, seed: int) -> None:
         first, games = self.world.first_game, self.num_envs
         numbers = np.arange(first, first + games, dtype=np.int64)
-        self._benches = [
-            _Bench(player, agents, games, Streams(seed, numbers, PLAYER_PURPOSE + agents[0]))
-            for player, agents in zip(self._players.values(), self._agents.values(), strict=True)
-        ]
-        # Only teams with a mixture draw: most matches have none, and games end in nearly every step of a batch.
-        self._draws = [
-            (Streams(seed, numbers, MIXTURE_PURPOSE + k), mixed)
-            for k, team in enumerate(TEAM_ORDER)
-            if (mixed := [bench for bench in self._benches if self._mixes(bench, team)])
-        ]
-        pooled = {a: bench for bench in self._benches if isinstance(bench.player, OpponentPool) for a in bench.agents}
+        self._benches = []
+        for name, player in self._players.items():
+            agents = self._agents[name]
+            team = TEAM_ORDER.index(self.spec.team_of(self.spec.seats[agents[0]]))
+            self._benches.append(_Bench(player, agents, team, seed, numbers))
+            self._benches[-1].draw(np.ones(games, np.bool_))
+        pooled = {a: bench for bench in self._benches if bench.mixed for a in bench.agents}
         self._pooled = [pooled[a] for a in sorted(pooled)]
-        self._draw_players(np.ones(games, np.bool_))
-        self._log = EpisodeLog(games, self.spec.num_agents)
-
-    def _draw_players(self, which: NDArray[np.bool_]) -> None:
-        for stream, mixed in self._draws:
-            drawn = stream.uniform_of(which)
-            for bench in mixed:
-                bench.player.assign(bench.memory, which, drawn)
+        self._log = _EpisodeLog(games, self.spec.num_agents)
 
     def _players_of_pools(self) -> NDArray[np.int16]:
         """Return who plays each seat that has a pool (N, P), seats in index order."""
         if not self._pooled:
             return np.zeros((self.num_envs, 0), np.int16)
         return np.stack([bench.memory.chosen for bench in self._pooled], axis=1).astype(np.int16)
-
-    def _mixes(self, bench: _Bench, team: str) -> bool:
-        return isinstance(bench.player, OpponentPool) and self.spec.team_of(self.spec.seats[bench.agents[0]]) == team
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:
         """Start all games afresh under ``seed``; returns tokens (N, D) for each focal seat."""
@@ -183,25 +186,24 @@ class Match:
         return self._shown(self.world.outputs.tokens)
 
     def observations(self) -> dict[str, NDArray[Any]]:
-        """Tokens (N, D) of each focal seat as the games stand."""
+        """Return the tokens (N, D) of each focal seat as the games stand."""
         return self._shown(self.world.outputs.tokens)
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
         """Play one step; ``actions`` holds (N,) integers for each focal seat."""
         tokens = self.world.outputs.tokens
         for seat, a in self._focal.items():
-            self._actions[:, a] = actions[seat]
+            self.actions[:, a] = actions[seat]
         self._clock.begin()
         for bench in self._benches:
-            bench.act(tokens, self._board, self._actions)
+            bench.act(tokens, self._board, self.actions)
         self._clock.lap("players")
-        step = self.world.step(self._actions)
+        step = self.world.step(self.actions)
         self._clock.lap("engine")
         self._log.add(step, self._players_of_pools())
         if step.done.any():
             for bench in self._benches:
                 bench.restart(step.done)
-            self._draw_players(step.done)
         reward = step.reward
         if self._shaping is not None:
             # Whoever is out of the game earns nothing more: a team with a joint action would be paid for its dead.
@@ -217,20 +219,16 @@ class Match:
         )
 
     def drain_episodes(self) -> EpisodeTable:
-        """Episodes that finished since the last call."""
+        """Return the episodes that finished since the last call."""
         return self._log.drain(len(self._pooled))
 
-    @property
-    def actions(self) -> NDArray[np.int8]:
-        """Actions (N, A) of the last step; the match's own, it writes over them in the next."""
-        return self._actions
-
     def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
-        """Rows of the games in ``which`` (N,) as far as they went, without a winner."""
-        return self._log.unfinished(which, self._players_of_pools())
+        """Return rows of the games in ``which`` (N,) as far as they went, without a winner."""
+        nobody = np.full(self.num_envs, -1, np.int8)
+        return self._log.rows(which, nobody, self._players_of_pools())
 
     def get_state(self) -> dict[str, Any]:
-        """Games, players' memories and random streams, without the players themselves."""
+        """Return games, players' memories and random streams, without the players themselves."""
         return {
             "world": self.world.get_state(),
             "memories": copy.deepcopy([bench.memory for bench in self._benches]),
@@ -242,9 +240,7 @@ class Match:
         """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other games or players."""
         mine = self._streams()
         if len(state["memories"]) != len(self._benches) or len(state["streams"]) != len(mine):
-            raise ValueError(
-                f"state of {len(state['memories'])} background players; allowed is that of {len(self._benches)}"
-            )
+            raise ValueError(expected("state", f"{len(self._benches)} background players", len(state["memories"])))
         self.world.set_state(state["world"])
         for bench, memory in zip(self._benches, copy.deepcopy(state["memories"]), strict=True):
             bench.memory = memory
@@ -253,10 +249,10 @@ class Match:
         self._log.set_state(state["log"])
 
     def _streams(self) -> list[Streams]:
-        return [bench.rng for bench in self._benches] + [stream for stream, _ in self._draws]
+        return [stream for bench in self._benches for stream in bench.streams]
 
     def drain_seconds(self) -> dict[str, float]:
-        """Seconds spent on ``engine`` and ``players`` since the last call."""
+        """Return the seconds spent on ``engine`` and ``players`` since the last call."""
         return self._clock.drain()
 
     def _shown(self, tokens: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
@@ -300,9 +296,8 @@ def play_games(spec: GameSpec, players: dict[str, Policy], games: int, *, seed: 
     """
     match = Match(spec, players, games, seed=seed, first_game=first_game, auto_reset=False)
     if match.seats:
-        raise ValueError(
-            f"seats {', '.join(match.seats)} are empty; allowed is a player for each of {', '.join(spec.seats)}"
-        )
+        empty = ", ".join(match.seats)
+        raise ValueError(expected("players", f"one for each of {', '.join(spec.seats)}", f"none for {empty}"))
     start = match.world.state.cells.copy()
     finished = np.zeros(games, np.bool_)
     order: list[NDArray[np.intp]] = []

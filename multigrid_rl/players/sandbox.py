@@ -16,11 +16,11 @@ import time
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from multigrid_rl.players.agents import AgentSpec
+from multigrid_rl.players.agents import ExternalAgent
 from multigrid_rl.players.leftovers import Scratch
-from multigrid_rl.text import shown
+from multigrid_rl.text import expected, shown
 
 #: An answer may take so many bytes, its end of line included: 50 times what 200 games of a team of two need.
 MAX_LINE = 1_000_000
@@ -43,7 +43,7 @@ class Limits:
 
 
 class ProcessError(RuntimeError):
-    """The process failed; the message is one line that says how."""
+    """The process failed, or answered something else; the message is one line that says how."""
 
 
 class TooSlowError(ProcessError):
@@ -59,7 +59,7 @@ class AgentProcess:
         seed: of its hash function, where it is Python.
     """
 
-    def __init__(self, agent: AgentSpec, limits: Limits, seed: int) -> None:
+    def __init__(self, agent: ExternalAgent, limits: Limits, seed: int) -> None:
         scratch = Scratch()
         # The agent ends with its referee, killed or not. Processes that it has put beside itself do not, but they end
         # by themselves at last: they cannot compute for ever.
@@ -80,9 +80,10 @@ class AgentProcess:
             )
             stack.pop_all()
         self.pid = self._process.pid
-        self._stdin, self._stdout, self._stderr = _pipes(self._process)
+        pipes: tuple[Any, Any, Any] = (self._process.stdin, self._process.stdout, self._process.stderr)
+        self._stdin, self._stdout, self._stderr = pipes
         self._selector = selectors.DefaultSelector()
-        for pipe in (self._stdin, self._stdout, self._stderr):
+        for pipe in pipes:
             os.set_blocking(pipe.fileno(), False)
         self._selector.register(self._stdout, selectors.EVENT_READ)
         self._selector.register(self._stderr, selectors.EVENT_READ)
@@ -101,7 +102,7 @@ class AgentProcess:
         deadline = time.monotonic() + seconds
         self._pump(_NOTHING, 0.0)
         if self._heard:
-            raise ProcessError(f"wrote {shown(bytes(self._heard))} before it was asked")
+            raise ProcessError(expected("output", "nothing before it is asked", shown(bytes(self._heard))))
         rest = memoryview(message)
         while rest or b"\n" not in self._heard:
             left = deadline - time.monotonic()
@@ -109,10 +110,10 @@ class AgentProcess:
                 raise TooSlowError
             rest = self._pump(rest, left)
             if len(self._heard) > MAX_LINE:
-                raise ProcessError(f"an answer of more than {MAX_LINE} bytes")
+                raise ProcessError(expected("answer", f"at most {MAX_LINE} bytes", "more"))
         line, _, more = bytes(self._heard).partition(b"\n")
         if more:
-            raise ProcessError(f"wrote {shown(more)} after its answer; allowed is one line")
+            raise ProcessError(expected("answer", "one line", f"{shown(more)} behind it"))
         self._heard.clear()
         return line
 
@@ -175,7 +176,8 @@ class AgentProcess:
         if status is None:
             how = "closed its output"
         elif status < 0:
-            how = f"was killed by {_signal_name(-status)}"
+            names = {number.value: number.name for number in signal.Signals}
+            how = f"was killed by {names.get(-status, f'signal {-status}')}"
         else:
             how = f"exited with status {status}"
         lines = [line for line in self._last_words.splitlines() if line.strip()]
@@ -196,34 +198,17 @@ def _environment(scratch: str, seed: int) -> dict[str, str]:
     }
 
 
-def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    return process.stdin, process.stdout, process.stderr
-
-
 def _read(pipe: IO[bytes]) -> bytes | None:
-    """What there is: ``None`` for nothing yet, empty at the end."""
+    """Read what there is: ``None`` for nothing yet, empty at the end."""
     try:
         return os.read(pipe.fileno(), _CHUNK)
     except BlockingIOError:
         return None
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: Scratch) -> None:
-    """Kill the process group, wait for the process, close pipes, remove its folder."""
-    with contextlib.suppress(ProcessLookupError):  # all of it left already
+    """Kill the process group, close pipes, wait for the process, remove its folder."""
+    with process, contextlib.suppress(ProcessLookupError):  # all of it left already
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
     selector.close()
-    for pipe in _pipes(process):
-        pipe.close()
     scratch.close()

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.jit import inlined, kernel
+from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import (
     ACTIONS,
@@ -35,11 +36,11 @@ class _Memoryless:
     name: str
 
     def initial_state(self, games: int) -> None:  # noqa: ARG002
-        """No memory."""
+        """Return no memory."""
         return
 
     def reset_state(self, state: None, done: NDArray[np.bool_]) -> None:  # noqa: ARG002
-        """Nothing to forget."""
+        """Forget nothing."""
         return
 
 
@@ -216,7 +217,7 @@ class _Scripted(_Memoryless):
     def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[np.int8], None]:  # noqa: ARG002
         """Plan one action for each game. Raises ``ValueError`` if the view does not carry the board."""
         if view.board is None:
-            raise ValueError(f"player {self.name} needs the whole board, and this view has none")
+            raise ValueError(expected(f"player {self.name}", "a view with the whole board", "one without"))
         actions = np.empty(len(view.tokens), np.int8)
         _plan(
             *view.board,

@@ -40,27 +40,18 @@ def test_nothing_but_players_is_shipped():
 
 
 @pytest.mark.parametrize("name", FROZEN)
-def test_a_frozen_player_has_an_entry_with_exactly_what_its_card_says(name):
-    card = read_card(ROOT / name)
+def test_a_frozen_player_is_small_and_what_its_entry_and_card_say(name):
+    card, data = read_card(ROOT / name), (ROOT / name / MODEL_FILE).read_bytes()
     assert card.name == name
     assert LISTED[name] == {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256}
-
-
-@pytest.mark.parametrize("name", FROZEN)
-def test_a_frozen_players_model_is_the_one_that_was_frozen_and_small(name):
-    data = (ROOT / name / MODEL_FILE).read_bytes()
-    assert sha256_of(data) == LISTED[name]["sha256"]
+    assert sha256_of(data) == card.sha256
     assert len(data) < MAX_BYTES
-    read_network(ROOT / name, read_card(ROOT / name))  # raises unless architecture, shapes and values are sound
-
-
-@pytest.mark.parametrize("name", FROZEN)
-def test_a_frozen_player_fits_every_seat_it_claims_in_its_scenario(name):
-    card = read_card(ROOT / name)
-    spec = load_scenario(card.scenario).spec
+    assert {"command", "seed", "commit", "versions", "env_steps"} <= set(card.provenance)
+    assert card.provenance["env_steps"] > 0
+    read_network(ROOT / name, card)  # raises unless architecture, shapes and values are sound
     assert card.seats
     for seat in card.seats:
-        check_fits(card, spec, seat)
+        check_fits(card, load_scenario(card.scenario).spec, seat)
 
 
 @pytest.mark.parametrize("name", FROZEN)
@@ -73,13 +64,6 @@ def test_a_frozen_players_strength_against_random_was_measured_beside_randoms_ow
         assert all(row.win + row.draw + row.loss == pytest.approx(1, abs=2e-4) for row in measured)
     # A player worth shipping beats the player that it could have been without any training.
     assert card.strength[0].win > card.baseline[0].win
-
-
-@pytest.mark.parametrize("name", FROZEN)
-def test_a_frozen_player_tells_where_it_comes_from(name):
-    provenance = read_card(ROOT / name).provenance
-    assert {"command", "seed", "commit", "versions", "env_steps"} <= set(provenance)
-    assert provenance["env_steps"] > 0
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

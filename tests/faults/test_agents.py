@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from agents import agent_of, exists, gone, living, play, player_of
-from multigrid_rl.players.external import Limits
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.players.sandbox import MAX_LINE, AgentProcess
+from multigrid_rl.players.sandbox import MAX_LINE, AgentProcess, Limits
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
 
@@ -68,27 +67,30 @@ FAULTS = {
         'def hello(m): os.close(0); say(\'{"type":"ready"}\'); time.sleep(60)',
         "step 0: closed its output",
     ),
-    "prose": (ACT + "say('left, I think')", "step 0: answered left, I think, which is not JSON"),
-    "half an answer": (ACT + "say('{\"actions\":[2,')", 'step 0: answered {"actions":[2,, which is not JSON'),
-    "no text": (ACT + "sys.stdout.buffer.write(b'\\xff\\xfe\\n'); sys.stdout.flush()", "which is not JSON"),
-    "an empty line": (ACT + "say('')", "step 0: answered an empty line, which is not JSON"),
-    "a list": (ACT + "say('[2,2,2]')", "step 0: answered [2,2,2]; allowed is a JSON object"),
-    "no actions": (ACT + "say('{\"action\":2}')", 'step 0: answered {"action":2}; allowed is {"actions":[...]}'),
-    "a nest": (ACT + "say('[' * 100000)", "which is not JSON"),
-    "a number without end": (ACT + "say('{\"actions\":' + '9' * 10000 + '}')", "which is not JSON"),
-    "too few": (ACT + "say('{\"actions\":[2,2]}')", "step 0: 2 actions; allowed is one for each of the 3 games"),
-    "too many": (ACT + "say('{\"actions\":[2,2,2,2]}')", "step 0: 4 actions; allowed is one for each of the 3 games"),
-    "seven": (ACT + "say('{\"actions\":[2,7,2]}')", "step 0: game 1: red_0=7: allowed is an integer 0 to 6"),
-    "minus one": (ACT + "say('{\"actions\":[2,-1,2]}')", "step 0: game 1: red_0=-1: allowed is an integer 0 to 6"),
-    "a float": (ACT + "say('{\"actions\":[2.0,2,2]}')", "step 0: game 0: red_0=2.0: allowed is an integer 0 to 6"),
-    "a bool": (ACT + "say('{\"actions\":[2,2,true]}')", "step 0: game 2: red_0=True: allowed is an integer 0 to 6"),
-    "a word": (ACT + 'say(\'{"actions":[2,2,"left"]}\')', "red_0='left': allowed is an integer 0 to 6"),
-    "nothing": (ACT + "say('{\"actions\":[null,2,2]}')", "game 0: red_0=None: allowed is an integer 0 to 6"),
+    "prose": (ACT + "say('left, I think')", "step 0: answer: expected JSON, got left, I think"),
+    "half an answer": (ACT + "say('{\"actions\":[2,')", 'step 0: answer: expected JSON, got {"actions":[2,'),
+    "no text": (ACT + "sys.stdout.buffer.write(b'\\xff\\xfe\\n'); sys.stdout.flush()", "step 0: answer: expected JSON"),
+    "an empty line": (ACT + "say('')", "step 0: answer: expected JSON, got an empty line"),
+    "a list": (ACT + "say('[2,2,2]')", "step 0: answer: expected a JSON object, got [2,2,2]"),
+    "no actions": (ACT + "say('{\"action\":2}')", 'step 0: answer: expected {"actions":[...]}, got {"action":2}'),
+    "a nest": (ACT + "say('[' * 100000)", "step 0: answer: expected JSON"),
+    "a number without end": (ACT + "say('{\"actions\":' + '9' * 10000 + '}')", "step 0: answer: expected JSON"),
+    "too few": (ACT + "say('{\"actions\":[2,2]}')", "actions: expected one for each of the 3 games, got 2"),
+    "too many": (
+        ACT + "say('{\"actions\":[2,2,2,2]}')",
+        "actions: expected one for each of the 3 games, got 4",
+    ),
+    "seven": (ACT + "say('{\"actions\":[2,7,2]}')", "step 0: game 1: red_0: expected an integer 0 to 6, got 7"),
+    "minus one": (ACT + "say('{\"actions\":[2,-1,2]}')", "step 0: game 1: red_0: expected an integer 0 to 6, got -1"),
+    "a float": (ACT + "say('{\"actions\":[2.0,2,2]}')", "step 0: game 0: red_0: expected an integer 0 to 6, got 2.0"),
+    "a bool": (ACT + "say('{\"actions\":[2,2,true]}')", "step 0: game 2: red_0: expected an integer 0 to 6, got true"),
+    "a word": (ACT + 'say(\'{"actions":[2,2,"left"]}\')', 'red_0: expected an integer 0 to 6, got "left"'),
+    "nothing": (ACT + "say('{\"actions\":[null,2,2]}')", "game 0: red_0: expected an integer 0 to 6, got null"),
     "another seat": (
         ACT + 'say(\'{"actions":[2,2,{"blue_0":2}]}\')',
-        "step 0: game 2: actions for blue_0; allowed is one for each of red_0",
+        "step 0: game 2: expected an action for each of red_0, got",
     ),
-    "two lines": (ACT + "say('{\"actions\":[2,2,2]}\\n{}')", "step 0: wrote {} after its answer; allowed is one line"),
+    "two lines": (ACT + "say('{\"actions\":[2,2,2]}\\n{}')", "step 0: answer: expected one line, got {} behind it"),
     "chatter": (
         "def hello(m): say('{\"type\":\"ready\"}'); time.sleep(0.2); say('hello!'); time.sleep(0.2)",
         "hello!",
@@ -96,12 +98,12 @@ FAULTS = {
     "no end of line": (ACT + "os.write(1, b'2'); time.sleep(60)", "step 0: no answer within 0.3 s"),
     "no line ever": (
         ACT + "\n  while True: os.write(1, b'x' * 65536)",
-        f"step 0: an answer of more than {MAX_LINE} bytes",
+        f"step 0: answer: expected at most {MAX_LINE} bytes",
     ),
     # Many lines at a time, fewer bytes than a pipe takes at once: one line alone might be read as the answer.
     "lines without end": (
         ACT + "\n  while True: say('\\n'.join(['x' * 100] * 30))",
-        "after its answer; allowed is one line",
+        "step 0: answer: expected one line, got ",
     ),
     "no memory": (ACT + "bytearray(2**31)", "step 0: exited with status 1: MemoryError"),
     "a large file": (
@@ -111,9 +113,9 @@ FAULTS = {
     "is not ready": (START + "time.sleep(60)", "start: not ready within 0.5 s"),
     "is ready for something else": (
         START + 'say(\'{"type":"steady"}\')',
-        'start: answered {"type":"steady"}; allowed is {"type":"ready"}',
+        'start: answer: expected {"type":"ready"}, got {"type":"steady"}',
     ),
-    "greets": (START + "say('Hello from a library')", "start: answered Hello from a library, which is not JSON"),
+    "greets": (START + "say('Hello from a library')", "start: answer: expected JSON, got Hello from a library"),
     "does not start": (START + "sys.exit('no model here')", "start: exited with status 1: no model here"),
 }
 
@@ -134,7 +136,7 @@ def test_a_fault_is_one_line_in_time_and_leaves_no_process(name, tmp_path, group
         ("[python3, nowhere.py]", "start: exited with status 2: "),
         ("[sh, -c, 'echo oops >&2; kill -9 $$']", "start: was killed by SIGKILL: oops"),
         ("['true']", "start: exited with status 0"),
-        ("[cat]", 'start: answered {"type":"hello",'),
+        ("[cat]", 'start: answer: expected {"type":"ready"}, got {"type":"hello",'),
     ],
 )
 def test_a_command_that_is_no_agent_is_told(command, said, tmp_path, groups):
@@ -159,7 +161,7 @@ def test_a_fault_in_the_middle_keeps_what_was_played_until_then(tmp_path, groups
     agent = agent_of(tmp_path / "culprit", "def act(m): say('{\"actions\":[2,2,2]}' if m['step'] < 5 else 'x')")
     with player_of(agent, QUICK) as player:
         played = play(player)
-    assert played.fault.reason == "step 5: answered x, which is not JSON"
+    assert played.fault.reason == "step 5: answer: expected JSON, got x"
     assert played.actions.shape[1] == 5
     np.testing.assert_array_equal(played.table.length, 5)
 

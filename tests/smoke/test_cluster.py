@@ -176,7 +176,7 @@ def test_a_player_that_arrives_damaged_is_named_with_its_hash(cluster, tmp_path,
     files["blue-rookie"] = files["blue-rookie"]._replace(model=bytes([model[0] ^ 1]) + model[1:])
     text = refusal(tmp_path, [with_factory(stages[-1], packed=lambda: factory)])
     assert "blue-rookie" in text
-    assert factory.hashes["blue-rookie"][:16] in text
+    assert f"sha256: expected {factory.hashes['blue-rookie'][:16]}... of its card" in text
 
 
 def test_rejects_another_player_than_the_drivers(cluster, tmp_path, stages):

@@ -137,7 +137,7 @@ def test_one_team_games(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nobody"], "player nobody: unknown"),
+        (["nobody"], "got nobody"),
         (["blue-master", "scenario=2v2"], "does not fit"),
         (["random", "scenario=coop", "--opponent", "idle"], "expected a scenario with two teams"),
         (["random", "scenario=coop", "--sides", "both"], "two teams of the same size"),

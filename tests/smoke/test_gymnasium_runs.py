@@ -159,15 +159,14 @@ def test_a_run_ends_where_an_environment_shows_what_is_no_number(tmp_path):
     ("args", "said"),
     [
         (["play", "--opponent", "RUN"], "scenario=gymnasium"),
-        (["play", "--opponent", "PLAYER"], "plays CartPole-v1, not this game"),
-        (["inspect", "PLAYER"], "CartPole-v1 is none"),
-        (["inspect", "PLAYER", "--scenario", "1v1"], "plays CartPole-v1, not this game"),
+        (["play", "--opponent", "PLAYER"], "game, got CartPole-v1"),
+        (["inspect", "PLAYER", "--scenario", "1v1"], "game, got CartPole-v1"),
         (["video", "RUN"], "scenario=gymnasium"),
         (["rate", "gymnasium"], "scenario=gymnasium"),
         (["evaluate", "PLAYER", "--opponent", "random"], "--opponent: expected nothing"),
         (["evaluate", "PLAYER", "--sides", "both"], "--sides: expected nothing"),
         (["evaluate", "PLAYER", "env_id=Pendulum-v1"], "does not fit"),
-        (["train", "scenario=1v1", "scenario.seats.blue_0=PLAYER"], "plays CartPole-v1, not this game"),
+        (["train", "scenario=1v1", "scenario.seats.blue_0=PLAYER"], "game, got CartPole-v1"),
     ],
     ids=lambda part: " ".join(part[:3]) if isinstance(part, list) else None,
 )
@@ -188,7 +187,10 @@ def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
     shutil.copytree(frozen / "pole", tmp_path / "cup" / "pole")
     result = call("cup", tmp_path / "cup", "--with", "random", "--games", 2, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert "pole: player pole does not fit seat red_0: it plays CartPole-v1, not this game (forfeits)" in result.output
+    assert (
+        "pole: player pole does not fit seat red_0: env: expected the red/blue-door game, got CartPole-v1 (forfeits)"
+        in result.output
+    )
     assert json.loads(result.output.splitlines()[-1])["forfeited"] == 4
 
 
@@ -205,7 +207,7 @@ def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
             "expected an environment that shows a vector, got strangers:Echo-v0: images",
         ),
         (["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn"),
-        (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping=math:sqrt"),
+        (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping: expected null"),
         (["env_id=CartPole-v1", "scenario.agents=2"], "agents: expected 1 with package gymnasium, got 2"),
         (["env_id=CartPole-v1", "train.runner=stock"], "train.runner=stock"),
         (

@@ -10,11 +10,8 @@ from agents import agent_of
 from bundles import ONE, TWO, bundle, edit, refusal
 from commands import call
 from multigrid_rl.config import load_scenario
-from multigrid_rl.players.bundle import bundle_sha256, folder_kind, load_seats, load_team
-from multigrid_rl.players.cards import (
-    CARD_FILE,
-    read_card,
-)
+from multigrid_rl.players.bundle import bundle_sha256, export, folder_kind, load_team
+from multigrid_rl.players.cards import CARD_FILE, read_card
 from multigrid_rl.players.match import play_games
 
 
@@ -42,7 +39,7 @@ def test_a_joint_player_is_keyed_by_its_team(tmp_path):
     red, blue = (load_team(path, TWO, team) for team in ("red", "blue"))
     assert (list(red), list(blue)) == (["red"], ["blue"])
     assert play_games(TWO, {**red, **blue}, 3, seed=1).finished.all()
-    assert "it plays a team of 2, this one has 1" in refusal(path)
+    assert "members: expected 1 or 1, got 2" in refusal(path)
 
 
 def test_a_folder_for_each_seat_plays_the_seats_of_either_side(tmp_path):
@@ -57,19 +54,19 @@ def test_a_folder_for_each_seat_plays_the_seats_of_either_side(tmp_path):
     assert load_team(tmp_path, TWO, "blue")["blue_1"].sha256 == read_card(own).sha256
 
 
-def test_what_is_missing_or_in_the_wrong_place_is_told(tmp_path):
+def test_rejects_a_missing_or_misplaced_seat(tmp_path):
     bundle(tmp_path / "red_0", ("red_0",))
-    assert refusal(tmp_path, TWO) == (f"{tmp_path}: holds nobody for seat red_1; allowed is what has a folder: red_0")
-    assert list(load_seats(tmp_path, TWO, "red")) == ["red_0"]
+    assert refusal(tmp_path, TWO) == f"{tmp_path}: seat: expected one that has a folder, red_0, got red_1"
+    assert list(load_team(tmp_path, TWO, "red", partly=True)) == ["red_0"]
     assert list(load_team(tmp_path, ONE, "blue")) == ["blue_0"]
     bundle(tmp_path / "red_1", ("red_0",))
-    assert "plays red_0; allowed in a folder of this name is a player of red_1 alone" in refusal(tmp_path, TWO)
+    assert "red_1: seats: expected a player of red_1 alone, got red_0" in refusal(tmp_path, TWO)
 
 
-def test_a_team_that_is_not_in_the_game_is_told(folder):
+def test_rejects_a_team_that_is_not_in_the_game(folder):
     single = load_scenario("single-v3").spec
     assert list(load_team(folder, single, "red")) == ["red_0"]
-    assert "team=blue: allowed is a team of a game with seats red_0" in refusal(folder, single, "blue")
+    assert "team: expected one with seats among red_0, got blue" in refusal(folder, single, "blue")
 
 
 def test_the_hash_is_the_models_or_one_over_all_seats(folder, tmp_path):
@@ -86,10 +83,10 @@ def test_the_hash_is_the_models_or_one_over_all_seats(folder, tmp_path):
 def test_a_folder_is_one_thing(folder, tmp_path):
     assert folder_kind(folder) == "bundle"
     assert folder_kind(agent_of(tmp_path / "agent").folder) == "agent"
-    assert "holds an agent; allowed is a bundle" in refusal(tmp_path / "agent")
+    assert "expected a bundle, got an agent" in refusal(tmp_path / "agent")
     (tmp_path / "agent" / CARD_FILE).touch()
-    assert "holds both card.json and agent.yaml" in refusal(tmp_path / "agent")
-    assert "holds neither card.json nor agent.yaml" in refusal(tmp_path)
+    assert "got both card.json and agent.yaml" in refusal(tmp_path / "agent")
+    assert "got neither card.json nor agent.yaml" in refusal(tmp_path)
     assert refusal(tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: cannot be read: No such file or directory"
     assert "cannot be read: Not a directory" in refusal(folder / CARD_FILE)
 
@@ -114,7 +111,7 @@ def test_inspect_tells_from_which_sides_a_bundle_fits(folder, tmp_path):
 @pytest.mark.parametrize(
     ("scenario", "said"),
     [
-        ("single", "it reads views of size 5 (27 tokens), this game shows size 7 (51 tokens)"),
+        ("single", "observation: expected views of 7x7 cells, 51 tokens, got views of 5x5 cells, 27 tokens"),
         ("nowhere", ", got nowhere"),
         ("multigrid", "scenario: expected one of the red/blue-door game, got multigrid"),
     ],
@@ -125,6 +122,27 @@ def test_inspect_refuses_what_does_not_fit(scenario, said, folder):
     (line,) = result.stderr.splitlines()
     assert said in line
     assert "ok:" not in result.stdout
+
+
+def test_inspect_names_the_environment_of_a_player_of_another_one(folder):
+    edit(folder, scenario="gymnasium", seats=["agent_0"], env={"package": "gymnasium", "env_id": "CartPole-v1"})
+    result = call("inspect", folder)
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.output.splitlines()]
+    assert "seats agent_0 of CartPole-v1" in lines
+    assert lines[-1] == f"ok: for CartPole-v1; multigrid-rl evaluate {folder} plays it there"
+    refused = call("inspect", folder, "--scenario", "1v1")
+    assert refused.exit_code == 2
+    assert "env: expected the red/blue-door game, got CartPole-v1" in refused.stderr
+
+
+def test_export_of_a_player_of_another_environment_says_how_to_play_it(folder, tmp_path):
+    edit(folder, scenario="gymnasium", seats=["agent_0"], env={"package": "gymnasium", "env_id": "CartPole-v1"})
+    export({"": folder}, tmp_path / "copy")
+    page = (tmp_path / "copy" / "README.md").read_text()
+    assert "A trained player of CartPole-v1" in page
+    assert "red/blue" not in page
+    assert "multigrid-rl evaluate copy/\n" in page
 
 
 def test_inspect_of_a_bundle_for_an_unknown_game_asks_for_one(folder):
@@ -163,7 +181,7 @@ def test_inspect_starts_an_agent_and_tells_its_pace(tmp_path):
     ("code", "said"),
     [
         ("def act(m): sys.exit('help')", "agent mine, as red: step 0: exited with status 1: help"),
-        ("def hello(m): say('hi')", "agent mine, as red: start: answered hi, which is not JSON"),
+        ("def hello(m): say('hi')", "agent mine, as red: start: answer: expected JSON, got hi"),
     ],
 )
 def test_inspect_tells_the_fault_of_an_agent(code, said, tmp_path):

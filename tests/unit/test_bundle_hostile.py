@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import resource
 import struct
 import zipfile
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,10 +49,6 @@ def huge_sparse_file(path: Path) -> None:
     with (path / MODEL_FILE).open("wb") as file:
         file.write(struct.pack("<Q", 10**10))
         file.truncate(10**10)
-
-
-def huge_sparse_file_with_a_card_that_says_so(path: Path) -> None:
-    huge_sparse_file(path)
     edit(path, bytes=10**10)
 
 
@@ -66,11 +60,6 @@ def oversize_file(path: Path) -> None:
 def huge_card(path: Path) -> None:
     with (path / CARD_FILE).open("wb") as file:
         file.truncate(10**10)
-
-
-def renamed_pickle(path: Path) -> None:
-    (path / MODEL_FILE).write_bytes(pickle.dumps({"bias": torch.zeros(16)}))
-    vouch(path)
 
 
 def renamed_zip(path: Path) -> None:
@@ -97,22 +86,20 @@ def key_with_line_ends(path: Path) -> None:
 
 
 HOSTILE = {
-    lying_header: "not a safetensors file",
-    huge_sparse_file: "10000000000 bytes; the card says",
-    huge_sparse_file_with_a_card_that_says_so: f"allowed is at most {MAX_MODEL_BYTES}",
-    oversize_file: f"allowed is at most {MAX_MODEL_BYTES}",
-    huge_card: f"allowed is at most {MAX_CARD_BYTES}",
-    renamed_pickle: "not a safetensors file",
-    renamed_zip: "not a safetensors file",
-    deep_card: "card.json: : Invalid JSON",
+    lying_header: "expected a safetensors file",
+    huge_sparse_file: f"expected at most {MAX_MODEL_BYTES} bytes, got 10000000000 bytes",
+    oversize_file: f"expected at most {MAX_MODEL_BYTES} bytes",
+    huge_card: f"expected at most {MAX_CARD_BYTES} bytes",
+    renamed_zip: "expected a safetensors file",
+    deep_card: "card.json: Invalid JSON",
     endless_number: "card.json",
-    screen_codes: "name: Value error, allowed is printable text",
+    screen_codes: "name: expected printable text",
     key_with_line_ends: "Extra inputs are not permitted",
 }
 
 
 @pytest.mark.parametrize("harm", HOSTILE)
-def test_a_hostile_folder_is_refused_in_one_line_and_soon(harm, folder):
+def test_rejects_hostile_folders(harm, folder):
     harm(folder)
     assert HOSTILE[harm] in refusal(folder)
     result = call("inspect", folder)
@@ -123,17 +110,19 @@ def test_a_hostile_folder_is_refused_in_one_line_and_soon(harm, folder):
 
 @pytest.mark.parametrize("name", [MODEL_FILE, CARD_FILE])
 @pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe", "device"])
-def test_what_is_no_plain_file_is_refused_and_does_not_hang(kind, name, folder):
+def test_rejects_special_files(kind, name, folder):
     path = folder / name
     path.rename(folder / "moved")
-    if kind in {"link", "dangling", "device"}:
+    said = "expected a plain file, got a symbolic link"
+    if kind == "folder":
+        path.mkdir()
+        said = "cannot be read: Is a directory"
+    elif kind == "pipe":
+        os.mkfifo(path)
+        said = "expected a plain file, got a pipe or a device"
+    else:
         path.symlink_to({"link": "moved", "dangling": "nowhere", "device": "/dev/zero"}[kind])
-        assert refusal(folder) == f"{path}: a symbolic link; allowed is a plain file"
-        return
-    path.mkdir() if kind == "folder" else os.mkfifo(path)
-    assert refusal(folder) == f"{path}: " + (
-        "cannot be read: Is a directory" if kind == "folder" else "not a plain file; allowed is one"
-    )
+    assert refusal(folder) == f"{path}: {said}"
 
 
 ABSURD = [
@@ -151,7 +140,7 @@ ABSURD = [
 
 
 @pytest.mark.parametrize("architecture", ABSURD, ids=[str(row)[:40] for row in ABSURD])
-def test_an_absurd_network_is_refused_without_taking_memory(architecture, folder):
+def test_rejects_an_absurd_network_without_taking_memory(architecture, folder):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     edit(folder, architecture=architecture, observation={"view_size": 5, "categories": [256] * 1000}, actions=100)
     refusal(folder, ONE)  # the game shows something else
@@ -175,7 +164,7 @@ def test_an_absurd_network_is_refused_without_taking_memory(architecture, folder
     ],
     ids=str,
 )
-def test_an_absurd_size_is_refused_by_its_key(changes, folder):
+def test_rejects_absurd_sizes_by_key(changes, folder):
     edit(folder, **changes)
     assert f"{CARD_FILE}: {next(iter(changes))}" in refusal(folder)
 
@@ -224,7 +213,7 @@ def load_or_refuse(path: Path) -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_a_model_with_changed_bytes_loads_or_is_refused(sound, changes, kept, header, vouched):
+def test_loads_or_rejects_a_model_with_changed_bytes(sound, changes, kept, header, vouched):
     path, model, card = sound.path, sound.model, sound.card
     data = bytearray(model)
     # Most bytes are weights: half of the time it is the header that suffers.
@@ -240,7 +229,7 @@ def test_a_model_with_changed_bytes_loads_or_is_refused(sound, changes, kept, he
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4), st.floats(0.9, 1))
-def test_a_card_with_changed_bytes_loads_or_is_refused(sound, changes, kept):
+def test_loads_or_rejects_a_card_with_changed_bytes(sound, changes, kept):
     path, model, card = sound.path, sound.model, sound.card
     data = bytearray(card.encode())
     for place, value in changes:
@@ -258,7 +247,7 @@ def places(node) -> list[tuple]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(JUNK))
-def test_a_card_with_a_changed_value_loads_or_is_refused(sound, number, junk):
+def test_loads_or_rejects_a_card_with_a_changed_value(sound, number, junk):
     path, model, card = sound.path, sound.model, sound.card
     content = json.loads(card)
     # Each of the many categories is as good as any other: three of them will do.

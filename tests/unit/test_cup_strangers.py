@@ -158,7 +158,7 @@ def test_names_in_an_agents_folder_are_printed_safely(tmp_path):
     (tmp_path / "in" / "key").mkdir()
     (tmp_path / "in" / "key" / "agent.yaml").write_text('command: [a]\n"\\e[2J\\nx": 1\n')
     seen = found(tmp_path / "in")
-    for name, said in (("culprit", "not a plain file"), ("key", "Extra inputs are not permitted")):
+    for name, said in (("culprit", "expected a plain file"), ("key", "Extra inputs are not permitted")):
         problem = seen[name].problem
         assert said in problem
         assert problem.isprintable()

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
-from multigrid_rl.config import load_scenario
-from multigrid_rl.models.registry import build
-from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card, token_categories, write_player
+from bundles import ONE, bundle, edit, everything
+from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
 from multigrid_rl.players.freeze import freeze, measure, rate
 from multigrid_rl.runs.players import run_player
-from multigrid_rl.world.constants import ACTIONS
 
-SPEC = load_scenario("1v1").spec
-MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 GAMES = 20
 HEAD = "# Players by name.\nplayers:\n"
-
-
-def write_seat(folder: Path, seat: str, seed: int = 1) -> None:
-    card = {
-        "name": f"1v1-{seat}",
-        "architecture": MLP,
-        "observation": {"view_size": SPEC.view_size, "categories": token_categories(SPEC)},
-        "actions": len(ACTIONS),
-        "scenario": "1v1",
-        "seats": [seat],
-        "provenance": {"seed": seed, "env_steps": seed * 100},
-    }
-    write_player(folder / seat, build(MLP, token_categories(SPEC), len(ACTIONS), seed).state_dict(), card)
 
 
 @pytest.fixture
@@ -41,7 +24,7 @@ def run(tmp_path) -> Path:
     checkpoints = tmp_path / "run" / "checkpoints"
     for number in (1, 2):
         for seat in ("blue_0", "red_0"):
-            write_seat(checkpoints / f"step_{number:09d}" / "players", seat, number)
+            bundle(checkpoints / f"step_{number:09d}" / "players" / seat, [seat], seed=number)
     (checkpoints / "latest").write_text("step_000000002\n")
     return tmp_path / "run"
 
@@ -52,11 +35,6 @@ def root(tmp_path) -> Path:
     (tmp_path / "frozen").mkdir()
     (tmp_path / "frozen" / CATALOGUE_FILE).write_text(HEAD)
     return tmp_path / "frozen"
-
-
-def everything(folder: Path) -> dict[str, bytes | None]:
-    """Every path below ``folder`` with its bytes."""
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
 
 
 def frozen(run: Path, root: Path, name: str = "newcomer", seat: str = "blue_0"):
@@ -113,20 +91,20 @@ def test_freezing_writes_a_card_with_measured_strength_and_baseline(run, root):
     card = frozen(run, root)
     assert read_card(root / "newcomer") == card
     assert (card.name, card.scenario, card.seats) == ("newcomer", "1v1", ["blue_0"])
-    assert card.provenance == {"seed": 2, "env_steps": 200}
+    assert card.provenance == {"seed": 2, "env_steps": 20}
     assert [row.opponent for row in card.strength] == ["random", "idle", "key-runner", "hunter"]
     (baseline,) = card.baseline
     assert baseline.opponent == "random"
     for row in (*card.strength, baseline):
         assert (row.scenario, row.episodes) == ("1v1", GAMES)
         assert row.win + row.draw + row.loss == pytest.approx(1.0, abs=2e-4)
-        assert 0 < row.length_mean <= SPEC.max_steps
+        assert 0 < row.length_mean <= ONE.max_steps
     assert card.strength[0].model_dump() != baseline.model_dump()
 
 
 def test_the_strength_on_the_card_can_be_measured_again(run, root):
     for told in frozen(run, root).strength:
-        again = measure(Catalogue(root), "newcomer", told.opponent, SPEC, "1v1", GAMES)
+        again = measure(Catalogue(root), "newcomer", told.opponent, ONE, "1v1", GAMES)
         assert again == told
 
 
@@ -143,7 +121,7 @@ def test_players_frozen_later_are_measured_against_those_before_and_rate_brings_
     assert {row.episodes for card in cards for row in (*card.strength, *card.baseline)} == {2 * GAMES}
     assert read_card(root / "newcomer") == cards[0]
     assert (root / "newcomer" / MODEL_FILE).read_bytes() == model
-    assert Catalogue(root).seat("newcomer", SPEC, "blue_0").strength == cards[0].strength
+    assert Catalogue(root).seat("newcomer", ONE, "blue_0").strength == cards[0].strength
 
 
 def test_freezing_appends_an_entry_that_can_be_seated(run, root):
@@ -154,8 +132,8 @@ def test_freezing_appends_an_entry_that_can_be_seated(run, root):
     entries = yaml.safe_load(text)["players"]
     assert list(entries) == ["newcomer", "second"]
     assert entries["newcomer"] == {"scenario": "1v1", "seats": ["blue_0"], "sha256": card.sha256}
-    assert Catalogue(root).seat("newcomer", SPEC, "blue_0").sha256 == card.sha256
-    assert Catalogue(root).seat("second", SPEC, "red_0").player.name == "second"
+    assert Catalogue(root).seat("newcomer", ONE, "blue_0").sha256 == card.sha256
+    assert Catalogue(root).seat("second", ONE, "red_0").player.name == "second"
 
 
 @pytest.mark.parametrize("before", [None, "", "players:\n", "players: {}\n", "# nobody yet\n"])
@@ -165,11 +143,6 @@ def test_an_entry_lands_in_a_catalogue_that_lists_nobody(before, run, root):
         (root / CATALOGUE_FILE).write_text(before)
     frozen(run, root)
     assert Catalogue(root).names()[-1] == "newcomer"
-
-
-def test_a_player_can_be_frozen_into_a_folder_that_does_not_exist_yet(run, tmp_path):
-    frozen(run, tmp_path / "fresh")
-    assert Catalogue(tmp_path / "fresh").names()[-1] == "newcomer"
 
 
 def test_the_same_run_freezes_to_the_same_bytes(run, tmp_path):
@@ -182,11 +155,11 @@ def test_the_same_run_freezes_to_the_same_bytes(run, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["random", "hunter", "newcomer"])
-def test_a_taken_name_is_refused_and_everything_stays_as_it_was(name, run, root):
+def test_rejects_a_taken_name_and_writes_nothing(name, run, root):
     frozen(run, root)
     before = everything(root)
     text = refusal(lambda: frozen(run, root, name, "red_0"))
-    assert text == f"name={name}: {root} has a player of that name already; nothing was written"
+    assert text == f"name: expected a new one in {root}, got {name}, which is there already"
     assert everything(root) == before
 
 
@@ -194,14 +167,14 @@ def test_an_existing_folder_without_an_entry_is_not_overwritten(run, root):
     (root / "stray").mkdir()
     (root / "stray" / "notes.txt").write_text("mine")
     before = everything(root)
-    assert "nothing was written" in refusal(lambda: frozen(run, root, "stray"))
+    assert "name: expected a new one" in refusal(lambda: frozen(run, root, "stray"))
     assert everything(root) == before
 
 
 @pytest.mark.parametrize("name", ["", "Rookie", "a b", "../up", "a/b", "-dash", "é", "a\n", ".", "a_b", "a:b", "#a"])
-def test_a_name_that_is_none_is_refused(name, run, root, tmp_path):
+def test_rejects_malformed_names(name, run, root, tmp_path):
     before = everything(tmp_path)
-    with pytest.raises(PlayerError, match="allowed are small letters, digits and dashes"):
+    with pytest.raises(PlayerError, match="name: expected small letters, digits and dashes"):
         frozen(run, root, name)
     assert everything(tmp_path) == before
 
@@ -209,7 +182,7 @@ def test_a_name_that_is_none_is_refused(name, run, root, tmp_path):
 @pytest.mark.parametrize("name", ["null", "true", "123", "1e3", "no"])
 def test_a_name_that_yaml_could_take_for_something_else_stays_a_name(name, run, root):
     frozen(run, root, name)
-    assert Catalogue(root).seat(name, SPEC, "blue_0").name == name
+    assert Catalogue(root).seat(name, ONE, "blue_0").name == name
 
 
 def damage_model(folder: Path) -> None:
@@ -218,27 +191,19 @@ def damage_model(folder: Path) -> None:
     (folder / MODEL_FILE).write_bytes(data)
 
 
-def edit_card(**changes):
-    def edit(folder: Path) -> None:
-        path = folder / "card.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-    return edit
-
-
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
         (damage_model, "sha256"),
-        (edit_card(colour="red"), "colour"),
-        (edit_card(seats=[]), "seats"),
-        (edit_card(seats=["green_0"]), "green_0"),
-        (edit_card(actions=9), "it chooses among 9 actions, this game has 7"),
-        (edit_card(observation={"view_size": 5, "categories": []}), "categories"),
+        (partial(edit, colour="red"), "colour"),
+        (partial(edit, seats=[]), "seats: expected blue_0, red_0, got none"),
+        (partial(edit, seats=["green_0"]), "green_0"),
+        (partial(edit, actions=9), "actions: expected 7, got 9"),
+        (partial(edit, observation={"view_size": 5, "categories": []}), "categories"),
     ],
     ids=["model", "unknown key", "no seat", "unknown seat", "actions", "no tokens"],
 )
-def test_a_damaged_source_is_refused_and_nothing_is_written(damage, said, run, root):
+def test_rejects_a_damaged_source_and_writes_nothing(damage, said, run, root):
     damage(run_player(run, "blue_0"))
     before = everything(root)
     assert said in refusal(lambda: frozen(run, root))

@@ -100,8 +100,3 @@ def test_who_gives_up_leaves_its_games_unfinished():
     assert played.table.length.tolist() == [4] * 8
     with pytest.raises(PlayerFaultError, match="had enough"):
         play_episodes(spec, players() | {"blue_0": Quitter()}, 8, seed=1)
-
-
-def test_rejects_empty_seats():
-    with pytest.raises(ValueError, match="seats red_0 are empty"):
-        play_games(SPEC, {"blue_0": BUILT_IN["idle"](SPEC)}, 2, seed=1)

@@ -49,7 +49,7 @@ def opponents(match: Match, steps: int, seat: str = "blue_0") -> np.ndarray:
     agent, played = match.spec.seats.index(seat), []
     for _ in range(steps):
         match.step(dict.fromkeys(match.seats, np.full(match.num_envs, DONE)))
-        played.append(match._actions[:, agent].copy())
+        played.append(match.actions[:, agent].copy())
     return np.array(played)
 
 
@@ -76,7 +76,7 @@ def test_games_that_end_earlier_draw_earlier_and_leave_the_others_alone():
     before, ended = None, np.zeros(32, bool)
     for _ in range(200):
         done = match.step({"red_0": rng.integers(0, 7, 32)}).done.copy()
-        now = match._actions[:, 0].copy()
+        now = match.actions[:, 0].copy()
         if before is not None:
             assert (now[~ended] == before[~ended]).all()
         before, ended = now, done
@@ -111,7 +111,7 @@ def test_team_mates_are_the_same_player_and_the_other_team_draws_for_itself():
     columns = []
     for _ in range(LENGTH * 5):
         match.step({})
-        columns.append(match._actions.copy())
+        columns.append(match.actions.copy())
     blue_0, blue_1, red_0, red_1 = np.moveaxis(np.array(columns), 2, 0)
     assert (blue_0 == blue_1).all()
     assert (red_0 == red_1).all()

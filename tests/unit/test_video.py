@@ -214,7 +214,7 @@ def test_verb_rejects_options(args, said, file, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("nobody", "nobody"),
+        ("nobody", "player: expected random"),
         ("no/such/file.json", "no such file or folder"),
         (".", ".: expected a folder with games.json, results.json, a run or a player"),
     ],
