@@ -8,17 +8,17 @@ BENCH_VENV ?= .venv-bench
 BENCH_READY := $(BENCH_VENV)/.ready
 
 define CHECK_PYTHON
-$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 12) else f"Python {v[0]}.{v[1]} found; allowed is 3.10 to 3.12: make PYTHON=python3.11 ...")'
+$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 12) else f"Python {v[0]}.{v[1]} found; expected 3.10 to 3.12: make PYTHON=python3.11 ...")'
 endef
 
 SCENARIO ?= 1v1
 ARGS ?=
 SEEDS ?= 0 1 2
 SEARCH ?= three-stage
-WHO ?= $(error WHO is empty; allowed is a player or a run: make evaluate WHO=blue-master)
-FOLDER ?= $(error FOLDER is empty; allowed is a folder of entries: make cup FOLDER=submissions)
+WHO ?= $(error WHO: expected a player or a run: make evaluate WHO=blue-master)
+FOLDER ?= $(error FOLDER: expected a folder of entries: make cup FOLDER=submissions)
 TORCH ?= cpu
-RUN ?= $(error RUN is empty; allowed is the folder of a run or a cup: make report RUN=runs/mine)
+RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/mine)
 
 .PHONY: help setup train search evaluate cup report test faults soak capacity check bench-setup bench bench-control bench-world bench-growth explain results prove-multigrid players doctor image cluster-up clean
 

@@ -81,7 +81,7 @@ def one_run(study: Study, seed: int, folder: Path) -> dict[str, Any]:
     if (run / "verdict.json").exists():
         made_by = json.loads((run / "provenance.json").read_text(encoding="utf-8"))["command"]
         if made_by.split()[2:-1] != arguments[1:]:
-            raise SystemExit(f"{run}: made by {made_by!r}; allowed is an empty folder, or a run of this study")
+            raise SystemExit(f"{run}: expected an empty folder or a run of this study, got one made by {made_by!r}")
     else:
         subprocess.run(
             [str(Path(sys.executable).parent / program), *arguments, f"run_dir={run}"],

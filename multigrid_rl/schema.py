@@ -268,14 +268,14 @@ class ModelConfig(_Part):
     @classmethod
     def _known(cls, value: str) -> str:
         if value not in NETWORKS and ":" not in value:
-            raise ValueError(f"allowed is {', '.join(NETWORKS)}, or module:Class of a network of your own")
+            raise ValueError(f"expected {', '.join(NETWORKS)}, or module:Class of a network of your own")
         return value
 
     @field_validator("hidden")
     @classmethod
     def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if any(not 1 <= units <= MAX_UNITS for units in value):
-            raise ValueError(f"allowed is at least 1 unit and at most {MAX_UNITS} in each layer")
+            raise ValueError(f"expected at least 1 unit and at most {MAX_UNITS} in each layer")
         return value
 
 

@@ -49,7 +49,7 @@ def weights_of_start(tmp_path, kind):
 
 
 def test_learners_must_be_able_to_share_a_minibatch(tmp_path):
-    with pytest.raises(ConfigError, match=r"train.minibatch_size=256: allowed is what 3 learners can share"):
+    with pytest.raises(ConfigError, match=r"train.minibatch_size: expected what 3 learners can share"):
         tiny_run(tmp_path / "run", "cluster.num_learners=3")
     assert not (tmp_path / "run").exists()
 
