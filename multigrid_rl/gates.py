@@ -12,7 +12,8 @@ from multigrid_rl.text import expected
 
 Hold = Literal["every", "mean", "share"]
 
-#: A report says something about the policy only if this many episodes finished behind it.
+#: A report says something about the policy only if so many episodes finished behind it, unless a scenario says another
+#: number: ``scenario.report_episodes``.
 MIN_EPISODES = 100
 
 
@@ -122,7 +123,8 @@ class GateState:
 class GateKeeper:
     """All gates of a run. One object drives the live table, the stop rule and the verdict."""
 
-    def __init__(self, gates: list[Gate]) -> None:
+    def __init__(self, gates: list[Gate], min_episodes: int = MIN_EPISODES) -> None:
+        self.min_episodes = min_episodes
         self.states = [GateState(gate) for gate in gates]
         self.first_report: int | None = None
         self.first_reached: Moment | None = None
@@ -134,7 +136,7 @@ class GateKeeper:
 
         Args:
             now: environment steps, updates and seconds so far; steps must grow from report to report.
-            episodes: how many finished episodes the values are over; under ``MIN_EPISODES`` the report is not taken.
+            episodes: how many finished episodes the values are over; under ``min_episodes`` the report is not taken.
             values: metric name to value.
 
         Raises:
@@ -143,7 +145,7 @@ class GateKeeper:
         """
         if self.last is not None and now.env_steps <= self.last.env_steps:
             raise ValueError(expected("env_steps", f"more than the last report's {self.last.env_steps}", now.env_steps))
-        if episodes < MIN_EPISODES:
+        if episodes < self.min_episodes:
             return False
         wanted = [values[state.gate.metric] for state in self.states]  # before anything changes
         self.first_report = now.env_steps if self.first_report is None else self.first_report

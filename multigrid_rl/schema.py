@@ -134,6 +134,7 @@ class ScenarioConfig(_Part):
     agents: int = Field(default=1, ge=1, le=4)
     seats: dict[str, str | dict[str, float]] = {}
     gates: tuple[GateConfig, ...] = ()
+    report_episodes: int = Field(default=100, ge=1)
 
     @model_validator(mode="after")
     def _seats_fit(self) -> ScenarioConfig:

@@ -183,15 +183,15 @@ def _rewards(config: RunConfig) -> Iterator[Row]:
 
 
 def _gates(config: RunConfig, specs: MultiAgentSpec) -> Iterator[Row]:
-    from multigrid_rl.gates import MIN_EPISODES
-
     if not config.scenario.gates:
         yield "gates", "none", "this scenario has no gates: the run ends when the budget is spent"
         return
     for gate in config.scenario.gates:
         bound = f"at most {gate.at_most:g}" if gate.at_most is not None else f"at least {gate.at_least:g}"
         yield gate.metric, bound, _held(gate, specs)
-    report = f"at the same report; a report comes when {MIN_EPISODES} games have ended since the last"
+    report = (
+        f"at the same report; a report comes when {config.scenario.report_episodes} games have ended since the last"
+    )
     yield "all together", "", report
 
 

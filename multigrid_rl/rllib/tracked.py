@@ -61,7 +61,7 @@ class TrackedPPO(PPO):
         self.env_runner_restarts = 0
         with without_object_store():
             super().setup(config)
-        self.tracker = MetricsTracker(self.stages[0].gates)
+        self.tracker = MetricsTracker(self.stages[0].gates, self.stages[0].scenario.report_episodes)
 
     def iterate(self) -> dict[str, float | None]:
         """Play, learn and send weights once; returns the iteration's metrics by name."""
@@ -90,7 +90,7 @@ class TrackedPPO(PPO):
     def enter(self, stage: int) -> None:
         """Be judged by the gates of another stage, from here on."""
         self.stage, self.stage_from = stage, self.env_steps
-        self.tracker.set_gates(self.stages[stage].gates)
+        self.tracker.set_gates(self.stages[stage].gates, self.stages[stage].scenario.report_episodes)
 
     def games_state(self) -> dict[int, Any]:
         """State of the games, by the number of the env runner that plays them; none where they cannot be taken up."""

@@ -46,16 +46,16 @@ class MetricsTracker:
         clock: seconds spent outside of iterations, by part.
     """
 
-    def __init__(self, gates: list[Gate]) -> None:
-        self.set_gates(gates)
+    def __init__(self, gates: list[Gate], report_episodes: int = MIN_EPISODES) -> None:
+        self.set_gates(gates, report_episodes)
         self.clock = Clock()
         self._episodes = 0
         self._began = self._before = time.perf_counter()
         self._steps_before = 0
 
-    def set_gates(self, gates: list[Gate]) -> None:
+    def set_gates(self, gates: list[Gate], report_episodes: int = MIN_EPISODES) -> None:
         """Judge by ``gates`` from here on; episodes that wait for a report belong to what was before."""
-        self.keeper = GateKeeper(gates)
+        self.keeper = GateKeeper(gates, report_episodes)
         self._pending: list[EpisodeTable] = []
 
     def get_state(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class MetricsTracker:
             self._pending.append(finished)
             self._episodes += finished.episodes
         row["episodes"] = self._episodes
-        if sum(table.episodes for table in self._pending) >= MIN_EPISODES:
+        if sum(table.episodes for table in self._pending) >= self.keeper.min_episodes:
             table = EpisodeTable.concatenate(self._pending)
             self._pending = []
             row |= episode_metrics(table, specs)

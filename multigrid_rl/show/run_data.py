@@ -122,7 +122,7 @@ def _provisional(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
         gates = gates_of(config, env_factory(config).specs)
     except ValueError:
         gates = []  # a configuration of another version, or of a larger machine: the curves still tell much
-    keeper = GateKeeper(gates)
+    keeper = GateKeeper(gates, 1)  # what has a number of episodes is a report
     for number, row in enumerate(rows, 1):
         values = {gate.metric: math.nan if (v := row.get(gate.metric)) is None else v for gate in gates}
         try:
