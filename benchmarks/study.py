@@ -28,6 +28,8 @@ from multigrid_rl.judge.seeds import improvement_interval, iqm, iqm_interval
 
 STUDIES = Path(__file__).parent / "studies"
 PAGES = Path(__file__).parent.parent / "docs" / "results"
+#: What a claim compares.
+_MODES = {"draw": "after training", "argmax": "after training, likeliest action", "training": "over training"}
 #: Points of a curve.
 _POINTS = 40
 _RESAMPLES = 2000
@@ -127,7 +129,11 @@ class Arm(NamedTuple):
     curves: list[tuple[NDArray[Any], NDArray[Any]]]  # environment steps and mean return of each report
 
     def scores(self, mode: str = "draw") -> NDArray[np.float64]:
-        """Mean return of fresh episodes after training, a number for each seed."""
+        """Return a number for each seed: the mean return of fresh episodes after training, or over ``training``."""
+        if mode == "training":
+            return np.array(
+                [float(np.interp(np.linspace(0, steps[-1], 500), steps, r).mean()) for steps, r in self.curves]
+            )
         return np.array([result[mode] for result in self.results])
 
 
@@ -183,8 +189,11 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
     for group in study.groups:
         yield f"## {group['title']}\n\n{group['text'].strip()}\n"
         yield f"![{group['title']}]({_figure_name(study, group)})\n"
-        yield "| arm | overrides | seeds | IQM | 95 % | smallest | largest | IQM, likeliest action | steps/s |"
-        yield "|---|---|--:|--:|--:|--:|--:|--:|--:|"
+        yield (
+            "| arm | overrides | seeds | IQM | 95 % | smallest | largest | IQM, likeliest action | IQM over training "
+            "| steps/s |"
+        )
+        yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
         for name, overrides in group["arms"].items():
             if name not in arms:
                 continue
@@ -194,7 +203,8 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
             speed = float(np.median([result["env_steps_per_s"] for result in arm.results]))
             yield (
                 f"| {name} | `{said}` | {len(scores)} | {middle:,.0f} | {low:,.0f} to {high:,.0f} | "
-                f"{scores.min():,.0f} | {scores.max():,.0f} | {iqm(arm.scores('argmax')):,.0f} | {speed:,.0f} |"
+                f"{scores.min():,.0f} | {scores.max():,.0f} | {iqm(arm.scores('argmax')):,.0f} | "
+                f"{iqm(arm.scores('training')):,.0f} | {speed:,.0f} |"
             )
         yield ""
     yield from _claims(study, arms, rng)
@@ -206,12 +216,13 @@ def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Ite
         return
     yield "## Which is better\n"
     yield "Probability that a run of the first beats a run of the second, with its 95 % interval.\n"
-    yield "| first | second | probability | 95 % | expected |\n|---|---|--:|--:|---|"
+    yield "| first | second | score | probability | 95 % | expected |\n|---|---|---|--:|--:|---|"
     for claim in rows:
-        better, worse = ([arms[claim[side]].scores()] for side in ("better", "worse"))
+        mode = claim.get("score", "draw")
+        better, worse = ([arms[claim[side]].scores(mode)] for side in ("better", "worse"))
         share, low, high = improvement_interval(better, worse, _RESAMPLES, rng, smaller=False)
         yield (
-            f"| {claim['better']} | {claim['worse']} | {share:.2f} | {low:.2f} to {high:.2f} | {claim['expected']} |"
+            f"| {claim['better']} | {claim['worse']} | {_MODES[mode]} | {share:.2f} | {low:.2f} to {high:.2f} | {claim['expected']} |"
         )
 
 
