@@ -131,9 +131,8 @@ class Arm(NamedTuple):
     def scores(self, mode: str = "draw") -> NDArray[np.float64]:
         """Return a number for each seed: the mean return of fresh episodes after training, or over ``training``."""
         if mode == "training":
-            return np.array(
-                [float(np.interp(np.linspace(0, steps[-1], 500), steps, r).mean()) for steps, r in self.curves]
-            )
+            curves = (np.interp(np.linspace(0, steps[-1], 500), steps, returns) for steps, returns in self.curves)
+            return np.array([float(curve.mean()) for curve in curves])
         return np.array([result[mode] for result in self.results])
 
 
@@ -221,9 +220,8 @@ def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Ite
         mode = claim.get("score", "draw")
         better, worse = ([arms[claim[side]].scores(mode)] for side in ("better", "worse"))
         share, low, high = improvement_interval(better, worse, _RESAMPLES, rng, smaller=False)
-        yield (
-            f"| {claim['better']} | {claim['worse']} | {_MODES[mode]} | {share:.2f} | {low:.2f} to {high:.2f} | {claim['expected']} |"
-        )
+        sides = f"| {claim['better']} | {claim['worse']} | {_MODES[mode]}"
+        yield f"{sides} | {share:.2f} | {low:.2f} to {high:.2f} | {claim['expected']} |"
 
 
 def _figure_name(study: Study, group: dict[str, Any]) -> str:

@@ -147,8 +147,7 @@ def _rows(
         sums[1] += error * error
         sums[2] += entropy
         sums[3] += (ratio - 1.0) - (chosen - logp[b])
-        if abs(ratio - 1.0) > clip:
-            sums[4] += 1.0
+        sums[4] += abs(ratio - 1.0) > clip
         by_values[b] = 2.0 * vf_coef * scale * error
         for c in range(seats):
             if not mask[b, c]:
@@ -159,8 +158,7 @@ def _rows(
                 falls = p * (logits[b, c, k] - seat[c, 1] + seat[c, 2])
                 by_logits[b, c, k] = entropy_coef * scale * falls - slope * p
             by_logits[b, c, actions[b, c]] += slope
-    for k in range(5):
-        sums[k] *= scale
+    sums *= scale
 
 
 @float_kernel
@@ -201,16 +199,14 @@ def _gaussian_rows(
         sums[1] += error * error
         sums[2] += entropy
         sums[3] += (ratio - 1.0) - (chosen - logp[b])
-        if abs(ratio - 1.0) > clip:
-            sums[4] += 1.0
+        sums[4] += abs(ratio - 1.0) > clip
         by_values[b] = 2.0 * vf_coef * scale * error
         for a in range(width):
             inverse = np.exp(-outputs[b, width + a])
             normal = (actions[b, a] - outputs[b, a]) * inverse
             by_outputs[b, a] = slope * normal * inverse
             by_outputs[b, width + a] = slope * (normal * normal - 1.0) - entropy_coef * scale
-    for k in range(5):
-        sums[k] *= scale
+    sums *= scale
 
 
 def ppo_gradient(
