@@ -179,7 +179,7 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
     """Yield the lines of the page."""
     rng = np.random.default_rng(0)
     yield f"# {study.title}\n\n{study.text.strip()}\n"
-    yield f"Made by `{command}` on {_machine()}. Every run: `{' '.join(study.common)} seed=N`, and the arm's overrides."
+    yield f"Made by `{command}` on {_machine()}. Every run: `{' '.join([*study.common, 'seed=N'])}`, and its arm's overrides."
     yield (
         f"Scores are mean returns of {study.episodes} fresh episodes after training, with drawn actions unless the "
         "column says otherwise. IQM is the interquartile mean over seeds, with its 95 % interval by the bootstrap over "
@@ -237,14 +237,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("name")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--arms", nargs="+", help="train these alone; the page shows all that were trained")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--folder", type=Path, default=Path("runs/studies"))
     parser.add_argument("--page-only", action="store_true", help="write the page of what was trained already")
     given = parser.parse_args()
     study = read_study(given.name)
     jobs = jobs_of(study, given.seeds, given.folder / given.name)
-    failed = [] if given.page_only else run_study(jobs, given.jobs)
+    chosen = [job for job in jobs if given.arms is None or job.arm in given.arms]
+    failed = [] if given.page_only else run_study(chosen, given.jobs)
     arms = read_arms(jobs)
+    study = study._replace(groups=[group for group in study.groups if arms.keys() & group["arms"].keys()])
     for group in study.groups:
         draw_group(study, group, arms).savefig(PAGES / _figure_name(study, group), dpi=110)
     command = f"make study NAME={study.name} ARGS='--seeds {given.seeds}'"
