@@ -179,7 +179,8 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
     """Yield the lines of the page."""
     rng = np.random.default_rng(0)
     yield f"# {study.title}\n\n{study.text.strip()}\n"
-    yield f"Made by `{command}` on {_machine()}. Every run: `{' '.join([*study.common, 'seed=N'])}`, and its arm's overrides."
+    every = " ".join([*study.common, "seed=N"])
+    yield f"Made by `{command}` on {_machine()}. Every run: `{every}`, and its arm's overrides."
     yield (
         f"Scores are mean returns of {study.episodes} fresh episodes after training, with drawn actions unless the "
         "column says otherwise. IQM is the interquartile mean over seeds, with its 95 % interval by the bootstrap over "
