@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -85,7 +86,7 @@ def evaluate(
 
 
 def find_env_target(
-    who: str, overrides: list[str], checkpoint: str | None, options: dict[str, str | None]
+    who: str, overrides: list[str], checkpoint: str | None, options: Mapping[str, object]
 ) -> EnvTarget | None:
     """Return the player or run that is meant if it plays an environment of another package, else ``None``.
 

@@ -35,7 +35,7 @@ _USUAL_FPS = 30.0
 #: Widest film, in a file and on a page, in pixels.
 WIDEST, PAGE_WIDTH = 640, 400
 #: Most pictures of a film on a page: a longer episode goes by faster.
-_PAGE_PICTURES = 500
+_PAGE_PICTURES = 340
 #: Most bytes of a film on a page.
 PAGE_BYTES = 1_400_000
 
@@ -144,7 +144,7 @@ def _page_film(target: EnvTarget, episode: Recording, label: str) -> Shown:
     stage, steps = _Stage(target, episode, label, PAGE_WIDTH), len(episode.actions)
     speed = math.ceil(steps / (_PAGE_PICTURES * stage.skip))
     film = stage.film(every=stage.skip * speed)
-    rate = round(8 * PAGE_BYTES * film.fps / (film.count + 2 * film.fps))  # bits a second
+    rate = round(8 * PAGE_BYTES * film.fps / (film.frames + 2 * film.fps))  # bits a second
     with TemporaryDirectory() as folder:
         path = Path(folder) / "film.mp4"
         write_film(film, path, quality=("-crf", "26", "-maxrate", str(rate), "-bufsize", str(rate)))
@@ -161,6 +161,7 @@ class _Stage:
         self._name = target.factory.env_id
         env = self._made()
         env.close()
+        self._mujoco = hasattr(env.unwrapped, "mujoco_renderer")
         if "rgb_array" not in env.metadata.get("render_modes", ()):
             raise VideoError(expected("env_id", "an environment that draws itself (rgb_array)", self._name))
         _draw_without_a_screen()
@@ -185,9 +186,26 @@ class _Stage:
             yield strip.below(picture, Caption(t, (), result), notes)
 
     def _drawn(self, every: int) -> Iterator[tuple[int, float, Picture]]:
-        """Yield step, return so far and what the environment draws; plays the episode again."""
+        """Yield step, return so far and what the environment draws.
+
+        Raises:
+            VideoError: whatever stops the environment from playing the episode again and drawing it.
+        """
+        try:
+            yield from self._played_again(every)
+        except VideoError:
+            raise
+        except Exception as error:  # the code of strangers, and MuJoCo raises bare ones
+            hint = _OPENGL if self._mujoco else ""
+            got = f"{type(error).__name__}: {error}{hint}"
+            raise VideoError(expected(self._name, "an environment that can be drawn here", got)) from error
+
+    def _played_again(self, every: int) -> Iterator[tuple[int, float, Picture]]:
         env, total, done, t = self._made(render=True), 0.0, False, 0
         actions = self._episode.actions
+        if self._mujoco:  # draws no larger than it is shown: without a graphics card every pixel takes its time
+            renderer = env.unwrapped.mujoco_renderer
+            renderer.width, renderer.height = min(renderer.width, self._width), min(renderer.height, self._width)
         try:
             env.reset(seed=self._episode.reset_seed)
             yield 0, 0.0, self._render(env)
@@ -211,12 +229,7 @@ class _Stage:
             raise VideoError(str(error)) from error
 
     def _render(self, env: gymnasium.Env[Any, Any]) -> Picture:
-        try:
-            picture: Any = env.render()
-        except Exception as error:  # the code of strangers, and MuJoCo raises bare ones
-            hint = _OPENGL if hasattr(env.unwrapped, "mujoco_renderer") else ""
-            got = f"{type(error).__name__}: {error}{hint}"
-            raise VideoError(expected(self._name, "an environment that can be drawn here", got)) from error
+        picture: Any = env.render()
         if not (isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)):
             got = getattr(picture, "shape", type(picture).__name__)
             raise VideoError(expected(self._name, "pictures (height, width, 3) of bytes", got))

@@ -46,7 +46,7 @@ class Film(NamedTuple):
     """Pictures one after the other, each a little different from the one before."""
 
     shots: Callable[[], Iterator[Picture]]  # the same pictures at every call; all of one size, which is even
-    count: int  # how many
+    frames: int  # how many
     fps: float  # that are shown in a second
 
 
@@ -178,7 +178,7 @@ def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "1
 
 def _write_gif(film: Film, path: Path) -> Written:
     height, width = next(film.shots()).shape[:2]
-    count = film.count
+    count = film.frames
     if count * height * width > _MOST_GIF_BYTES:
         raise VideoError(
             expected("--output", "an .mp4, or smaller pictures", f"{count} frames of {width} x {height} pixels")
@@ -251,5 +251,5 @@ def _write_mp4(film: Film, path: Path, quality: tuple[str, ...]) -> Written:
             writer.send(picture.tobytes())
     finally:
         writer.close()
-    count = film.count + hold - 1
+    count = film.frames + hold - 1
     return Written(count, width, height, count / film.fps)
