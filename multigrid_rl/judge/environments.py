@@ -23,7 +23,7 @@ from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected
-from multigrid_rl.types import BatchedStep, EnvFactory, EpisodeTable, SeatView
+from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, EpisodeTable, SeatView
 from multigrid_rl.world.streams import Streams
 
 #: Environments that are played side by side.
@@ -52,12 +52,16 @@ def run_env_target(run: Path, config: RunConfig | None = None, checkpoint: str |
     """Return the exported policies of a run in its own environment, or in that of ``config``.
 
     Raises:
-        ConfigError, PlayerError: no run, no such checkpoint, a damaged player.
+        ConfigError, PlayerError: no run, no such checkpoint, a damaged player, or another environment that it does not
+            fit.
     """
     factory = env_factory(config or run_config(run))
     sources: dict[str, Source] = {
         agent.name: run_player(run, agent.module, checkpoint) for agent in factory.specs.agents
     }
+    if config is not None:
+        for agent in factory.specs.agents:
+            _check_fits(read_card(sources[agent.name]), agent)
     return EnvTarget(run.name, factory, sources)
 
 
@@ -71,13 +75,17 @@ def player_env_target(source: Path, config: RunConfig) -> EnvTarget:
     agents = factory.specs.agents
     if len(agents) != 1:
         raise PlayerError(f"{card.name}: expected an environment with one agent, got {len(agents)}")
-    wanted = signature(agents[0], card.observation.view_size)
+    _check_fits(card, agents[0])
+    return EnvTarget(card.name, factory, {agents[0].name: source})
+
+
+def _check_fits(card: Card, agent: AgentSpec) -> None:
+    wanted = signature(agent, card.observation.view_size)
     needed = Card.model_validate({**card.model_dump(), **wanted})
     for part, theirs in wanted.items():
         if getattr(card, part) != getattr(needed, part):
             mine = card.model_dump(exclude_none=True)[part]
             raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {theirs}, got {mine}")
-    return EnvTarget(card.name, factory, {agents[0].name: source})
 
 
 def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> EpisodeTable:

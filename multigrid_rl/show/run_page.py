@@ -97,6 +97,9 @@ def verdict_title(report: RunReport) -> str:
     steps = f"{report.env_steps:,} steps"
     if report.held is not None:
         return f"Held {_all_of(len(gates))} after {report.held.env_steps:,} steps"
+    returns = [series for name, series in run.series.items() if name.startswith("return_mean/")]
+    if not gates and report.package is not None and len(returns) == 1:
+        return f"Played {steps} and ended at a return of {short(float(returns[0].values[-1]))}"
     if not gates:
         return f"Played {steps}; there are no gates to hold"
     some = f"{_some_of(sum(bool(gate['held']) for gate in gates), len(gates))} held"
