@@ -306,7 +306,7 @@ def test_sorts_overrides():
         (["scenario=cartpole", "search.space=control"], "got none in cartpole"),
         (["scenario=1v1", "train.bonus.all.key_pikcup=1.0"], "got key_pikcup=1.0 (did you mean key_pickup?)"),
         (["scenario=1v1", "scenario.seats.blue_0=nobody"], "nobody"),
-        (["scenario=multigrid"], "scenario=multigrid has no events to weigh"),
+        (["scenario=multigrid"], "without train.bonus for scenario=multigrid"),
     ],
 )
 def test_rejects_before_any_trial_what_every_trial_would_fail_by(given, message, tmp_path):
