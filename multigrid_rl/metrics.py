@@ -35,7 +35,7 @@ METRICS: dict[str, tuple[str, str]] = {
         "nats",
     ),
     "clip_fraction/<module>": (
-        "share of steps whose ratio is outside of 1 +- clip, mean over these minibatches",
+        "share of steps with a ratio outside of 1 +- clip, mean over these minibatches",
         "share",
     ),
     "win/<seat>": ("share of episodes that the seat's team won", "share"),

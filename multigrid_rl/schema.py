@@ -58,6 +58,13 @@ def data_root() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parent.parent
 
 
+#: What ``train.runner=stock`` can do: the values of RLlib's own PPO.
+_OF_STOCK = {
+    "objective": "ppo", "psi": "gae", "standardise": True, "pi_iters": None, "v_iters": None, "recompute": False,
+    "target_kl": None, "clip_final": None,
+}  # fmt: skip
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -436,10 +443,10 @@ class RunConfig(_Part):
         if self.train.runner == "stock":
             memory, runner = self.model.recurrent, self.train.runner
             _require(not self.curriculum, "train.runner", runner, "batched with a curriculum")
-            ours = self.scenario.package != "gymnasium" and self.train.objective == "ppo"
-            _require(
-                ours, "train.runner", runner, "batched with scenario=gymnasium or another train.objective than ppo"
-            )
+            _require(self.scenario.package != "gymnasium", "train.runner", runner, "batched with scenario=gymnasium")
+            for key, plain_value in _OF_STOCK.items():
+                value = getattr(self.train, key)
+                _require(value == plain_value, "train.runner", runner, f"batched with train.{key}={value}")
             plain = self.cluster.num_learners == 0 and self.cluster.address is None
             _require(plain, "train.runner", runner, "batched on a cluster or with remote learners")
             _require(not memory, "train.runner", runner, f"batched with model={self.model.name}, which has memory")

@@ -133,7 +133,7 @@ def test_one_seat_of_a_team_plays_beside_others_but_is_no_team(runs, tmp_path):
     [
         (("--seat", "green_0"), ", got green_0"),
         (("--seat", "blue"), ", got blue"),
-        (("--seat", "red_0", "--checkpoint", "step_7"), "checkpoint=step_7"),
+        (("--seat", "red_0", "--checkpoint", "step_7"), "got step_7"),
         (("--seat", "red_0", "--name", "a b"), "name: expected 1 to 64"),
         (("--seat", "red_0", "--name", ""), "name: expected 1 to 64"),
     ],

@@ -132,7 +132,7 @@ def test_train_rejects_player_of_other_seat_or_game(root, tmp_path):
     text = complaint(train(root, "scenario=2v2", "experiment=none", "scenario.seats.blue_1=red-player"))
     assert re.search(r"scenario\.seats\.blue_1.*red-player.*red_0", text)
     text = complaint(train(root, "scenario.seats.blue_0=learn", "scenario.seats.red_0=soloist"))
-    assert re.search(r"scenario\.seats\.red_0.*soloist.*size", text)
+    assert re.search(r"scenario\.seats\.red_0.*soloist.*views of 5x5 cells", text)
     assert everything(tmp_path) == before
 
 

@@ -159,12 +159,12 @@ def test_a_run_ends_where_an_environment_shows_what_is_no_number(tmp_path):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["play", "--opponent", "RUN"], "scenario=gymnasium"),
+        (["play", "--opponent", "RUN"], "got gymnasium"),
         (["play", "--opponent", "PLAYER"], "game, got CartPole-v1"),
         (["inspect", "PLAYER", "--scenario", "1v1"], "game, got CartPole-v1"),
         (["video", "RUN", "--opponent", "random"], "--opponent: expected nothing"),
         (["evaluate", "RUN", "env_id=Pendulum-v1"], "does not fit this environment: observation: expected"),
-        (["rate", "gymnasium"], "scenario=gymnasium"),
+        (["rate", "gymnasium"], "got gymnasium"),
         (["evaluate", "PLAYER", "--opponent", "random"], "--opponent: expected nothing"),
         (["evaluate", "PLAYER", "--sides", "both"], "--sides: expected nothing"),
         (["evaluate", "PLAYER", "env_id=Pendulum-v1"], "does not fit"),
@@ -211,7 +211,7 @@ def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
         (["env_id=CartPole-v1", "model=cnn"], "expected mlp, gru or lstm for a vector, got cnn"),
         (["env_id=CartPole-v1", "train.shaping=math:sqrt"], "train.shaping: expected null"),
         (["env_id=CartPole-v1", "scenario.agents=2"], "agents: expected 1 with package gymnasium, got 2"),
-        (["env_id=CartPole-v1", "train.runner=stock"], "train.runner=stock"),
+        (["env_id=CartPole-v1", "train.runner=stock"], "train.runner: expected batched"),
         (
             ["env_id=CartPole-v1", "train.objective=best"],
             "train.objective: expected ppo, policy_gradient or module:function, got best",

@@ -246,7 +246,7 @@ def test_values_of_the_configuration_take_effect_over_those_of_the_checkpoint(ha
         assert learner.get_optimizer("red_0").param_groups[0]["lr"] == pytest.approx(7e-4)
         update = learner.our_update
         assert update._entropy_coef == pytest.approx(0.5 * (1 - HALF / config.train.entropy_decay))
-        assert update.config.clip == 0.33
+        assert update._clip == 0.33
         moments = [state["exp_avg"].abs().sum() for state in learner.get_optimizer("red_0").state.values()]
         assert moments
         assert all(torch.isfinite(moment) and moment > 0 for moment in moments)

@@ -88,7 +88,7 @@ class TestProcesses:
 
     def test_the_command_says_so_too_and_fails(self, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["training", "--quick", "--only", "sb3", "--peers", str(tmp_path)])
-        with pytest.raises(SystemExit, match=f"^benchmarks: no Stable-Baselines3 in {tmp_path}: run make bench-setup"):
+        with pytest.raises(SystemExit, match=f"^benchmarks: no stable_baselines3 in {tmp_path}: run make bench-setup"):
             training.main()
         assert capsys.readouterr().out == ""
 

@@ -141,7 +141,7 @@ def deep(folder: Path, depth: int, name: str) -> None:
     os.close(here)
 
 
-@pytest.mark.parametrize(("name", "said"), [("d", "folders nested more than 50 deep"), ("d" * 250, "too long")])
+@pytest.mark.parametrize(("name", "said"), [("d", "at most 50 folders in one another"), ("d" * 250, "too long")])
 def test_an_agent_nested_without_end_is_a_broken_entry(name, said, tmp_path):
     deep(agent_of(tmp_path / "in" / "deep").folder, 1500, name)
     bundle(tmp_path / "in" / "sound")

@@ -141,7 +141,7 @@ def test_every_parameter_learns(cell):
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("hidden", [[8, 8], [], None])
 def test_a_recurrent_core_has_one_size(cell, hidden):
-    with pytest.raises(ArchitectureError, match=r"^architecture\.hidden=.*at most 1 layer"):
+    with pytest.raises(ArchitectureError, match=r"^architecture\.hidden: .*at most 1 layer"):
         build({"name": cell, "hidden": hidden}, CATEGORIES, ACTIONS)
 
 

@@ -30,8 +30,8 @@ def pbt_space():
     return load_space("pbt", BASE)
 
 
-def three(**changes: str):
-    small = {"broad.trials": "6", "refine.trials": "4", "refine.best": "2", "confirm.candidates": "2"}
+def three(**changes: float):
+    small = {"broad.trials": 6, "refine.trials": 4, "refine.best": 2, "confirm.candidates": 2}
     return load_settings("three-stage", {**small, **{k.replace("_", "."): v for k, v in changes.items()}})
 
 
@@ -68,7 +68,7 @@ def test_three_stages_draw_the_same_whichever_trial_ends_first(space):
 
 def test_more_broad_trials_keep_the_earlier_ones(space):
     few = RoundsPlan(three_stage(space, three(), seed=4))
-    many = RoundsPlan(three_stage(space, three(broad_trials="9"), seed=4))
+    many = RoundsPlan(three_stage(space, three(broad_trials=9), seed=4))
     assert [few.propose() for _ in range(6)] == [many.propose() for _ in range(6)]
 
 
@@ -203,8 +203,8 @@ def test_winner_held_on_all_seeds_and_its_worst_seed_decides():
 # --- asha
 
 
-def asha(**changes: str):
-    return load_settings("asha", {"trials": "14", "startup": "6", **changes})
+def asha(**changes: float):
+    return load_settings("asha", {"trials": 14, "startup": 6, **changes})
 
 
 def test_optuna_proposes_the_same_with_one_trial_at_a_time(space):
@@ -215,7 +215,7 @@ def test_optuna_proposes_the_same_with_one_trial_at_a_time(space):
 
 
 def test_optuna_learns_from_outcomes(space):
-    specs = carried_out(OptunaPlan(space, asha(trials="60"), seed=2))
+    specs = carried_out(OptunaPlan(space, asha(trials=60), seed=2))
     off = [abs(spec.point["train.lr"] - 0.5) for spec in specs]
     assert np.mean(off[30:]) < 0.6 * 0.25  # what random draws are off on average
 
@@ -247,8 +247,8 @@ def test_optuna_takes_points_of_earlier_sessions_as_they_were(space):
 # --- pbt
 
 
-def pbt(**changes: str):
-    return load_settings("pbt", {"population": "5", "generations": "3", "interval": "1000", **changes})
+def pbt(**changes: float):
+    return load_settings("pbt", {"population": 5, "generations": 3, "interval": 1000, **changes})
 
 
 def not_held(spec):
@@ -297,7 +297,7 @@ def test_perturbed_numbers_move_and_stay_inside(pbt_space):
     for edge in (0.0, 0.5, 1 - 1e-12):
         point = {v.key: edge for v in pbt_space.variables}
         for _ in range(200):
-            moved = perturbed(pbt_space, point, pbt(resample="0"), rng)
+            moved = perturbed(pbt_space, point, pbt(resample=0), rng)
             assert all(0 <= c < 1 and 0.07 < abs(c - edge) <= 0.15 + 1e-9 for c in moved.values())
 
 
