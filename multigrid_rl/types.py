@@ -253,6 +253,7 @@ class MultiAgentSpec:
     team_names: tuple[str, ...]  # ``EpisodeTable.winner`` is an index into these
     events: tuple[str, ...]  # names of the event columns
     pools: tuple[tuple[str, tuple[str, ...]], ...] = ()  # seats with several players that take turns, and their names
+    somebody_wins: bool = True  # ``EpisodeTable.winner`` tells something
 
     @property
     def modules(self) -> tuple[str, ...]:

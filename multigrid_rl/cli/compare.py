@@ -66,6 +66,7 @@ def compare(
     rows = compare_sets(ours, theirs, reps, np.random.default_rng(seed))
     # Imported here: matplotlib takes a second, which a mistake above need not cost.
     from multigrid_rl.show.figures import draw_comparison, save_figure
+    from multigrid_rl.show.words import plural
 
     save_figure(draw_comparison(ours, theirs, np.random.default_rng(seed)), output)
     if json_file is not None:
@@ -76,7 +77,7 @@ def compare(
         for scenario, group in side.by_scenario.items():
             places = ", ".join(dict.fromkeys(str(run.path.parent) for run in group))
             seeds = ", ".join(map(str, seeds_of(group)))
-            screen.print(f"{side.name}: {scenario}, {len(group)} runs, seeds {seeds} ({places})")
+            screen.print(f"{side.name}: {scenario}, {plural(len(group), 'run')}, seeds {seeds} ({places})")
     for line in said:
         screen.print(line if line.startswith("warning") else f"note: {line}")
     screen.print(_table(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -48,7 +49,7 @@ def evaluate(
     one_thread()
     given = list(overrides or ())
     modes = evaluation.MODES if mode == "both" else (mode,)
-    target = _find_env_target(who, given, checkpoint, {"--opponent": opponent, "--sides": sides})
+    target = find_env_target(who, given, checkpoint, {"--opponent": opponent, "--sides": sides})
     if target is None:
         judged, played_sides = find_target(who, given, checkpoint, opponent, sides)
         if episodes < len(judged.teams(played_sides)):
@@ -84,10 +85,16 @@ def evaluate(
     typer.echo(json.dumps(_last_line(report, modes)))  # whole, however narrow the terminal is
 
 
-def _find_env_target(
-    who: str, overrides: list[str], checkpoint: str | None, options: dict[str, str | None]
+def find_env_target(
+    who: str, overrides: list[str], checkpoint: str | None, options: Mapping[str, object]
 ) -> EnvTarget | None:
-    """Return the player or run that is meant if it plays an environment of another package, else ``None``."""
+    """Return the player or run that is meant if it plays an environment of another package, else ``None``.
+
+    ``options`` are those that make no sense there, by their names; ``None``: not given.
+
+    Raises:
+        ConfigError, PlayerError: no such player or run, one that does not fit, or such an option.
+    """
     from multigrid_rl.config import compose, data_root
     from multigrid_rl.judge import environments
     from multigrid_rl.players.cards import read_card

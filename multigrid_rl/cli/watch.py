@@ -10,11 +10,16 @@ import typer
 from multigrid_rl.cli.app import one_thread, refused
 
 if TYPE_CHECKING:
+    from multigrid_rl.judge.environments import EnvTarget
+    from multigrid_rl.judge.evaluation import Mode
     from multigrid_rl.judge.lineups import Sides
+    from multigrid_rl.show.video import Written
 
 _SHORT_GIF = 3_000_000  # bytes from which an MP4 is the better choice
-#: Games that a report plays with a run's policy in each mode.
-GAMES = 200
+#: Games, or episodes of Gymnasium, that a report plays with a run's policy in each mode.
+GAMES, EPISODES = 200, 9
+#: Games of which `video` shows one.
+GAMES_TO_CHOOSE_FROM = 100
 
 
 def report(
@@ -25,7 +30,10 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     episodes: Annotated[
         int | None,
-        typer.Option(min=0, help=f"Fresh games of a run's policy in each mode; {GAMES} by default, 0: none."),
+        typer.Option(
+            min=0,
+            help=f"Fresh games of a run's policy in each mode; {GAMES} by default, {EPISODES} of Gymnasium, 0: none.",
+        ),
     ] = None,
 ) -> None:
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
@@ -45,8 +53,7 @@ def report(
         recipe = read_run(folder).config.get("experiment")
         curves = curves_folder() / f"{recipe}.json"
         reference = curves if recipe and curves.is_file() else None
-        games = GAMES if episodes is None else episodes
-        written = write_run_report(folder, output, force=force, games=games, reference=reference)
+        written = write_run_report(folder, output, force=force, games=episodes, reference=reference)
     typer.echo(f"wrote {written} ({written.stat().st_size / 1000:,.0f} kB)")
 
 
@@ -59,10 +66,15 @@ def video(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="GIF or MP4 to write.")] = Path("game.gif"),
     game: Annotated[
-        str | None, typer.Option(help="best, median, worst, another label of the file, or a number from 0.")
+        str | None,
+        typer.Option(
+            help="best, median, worst, another label of the file, or a number from 0; of Gymnasium by default median."
+        ),
     ] = None,
-    fps: Annotated[float, typer.Option(help="Steps a second.")] = 4.0,
-    tile: Annotated[int, typer.Option(help="Width of one cell in pixels.")] = 32,
+    fps: Annotated[
+        float | None, typer.Option(help="Steps a second; 4 by default, of Gymnasium as the environment says.")
+    ] = None,
+    tile: Annotated[int | None, typer.Option(help="Width of one cell in pixels; 32 by default.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     opponent: Annotated[str | None, typer.Option(help="Of games played now: who fills the other team.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of games played now.")] = 0,
@@ -72,10 +84,13 @@ def video(
     mode: Annotated[
         Literal["stochastic", "argmax"], typer.Option(help="Of games played now: draw actions, or take the likeliest.")
     ] = "stochastic",
-    episodes: Annotated[int, typer.Option(min=1, help="Games played now, to choose one from.")] = 100,
+    episodes: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Games played now, to choose one from; 100 by default, {EPISODES} of Gymnasium."),
+    ] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
 ) -> None:
-    """Show one game as a GIF or MP4, with captions. Never overwrites."""
+    """Show one game, or one episode of Gymnasium, as a GIF or MP4, with captions. Never overwrites."""
     from multigrid_rl.show.video import check_video, choose, find_games, read_games, write_video
 
     check_video(output, fps=fps, tile=tile, force=force)
@@ -88,11 +103,16 @@ def video(
         home = side or _home_side(source)
         one_thread()
         # Imported here: torch takes a second, and a file of games is shown without it.
-        from multigrid_rl.cli.evaluate import find_target
+        from multigrid_rl.cli.evaluate import find_env_target, find_target
         from multigrid_rl.judge.evaluation import evaluate, kept_games
         from multigrid_rl.judge.replays import record
         from multigrid_rl.players.match import play_games
 
+        unfit = {"--opponent": opponent, "--side": side, "--tile": tile}
+        target = find_env_target(source, list(overrides or ()), checkpoint, unfit)
+        if target is not None:
+            _film(target, output, game or "median", fps, (episodes or EPISODES, seed, mode))
+            return
         judged, sides = find_target(source, list(overrides or ()), checkpoint, opponent, home)
         if game is not None and game.isdecimal():
             lineup = judged.lineup(judged.teams(sides)[0], greedy=mode == "argmax")
@@ -100,14 +120,30 @@ def video(
             label = f"{judged.name} ({mode}, {lineup.team})"
             shown = record(judged.spec, played, 0, seed=seed, players=lineup.names(), label=label)
         else:
+            episodes = episodes or GAMES_TO_CHOOSE_FROM
             evaluation = evaluate(judged, episodes=episodes, seed=seed, modes=(mode,), sides=sides)
             shown = choose(kept_games(evaluation), game, f"{episodes} games of {judged.name}, or a game's number")
-    written = write_video(shown, output, fps=fps, tile=tile, force=force)
-    size = output.stat().st_size
+    written = write_video(shown, output, fps=fps or 4.0, tile=tile or 32, force=force)
     seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
     typer.echo(f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}")
+    _tell(output, shown.steps, written)
+
+
+def _film(target: EnvTarget, output: Path, game: str, fps: float | None, played: tuple[int, int, Mode]) -> None:
+    """Write an episode in an environment of Gymnasium; ``played`` are how many to choose from, their seed and mode."""
+    from multigrid_rl.show.films import pick, write_episode
+
+    episodes, seed, mode = played
+    label, episode = pick(target, game, episodes, seed=seed, mode=mode)
+    written = write_episode(target, episode, output, label=label, fps=fps)
+    typer.echo(f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}")
+    _tell(output, len(episode.actions), written)
+
+
+def _tell(output: Path, steps: int, written: Written) -> None:
+    size = output.stat().st_size
     typer.echo(
-        f"{output}: {shown.steps} steps, {written.frames} frames of {written.width} x {written.height} pixels, "
+        f"{output}: {steps} steps, {written.frames} frames of {written.width} x {written.height} pixels, "
         f"{written.seconds:.1f} s, {size / 1000:,.0f} kB"
     )
     if output.suffix.lower() == ".gif" and size > _SHORT_GIF:

@@ -42,6 +42,11 @@ def episode_sequence(seed: int, number: int, episode: int) -> np.random.SeedSequ
     return np.random.SeedSequence((seed, number, episode))
 
 
+def reset_seed(seed: int, number: int, episode: int) -> int:
+    """Return what one episode of environment ``number`` is reset with."""
+    return int(episode_sequence(seed, number, episode).generate_state(1)[0])
+
+
 class SingleAgentEnvs(ABC):
     """``num_envs`` environments with one agent; implements ``types.BatchedEnv`` around two methods of a subclass.
 
@@ -94,7 +99,7 @@ class SingleAgentEnvs(ABC):
         Raises:
             BrokenEnvError: an observation or a reward that is not finite.
         """
-        taken = self._native(actions[AGENT])
+        taken = self.native(actions[AGENT])
         self._clock.begin()
         obs, rewards, terminated, truncated = self._play(taken)
         self._returns[:, 0] += rewards
@@ -139,7 +144,8 @@ class SingleAgentEnvs(ABC):
     def _arrays(self) -> list[NDArray[Any]]:
         return [self._returns, self._length, self._episode, self._obs]
 
-    def _native(self, actions: NDArray[Any]) -> NDArray[Any]:
+    def native(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Return actions (N, C) or (N, A) as the environment's own ``step`` takes them, one after the other."""
         space = self.action_space
         if isinstance(space, spaces.Discrete):
             return np.asarray(actions[:, 0] + space.start, np.int64)
@@ -171,8 +177,7 @@ class SingleAgentEnvs(ABC):
         """Start the environments in ``which`` (N,) afresh."""
         seeds: dict[int, int] = {}
         for k in np.flatnonzero(which).tolist():
-            sequence = episode_sequence(self._seed, self._first + k, int(self._episode[k]))
-            seeds[k] = int(sequence.generate_state(1)[0])
+            seeds[k] = reset_seed(self._seed, self._first + k, int(self._episode[k]))
         self._obs = self._obs.copy()  # the one before is kept as the final observation
         self._obs[which] = self._start(seeds)
         self._returns[which] = 0.0

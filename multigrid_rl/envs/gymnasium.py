@@ -190,7 +190,9 @@ class GymnasiumFactory:
             raise ValueError(f"scenario.{error}") from error
         agent = AgentSpec(AGENT, AGENT, (AGENT,), env.observation_space, _flat(env.action_space))
         env.close()
-        return MultiAgentSpec(agents=(agent,), seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=())
+        return MultiAgentSpec(
+            agents=(agent,), seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=(), somebody_wins=False
+        )
 
     def load(self) -> dict[str, tuple[Any, ...]]:
         """Check the id; there are no background players to load. Raises ``ValueError``: see :func:`make_env`."""

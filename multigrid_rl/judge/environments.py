@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError
+from multigrid_rl.envs.base import AGENT, reset_seed
+from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.judge.evaluation import means
 from multigrid_rl.players.cards import Card, PlayerError, Source, read_card, read_network, signature
 from multigrid_rl.players.factories import env_factory
@@ -20,7 +23,7 @@ from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected
-from multigrid_rl.types import EnvFactory, EpisodeTable, SeatView
+from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, EpisodeTable, SeatView
 from multigrid_rl.world.streams import Streams
 
 #: Environments that are played side by side.
@@ -36,16 +39,29 @@ class EnvTarget:
     sources: dict[str, Source]  # folder of the player of each agent
 
 
+class Recording(NamedTuple):
+    """One episode in an environment of Gymnasium: what plays it again, and what it paid."""
+
+    number: int  # of the environment under the seed of the games
+    reset_seed: int  # that Gymnasium's environment was reset with
+    actions: list[Any]  # one a step, as Gymnasium's environment takes them
+    total: float  # return
+
+
 def run_env_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> EnvTarget:
     """Return the exported policies of a run in its own environment, or in that of ``config``.
 
     Raises:
-        ConfigError, PlayerError: no run, no such checkpoint, a damaged player.
+        ConfigError, PlayerError: no run, no such checkpoint, a damaged player, or another environment that it does not
+            fit.
     """
     factory = env_factory(config or run_config(run))
     sources: dict[str, Source] = {
         agent.name: run_player(run, agent.module, checkpoint) for agent in factory.specs.agents
     }
+    if config is not None:
+        for agent in factory.specs.agents:
+            _check_fits(read_card(sources[agent.name]), agent)
     return EnvTarget(run.name, factory, sources)
 
 
@@ -59,13 +75,17 @@ def player_env_target(source: Path, config: RunConfig) -> EnvTarget:
     agents = factory.specs.agents
     if len(agents) != 1:
         raise PlayerError(f"{card.name}: expected an environment with one agent, got {len(agents)}")
-    wanted = signature(agents[0], card.observation.view_size)
+    _check_fits(card, agents[0])
+    return EnvTarget(card.name, factory, {agents[0].name: source})
+
+
+def _check_fits(card: Card, agent: AgentSpec) -> None:
+    wanted = signature(agent, card.observation.view_size)
     needed = Card.model_validate({**card.model_dump(), **wanted})
     for part, theirs in wanted.items():
         if getattr(card, part) != getattr(needed, part):
             mine = card.model_dump(exclude_none=True)[part]
             raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {theirs}, got {mine}")
-    return EnvTarget(card.name, factory, {agents[0].name: source})
 
 
 def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> EpisodeTable:
@@ -82,19 +102,63 @@ def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> Episod
     """
     count = min(episodes, SIDE_BY_SIDE)
     each = -(-episodes // count)
-    env = target.factory.build(count, 0)
+    kept: list[EpisodeTable] = []
+    finished: NDArray[np.int64] = np.zeros(count, np.int64)
+    for env, _, step in _steps(target, range(count), seed=seed, greedy=greedy):
+        if step.done.any():
+            rows = env.drain_episodes()  # in the order of the environments
+            kept.append(rows.rows(finished[step.done] < each))
+            finished += step.done
+            if (finished >= each).all():
+                break
+    return EpisodeTable.concatenate(kept).rows(np.arange(episodes))
+
+
+def record(target: EnvTarget, numbers: range, *, seed: int, greedy: bool) -> list[Recording]:
+    """Play the first episode of each of the environments ``numbers`` of ``seed``, and keep what was done.
+
+    Raises:
+        ConfigError, PlayerError: no environment of Gymnasium; see :func:`play`.
+    """
+    if not isinstance(target.factory, GymnasiumFactory):
+        raise ConfigError(expected(f"{target.name}: scenario.package", "gymnasium, to keep episodes", "multigrid"))
+    kept: list[Recording] = []
+    for first in range(numbers.start, numbers.stop, SIDE_BY_SIDE):
+        part = range(first, min(first + SIDE_BY_SIDE, numbers.stop))
+        taken: list[list[Any]] = [[] for _ in part]
+        returns: NDArray[np.float64] = np.zeros(len(part))
+        going: NDArray[np.bool_] = np.ones(len(part), np.bool_)
+        for env, actions, step in _steps(target, part, seed=seed, greedy=greedy):
+            native = env.native(actions[AGENT])
+            returns[going] += step.rewards[AGENT][going]
+            for k in np.flatnonzero(going).tolist():
+                taken[k].append(native[k].item() if native.ndim == 1 else native[k])
+            going &= ~step.done
+            if not going.any():
+                break
+        kept += [
+            Recording(number, reset_seed(seed, number, 0), actions, float(total))
+            for number, actions, total in zip(part, taken, returns, strict=True)
+        ]
+    return kept
+
+
+def _steps(
+    target: EnvTarget, numbers: range, *, seed: int, greedy: bool
+) -> Iterator[tuple[Any, dict[str, NDArray[Any]], BatchedStep]]:
+    """Yield the environments ``numbers``, actions by agent and what came of them, step after step without an end."""
+    count = len(numbers)
+    env = target.factory.build(count, numbers.start)
     obs = env.reset(seed)
     cards = {name: read_card(source) for name, source in target.sources.items()}
     players = {
         name: FrozenPlayer.of(card, read_network(target.sources[name], card), greedy=greedy)
         for name, card in cards.items()
     }
-    numbers = np.arange(count, dtype=np.int64)
-    streams = {name: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, name in enumerate(players)}
+    rows = np.array(numbers, np.int64)
+    streams = {name: Streams(seed, rows, LEARNER_PURPOSE + k) for k, name in enumerate(players)}
     states: dict[str, Any] = {name: player.initial_state(count) for name, player in players.items()}
-    kept: list[EpisodeTable] = []
-    finished: NDArray[np.int64] = np.zeros(count, np.int64)
-    while (finished < each).any():
+    while True:
         actions = {}
         for name, player in players.items():
             view = SeatView(obs[name], None, 0)
@@ -104,13 +168,10 @@ def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> Episod
                 raise PlayerError(f"{player.name}: does not fit this environment: {error}") from error
             actions[name] = taken[:, None] if taken.ndim == 1 else taken
         step = env.step(actions)
+        yield env, actions, step
         if step.done.any():
-            rows = env.drain_episodes()  # in the order of the environments
-            kept.append(rows.rows(finished[step.done] < each))
-            finished += step.done
             states = {name: player.reset_state(states[name], step.done) for name, player in players.items()}
         obs = step.observations
-    return EpisodeTable.concatenate(kept).rows(np.arange(episodes))
 
 
 def report(target: EnvTarget, *, episodes: int, seed: int, modes: tuple[str, ...]) -> dict[str, Any]:

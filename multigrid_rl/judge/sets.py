@@ -142,10 +142,8 @@ def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
     every = [*ours.runs, *theirs.runs]
     ends = [run.env_steps for run in every]
     if max(ends) > 1.1 * min(ends):
-        yield (
-            f"runs end when their gates are held, here after {min(ends):,} to {max(ends):,} steps: final values are "
-            "those at each run's own end"
-        )
+        why = "runs end when their gates are held, here" if all(run.gates for run in every) else "runs report last"
+        yield f"{why} after {min(ends):,} to {max(ends):,} steps: final values are those at each run's own end"
     if min(len(runs) for s in (ours, theirs) for runs in s.by_scenario.values()) < FEW:
         yield f"fewer than {FEW} runs on a side: intervals mean little"
     if len(ours.by_scenario) > 1:
@@ -180,16 +178,21 @@ def final_value(series: Series, window: int) -> float:
 
 
 def directions(runs: tuple[Run, ...]) -> dict[str, Literal["<=", ">="]]:
-    """Return metrics that all runs report, with the direction of their gate: the gates' own, then shares of wins."""
+    """Return metrics that all runs report, with the direction of their gate: the gates' own, then shares of wins.
+
+    Nobody is seated, and nobody wins, in environments of other packages: there it is what each agent returns.
+    """
     gates = [{gate.metric: gate.comparison for gate in run.gates} for run in runs]
     found = {m: way for m, way in gates[0].items() if all(g.get(m) == way for g in gates)}
-    found |= dict.fromkeys(set.intersection(*map(_wins, runs)), ">=")
+    found |= dict.fromkeys(sorted(set.intersection(*map(_wins, runs))), ">=")
     return {metric: way for metric, way in found.items() if all(metric in run.series for run in runs)}
 
 
 def _wins(run: Run) -> set[str]:
     # One seat of each learning team: its mates win with it.
     seats = run.config["scenario"].get("seats", {})
+    if not seats:
+        return {name for name in run.series if name.startswith("return_mean/")} - {gate.metric for gate in run.gates}
     first = {seat.partition("_")[0]: seat for seat in sorted(seats, reverse=True) if seats[seat] == "learn"}
     return {f"win/{seat}" for seat in first.values()}
 

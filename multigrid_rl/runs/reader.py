@@ -208,7 +208,9 @@ def read_run(path: Path) -> Run:
     config = read_config(path)
     reports = [row for row in read_rows(path / "metrics.jsonl") if row.get("report_episodes")]
     if not reports:
-        raise ConfigError(f"{path / 'metrics.jsonl'}: expected reports (the first after 100 episodes), got none")
+        first = config["scenario"].get("report_episodes", 100)
+        wanted = f"a report, the first after {first} finished episodes"
+        raise ConfigError(expected(path / "metrics.jsonl", wanted, "none: the run is too short or has just begun"))
     provenance = read_provenance(path) if (path / "provenance.json").exists() else {}
     verdict = read_verdict(path) if (path / "verdict.json").exists() else None
     points: dict[str, list[tuple[float, float]]] = {}

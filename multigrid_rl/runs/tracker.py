@@ -19,9 +19,10 @@ def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, flo
     returns = dict(zip(specs.seats, table.returns.mean(axis=0).tolist(), strict=True))
     for seat in specs.learning:
         a = specs.seats.index(seat)
-        win, draw, loss = outcome_shares(table.winner, specs.team_names.index(specs.teams[a]))
         row[f"return_mean/{seat}"] = returns[seat]
-        row |= {f"win/{seat}": win, f"draw/{seat}": draw, f"loss/{seat}": loss}
+        if specs.somebody_wins:
+            win, draw, loss = outcome_shares(table.winner, specs.team_names.index(specs.teams[a]))
+            row |= {f"win/{seat}": win, f"draw/{seat}": draw, f"loss/{seat}": loss}
         for name, event in BEHAVIOUR.items():
             if event in specs.events:
                 row[f"behaviour/{seat}/{name}"] = float(table.events[:, a, specs.events.index(event)].mean())

@@ -54,6 +54,9 @@ class SearchRequest:
         plan_of(settings, space, seed)
         # One configuration out of the middle stands for all.
         config = compose(space.overrides({variable.key: 0.5 for variable in space.variables}))
+        if config.scenario.game is None and any(v.key.startswith("train.bonus.") for v in space.variables):
+            wanted = f"one without train.bonus for scenario={config.scenario.name}, such as control"
+            raise ConfigError(expected("search.space", wanted, space.name))
         factory = env_factory(config)
         try:
             factory.load()
@@ -62,7 +65,8 @@ class SearchRequest:
         except ValueError as error:
             raise ConfigError(str(error)) from error
         if not gates:
-            raise ConfigError(f"scenario: expected one with gates to search for, got {config.scenario.name}")
+            wanted = "some to search for, such as [{metric: return_mean/*, at_least: 475}]"
+            raise ConfigError(expected("scenario.gates", wanted, f"none in {config.scenario.name}"))
         return cls(name, seed, settings, space)
 
     def as_data(self) -> dict[str, Any]:

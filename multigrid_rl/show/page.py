@@ -55,7 +55,7 @@ def render(template: str, **content: Any) -> str:
     return templates().get_template(template).render(
         content, style=Markup(style), script=Markup(script), version=__version__, generator=GENERATOR,
         policy=f"default-src 'none'; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'",
+        "img-src data:; media-src data:; base-uri 'none'; form-action 'none'",
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from multigrid_rl.judge.replays import ReplayError
 from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.page import GENERATOR
-from multigrid_rl.show.run_data import GAMES, read_report
+from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
 from multigrid_rl.text import expected, first_error
 
@@ -31,7 +31,7 @@ def write_run_report(
     output: Path | None = None,
     *,
     force: bool = False,
-    games: int = GAMES,
+    games: int | None = None,
     reference: Path | None = None,
 ) -> Path:
     """Write the page of a training run, ``report.html`` in its folder by default; returns the file.
@@ -40,7 +40,7 @@ def write_run_report(
         folder: of the run.
         output: another file, which must be new unless ``force``.
         force: overwrite whatever is there.
-        games: fresh games to play with its policy in each mode; 0 plays none.
+        games: fresh games to play with its policy in each mode, see :func:`run_data.read_report`; 0 plays none.
         reference: file of the recipe's curves.
 
     Raises:

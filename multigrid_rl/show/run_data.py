@@ -18,7 +18,9 @@ from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.reader import Run, read_rows, read_run
 from multigrid_rl.runs.reference import Comparison, Reference, compare, load_reference
 from multigrid_rl.schema import RunConfig
+from multigrid_rl.show.films import EPISODES, OwnEpisodes, play_own_episodes
 from multigrid_rl.text import expected, one_line
+from multigrid_rl.types import RunError
 
 #: Seed of the policy's own games: training starts from small numbers, and no game of these is among its own.
 GAMES_SEED = 50_000
@@ -51,11 +53,28 @@ class RunReport:
     reference: Reference | None  # the recipe's curves
     compared: dict[str, Comparison]  # the run against them, by metric
     own: OwnGames | None  # fresh games of its policy
-    own_missing: str  # why there are none; empty if there are, or if nobody wanted any
+    episodes: OwnEpisodes | None  # the same, where it plays an environment of another package
+    own_missing: str  # why there is neither; empty if there is, or if nobody wanted any
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps that it has played; behind its last report there may be some."""
+        return int(self.last["env_steps"])
+
+    @property
+    def package(self) -> str | None:
+        """Whose environments it plays; ``None``: the red/blue-door game."""
+        scenario = self.run.config["scenario"]
+        return None if scenario.get("game") is not None else str(scenario.get("package"))
 
 
-def read_report(folder: Path, *, games: int = GAMES, reference: Path | None = None) -> RunReport:
-    """Read a run folder and play ``games`` of its policy in each mode; ``reference`` is a file of the recipe's curves.
+def read_report(folder: Path, *, games: int | None = None, reference: Path | None = None) -> RunReport:
+    """Read a run folder and play fresh games of its policy.
+
+    Args:
+        folder: of the run.
+        games: how many in each mode; by default :data:`GAMES`, of other packages :data:`films.EPISODES`; 0: none.
+        reference: file of the recipe's curves.
 
     Raises:
         ConfigError: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
@@ -64,13 +83,17 @@ def read_report(folder: Path, *, games: int = GAMES, reference: Path | None = No
     rows = read_rows(folder / "metrics.jsonl")
     gates, held = _judged(run, rows)
     curves = load_reference(reference) if reference is not None else None
-    own, missing = None, ""
-    if games:
+    own, episodes, missing = None, None, ""
+    if games != 0:
         try:
-            own = play_own_games(folder, games)
-        except (ConfigError, PlayerError) as error:
+            if run.config["scenario"].get("game") is None:
+                episodes = play_own_episodes(folder, games or EPISODES, seed=GAMES_SEED)
+            else:
+                own = play_own_games(folder, games or GAMES)
+        except (ConfigError, PlayerError, RunError) as error:
             missing = str(error)
-    return RunReport(run, gates, held, _totals(rows), rows[-1], curves, _compared(run, curves), own, missing)
+    compared = _compared(run, curves)
+    return RunReport(run, gates, held, _totals(rows), rows[-1], curves, compared, own, episodes, missing)
 
 
 def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGames:

@@ -8,6 +8,7 @@ from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import BEHAVIOUR
 from multigrid_rl.runs.reader import Series
 from multigrid_rl.show.charts import Chart, Line, unit_of
+from multigrid_rl.show.films import OwnEpisodes
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.run_data import RunReport
@@ -45,6 +46,8 @@ def run_page(report: RunReport) -> str:
     """Return the whole page. Pure: the same report gives the same page."""
     run, own, seats = report.run, report.own, _own_seats(report)
     curves = [_gate_chart(report, gate) for gate in report.gates if gate["metric"] in run.series]
+    if report.package is not None or not curves:
+        curves += _plain_curves(report)
     behaviour, never = _behaviour(report, seats) if seats else ([], [])
     return render(
         "run.html",
@@ -52,6 +55,8 @@ def run_page(report: RunReport) -> str:
         title=verdict_title(report),
         lead=verdict_lead(report),
         run=run,
+        steps=report.env_steps,
+        package=report.package,
         last={"policy_updates": 0, "episodes": 0, **report.last},
         seconds=float(report.last.get("seconds") or 0.0),
         gates=report.gates,
@@ -67,11 +72,14 @@ def run_page(report: RunReport) -> str:
         and f"Games of seed {own.seed}, which training never saw, with the exported policy on "
         f"{', '.join(own.own)}. Intervals hold with 95% confidence.",
         own_heads=own and _own_heads(own.own),
+        episodes=report.episodes,
+        episodes_title=report.episodes and _episodes_title(report.episodes),
+        episodes_lead=report.episodes and _episodes_lead(report.episodes),
         own_missing=one_line(report.own_missing),
         behaviour=behaviour,
         behaviour_title=behaviour_title(report, seats),
         never=never,
-        stages=_stages(report.totals),
+        stages=_stages(report.totals, report.package),
         stages_title=_stages_title(report.totals),
         learner=_learner(report),
         origin=_origin(report),
@@ -86,9 +94,12 @@ def run_page(report: RunReport) -> str:
 def verdict_title(report: RunReport) -> str:
     """Return the page's title: what became of the gates, and when."""
     run, gates = report.run, report.gates
-    steps = f"{run.env_steps:,} steps"
+    steps = f"{report.env_steps:,} steps"
     if report.held is not None:
         return f"Held {_all_of(len(gates))} after {report.held.env_steps:,} steps"
+    returns = [series for name, series in run.series.items() if name.startswith("return_mean/")]
+    if not gates and report.package is not None and len(returns) == 1:
+        return f"Played {steps} and ended at a return of {short(float(returns[0].values[-1]))}"
     if not gates:
         return f"Played {steps}; there are no gates to hold"
     some = f"{_some_of(sum(bool(gate['held']) for gate in gates), len(gates))} held"
@@ -159,6 +170,8 @@ def _hold_words(gate: dict[str, Any]) -> str:
 
 def _curves_title(report: RunReport) -> str:
     rows = [report.compared[gate["metric"]] for gate in report.gates if gate["metric"] in report.compared]
+    if not report.gates:
+        return "Return and length of what it played"
     if not rows:
         return "How the gates were reached"
     worse = [metric_title(row.metric).lower() for row in rows if row.end == "worse"]
@@ -168,6 +181,8 @@ def _curves_title(report: RunReport) -> str:
 
 
 def _curves_lead(report: RunReport) -> str:
+    if report.reference is None and report.package is not None and not report.gates:
+        return "Means over the episodes of training that ended since the report before."
     if report.reference is None:
         return "This run followed no recipe that has reference curves, so there is nothing to lay below it."
     return (
@@ -181,7 +196,7 @@ def _gate_chart(report: RunReport, row: dict[str, Any]) -> Chart:
     return Chart(
         title=metric_title(metric),
         told=gate_told(report, row),
-        unit=unit_of(metric),
+        unit=_unit(report, metric),
         lines=(Line("this run", report.run.series[metric]),),
         x_max=report.run.env_steps,
         gate=Gate(metric, row["comparison"], row["bound"], row["hold"], row["share"], row["window"]),
@@ -209,6 +224,24 @@ def gate_told(report: RunReport, gate: dict[str, Any]) -> str:
     return f"{told}. Its end is {place} the middle 80% of the recipe's seeds."
 
 
+def _plain_curves(report: RunReport) -> list[Chart]:
+    """Return curves of returns, of at most four agents, and lengths, where no gate shows them."""
+    series, charts = report.run.series, []
+    gated = {gate["metric"] for gate in report.gates}
+    returns = [name for name in series if name.startswith("return_mean/") and name not in gated][:4]
+    for title, names in (("Return", returns), (metric_title("episode_len_mean"), ["episode_len_mean"])):
+        lines = tuple(Line(name.partition("/")[2], series[name]) for name in names if name in series)
+        if lines and gated.isdisjoint(names):
+            charts.append(_plain_chart(report, title, _unit(report, names[0]), lines))
+    return charts
+
+
+def _unit(report: RunReport, metric: str) -> str:
+    """Return a metric's unit; what other packages play is no game."""
+    unit = unit_of(metric)
+    return unit if report.package is None else unit.replace("game", "episode")
+
+
 def _plain_chart(report: RunReport, title: str, unit: str, lines: tuple[Line, ...]) -> Chart:
     ends = [short(float(line.series.values[-1])) for line in lines]
     names = [f" ({line.label})" if len(lines) > 1 else "" for line in lines]
@@ -222,6 +255,20 @@ def _own_title(drawn: dict[str, Any]) -> str:
     return f"In {games} it wins {percent(drawn['win'])} ({low} to {high})"
 
 
+def _episodes_title(own: OwnEpisodes) -> str:
+    drawn = own.rows[0]
+    low, high = (short(end) for end in drawn["return_interval"])
+    count = f"{spelled(drawn['episodes'])} fresh episode{'s'[: drawn['episodes'] != 1]}"
+    return f"In {count} it returns {short(drawn['return_mean'])} ({low} to {high})"
+
+
+def _episodes_lead(own: OwnEpisodes) -> str:
+    return (
+        f"Episodes of seed {own.seed}, which training never saw, with the exported policy on {', '.join(own.agents)}. "
+        "Intervals hold with 95% confidence."
+    )
+
+
 def _own_heads(seats: tuple[str, ...]) -> list[str]:
     each = [f"#of {seat}" for seat in seats if len(seats) > 1]
     return ["Actions", "#Won", "#Drawn", "#Lost", "#Length", "#Team return" if each else "#Return", *each]
@@ -231,7 +278,9 @@ def _own_heads(seats: tuple[str, ...]) -> list[str]:
 
 
 def _own_seats(report: RunReport) -> list[str]:
-    """Return the seats of the team that the page tells of: red if it learned."""
+    """Return the seats of the team that the page tells of: red if it learned. Nobody wins in Gymnasium."""
+    if report.package == "gymnasium":
+        return []
     seats = [name.removeprefix("win/") for name in report.run.series if name.startswith("win/")]
     team = "red" if any(seat.startswith("red") for seat in seats) else seats[0].rpartition("_")[0] if seats else ""
     return [seat for seat in seats if seat.startswith(team)] or seats
@@ -306,14 +355,16 @@ def _learner(report: RunReport) -> list[Chart]:
     return charts
 
 
-def _stages(totals: dict[str, float]) -> list[tuple[str, float, float, bool]]:
+def _stages(totals: dict[str, float], package: str | None) -> list[tuple[str, float, float, bool]]:
     """Return where the time went: words, seconds, share, and whether it is a part of the row above."""
+    own = {} if package is None else {"engine": "the environments", "players": ""}
     whole = sum(totals.get(name, 0.0) for name, _, _ in _STAGES)
     rows = []
     for name, words, parts in _STAGES if whole else ():
         if name in totals:
             rows.append((words, totals[name], totals[name] / whole, False))
-            rows += [(told, totals[part], totals[part] / whole, True) for part, told in parts.items() if part in totals]
+            inner = [(own.get(part, told), totals[part]) for part, told in parts.items() if part in totals]
+            rows += [(told, seconds, seconds / whole, True) for told, seconds in inner if told]
     return rows
 
 

@@ -1,9 +1,9 @@
-"""A recorded game as a GIF or MP4: the board step by step with captions below it."""
+"""A recorded game as a GIF or MP4: the board step by step with captions below it; any film as such a file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,12 +33,21 @@ LAST_SECONDS = 2.0
 #: Pillow holds a whole GIF in memory, one byte a pixel.
 _MOST_GIF_BYTES = 600_000_000
 _EXACT_COLOURS = 192  # of a GIF's 256
+_COLOURS_AT_ONCE = 10_000  # times 256 distances of three numbers
 _GAMES = TypeAdapter(list[GameRecord])
 _MOST_TOLD = 12  # games listed in a refusal
 
 
 class VideoError(ConfigError):
     """Games that cannot be shown; the message is one line."""
+
+
+class Film(NamedTuple):
+    """Pictures one after the other, each a little different from the one before."""
+
+    shots: Callable[[], Iterator[Picture]]  # the same pictures at every call; all of one size, which is even
+    frames: int  # how many
+    fps: float  # that are shown in a second
 
 
 class Written(NamedTuple):
@@ -127,7 +136,7 @@ def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
 # --- files
 
 
-def check_video(path: Path, *, fps: float, tile: int, force: bool) -> None:
+def check_video(path: Path, *, fps: float | None = None, tile: int | None = None, force: bool) -> None:
     """Refuse what cannot be written, before anything is played.
 
     Raises:
@@ -135,9 +144,9 @@ def check_video(path: Path, *, fps: float, tile: int, force: bool) -> None:
     """
     if path.suffix.lower() not in SUFFIXES:
         raise VideoError(expected("--output", f"a file that ends with {' or '.join(SUFFIXES)}", path))
-    if not TILES[0] <= tile <= TILES[1]:
+    if tile is not None and not TILES[0] <= tile <= TILES[1]:
         raise VideoError(expected("--tile", f"{TILES[0]} to {TILES[1]} pixels", tile))
-    if not FPS[0] <= fps <= FPS[1]:
+    if fps is not None and not FPS[0] <= fps <= FPS[1]:
         raise VideoError(expected("--fps", f"{FPS[0]:g} to {FPS[1]:g} steps a second", f"{fps:g}"))
     if path.is_dir() or (path.exists() and not force):
         raise VideoError(expected("--output", "a new file, or --force", f"{path}, which exists already"))
@@ -150,27 +159,34 @@ def write_video(game: GameRecord, path: Path, *, fps: float = 4.0, tile: int = 3
         VideoError: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.
     """
     check_video(path, fps=fps, tile=tile, force=force)
-    write = _write_gif if path.suffix.lower() == ".gif" else _write_mp4
+    return write_film(Film(lambda: pictures(game, tile), game.steps + 1, fps), path)
+
+
+def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "18")) -> Written:
+    """Write a film as ``.gif`` or ``.mp4``, over whatever is there; ``quality`` is what ffmpeg is told for an MP4.
+
+    Raises:
+        VideoError: a GIF too large for memory; no place to write; whatever the film's pictures raise.
+    """
     try:
         with unfinished(path) as beside:
-            return write(game, beside, fps, tile)
+            return _write_gif(film, beside) if path.suffix.lower() == ".gif" else _write_mp4(film, beside, quality)
     except OSError as error:
         said = f"{path}: {error.strerror or error}"
         raise VideoError(expected("--output", "a file that can be written", said)) from error
 
 
-def _write_gif(game: GameRecord, path: Path, fps: float, tile: int) -> Written:
-    first = next(pictures(game, tile))
-    height, width = first.shape[:2]
-    count = game.steps + 1
+def _write_gif(film: Film, path: Path) -> Written:
+    height, width = next(film.shots()).shape[:2]
+    count = film.frames
     if count * height * width > _MOST_GIF_BYTES:
         raise VideoError(
-            expected("--output", "an .mp4, or less --tile", f"{count} frames of {width} x {height} pixels")
+            expected("--output", "an .mp4, or smaller pictures", f"{count} frames of {width} x {height} pixels")
         )
-    palette = Palette(pictures(game, tile))
-    images = (palette.image(picture) for picture in pictures(game, tile))
+    palette = Palette(film.shots())
+    images = (palette.image(picture) for picture in film.shots())
     # Whole hundredths, and no frame is the same as another (each has its step's number), so none is merged.
-    each = max(round(100 / fps), 2) * 10
+    each = max(round(100 / film.fps), 2) * 10
     durations = [each] * (count - 1) + [round(LAST_SECONDS * 1000)]
     next(images).save(
         path, format="GIF", save_all=True, append_images=images, duration=durations, loop=0, optimize=False, disposal=1
@@ -198,8 +214,10 @@ class Palette:
         self._colours = colours
         self._entries = [*exact.ravel().tolist(), *means]
         entries = np.array(self._entries).reshape(-1, 3)
-        distance = ((row[:, None].astype(np.int64) - entries) ** 2).sum(axis=2)
-        self._nearest = distance.argmin(axis=1).astype(np.uint8)
+        # A part at a time: a board has a hundred colours, but what others draw may have a million.
+        parts = np.array_split(row[:, None].astype(np.int64), len(row) // _COLOURS_AT_ONCE + 1)
+        nearest = [((part - entries) ** 2).sum(axis=2).argmin(axis=1) for part in parts]
+        self._nearest = np.concatenate(nearest).astype(np.uint8)
 
     def image(self, picture: Picture) -> Any:
         """Return the picture (H, W, 3), one of those it was made from, in the palette's colours."""
@@ -213,18 +231,18 @@ def _packed(picture: Picture) -> NDArray[np.uint32]:
     return packed
 
 
-def _write_mp4(game: GameRecord, path: Path, fps: float, tile: int) -> Written:
+def _write_mp4(film: Film, path: Path, quality: tuple[str, ...]) -> Written:
     # Imported here: a game is shown as GIF without it.
     import imageio_ffmpeg  # noqa: PLC0415 - see above
 
-    shots = pictures(game, tile)
+    shots = film.shots()
     first = next(shots)
     height, width = first.shape[:2]
     writer = imageio_ffmpeg.write_frames(
-        str(path), (width, height), fps=fps, codec="libx264", pix_fmt_out="yuv420p", quality=None, macro_block_size=2,
-        output_params=["-crf", "18", "-movflags", "+faststart"],
+        str(path), (width, height), fps=film.fps, codec="libx264", pix_fmt_out="yuv420p", quality=None,
+        macro_block_size=2, output_params=[*quality, "-movflags", "+faststart"],
     )  # fmt: skip
-    hold = max(round(LAST_SECONDS * fps), 1)
+    hold = max(round(LAST_SECONDS * film.fps), 1)
     writer.send(None)
     try:
         for picture in chain([first], shots):
@@ -233,5 +251,5 @@ def _write_mp4(game: GameRecord, path: Path, fps: float, tile: int) -> Written:
             writer.send(picture.tobytes())
     finally:
         writer.close()
-    count = game.steps + hold
-    return Written(count, width, height, count / fps)
+    count = film.frames + hold - 1
+    return Written(count, width, height, count / film.fps)

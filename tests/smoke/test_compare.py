@@ -254,3 +254,21 @@ def test_a_band_covers_its_curve_and_closes_where_runs_agree():
     np.testing.assert_allclose(middle, np.linspace(0, 1, 5) * 3.5)
     assert (low[1:] < middle[1:]).all()
     assert (high[1:] > middle[1:]).all()
+
+
+def test_runs_in_which_nobody_is_seated_are_compared_by_their_returns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for side, total in (("a", 30.0), ("b", 20.0)):
+        folder = write_run(tmp_path / side / "0", 1, None, gates=False)
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config["scenario"]["seats"] = {}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        steps = (50_000, 100_000) if side == "a" else (50_000, 200_000)
+        rows = [{"env_steps": k, "report_episodes": 20.0, "return_mean/agent_0": total} for k in steps]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = call("compare", "a", "b", "--reps", 1000)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "return_mean/agent_0: A is higher in 100% of the pairs" in done.output
+    assert "A: 1v1, 1 run, seeds 1 (a)" in done.output
+    assert "note: runs report last after 100,000 to 200,000 steps" in done.output
+    assert "gates are held" not in done.output

@@ -61,6 +61,7 @@ def test_an_environment_by_its_id_trains_and_tells_its_story(pole):
     assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
     reported = [row for row in rows if "return_mean/agent_0" in row]
     assert reported
+    assert [name for name in names if name.startswith(("win/", "draw/", "loss/"))] == []  # nobody can win
     assert all(row["return_mean/agent_0"] == pytest.approx(row["episode_len_mean"]) for row in reported)  # 1 a step
     assert json.loads((path / "provenance.json").read_text())["versions"]["gymnasium"]
 
@@ -161,7 +162,8 @@ def test_a_run_ends_where_an_environment_shows_what_is_no_number(tmp_path):
         (["play", "--opponent", "RUN"], "got gymnasium"),
         (["play", "--opponent", "PLAYER"], "game, got CartPole-v1"),
         (["inspect", "PLAYER", "--scenario", "1v1"], "game, got CartPole-v1"),
-        (["video", "RUN"], "got gymnasium"),
+        (["video", "RUN", "--opponent", "random"], "--opponent: expected nothing"),
+        (["evaluate", "RUN", "env_id=Pendulum-v1"], "does not fit this environment: observation: expected"),
         (["rate", "gymnasium"], "got gymnasium"),
         (["evaluate", "PLAYER", "--opponent", "random"], "--opponent: expected nothing"),
         (["evaluate", "PLAYER", "--sides", "both"], "--sides: expected nothing"),

@@ -93,6 +93,25 @@ def test_run_of_other_environment_is_not_played(tmp_path):
     assert "The policy could not be played" in text
 
 
+def test_run_without_gates_has_curves(tmp_path):
+    text = told(tmp_path / "run", Story(overrides=("scenario.gates=[]",), ended="until"))
+    assert "Return and length of what it played" in text
+    assert [title for title in ("Return", "Episode length") if f"<h3>{title}</h3>" not in text] == []
+    assert "reward per game" in text
+    assert ">gate<" not in text
+
+
+def test_says_when_the_first_report_comes(tmp_path):
+    folder = write_run(tmp_path / "run")
+    config = (folder / "config.yaml").read_text()
+    assert "report_episodes: 100" in config
+    (folder / "config.yaml").write_text(config.replace("report_episodes: 100", "report_episodes: 20"))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text(json.dumps({**rows[0], "report_episodes": 0}) + "\n")
+    with pytest.raises(ConfigError, match="expected a report, the first after 20 finished episodes, got none"):
+        read_report(folder, games=0)
+
+
 def test_draws_reference_curves(tmp_path):
     runs = []
     for seed in (1, 2, 3):

@@ -298,10 +298,15 @@ def test_sorts_overrides():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["scenario=single"], "scenario: expected one with gates to search for, got single"),
+        (["scenario=single"], "scenario.gates: expected some to search for, such as"),
+        (
+            ["scenario=cartpole"],
+            "search.space: expected one without train.bonus for scenario=cartpole, such as control",
+        ),
+        (["scenario=cartpole", "search.space=control"], "got none in cartpole"),
         (["scenario=1v1", "train.bonus.all.key_pikcup=1.0"], "got key_pikcup=1.0 (did you mean key_pickup?)"),
         (["scenario=1v1", "scenario.seats.blue_0=nobody"], "nobody"),
-        (["scenario=multigrid"], "scenario=multigrid has no events to weigh"),
+        (["scenario=multigrid"], "without train.bonus for scenario=multigrid"),
     ],
 )
 def test_rejects_before_any_trial_what_every_trial_would_fail_by(given, message, tmp_path):

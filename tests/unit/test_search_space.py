@@ -190,7 +190,7 @@ def test_loads_spaces_from_files_and_rejects_unknown_names(tmp_path):
     file.write_text("train.lr: {loguniform: [1e-4, 1e-3]}\n")
     space = load_space(str(file), BASE)
     assert (space.name, space.content) == ("mine", {"train.lr": {"loguniform": ["1e-4", "1e-3"]}})
-    with pytest.raises(ConfigError, match=r"search.space: expected default, pbt or a yaml file, got wide"):
+    with pytest.raises(ConfigError, match=r"search.space: expected control, default, pbt or a yaml file, got wide"):
         load_space("wide", BASE)
     file.write_text("- 1\n")
     with pytest.raises(ConfigError, match="expected a yaml mapping"):
