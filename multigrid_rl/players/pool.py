@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.types import Board, Policy, SeatView, UniformSource
+from multigrid_rl.types import Board, Policy, SeatView
 
 
 class PoolState(NamedTuple):
@@ -92,19 +92,37 @@ class OpponentPool:
 
     def act(self, view: SeatView, state: PoolState, rng: Any) -> tuple[NDArray[np.int8], PoolState]:
         """Return actions (N,), of a team (N, C); ``rng`` is a ``world.streams.Streams``."""
-        actions: NDArray[np.int8] | None = None
-        states = dict(state.states)
+        states, parts = dict(state.states), []
+        alike: dict[Any, dict[int, NDArray[np.intp]]] = {}
         for k in np.unique(state.chosen).tolist():
-            rows = np.flatnonzero(state.chosen == k)
-            source: UniformSource = rng.rows(rows)
+            player, rows = self.players[k], np.flatnonzero(state.chosen == k)
+            kind = getattr(player, "kind", None)
+            if kind is not None:
+                alike.setdefault(kind, {})[k] = rows
+                continue
             board = None if view.board is None else Board(*(column[rows] for column in view.board))
-            part = SeatView(view.tokens[rows], board, view.seat)
             memory = states[k]
-            taken, following = self.players[k].act(part, None if memory is None else memory[rows], source)
+            seen = SeatView(view.tokens[rows], board, view.seat)
+            taken, following = player.act(seen, None if memory is None else memory[rows], rng.rows(rows))
             if memory is not None:
                 memory[rows] = following
-            if actions is None:
-                actions = np.zeros((len(state.chosen), *taken.shape[1:]), taken.dtype)
+            parts.append((rows, taken))
+        parts += [self._together(games, view, rng) for games in alike.values()]
+        actions = np.empty((len(state.chosen), *parts[0][1].shape[1:]), parts[0][1].dtype)
+        for rows, taken in parts:
             actions[rows] = taken
-        assert actions is not None
         return actions, PoolState(state.chosen, states)
+
+    def _together(
+        self, games: dict[int, NDArray[np.intp]], view: SeatView, rng: Any
+    ) -> tuple[NDArray[np.intp], NDArray[np.int8]]:
+        """Return rows and actions of networks of one kind, by number with the rows of their games.
+
+        Each computes its own games; what surrounds that is done once for all of them, which with a league's few games
+        for each takes longer than the networks themselves.
+        """
+        rows = np.concatenate(list(games.values()))
+        first: Any = self.players[next(iter(games))]
+        seen = first.look(view.tokens)
+        outputs = [cast(Any, self.players[k]).decide(seen[its]) for k, its in games.items()]
+        return rows, first.taken(np.concatenate(outputs), rng.rows(rows))
