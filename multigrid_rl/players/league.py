@@ -104,7 +104,7 @@ class League:
         self.lost: list[int] = []
         self._games = np.zeros(len(self._anchors))  # (players,) decayed
         self._points = np.zeros(len(self._anchors))  # (players,) decayed
-        self._recent: list[float] = []  # scores since the last snapshot joined
+        self._recent: list[float] = []  # scores since the last snapshot began to play
         self._joined_at = self._drawn_at = 0
         self.weights = dict(enumerate(self._anchors.tolist()))
 
@@ -146,7 +146,7 @@ class League:
         config = self.config
         if config.every is not None and env_steps - self._joined_at >= config.every:
             return True
-        if config.win is None:
+        if config.win is None or self._drawn_at < self._joined_at:  # the last one has not played yet
             return False
         if config.win_over == "episodes":
             return len(self._recent) == RECENT and sum(self._recent) / RECENT >= config.win
@@ -158,7 +158,6 @@ class League:
         """Take in a snapshot; it plays from the next :meth:`redraw` on."""
         self.snapshots.append(snapshot)
         self._games, self._points = np.append(self._games, 0.0), np.append(self._points, 0.0)
-        self._recent = []
         self._joined_at = snapshot.env_steps
 
     def lose(self, number: int) -> None:
@@ -166,11 +165,16 @@ class League:
         self.lost.append(number)
 
     def stale(self, env_steps: int) -> bool:
-        """Whether it is time to draw anew who plays."""
-        return self._drawn_at < self._joined_at or env_steps - self._drawn_at >= self.config.redraw
+        """Whether it is time to draw anew who plays.
+
+        Not whenever somebody joins: those who are not drawn again have games to end, and each costs a pass of its own.
+        """
+        return env_steps - self._drawn_at >= self.config.redraw
 
     def redraw(self, env_steps: int) -> None:
         """Draw who plays from now on, and how often."""
+        if self._drawn_at < self._joined_at:
+            self._recent = []  # those were games without the newcomer
         self._drawn_at = env_steps
         first = len(self._anchors)
         there = np.array([n for n in range(first, len(self._games)) if n not in self.lost], np.intp)

@@ -171,7 +171,11 @@ def test_joins_by_the_last_episodes():
     assert not one.due(2)  # 69 wins and 16 draws
     one.record(np.zeros(RECENT, np.int16), np.ones(RECENT))
     one.add(snapshot(3))
-    assert not one.due(4)  # its games count anew
+    assert not one.due(4)  # it has not played yet
+    one.redraw(5)
+    assert not one.due(6)
+    one.record(np.zeros(RECENT, np.int16), np.ones(RECENT))
+    assert one.due(7)
 
 
 def test_joins_by_the_hardest_of_those_who_play():
@@ -195,7 +199,7 @@ def test_time_to_draw_anew():
     one.redraw(500)
     assert not one.stale(512)
     one.add(snapshot(600))
-    assert one.stale(600)
+    assert [one.stale(step) for step in (600, 999, 1000)] == [False, False, True]
 
 
 def test_lost_snapshot_plays_no_more_and_is_not_counted():
