@@ -100,7 +100,8 @@ class OpponentPool:
             if kind is not None:
                 alike.setdefault(kind, {})[k] = rows
                 continue
-            board = None if view.board is None else Board(*(column[rows] for column in view.board))
+            board = view.board if getattr(player, "reads_board", True) else None
+            board = None if board is None else Board(*(column[rows] for column in board))
             memory = states[k]
             seen = SeatView(view.tokens[rows], board, view.seat)
             taken, following = player.act(seen, None if memory is None else memory[rows], rng.rows(rows))

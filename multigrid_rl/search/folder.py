@@ -54,6 +54,9 @@ class SearchRequest:
         plan_of(settings, space, seed)
         # One configuration out of the middle stands for all.
         config = compose(space.overrides({variable.key: 0.5 for variable in space.variables}))
+        if settings.kind == "pbt" and config.scenario.league is not None:
+            wanted = "another one than pbt with a league, whose snapshots are each run's own"
+            raise ConfigError(expected("search", wanted, name))
         factory = env_factory(config)
         try:
             factory.load()

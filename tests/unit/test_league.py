@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from composing import error_of
-from multigrid_rl.config import compose, load_scenario
+from multigrid_rl.config import ConfigError, compose, load_scenario
 from multigrid_rl.players.league import RECENT, League, Snapshot, counted, draw, shares
 from multigrid_rl.schema import LeagueConfig
+from multigrid_rl.search.folder import SearchRequest
 
 RULES = LeagueConfig(
     anchors={"random": 1, "idle": 3},
@@ -270,3 +271,8 @@ def test_anchors_are_written_as_a_mixture():
 )
 def test_rejects_impossible_leagues_in_one_line(overrides, said):
     assert said in error_of(*overrides.split())
+
+
+def test_rejects_a_population_based_search():
+    with pytest.raises(ConfigError, match=r"^search: expected another one than pbt with a league, .* got pbt$"):
+        SearchRequest.parse(["search=pbt", "scenario=1v1-selfplay"])
