@@ -28,6 +28,7 @@ RESUMABLE = (
     "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
 )  # fmt: skip
 _SEATS = "scenario.seats."
+_ANCHORS = "scenario.league.anchors"
 _BONUS = "train.bonus"
 #: Arguments of an environment are its own: any key may be one.
 _ENV_ARGS = "scenario.env_args"
@@ -172,6 +173,9 @@ def _compose(given: dict[str, str]) -> dict[str, Any]:
     for key, value in given.items():
         if key.startswith(_SEATS):
             values["scenario"]["seats"][key.removeprefix(_SEATS)] = _players(key, value)
+        elif key == _ANCHORS:
+            found = _players(key, value)
+            values["scenario"]["league"]["anchors"] = found if isinstance(found, dict) else {found: 1.0}
         elif key in _TEXT_KEYS:
             part, _, name = key.rpartition(".")
             (values[part] if part else values)[name] = None if value == "null" else value
@@ -283,7 +287,7 @@ def _grammar(override: str) -> list[str]:
 def _is_text(override: str) -> bool:
     # Paths and names are taken as they were typed: they may hold characters that mean something to Hydra.
     key = override.partition("=")[0]
-    return key in _TEXT_KEYS or key.startswith(_SEATS)
+    return key in (*_TEXT_KEYS, _ANCHORS) or key.startswith(_SEATS)
 
 
 def _check_key(override: str, known: Any) -> None:

@@ -42,7 +42,12 @@ METRICS: dict[str, tuple[str, str]] = {
     "draw/<seat>": ("share of episodes that nobody won", "share"),
     "loss/<seat>": ("share of episodes that the other team won", "share"),
     "win_against/<seat>/<player>": (
-        "share won of the episodes against this player of a pool: opponents that take turns",
+        "share won of the episodes against this player of a pool; `snapshots`: against all of a league's together",
+        "share",
+    ),
+    "league/size": ("players in the league, its anchors included", "count"),
+    "league/min_win": (
+        "smallest win rate over all players of the league, a draw as half a win, older games fading",
         "share",
     ),
     "behaviour/<seat>/door_open": ("own door opened by this seat, per episode", "count"),

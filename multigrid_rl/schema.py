@@ -16,6 +16,10 @@ from multigrid_rl.text import expected
 from multigrid_rl.types import RULE_SETS, GameSpec
 
 LEARN = "learn"
+#: Opponent of a seat: a pool of snapshots of those who learn, and of fixed players; see ``LeagueConfig``.
+LEAGUE = "league"
+#: What a league makes of win rates: formulas in ``players.league``.
+Weighting = Literal["squared", "variance", "linear", "linear_capped", "uniform", "latest"]
 #: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
 #: (https://arxiv.org/abs/1506.02438): formulas in ``learn.advantages``.
 Psi = Literal["total_reward", "future_return", "baselined_return", "q", "gae", "td"]
@@ -87,7 +91,7 @@ def _no_flag_inside(key: str, values: dict[str, Any]) -> None:
     for name, value in values.items():
         if isinstance(value, dict):
             _no_flag_inside(f"{key}.{name}", value)
-        elif isinstance(value, bool) and key.split(".", maxsplit=1)[0] in ("bonus", "seats"):
+        elif isinstance(value, bool) and key.split(".", maxsplit=1)[0] in ("bonus", "seats", "anchors"):
             raise ValueError(expected(f"{key}.{name}", "a number", value))
 
 
@@ -128,6 +132,35 @@ class GateConfig(_Part):
         return self
 
 
+class LeagueConfig(_Part):
+    """Who joins a growing pool of opponents, and how often each of them plays. What each key means stands in yaml."""
+
+    anchors: dict[str, float]
+    anchor_share: float = Field(ge=0, lt=1)
+    latest_share: float = Field(ge=0, le=1)
+    weighting: Weighting
+    every: int | None = Field(ge=1)
+    win: float | None = Field(gt=0, lt=1)
+    win_over: Literal["pool", "episodes"]
+    most: int = Field(ge=1, le=64)
+    redraw: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _grows(self) -> LeagueConfig:
+        if not self.anchors or {LEARN, LEAGUE} & set(self.anchors) or min(self.anchors.values()) <= 0:
+            raise ValueError(expected("anchors", "at least one player with a weight above 0", self.anchors))
+        if self.every is None and self.win is None:
+            raise ValueError(expected("every", "a number of environment steps, or a win rate in win", "null for both"))
+        if self.anchor_share + self.latest_share > 1:
+            raise ValueError(expected("latest_share", f"at most {1 - self.anchor_share:g}", self.latest_share))
+        return self
+
+    @field_validator("every", "redraw", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class ScenarioConfig(_Part):
     """A game, who sits where, and what training must reach; or an environment of another package by its id."""
 
@@ -140,6 +173,7 @@ class ScenarioConfig(_Part):
     env_args: dict[str, Any] = {}
     agents: int = Field(default=1, ge=1, le=4)
     seats: dict[str, str | dict[str, float]] = {}
+    league: LeagueConfig | None = None
     gates: tuple[GateConfig, ...] = ()
     report_episodes: int = Field(default=100, ge=1)
 
@@ -157,9 +191,23 @@ class ScenarioConfig(_Part):
         if sorted(self.seats) != sorted(seats):
             raise ValueError(expected("seats", f"{', '.join(seats)} in this game", ", ".join(self.seats)))
         for seat, names in self.seats.items():
-            if isinstance(names, dict) and (not names or LEARN in names or min(names.values()) <= 0):
+            if isinstance(names, dict) and (not names or {LEARN, LEAGUE} & set(names) or min(names.values()) <= 0):
                 raise ValueError(expected(f"seats.{seat}", "players with weights above 0", names))
+        self._league_fits()
         return self
+
+    def _league_fits(self) -> None:
+        """Check that a league has a whole team, and that all of the other team learn, whose snapshots it plays."""
+        its = self.league_seats
+        if bool(its) != (self.league is not None):
+            wanted = "settings, as a seat says league" if its else "null without a seat that says league"
+            raise ValueError(expected("league", wanted, "null" if self.league is None else "settings"))
+        teams = {self.spec.team_of(seat) for seat in its}
+        for seat, who in self.seats.items() if its else ():
+            wanted = LEAGUE if self.spec.team_of(seat) in teams else LEARN
+            if who != wanted or len(teams) > 1:
+                allowed = f"{LEAGUE} on all seats of one team and {LEARN} on all of the other"
+                raise ValueError(expected(f"seats.{seat}", allowed, who))
 
     @property
     def spec(self) -> GameSpec:
@@ -176,11 +224,21 @@ class ScenarioConfig(_Part):
         return {seat: self.spec.team_of(seat) for seat in self.spec.seats if self.seats[seat] == LEARN}
 
     @property
+    def league_seats(self) -> tuple[str, ...]:
+        """Seats of the team that a league plays, in index order."""
+        return tuple(seat for seat in self.spec.seats if self.seats[seat] == LEAGUE) if self.game is not None else ()
+
+    @property
     def opponents(self) -> dict[str, dict[str, float]]:
-        """For each seat that players fill: player name -> weight among the players that take turns there."""
+        """For each seat that players fill: player name -> weight among the players that take turns there.
+
+        Of a league these are its anchors: its snapshots are a run's own.
+        """
         if self.game is None:
             return {}
-        rows = {seat: self.seats[seat] for seat in self.spec.seats if self.seats[seat] != LEARN}
+        anchors = self.league.anchors if self.league is not None else {}
+        seats = {seat: anchors if who == LEAGUE else who for seat, who in self.seats.items()}
+        rows = {seat: seats[seat] for seat in self.spec.seats if seats[seat] != LEARN}
         return {seat: names if isinstance(names, dict) else {names: 1.0} for seat, names in rows.items()}
 
 
@@ -431,6 +489,8 @@ class RunConfig(_Part):
 
     def _check_curriculum(self) -> None:
         mine = self.scenario
+        league = [stage.scenario for stage in self.curriculum if stage.scenario.league is not None or mine.league]
+        _require(not league, "curriculum", f"stages before scenario={mine.name}", "[] with a league")
         for k, stage in enumerate(self.curriculum):
             key, theirs = f"curriculum.{k}.scenario", stage.scenario
             _require(mine.game is not None, key, theirs.name, f"no curriculum with scenario={mine.name}")
@@ -443,6 +503,7 @@ class RunConfig(_Part):
         if self.train.runner == "stock":
             memory, runner = self.model.recurrent, self.train.runner
             _require(not self.curriculum, "train.runner", runner, "batched with a curriculum")
+            _require(self.scenario.league is None, "train.runner", runner, "batched with a league")
             _require(self.scenario.package != "gymnasium", "train.runner", runner, "batched with scenario=gymnasium")
             for key, plain_value in _OF_STOCK.items():
                 value = getattr(self.train, key)

@@ -203,11 +203,14 @@ class EpisodeTable(NamedTuple):
         return EpisodeTable._make(column[which] for column in self)
 
     def with_players(self, pools: dict[int, tuple[str, ...]]) -> dict[str, NDArray[np.bool_]]:
-        """Return which episodes (M,) each player took part in; ``pools``: column of ``players`` -> names in it."""
+        """Return which episodes (M,) each player took part in; ``pools``: column of ``players`` -> names in it.
+
+        Numbers beyond the last name belong to it: the snapshots of a league have one name together.
+        """
         found: dict[str, NDArray[np.bool_]] = {}
         for column, names in pools.items():
             for k, name in enumerate(names):
-                there = self.players[:, column] == k
+                there = np.minimum(self.players[:, column], len(names) - 1) == k
                 found[name] = found[name] | there if name in found else there
         return found
 

@@ -83,8 +83,12 @@ class MLPActorCritic(nn.Module):
     def logits(self, tokens: Tensor) -> Tensor:
         """Logits (B, K) alone, for a player: without gradients, and without the value tower."""
         if self._fused():
-            return policy(self._ready(self._flat()), tokens)
+            return torch.from_numpy(policy(self._ready(self._flat()), tokens.contiguous().numpy()))
         return self.reference(tokens)[0]
+
+    def compiled(self) -> Towers | None:
+        """Return what :func:`towers.policy` runs, of weights that stay as they are; ``None`` if it needs torch."""
+        return self._ready(self._flat()) if self._fused() else None
 
     def reference(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """The same in torch's own operations: for other devices, for wide layers, and what tests compare with."""

@@ -210,10 +210,10 @@ def actor_critic(towers: Towers, flat: Sequence[Tensor | None], tokens: Tensor) 
     return logits, values.squeeze(-1)
 
 
-def policy(towers: Towers, tokens: Tensor) -> Tensor:
-    """Logits (B, K) alone, without gradients."""
+def policy(towers: Towers, tokens: Array) -> Array:
+    """Logits (B, K) alone, without gradients, of ``tokens`` (B, D), contiguous."""
     layout = towers.layout
     if not layout.tokens <= tokens.shape[1] <= len(layout.sizes):
         raise IndexError(expected("tokens", f"{layout.tokens} to {len(layout.sizes)} columns", tokens.shape[1]))
-    batch = _Distinct.of(tokens.contiguous().numpy(), layout.sizes)
-    return torch.from_numpy(batch.spread(towers.run(batch.tokens, 0)[-1]))
+    batch = _Distinct.of(tokens, layout.sizes)
+    return batch.spread(towers.run(batch.tokens, 0)[-1])

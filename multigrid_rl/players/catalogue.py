@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from multigrid_rl.players.cards import PlayerError, PlayerFiles, Source, Strength, read_card, read_files, read_network
+from multigrid_rl.players.cards import (
+    Card,
+    PlayerError,
+    PlayerFiles,
+    Source,
+    Strength,
+    read_card,
+    read_files,
+    read_network,
+)
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
 from multigrid_rl.text import expected, shown
@@ -41,6 +50,15 @@ class LoadedPlayer(NamedTuple):
     strength: list[Strength]
     weight: float = 1.0  # share of the games in which it plays, where several players take turns on the seat
     members: int = 1  # seats that it acts for at once
+
+
+def load_frozen(
+    name: str, source: Source, card: Card, spec: GameSpec, seat: str, *, greedy: bool = False
+) -> LoadedPlayer:
+    """Load the player of a card for a seat, checking hash and fit. Raises :class:`PlayerError`."""
+    mirrored = check_fits(card, spec, seat)
+    player = FrozenPlayer.of(card, read_network(source, card), mirrored=mirrored, greedy=greedy)
+    return LoadedPlayer(player, name, card.sha256, card.strength, members=card.members)
 
 
 class Catalogue:
@@ -93,9 +111,7 @@ class Catalogue:
         if listed != card.sha256:
             wanted = f"{listed[:16]}... of the catalogue"
             raise PlayerError(expected(f"player {name}: sha256", wanted, f"{card.sha256[:16]}... on its card"))
-        mirrored = check_fits(card, spec, seat)
-        player = FrozenPlayer.of(card, read_network(source, card), mirrored=mirrored, greedy=greedy)
-        return LoadedPlayer(player, name, card.sha256, card.strength, members=card.members)
+        return load_frozen(name, source, card, spec, seat, greedy=greedy)
 
     def strength(self, name: str) -> list[Strength]:
         """Return the measured results of a player. Raises :class:`PlayerError` for an unknown one."""

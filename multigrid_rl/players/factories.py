@@ -17,11 +17,15 @@ from multigrid_rl.players.cards import PlayerError, token_categories
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
+from multigrid_rl.players.teams import Roster, league_pool, snapshot_player
 from multigrid_rl.schema import GateConfig, RunConfig, import_object
 from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
+
+#: All snapshots of a league in the names of metrics.
+SNAPSHOTS = "snapshots"
 
 
 def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> EnvFactory:
@@ -43,6 +47,7 @@ def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> EnvF
         shared=config.shared,
         shaping=train.shaping,
         bonus=train.bonus,
+        league=scenario.league_seats,
     )
 
 
@@ -87,6 +92,8 @@ class MatchFactory:
         shared: all learning seats of a team play one network.
         shaping: ``module:function`` of a training reward, or ``None``.
         bonus: weights on events that are added to the training reward; see ``world.shaping.EventBonus``.
+        league: seats of the team that a league plays; its anchors are their ``opponents``.
+        roster: who plays for the league, beside its anchors; ``None``: nobody yet.
         catalogue: the players in memory, where :meth:`packed` put them; ``None`` reads ``checkpoints``.
     """
 
@@ -99,6 +106,8 @@ class MatchFactory:
     shared: bool = False
     shaping: str | None = None
     bonus: dict[str, dict[str, float]] = field(default_factory=dict)
+    league: tuple[str, ...] = ()
+    roster: Roster | None = None
     catalogue: Catalogue | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -122,7 +131,9 @@ class MatchFactory:
             team_names=("red", "blue"),
             events=EVENTS,
             pools=tuple(
-                (seat, tuple(self.opponents[seat])) for seat in spec.seats if len(self.opponents.get(seat, ())) > 1
+                (seat, (*self.opponents[seat], *((SNAPSHOTS,) if seat in self.league else ())))
+                for seat in spec.seats
+                if len(self.opponents.get(seat, ())) > 1 or seat in self.league
             ),
         )
 
@@ -169,10 +180,35 @@ class MatchFactory:
 
     def build(self, num_envs: int, first: int) -> GroupedEnv:
         """Build the matches of games ``first`` to ``first + num_envs - 1``, by agent."""
-        players = seat_players(self.spec, self.load())
+        seated = self.load()
+        players = seat_players(self.spec, {seat: rows for seat, rows in seated.items() if seat not in self.league})
+        if self.league:
+            pool = league_pool(seated, self.league)
+            if self.roster is not None:
+                pool.update(self._snapshots(self.roster), self.roster.weights, pool.initial_state(0))
+            players[str(self.spec.team_of(self.league[0]))] = pool
         shaping = self.training_reward()
         match = Match(self.spec, players, num_envs, seed=self.seed, first_game=first, shaping=shaping)
         return GroupedEnv(match, self.specs)
+
+    def with_roster(self, roster: Roster) -> MatchFactory:
+        """Return the same factory with those of ``roster`` in its league."""
+        result = replace(self, roster=roster)
+        result.__dict__["_seated"] = self._seated  # read once
+        return result
+
+    def playing(self, env: GroupedEnv) -> list[int]:
+        """Return the numbers of the league's players that have games under way in an environment of this factory's."""
+        assert isinstance(env.env, Match)
+        return sorted(env.env.pooled())
+
+    def join(self, env: GroupedEnv, roster: Roster) -> None:
+        """Let those of ``roster`` play in an environment of this factory's, from the next games on."""
+        assert isinstance(env.env, Match)
+        env.env.join(str(self.spec.team_of(self.league[0])), self._snapshots(roster), roster.weights)
+
+    def _snapshots(self, roster: Roster) -> dict[int, Policy]:
+        return {n: snapshot_player(f"{SNAPSHOTS}-{n}", its, self.spec, self.league) for n, its in roster.files.items()}
 
     def training_reward(self) -> Shaping | None:
         """Return what is learned from instead of the canonical reward. Raises ``ValueError`` naming what is wrong."""

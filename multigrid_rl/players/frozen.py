@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw
+from multigrid_rl.models.mlp import MLPActorCritic
+from multigrid_rl.models.towers import Towers, policy
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, token_categories
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, SeatView, UniformSource
@@ -65,24 +68,53 @@ class FrozenPlayer:
             return state
         return state * torch.from_numpy(~done).unsqueeze(1)
 
+    @property
+    def kind(self) -> tuple[Any, ...] | None:
+        """What is the same of players that can act together (:meth:`look`, :meth:`decide`, :meth:`taken`).
+
+        ``None``: it acts for itself, having memory or bounded numbers as actions.
+        """
+        if self.network.state_size or not isinstance(self.distribution, Categorical):
+            return None
+        return (self.distribution.choices, self.mirrored, self.greedy)
+
     def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[Any], torch.Tensor]:
         """Draw actions (N,), of a team (N, C), or bounded numbers (N, A)."""
         outputs, state = self.outputs(view, state)
+        return self.taken(outputs, rng), state
+
+    def taken(self, outputs: NDArray[np.float32], rng: UniformSource) -> NDArray[Any]:
+        """Draw actions (N,), of a team (N, C), or bounded numbers (N, A), out of ``outputs`` (N, outputs)."""
         actions = self.distribution.bounded(self.choose(outputs, rng).actions)
         if not isinstance(self.distribution, Categorical):
-            return actions, state
-        return (actions[:, 0] if self.distribution.components == 1 else actions).astype(np.int8), state
+            return actions
+        return (actions[:, 0] if self.distribution.components == 1 else actions).astype(np.int8)
 
     def outputs(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
         """Compute what the policy puts out (N, outputs), and the next memory."""
-        obs = other_side(view.tokens, self.members) if self.mirrored else np.ascontiguousarray(view.tokens)
+        seen = self.look(view.tokens)
+        if not self.network.state_size:
+            return self.decide(seen), state
         with torch.inference_mode():
-            tokens = torch.from_numpy(obs)
-            if self.network.state_size:
-                output, _, state = self.network(tokens, state)
-            else:
-                output = self.network.logits(tokens)
+            output, _, state = self.network(torch.from_numpy(seen), state)
         return output.numpy(), state
+
+    def look(self, tokens: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return ``tokens`` (N, D) as the network knows them."""
+        return other_side(tokens, self.members) if self.mirrored else np.ascontiguousarray(tokens)
+
+    def decide(self, seen: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Compute what a policy without memory puts out (N, outputs)."""
+        if self._towers is not None:
+            return policy(self._towers, seen)
+        with torch.inference_mode():
+            outputs: NDArray[np.float32] = self.network.logits(torch.from_numpy(seen)).numpy()
+        return outputs
+
+    @cached_property
+    def _towers(self) -> Towers | None:
+        # To look whether the weights are still where they were takes as long as the network on a few rows.
+        return self.network.compiled() if isinstance(self.network, MLPActorCritic) else None
 
     def choose(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
         """Draw actions with their log-probabilities and entropies out of ``outputs`` (N, outputs)."""

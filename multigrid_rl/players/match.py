@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -218,6 +219,15 @@ class Match:
             done=step.done,
         )
 
+    def join(self, team: str, newcomers: Mapping[int, Policy], weights: Mapping[int, float]) -> None:
+        """Change who takes turns as a whole ``team``, from the next games on; see ``OpponentPool.update``."""
+        bench = self._benches[list(self._players).index(team)]
+        bench.memory = bench.player.update(newcomers, weights, bench.memory)
+
+    def pooled(self) -> set[int]:
+        """Return the numbers of all players that have games under way in a pool."""
+        return {int(number) for bench in self._pooled for number in np.unique(bench.memory.chosen)}
+
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call."""
         return self._log.drain(len(self._pooled))
@@ -243,7 +253,7 @@ class Match:
             raise ValueError(expected("state", f"{len(self._benches)} background players", len(state["memories"])))
         self.world.set_state(state["world"])
         for bench, memory in zip(self._benches, copy.deepcopy(state["memories"]), strict=True):
-            bench.memory = memory
+            bench.memory = bench.player.taken_up(memory) if bench.mixed else memory
         for stream, numbers in zip(mine, state["streams"], strict=True):
             stream.state[:] = numbers
         self._log.set_state(state["log"])

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.types import Board, Policy, SeatView, UniformSource
+from multigrid_rl.types import Board, Policy, SeatView
 
 
 class PoolState(NamedTuple):
     """Who plays each game, and what each player remembers."""
 
-    chosen: NDArray[np.intp]  # (N,) index of the player that plays each game
-    states: list[Any]  # each player's own memory of all games; rows of games that it does not play mean nothing
+    chosen: NDArray[np.intp]  # (N,) number of the player that plays each game
+    states: dict[int, Any]  # by number: a player's own memory of all games; rows of games of others mean nothing
 
 
 class OpponentPool:
@@ -24,13 +24,16 @@ class OpponentPool:
     The match draws one number for each team and game, from the game's stream, and gives it to :meth:`assign`: team
     mates with the same pool are then the same player. A player computes only the games it plays, from their streams.
 
+    Players have numbers, those given here from 0 on; a league adds others (:meth:`update`) and lets them go again.
+
     Args:
-        players: who takes turns, with different names.
+        players: who takes turns, with different names; they stay.
         weights: of each of them, in any unit.
     """
 
     def __init__(self, players: Sequence[Policy], weights: Sequence[float]) -> None:
-        self.players = list(players)
+        self.players = dict(enumerate(players))
+        self._staying = len(players)
         self.weigh(weights)
 
     def weigh(self, weights: Sequence[float]) -> None:
@@ -39,56 +42,88 @@ class OpponentPool:
         Raises:
             ValueError: another number of weights than players, negative ones, or none above 0.
         """
-        total = float(np.sum(weights))
+        # Added up one after the other: players of weight 0 change nothing, wherever they stand.
+        bounds = np.cumsum(weights)
+        total = float(bounds[-1])
         if len(weights) != len(self.players) or min(weights) < 0 or not total > 0:
             raise ValueError(f"weights: expected {len(self.players)} numbers from 0 on, not all 0, got {list(weights)}")
-        self.name = "+".join(player.name for player in self.players)
+        self.name = "+".join(player.name for player in self.players.values())
         self.weights = tuple(float(weight) for weight in weights)
-        self._bounds = np.cumsum(weights)[:-1] / total
+        self._numbers = np.array(list(self.players), np.intp)
+        self._bounds = bounds[:-1] / total
 
-    def add(self, player: Policy, weights: Sequence[float], state: PoolState) -> PoolState:
-        """Take in one player more while games are under way; they go on as they are.
+    def update(self, newcomers: Mapping[int, Policy], weights: Mapping[int, float], state: PoolState) -> PoolState:
+        """Take in players and draw with other weights while games are under way; those go on as they are.
+
+        Whoever came with an earlier update, has no weight any more and no game under way, is let go.
 
         Args:
-            player: the last of the players from now on.
-            weights: of all players, the new one last.
+            newcomers: by their numbers.
+            weights: by number, of all who shall play; others play their games to the end.
             state: of the games.
 
         Returns:
-            The state with room for the new player.
+            The state with room for the newcomers.
         """
-        self.players.append(player)
-        self.weigh(weights)
-        return PoolState(state.chosen, [*state.states, player.initial_state(len(state.chosen))])
+        playing = {*newcomers, *weights, *np.unique(state.chosen).tolist()}
+        players = {**self.players, **newcomers}
+        self.players = {n: players[n] for n in sorted(players) if n < self._staying or n in playing}
+        self.weigh([weights.get(n, 0.0) for n in self.players])
+        return self.taken_up(state)
+
+    def taken_up(self, state: PoolState) -> PoolState:
+        """Return a state with a memory of each of the present players and of nobody else."""
+        games, states = len(state.chosen), state.states
+        fresh = {n: player.initial_state(games) for n, player in self.players.items() if n not in states}
+        return PoolState(state.chosen, {n: fresh[n] if n in fresh else states[n] for n in self.players})
 
     def initial_state(self, games: int) -> PoolState:
         """Return the state of ``games`` fresh games; all have the first player until :meth:`assign` is called."""
-        return PoolState(np.zeros(games, np.intp), [player.initial_state(games) for player in self.players])
+        return self.taken_up(PoolState(np.zeros(games, np.intp), {}))
 
     def reset_state(self, state: PoolState, done: NDArray[np.bool_]) -> PoolState:
         """Return the state with the games in ``done`` (N,) started afresh."""
-        states = [player.reset_state(its, done) for player, its in zip(self.players, state.states, strict=True)]
+        states = {n: player.reset_state(state.states[n], done) for n, player in self.players.items()}
         return PoolState(state.chosen, states)
 
     def assign(self, state: PoolState, which: NDArray[np.bool_], drawn: NDArray[np.float64]) -> None:
         """Choose the player of the games in ``which`` (N,) by their numbers in [0, 1) ``drawn`` (N,)."""
-        state.chosen[which] = np.searchsorted(self._bounds, drawn[which], side="right")
+        state.chosen[which] = self._numbers[np.searchsorted(self._bounds, drawn[which], side="right")]
 
     def act(self, view: SeatView, state: PoolState, rng: Any) -> tuple[NDArray[np.int8], PoolState]:
         """Return actions (N,), of a team (N, C); ``rng`` is a ``world.streams.Streams``."""
-        actions: NDArray[np.int8] | None = None
-        states = list(state.states)
-        for k in np.unique(state.chosen):
-            rows = np.flatnonzero(state.chosen == k)
-            source: UniformSource = rng.rows(rows)
-            board = None if view.board is None else Board(*(column[rows] for column in view.board))
-            part = SeatView(view.tokens[rows], board, view.seat)
+        states, parts = dict(state.states), []
+        alike: dict[Any, dict[int, NDArray[np.intp]]] = {}
+        for k in np.unique(state.chosen).tolist():
+            player, rows = self.players[k], np.flatnonzero(state.chosen == k)
+            kind = getattr(player, "kind", None)
+            if kind is not None:
+                alike.setdefault(kind, {})[k] = rows
+                continue
+            board = view.board if getattr(player, "reads_board", True) else None
+            board = None if board is None else Board(*(column[rows] for column in board))
             memory = states[k]
-            taken, following = self.players[k].act(part, None if memory is None else memory[rows], source)
+            seen = SeatView(view.tokens[rows], board, view.seat)
+            taken, following = player.act(seen, None if memory is None else memory[rows], rng.rows(rows))
             if memory is not None:
                 memory[rows] = following
-            if actions is None:
-                actions = np.zeros((len(state.chosen), *taken.shape[1:]), taken.dtype)
+            parts.append((rows, taken))
+        parts += [self._together(games, view, rng) for games in alike.values()]
+        actions = np.empty((len(state.chosen), *parts[0][1].shape[1:]), parts[0][1].dtype)
+        for rows, taken in parts:
             actions[rows] = taken
-        assert actions is not None
         return actions, PoolState(state.chosen, states)
+
+    def _together(
+        self, games: dict[int, NDArray[np.intp]], view: SeatView, rng: Any
+    ) -> tuple[NDArray[np.intp], NDArray[np.int8]]:
+        """Return rows and actions of networks of one kind, by number with the rows of their games.
+
+        Each computes its own games; what surrounds that is done once for all of them, which with a league's few games
+        for each takes longer than the networks themselves.
+        """
+        rows = np.concatenate(list(games.values()))
+        first: Any = self.players[next(iter(games))]
+        seen = first.look(view.tokens)
+        outputs = [cast(Any, self.players[k]).decide(seen[its]) for k, its in games.items()]
+        return rows, first.taken(np.concatenate(outputs), rng.rows(rows))

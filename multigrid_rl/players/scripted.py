@@ -34,6 +34,8 @@ from multigrid_rl.world.state import make_flags
 
 class _Memoryless:
     name: str
+    #: Whether it looks at the whole board; a pool cuts it into games only for those who do.
+    reads_board = False
 
     def initial_state(self, games: int) -> None:  # noqa: ARG002
         """Return no memory."""
@@ -206,6 +208,7 @@ def _plan(
 
 
 class _Scripted(_Memoryless):
+    reads_board = True
     hunt: bool
 
     def __init__(self, spec: GameSpec) -> None:

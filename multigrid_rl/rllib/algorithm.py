@@ -13,6 +13,8 @@ from multigrid_rl.learn.rollout import Batch, Experience, Paths
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.registry import fingerprint
+from multigrid_rl.players.factories import MatchFactory
+from multigrid_rl.players.teams import Roster
 from multigrid_rl.rllib.env_runner_pool import GENERATION, STAGE, EnvRunnerPool
 from multigrid_rl.rllib.learner import learn, set_schedules
 from multigrid_rl.rllib.tracked import TrackedPPO
@@ -61,6 +63,20 @@ class BatchPPO(TrackedPPO):
         else:
             self.pool.begin(self._games[stage], stage)
 
+    def set_opponents(self, roster: Roster) -> None:
+        """Let others play for the league from the next games on; runners that come later have them, too."""
+        assert self.league is not None
+        self._have(self.league.roster())
+        if self.pool is None:
+            self.env_runner.set_opponents(roster)
+        else:
+            self.pool.set_opponents(self._games[0], roster)
+
+    def _have(self, roster: Roster) -> None:
+        games = self._games[0]
+        assert isinstance(games, MatchFactory)
+        self._games[0] = games.with_roster(roster)
+
     def games_state(self) -> dict[int, Any]:
         """State of the games, by the number of the env runner that plays them."""
         return {0: self.env_runner.get_games()} if self.pool is None else self.pool.get_games()
@@ -70,6 +86,11 @@ class BatchPPO(TrackedPPO):
         self.learner_group.foreach_learner(set_schedules, env_steps=self.env_steps)
         self.send_weights()
         same = bool(env_runners == self.config.num_env_runners)
+        if self.league is not None:
+            playing = {n for state in games.values() for n in state["opponents"]} if same else ()
+            self._have(self.league.roster(playing))
+            if self.pool is not None:
+                self.pool.use(self._games[0])
         fresh = self.policy_updates % (STAGE // GENERATION)  # games that nobody played before
         if self.pool is not None:
             self.pool.restarts = self.env_runner_restarts
@@ -97,7 +118,8 @@ class BatchPPO(TrackedPPO):
         sample_s, learn_s, sync_s = np.diff(marks).tolist()
         played = {part: sum(e.seconds[part] for e in collected) / len(collected) for part in collected[0].seconds}
         spent = {"sample": sample_s, "learn": learn_s, "sync": sync_s, **played}
-        self.latest = {**{f"timing/{part}_s": seconds for part, seconds in spent.items()}, **learned}
+        league = {} if self.league is None else self.league.record(self.finished)
+        self.latest = {**league, **{f"timing/{part}_s": seconds for part, seconds in spent.items()}, **learned}
         self.lost_returns = []
         for module, batch in batches.items():
             active = batch.active

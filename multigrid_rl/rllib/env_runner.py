@@ -12,6 +12,8 @@ from ray.rllib.utils.checkpoints import Checkpointable
 
 from multigrid_rl.learn.rollout import Collector, Estimator, Experience, estimate
 from multigrid_rl.models.registry import fingerprint
+from multigrid_rl.players.factories import MatchFactory
+from multigrid_rl.players.teams import Roster
 from multigrid_rl.rllib.cluster import installed
 from multigrid_rl.types import EnvFactory
 
@@ -47,6 +49,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             PlayerError: a background player is damaged or not the one that was announced.
         """
         self.offset = offset
+        self.factory: Any = factory
         first = offset + max(self.worker_index - 1, 0) * self.num_envs
         settings = self.config.env_config
         self.modules = factory.specs.modules
@@ -63,7 +66,14 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
 
     def get_games(self) -> dict[str, Any]:
         """Return what environments, players and random streams will do follows from, beside the weights."""
-        return {"offset": self.offset, **self.collector.get_state()}
+        factory = self.factory
+        league = isinstance(factory, MatchFactory) and factory.league
+        playing = {"opponents": factory.playing(self.collector.env)} if league else {}
+        return {"offset": self.offset, **playing, **self.collector.get_state()}
+
+    def set_opponents(self, roster: Roster) -> None:
+        """Let others play for the league from the next games on. Raises ``PlayerError`` for damaged files."""
+        self.factory.join(self.collector.env, roster)
 
     def set_games(self, games: dict[str, Any]) -> None:
         """Go on where :meth:`get_games` was asked. Raises ``ValueError`` for other games than this runner plays."""

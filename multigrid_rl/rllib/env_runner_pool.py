@@ -13,6 +13,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.rllib.core import COMPONENT_RL_MODULE
 
 from multigrid_rl.learn.rollout import Experience
+from multigrid_rl.players.teams import Roster
 from multigrid_rl.rllib.cluster import differences, installed
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.session import reason_of
@@ -65,7 +66,8 @@ class EnvRunnerPool:
         self._timeout_s = timeout_s
         self._max_consecutive_failures = max_consecutive_failures
         self._weights: Any = None
-        self._game: Any = None
+        self._factory: EnvFactory | None = None
+        self._game: Any = None  # the factory in Ray's object store; None: not put there yet
         self._offset = 0
         self._installed = installed()
         self.restarts = 0
@@ -77,8 +79,8 @@ class EnvRunnerPool:
         Raises:
             RunError: a runner could not build them.
         """
-        first = self._game is None
-        self._game = ray.put(factory)
+        first = self._factory is None
+        self.use(factory)
         self._offset = stage * STAGE
         waited = [runner for runner in self._runners if first or runner.ready]
         for runner in self._runners:
@@ -88,7 +90,20 @@ class EnvRunnerPool:
     def _begin(self, runner: _Runner) -> None:
         """Let a runner play fresh games of its generation; one that is not there yet begins with them once it is."""
         if runner.actor is not None:
+            self._game = self._game or ray.put(self._factory)
             runner.pending = runner.actor.begin.remote(self._game, self._offset + runner.generation * GENERATION)
+
+    def use(self, factory: EnvFactory) -> None:
+        """Let every runner that begins from now on play the games of ``factory``."""
+        self._factory, self._game = factory, None
+
+    def set_opponents(self, factory: EnvFactory, roster: Roster) -> None:
+        """Let others play for a league: those of ``roster`` where games are under way, ``factory`` for new runners."""
+        self.use(factory)
+        sent = ray.put(roster)
+        for runner in self._runners:
+            if runner.actor is not None:  # also one that is on its way: it takes its calls in order
+                runner.actor.set_opponents.remote(sent)
 
     def send(self, weights: dict[str, Any]) -> None:
         """Hand the learner's weights to every runner that is ready."""

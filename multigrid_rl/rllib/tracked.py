@@ -15,6 +15,8 @@ from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from multigrid_rl.clock import Clock
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import fingerprint
+from multigrid_rl.players.teams import Roster
+from multigrid_rl.rllib.league import RunLeague
 from multigrid_rl.rllib.session import reason_of, without_object_store
 from multigrid_rl.rllib.stages import Stage
 from multigrid_rl.runs.tracker import MetricsTracker
@@ -44,6 +46,7 @@ class TrackedPPO(PPO):
         env_runners: processes that played in the last iteration.
         env_runner_restarts: env runners that were lost so far, and replaced.
         tracker: metrics, reports and gates.
+        league: who joins the opponents, and who of them plays; ``None``: they stay as they are.
     """
 
     def setup(self, config: Any) -> None:
@@ -59,6 +62,7 @@ class TrackedPPO(PPO):
         self.stage_from = 0
         self.env_runners = 1
         self.env_runner_restarts = 0
+        self.league: RunLeague | None = None
         with without_object_store():
             super().setup(config)
         self.tracker = MetricsTracker(self.stages[0].gates, self.stages[0].scenario.report_episodes)
@@ -92,6 +96,16 @@ class TrackedPPO(PPO):
         self.stage, self.stage_from = stage, self.env_steps
         self.tracker.set_gates(self.stages[stage].gates, self.stages[stage].scenario.report_episodes)
 
+    def open_league(self, run: Path) -> None:
+        """Have a league in the folder of the ``run``, if its scenario has one."""
+        stage = self.stages[-1]
+        if stage.scenario.league is not None:
+            self.league = RunLeague(stage.scenario, stage.factory.specs, self.config.seed or 0, run)
+
+    def set_opponents(self, roster: Roster) -> None:
+        """Let others play for the league from the next games on."""
+        raise NotImplementedError
+
     def games_state(self) -> dict[int, Any]:
         """State of the games, by the number of the env runner that plays them; none where they cannot be taken up."""
         return {}
@@ -104,7 +118,9 @@ class TrackedPPO(PPO):
         """What a run remembers beside RLlib's own state: counters, stage, gates, episodes and games under way."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
         runners = self.config.num_env_runners
-        return {**counters, "tracker": self.tracker.get_state(), "games": self.games_state(), "env_runners": runners}
+        league = {} if self.league is None else {"league": self.league.get_state()}
+        tracker, games = self.tracker.get_state(), self.games_state()
+        return {**counters, **league, "tracker": tracker, "games": games, "env_runners": runners}
 
     def restore_run(self, path: Path, state: dict[str, Any]) -> bool:
         """Go on from RLlib's checkpoint in ``path`` and the :meth:`run_state` of the same moment.
@@ -121,6 +137,8 @@ class TrackedPPO(PPO):
         for name in _COUNTERS:
             setattr(self, name, state[name])
         self.tracker.set_state(state["tracker"])
+        if self.league is not None:
+            self.league.set_state(state["league"])
         return self.go_on(state["games"], state["env_runners"])
 
     @contextmanager

@@ -17,7 +17,7 @@ from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.rollout import Collector, estimate
 from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import CENTRAL, network_of
-from multigrid_rl.players.cards import signature, write_player
+from multigrid_rl.players.cards import Card, signature, write_player
 from multigrid_rl.players.factories import env_factory, env_signature
 from multigrid_rl.rllib.build import algorithm_config, estimator_of, update_config
 from multigrid_rl.rllib.session import ray_session
@@ -66,6 +66,7 @@ def train(
     stages = stages or stages_of(config, folder.hashes)
     warm_up(config, stages[-1].factory)
     with ray_session(config), algorithm_of(config, stages) as algorithm:
+        algorithm.open_league(folder.path)
         row, ended, divergence = folder.last_row(), None, Divergence(folder.path)
         if start is not None:
             restore(algorithm, start)
@@ -80,6 +81,7 @@ def train(
             folder.record(row)
             observe(row, algorithm.keeper)
             divergence.check(row, algorithm.lost_returns, algorithm.learner_weights)
+            advance_league(algorithm, config, folder)
             algorithm.clock.lap("metrics")
             ended = _ended(config, algorithm, interrupted)
             if ended is None and algorithm.stage_over():
@@ -172,10 +174,7 @@ def checkpoint(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> N
         DivergedError: there are weights that are not finite; nothing was written.
         RunError: it could not be written; the checkpoints before are untouched.
     """
-    weights_of = algorithm.learner_weights()
-    lost = not_finite(weights_of)
-    if lost is not None:
-        raise diverged(algorithm.env_steps, f"{lost} is not finite", folder.path)
+    weights_of = _finite_weights(algorithm, folder)
     root = folder.path / "checkpoints"
     unfinished = root / UNFINISHED
     try:
@@ -206,9 +205,44 @@ def checkpoint(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> N
         raise RunError(f"{error.filename or root}: {error.strerror or error}: old checkpoints stay") from error
 
 
+def advance_league(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> None:
+    """Let the learner join its league and others play, if there is one and it is time.
+
+    Raises:
+        DivergedError: there are weights that are not finite; nothing was written.
+        RunError: a snapshot could not be written.
+    """
+    if algorithm.league is None:
+        return
+
+    def export(target: Path) -> dict[str, str]:
+        weights_of = _finite_weights(algorithm, folder)
+        return {
+            module: _export(target / module, module, weights, algorithm, config, folder).sha256
+            for module, weights in weights_of.items()
+        }
+
+    try:
+        roster = algorithm.league.advance(algorithm.env_steps, export)
+    except OSError as error:
+        wanted = f"{error.filename or folder.path}: {error.strerror or error}"
+        raise RunError(f"{wanted}: no snapshot at step {algorithm.env_steps:,}; those before it are whole") from error
+    if roster is not None:
+        algorithm.set_opponents(roster)
+
+
+def _finite_weights(algorithm: TrackedPPO, folder: RunFolder) -> dict[str, dict[str, Any]]:
+    """Return the learner's weights, by module. Raises ``DivergedError``."""
+    weights_of = algorithm.learner_weights()
+    lost = not_finite(weights_of)
+    if lost is not None:
+        raise diverged(algorithm.env_steps, f"{lost} is not finite", folder.path)
+    return weights_of
+
+
 def _export(
     target: Path, module: str, weights: dict[str, Any], algorithm: TrackedPPO, config: RunConfig, folder: RunFolder
-) -> None:
+) -> Card:
     """Write one network as a player: what its actor reads, and nothing that only a central critic has."""
     stage = algorithm.stages[algorithm.stage]
     specs, scenario = stage.factory.specs, stage.scenario
@@ -223,4 +257,4 @@ def _export(
         "seats": [seat for agent in specs.agents if agent.module == module for seat in agent.seats],
         "provenance": {**folder.provenance, "env_steps": algorithm.env_steps},
     }
-    write_player(target, {name: value for name, value in named.items() if name != CENTRAL}, card)
+    return write_player(target, {name: value for name, value in named.items() if name != CENTRAL}, card)

@@ -26,8 +26,10 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus, data_root, to_yaml
 from multigrid_rl.files import write_whole
 from multigrid_rl.players.catalogue import LoadedPlayer
-from multigrid_rl.runs.checkpoints import Checkpoint, newest_good, set_aside_newer
+from multigrid_rl.players.league import League, Snapshot
+from multigrid_rl.runs.checkpoints import Checkpoint, newest_good, read_state, set_aside_newer
 from multigrid_rl.runs.reader import read_provenance, read_verdict
+from multigrid_rl.runs.snapshots import SnapshotFolder
 from multigrid_rl.text import expected
 
 LOG = logging.getLogger(__name__)
@@ -99,11 +101,13 @@ class RunFolder:
             self.provenance = read_provenance(path)
             if newest_good(path, say=False).path != checkpoint.path:
                 raise ConfigError(f"{path}: expected a run that nobody trains, got one written to meanwhile")
+            league = _league_of(path, config, checkpoint)
         except ConfigError:
             self._lock.close()
             raise
         earlier = self.provenance.setdefault("resumed", [])
         set_aside_newer(checkpoint.path)
+        SnapshotFolder(path).set_aside_others(league)
         earlier.append({"from_env_steps": checkpoint.env_steps, **circumstances()})
         _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
         verdict = path / "verdict.json"
@@ -207,6 +211,16 @@ def locked(file: Path) -> IO[str]:
     except OSError:  # a network drive without locks
         LOG.warning("%s: no locks on this drive; see to it that only one process works in it", file.parent)
     return handle
+
+
+def _league_of(path: Path, config: RunConfig, checkpoint: Checkpoint) -> list[Snapshot]:
+    """Return the snapshots that a checkpoint knows. Raises ``ConfigError``: one is missing, or not what it was."""
+    if config.scenario.league is None:
+        return []
+    league = League(config.scenario.league, config.seed)
+    league.set_state(read_state(checkpoint.path)["league"])
+    SnapshotFolder(path).check(league.there())
+    return league.snapshots
 
 
 def _set_aside(metrics: Path, length: int, name: str) -> None:

@@ -57,6 +57,9 @@ class SearchRequest:
         if config.scenario.game is None and any(v.key.startswith("train.bonus.") for v in space.variables):
             wanted = f"one without train.bonus for scenario={config.scenario.name}, such as control"
             raise ConfigError(expected("search.space", wanted, space.name))
+        if settings.kind == "pbt" and config.scenario.league is not None:
+            wanted = "another one than pbt with a league, whose snapshots are each run's own"
+            raise ConfigError(expected("search", wanted, name))
         factory = env_factory(config)
         try:
             factory.load()

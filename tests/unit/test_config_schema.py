@@ -8,10 +8,12 @@ import pytest
 
 from composing import CONFIGS, SCENARIOS, error_of, files, read
 from multigrid_rl.config import GROUPS, RunConfig, ScenarioConfig, available_cpus, compose
-from multigrid_rl.schema import ClusterConfig, GameConfig, GateConfig, ModelConfig, TrainConfig
+from multigrid_rl.schema import ClusterConfig, GameConfig, GateConfig, LeagueConfig, ModelConfig, TrainConfig
 
 #: Filled in from the file's name, so no yaml names it.
 DERIVED = {"name"}
+#: What a scenario need not say: without it there is no league, and a report has as many episodes as anywhere.
+OPTIONAL = {"league", "report_episodes"}
 #: Folders of configs/ that other verbs than train read, as they stand: nothing of a run's composition.
 OF_OTHER_VERBS = {"grade", "search"}
 TOO_MANY = available_cpus() + 1
@@ -40,10 +42,11 @@ def test_model_and_cluster_yaml_name_exactly_the_keys_of_their_schema(group, sch
 def test_scenario_yaml_names_exactly_the_keys_of_its_schema(path):
     content = read(path)
     known = set(ScenarioConfig.model_fields) - DERIVED
-    optional = {"aliases", "agents", "report_episodes"} | (
-        {"package", "env_id", "env_args"} if content["game"] else set()
-    )
+    optional = {"aliases", "agents", "report_episodes", "league"}
+    optional |= {"package", "env_id", "env_args"} if content["game"] else set()
     assert known - optional <= set(content) <= known
+    if content.get("league") is not None:
+        assert set(content["league"]) == set(LeagueConfig.model_fields)
     if content["game"] is not None:
         assert set(content["game"]) == set(GameConfig.model_fields)
     for gate in content["gates"]:

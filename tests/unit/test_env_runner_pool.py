@@ -169,3 +169,16 @@ def test_replacement_that_is_not_due_yet_takes_up_its_games_later(world):
     world.now = PAUSE_S
     assert pool.sample() == [3 * GENERATION, 3 * GENERATION]
     assert world.spawned[1].called("begin") == [("factory", 3 * GENERATION)]
+
+
+def test_league_is_sent_to_runners_that_play_and_whole_to_those_that_come_later(world):
+    lost, other = Actor(RayActorError()), Actor("b", "c")
+    pool = pool_of(lost, other)
+    pool.set_opponents("factory with players", "newcomers")
+    assert lost.called("set_opponents") == other.called("set_opponents") == [("newcomers",)]
+    assert len(other.called("begin")) == 1
+    assert pool.sample() == ["b"]
+    assert pool.sample() == [GENERATION, "c"]
+    (replacement,) = world.spawned
+    assert replacement.called("begin") == [("factory with players", GENERATION)]
+    assert replacement.called("set_opponents") == []

@@ -121,26 +121,41 @@ def test_team_mates_are_the_same_player_and_the_other_team_draws_for_itself():
 def test_everybody_computes_its_own_games_only_and_forgets_them_at_their_end():
     team, games = pool(1, 1), 8
     opponents(Match(SPEC, {"blue_0": team}, games, seed=1), 9)
-    for player in team.players:
+    for player in team.players.values():
         assert [set(row) for row in player.seen] == [{t % LENGTH} for t in range(9)]
-    assert [len(one) + len(two) for one, two in zip(*(player.seen for player in team.players), strict=True)] == [
-        games
-    ] * 9
+    assert [
+        len(one) + len(two) for one, two in zip(*(player.seen for player in team.players.values()), strict=True)
+    ] == [games] * 9
 
 
-def test_a_player_that_comes_later_plays_games_that_start_afterwards():
+def test_players_that_come_later_play_games_that_start_afterwards_and_go_when_their_games_are_over():
     team = pool(1, 0)
-    state = team.initial_state(6)
-    newcomer = Always(2)
-    state = team.add(newcomer, [0, 0, 1], state)
-    assert state.chosen.tolist() == [0] * 6
+    state = team.update({7: Always(7)}, {7: 1.0}, team.initial_state(6))
+    assert (state.chosen.tolist(), team.name) == ([0] * 6, "always-0+always-1+always-7")
     team.assign(state, np.array([True, False] * 3), np.full(6, 0.5))
-    assert state.chosen.tolist() == [2, 0] * 3
+    assert state.chosen.tolist() == [7, 0] * 3
     rng = Streams(1, np.arange(6, dtype=np.int64))
-    actions, state = team.act(SeatView(np.zeros((6, 3), np.uint8), None, 0), state, rng)
-    assert actions.tolist() == [2, 0] * 3
-    assert state.states[2].tolist() == [1, 0] * 3
-    assert team.name == "always-0+always-1+always-2"
+    view = SeatView(np.zeros((6, 3), np.uint8), None, 0)
+    actions, state = team.act(view, state, rng)
+    assert actions.tolist() == [7, 0] * 3
+    assert state.states[7].tolist() == [1, 0] * 3
+    state = team.update({5: Always(5)}, {5: 3.0, 1: 1.0}, state)  # 7 has no weight any more, and three games
+    assert (list(team.players), team.weights) == ([0, 1, 5, 7], (0.0, 1.0, 3.0, 0.0))
+    assert state.states[7].tolist() == [1, 0] * 3
+    team.assign(state, np.ones(6, bool), np.array([0, 0.24, 0.26, 0.5, 0.9, 0.9999]))
+    assert state.chosen.tolist() == [1, 1, 5, 5, 5, 5]
+    state = team.update({}, {5: 1.0}, state)
+    assert list(team.players) == list(state.states) == [0, 1, 5]  # those of the beginning stay
+
+
+def test_players_without_weight_do_not_change_who_is_drawn():
+    drawn, weights = np.random.default_rng(1).random(1000), {0: 0.1, 2: 0.2, 9: 0.7}
+    one, two = pool(1), pool(1)
+    mine = one.update({n: Always(n) for n in (2, 9)}, weights, one.initial_state(1000))
+    yours = two.update({n: Always(n) for n in (2, 4, 5, 9, 11)}, weights, two.initial_state(1000))
+    for team, state in ((one, mine), (two, yours)):
+        team.assign(state, np.ones(1000, bool), drawn)
+    assert mine.chosen.tolist() == yours.chosen.tolist()
 
 
 @pytest.mark.parametrize("weights", [[1], [1, -1], [0, 0], [float("nan"), 1], [1, 2, 3]])

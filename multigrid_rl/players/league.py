@@ -1,0 +1,210 @@
+"""A league's arithmetic: who joins the pool of opponents, and how often each of them plays. Files are others' business.
+
+The matchmaking is AlphaStar's (Vinyals et al. 2019, https://doi.org/10.1038/s41586-019-1724-z): *prioritised fictitious
+self-play* plays an opponent in proportion to a function of the learner's win rate ``x`` against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.schema import LeagueConfig, Weighting
+
+Array = NDArray[np.float64]
+#: By how much earlier games against the same opponent count less with every further one.
+DECAY = 0.99
+#: A learner's chances against somebody it has not met.
+UNPLAYED = 0.5
+#: Part of the weighting that goes to all snapshots alike: a win rate that nobody checks says nothing after a while.
+CHECKS = 0.1
+#: Games behind a win rate by which a snapshot joins with ``win_over: episodes``; the fewest against each with ``pool``.
+RECENT, FEWEST = 100, 20
+
+#: Win rates (K,) of the learner against snapshots, oldest first -> weights (K,) in any unit.
+WEIGHTINGS: dict[Weighting, Callable[[Array], Array]] = {
+    "squared": lambda x: (1 - x) ** 2,
+    "variance": lambda x: x * (1 - x),
+    "linear": lambda x: 1 - x,
+    "linear_capped": lambda x: np.minimum(0.5, 1 - x),
+    "uniform": np.ones_like,
+    "latest": lambda x: np.where(np.arange(len(x)) == len(x) - 1, 1.0, 0.0),
+}
+
+
+def shares(win: Array, weighting: Weighting, latest_share: float = 0.0) -> Array:
+    """Return the share of games of each snapshot (K,), ``K >= 1``, together 1.
+
+    Args:
+        win: learner's win rates (K,), oldest snapshot first.
+        weighting: what they are weighed by; all alike where it gives no weight to anybody.
+        latest_share: what the newest gets at least.
+    """
+    weights = WEIGHTINGS[weighting](win)
+    even = np.full(len(win), 1 / len(win))
+    drawn = weights / weights.sum() if weights.sum() > 0 else even
+    if weighting not in ("uniform", "latest"):
+        drawn = (1 - CHECKS) * drawn + CHECKS * even
+    drawn = (1 - latest_share) * drawn
+    drawn[-1] += latest_share
+    return drawn
+
+
+def draw(share: Array, most: int, number: float) -> Array:
+    """Return with which shares (K,) at most ``most`` of the snapshots play; on average it is ``share`` (K,).
+
+    Systematic resampling: each of ``most`` evenly spaced points in [0, 1), shifted by ``number`` in [0, 1), gives an
+    equal part of the games to the snapshot into whose stretch of ``share`` it falls.
+    """
+    if len(share) <= most:
+        return share
+    points = (np.arange(most) + number) / most
+    taken = np.searchsorted(np.cumsum(share), points, side="right")
+    return np.bincount(np.minimum(taken, len(share) - 1), minlength=len(share)) / most
+
+
+def counted(games: float, points: float, scores: Array) -> tuple[float, float]:
+    """Return games and points against one opponent after further ones with ``scores`` (M,): 1, .5 for a draw, or 0."""
+    faded = DECAY ** np.arange(len(scores))[::-1]
+    left = DECAY ** len(scores)
+    return games * left + float(faded.sum()), points * left + float((faded * scores).sum())
+
+
+class Snapshot(NamedTuple):
+    """The learner as it once was: a folder of frozen players."""
+
+    name: str  # of the folder
+    env_steps: int
+    sha256: dict[str, str]  # of each network's weights, by module
+
+
+class League:
+    """The state of a league, without any files: snapshots, results, and who plays at present.
+
+    Players have numbers: anchors from 0 on, snapshots after them in the order in which they joined.
+
+    Args:
+        config: its rules.
+        seed: of the run; with the number of steps it decides who plays.
+
+    Attributes:
+        snapshots: all that ever joined.
+        lost: numbers of those whose files are gone; they play no more.
+        weights: share of the games of everybody who plays at present, by number.
+    """
+
+    def __init__(self, config: LeagueConfig, seed: int) -> None:
+        self.config = config
+        self._seed = seed
+        self._anchors = np.array(list(config.anchors.values())) / sum(config.anchors.values())
+        self.snapshots: list[Snapshot] = []
+        self.lost: list[int] = []
+        self._games = np.zeros(len(self._anchors))  # (players,) decayed
+        self._points = np.zeros(len(self._anchors))  # (players,) decayed
+        self._recent: list[float] = []  # scores since the last snapshot began to play
+        self._joined_at = self._drawn_at = 0
+        self.weights = dict(enumerate(self._anchors.tolist()))
+
+    @property
+    def size(self) -> int:
+        """Players in the league, anchors included."""
+        return len(self._games) - len(self.lost)
+
+    def snapshot(self, number: int) -> Snapshot | None:
+        """Return the snapshot of a player's number; ``None`` for an anchor."""
+        place = number - len(self._anchors)
+        return self.snapshots[place] if place >= 0 else None
+
+    def there(self) -> list[Snapshot]:
+        """Return all snapshots whose files are not lost."""
+        return [s for n, s in enumerate(self.snapshots, len(self._anchors)) if n not in self.lost]
+
+    def win_rates(self) -> Array:
+        """Return the learner's win rate against each player (P,), a draw as half a win."""
+        rates = np.full(len(self._games), UNPLAYED)
+        met = self._games > 0
+        rates[met] = self._points[met] / self._games[met]
+        return rates
+
+    def metrics(self) -> dict[str, float]:
+        """Return what a row of metrics tells of the league."""
+        there = np.delete(self.win_rates(), self.lost)
+        return {"league/size": float(self.size), "league/min_win": float(there.min())}
+
+    def record(self, players: NDArray[np.int16], scores: Array) -> None:
+        """Take finished games (M,): the number of the opponent, and the learner's score."""
+        for number in np.unique(players).tolist():
+            its = self._games[number], self._points[number]
+            self._games[number], self._points[number] = counted(*its, scores[players == number])
+        self._recent = [*self._recent, *scores.tolist()][-RECENT:]
+
+    def due(self, env_steps: int) -> bool:
+        """Whether the learner as it is now shall join."""
+        config = self.config
+        if config.every is not None and env_steps - self._joined_at >= config.every:
+            return True
+        if config.win is None or self._drawn_at < self._joined_at:  # the last one has not played yet
+            return False
+        if config.win_over == "episodes":
+            return len(self._recent) == RECENT and sum(self._recent) / RECENT >= config.win
+        playing = [number for number, weight in self.weights.items() if weight > 0]
+        met = all(self._games[number] >= FEWEST for number in playing)
+        return met and len(self._recent) == RECENT and bool(self.win_rates()[playing].min() >= config.win)
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Take in a snapshot; it plays from the next :meth:`redraw` on."""
+        self.snapshots.append(snapshot)
+        self._games, self._points = np.append(self._games, 0.0), np.append(self._points, 0.0)
+        self._joined_at = snapshot.env_steps
+
+    def lose(self, number: int) -> None:
+        """Let a snapshot play no more; it plays its games to the end."""
+        self.lost.append(number)
+
+    def stale(self, env_steps: int) -> bool:
+        """Whether it is time to draw anew who plays.
+
+        Not whenever somebody joins: those who are not drawn again have games to end, and each costs a pass of its own.
+        """
+        return env_steps - self._drawn_at >= self.config.redraw
+
+    def redraw(self, env_steps: int) -> None:
+        """Draw who plays from now on, and how often."""
+        if self._drawn_at < self._joined_at:
+            self._recent = []  # those were games without the newcomer
+        self._drawn_at = env_steps
+        first = len(self._anchors)
+        there = np.array([n for n in range(first, len(self._games)) if n not in self.lost], np.intp)
+        anchors = self.config.anchor_share if len(there) else 1.0
+        self.weights = dict(enumerate((anchors * self._anchors).tolist()))
+        if len(there):
+            newest = min(1.0, self.config.latest_share / (1 - anchors))
+            share = shares(self.win_rates()[there], self.config.weighting, newest)
+            number = float(np.random.default_rng((self._seed, env_steps)).random())
+            playing = (1 - anchors) * draw(share, self.config.most, number)
+            self.weights |= {int(n): float(weight) for n, weight in zip(there, playing, strict=True) if weight > 0}
+
+    def get_state(self) -> dict[str, Any]:
+        """Return everything that it will do follows from, beside its rules."""
+        return {
+            "snapshots": [snapshot._asdict() for snapshot in self.snapshots],
+            "lost": list(self.lost),
+            "games": self._games.copy(),
+            "points": self._points.copy(),
+            "recent": list(self._recent),
+            "joined_at": self._joined_at,
+            "drawn_at": self._drawn_at,
+            "weights": dict(self.weights),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`get_state` was asked."""
+        self.snapshots = [Snapshot(**row) for row in state["snapshots"]]
+        self.lost = list(state["lost"])
+        self._games, self._points = state["games"].copy(), state["points"].copy()
+        self._recent = list(state["recent"])
+        self._joined_at, self._drawn_at = state["joined_at"], state["drawn_at"]
+        self.weights = dict(state["weights"])

@@ -1,0 +1,278 @@
+"""A league's arithmetic against numbers worked out by hand: weights, win rates, who joins, who plays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from composing import error_of
+from multigrid_rl.config import ConfigError, compose, load_scenario
+from multigrid_rl.players.league import RECENT, League, Snapshot, counted, draw, shares
+from multigrid_rl.schema import LeagueConfig
+from multigrid_rl.search.folder import SearchRequest
+
+RULES = LeagueConfig(
+    anchors={"random": 1, "idle": 3},
+    anchor_share=0.2,
+    latest_share=0.0,
+    weighting="uniform",
+    every=1000,
+    win=None,
+    win_over="pool",
+    most=4,
+    redraw=500,
+)
+
+
+def league(**changes) -> League:
+    return League(RULES.model_copy(update=changes), seed=3)
+
+
+def snapshot(env_steps: int) -> Snapshot:
+    return Snapshot(f"step_{env_steps:09d}", env_steps, {"red_0": "0" * 64})
+
+
+def with_snapshots(number: int, **changes) -> League:
+    one = league(**changes)
+    for k in range(number):
+        one.add(snapshot(1000 * (k + 1)))
+    return one
+
+
+# --- weights
+
+
+@pytest.mark.parametrize(
+    ("weighting", "weights"),
+    [
+        ("squared", [0.64, 0.25, 0.0]),  # (1 - x)^2
+        ("variance", [0.16, 0.25, 0.0]),  # x (1 - x)
+        ("linear", [0.8, 0.5, 0.0]),  # 1 - x
+        ("linear_capped", [0.5, 0.5, 0.0]),  # min(.5, 1 - x)
+    ],
+)
+def test_prioritised_weights_by_hand(weighting, weights):
+    found = shares(np.array([0.2, 0.5, 1.0]), weighting)
+    np.testing.assert_allclose(found, 0.9 * np.array(weights) / sum(weights) + 0.1 / 3)
+    assert found.sum() == pytest.approx(1)
+
+
+def test_plain_weights_by_hand():
+    win = np.array([0.2, 0.5, 1.0])
+    np.testing.assert_allclose(shares(win, "uniform"), 1 / 3)
+    np.testing.assert_allclose(shares(win, "latest"), [0, 0, 1])
+    np.testing.assert_allclose(shares(win, "uniform", latest_share=0.4), [0.2, 0.2, 0.6])
+
+
+def test_whoever_beats_everybody_plays_all_alike():
+    np.testing.assert_allclose(shares(np.ones(4), "squared"), 0.25)
+
+
+# --- who plays
+
+
+def test_few_snapshots_play_with_their_shares():
+    share = np.array([0.1, 0.2, 0.7])
+    assert draw(share, 3, 0.5) is share
+
+
+def test_drawn_snapshots_by_hand():
+    # Points (0 + .5) / 2 and (1 + .5) / 2 lie in the stretches [.2, .6) and [.6, 1).
+    np.testing.assert_allclose(draw(np.array([0.2, 0.4, 0.4]), 2, 0.5), [0, 0.5, 0.5])
+    # Points .05 and .55.
+    np.testing.assert_allclose(draw(np.array([0.2, 0.4, 0.4]), 2, 0.1), [0.5, 0.5, 0])
+    # Points .175, .425, .675 and .925: three of them in [.1, .7).
+    np.testing.assert_allclose(draw(np.array([0.1, 0.6, 0.1, 0.1, 0.1]), 4, 0.7), [0, 0.75, 0, 0, 0.25])
+
+
+def test_on_average_everybody_plays_its_share():
+    share = np.array([0.05, 0.15, 0.3, 0.04, 0.46])
+    drawn = [draw(share, 3, number) for number in np.linspace(0, 1, 3000, endpoint=False)]
+    np.testing.assert_allclose(np.mean(drawn, axis=0), share, atol=1e-3)
+    assert all((row > 0).sum() <= 3 for row in drawn)
+
+
+def test_anchors_play_alone_until_there_is_a_snapshot_and_keep_their_share_then():
+    one = league()
+    assert one.weights == {0: 0.25, 1: 0.75}
+    one.redraw(500)
+    assert one.weights == {0: 0.25, 1: 0.75}
+    one.add(snapshot(1000))
+    one.redraw(1000)
+    assert one.weights == pytest.approx({0: 0.05, 1: 0.15, 2: 0.8})
+
+
+def test_newest_snapshot_has_its_share_of_all_games():
+    one = with_snapshots(3, latest_share=0.5)
+    one.redraw(3000)
+    assert one.weights == pytest.approx({0: 0.05, 1: 0.15, 2: 0.1, 3: 0.1, 4: 0.6})
+
+
+def test_at_most_so_many_snapshots_play_whatever_their_number():
+    one = with_snapshots(50)
+    seen = set()
+    for step in range(51_000, 91_000, 500):
+        one.redraw(step)
+        playing = {n for n in one.weights if n > 1}
+        assert len(playing) == 4
+        assert sum(one.weights.values()) == pytest.approx(1)
+        seen |= playing
+    assert len(seen) == 50
+
+
+def test_who_plays_depends_on_seed_and_step_alone():
+    one, two, other = (League(RULES, seed) for seed in (3, 3, 4))
+    for each in (one, two, other):
+        for k in range(50):
+            each.add(snapshot(1000 * (k + 1)))
+    one.redraw(60_000)
+    for each in (one, two, other):
+        each.redraw(61_000)
+    assert one.weights == two.weights != other.weights
+
+
+# --- win rates
+
+
+def test_counts_fade_by_hand():
+    # 1, then 0, then a draw: games 1 -> .99 + 1 -> 1.99 * .99 + 1, points 1 -> .99 -> .99^2 + .5.
+    games, points = counted(0.0, 0.0, np.array([1.0, 0.0, 0.5]))
+    assert (games, points) == pytest.approx((2.9701, 1.4801))
+    assert counted(*counted(0.0, 0.0, np.array([1.0])), np.array([0.0, 0.5])) == pytest.approx((games, points))
+    assert counted(3.0, 2.0, np.empty(0)) == (3.0, 2.0)
+
+
+def test_win_rates_by_opponent():
+    one = with_snapshots(1)
+    assert one.win_rates().tolist() == [0.5, 0.5, 0.5]  # unplayed
+    one.record(np.array([0, 2, 0], np.int16), np.array([1.0, 0.5, 1.0]))
+    assert one.win_rates().tolist() == [1.0, 0.5, 0.5]
+    one.record(np.array([2], np.int16), np.array([0.0]))
+    assert one.win_rates()[2] == pytest.approx(0.99 * 0.5 / 1.99)
+    assert one.metrics() == {"league/size": 3.0, "league/min_win": pytest.approx(0.99 * 0.5 / 1.99)}
+
+
+# --- who joins
+
+
+def test_joins_by_steps():
+    one = league()
+    assert [one.due(step) for step in (999, 1000, 1512)] == [False, True, True]
+    one.add(snapshot(1512))
+    assert [one.due(step) for step in (2511, 2512)] == [False, True]
+
+
+def test_joins_by_the_last_episodes():
+    one = league(every=None, win=0.85, win_over="episodes")
+    one.record(np.zeros(RECENT - 1, np.int16), np.ones(RECENT - 1))
+    assert not one.due(10**9)
+    one.record(np.array([0], np.int16), np.array([0.0]))
+    assert one.due(1)
+    one.record(np.zeros(30, np.int16), np.repeat([0.0, 0.5], [14, 16]))
+    assert not one.due(2)  # 69 wins and 16 draws
+    one.record(np.zeros(RECENT, np.int16), np.ones(RECENT))
+    one.add(snapshot(3))
+    assert not one.due(4)  # it has not played yet
+    one.redraw(5)
+    assert not one.due(6)
+    one.record(np.zeros(RECENT, np.int16), np.ones(RECENT))
+    assert one.due(7)
+
+
+def test_joins_by_the_hardest_of_those_who_play():
+    one = league(every=None, win=0.7)
+    both = np.repeat(np.array([0, 1], np.int16), 60)
+    one.record(both, np.repeat([1.0, 0.6], 60))
+    assert not one.due(1)
+    one.record(both, np.repeat([1.0, 1.0], 60))
+    assert one.due(2)
+    one.add(snapshot(2))
+    one.redraw(2)
+    one.record(both, np.ones(120))
+    assert not one.due(3)  # the newcomer was not met yet
+    one.record(np.full(60, 2, np.int16), np.ones(60))
+    assert one.due(4)
+
+
+def test_time_to_draw_anew():
+    one = league()
+    assert [one.stale(step) for step in (499, 500)] == [False, True]
+    one.redraw(500)
+    assert not one.stale(512)
+    one.add(snapshot(600))
+    assert [one.stale(step) for step in (600, 999, 1000)] == [False, False, True]
+
+
+def test_lost_snapshot_plays_no_more_and_is_not_counted():
+    one = with_snapshots(2)
+    one.lose(2)
+    one.redraw(2000)
+    assert set(one.weights) == {0, 1, 3}
+    assert one.metrics()["league/size"] == 3
+    assert [s.env_steps for s in one.there()] == [2000]
+
+
+def test_state_is_all_there_is():
+    one = with_snapshots(9)
+    one.record(np.array([0, 2, 5], np.int16), np.array([1.0, 0.5, 0.0]))
+    one.lose(4)
+    one.redraw(9000)
+    two = league()
+    two.set_state(one.get_state())
+    for each in (one, two):
+        each.record(np.array([5, 5], np.int16), np.array([1.0, 0.5]))
+        each.add(snapshot(10_000))
+        each.redraw(10_000)
+    assert one.weights == two.weights
+    assert one.metrics() == two.metrics()
+    assert one.snapshots == two.snapshots
+
+
+# --- configuration
+
+
+def test_course_presets():
+    duel, teams = load_scenario("1v1-selfplay"), load_scenario("2v2-selfplay")
+    for scenario, win, bounds in ((duel, 0.85, [30, 1.3, 0.5, 0.4]), (teams, 0.65, [100, 3.0, 0.8, 1.5])):
+        assert (scenario.league.win, scenario.league.win_over, scenario.league.every) == (win, "episodes", None)
+        assert [gate.at_most or gate.at_least for gate in scenario.gates] == bounds
+
+
+def test_anchors_are_written_as_a_mixture():
+    config = compose(["scenario=1v1-league", "scenario.league.anchors=hunter:3,idle:1"])
+    assert config.scenario.opponents == {"blue_0": {"hunter": 3.0, "idle": 1.0}}
+    assert compose(["scenario=1v1-league", "scenario.league.anchors=idle"]).scenario.league.anchors == {"idle": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            "scenario=1v1 scenario.seats.blue_0=league",
+            "scenario.league: expected settings, as a seat says league, got",
+        ),
+        ("scenario=1v1-league scenario.seats.blue_0=random", "league: expected null without a seat that says league"),
+        ("scenario=2v2-league scenario.seats.blue_1=random", "seats.blue_1: expected league on all seats of one team"),
+        (
+            "scenario=2v2-league experiment=none scenario.seats.red_1=random",
+            "seats.red_1: expected league on all seats",
+        ),
+        ("scenario=2v2-league scenario.seats.red_1=league", "expected league on all seats of one team"),
+        ("scenario=1v1 scenario.seats.blue_0=league:1,random:2", "seats.blue_0: expected players with weights above 0"),
+        ("scenario=1v1-league scenario.league.every=null scenario.league.win=null", "every: expected a number of"),
+        ("scenario=1v1-league scenario.league.latest_share=0.9", "latest_share: expected at most 0.7, got 0.9"),
+        ("scenario=1v1-league scenario.league.anchors=league", "anchors: expected at least one player"),
+        ("scenario=1v1-league scenario.league.weighting=nash", "league.weighting: expected 'squared', 'variance'"),
+        ("scenario=1v1-league scenario.league.most=0", "league.most: "),
+        ("scenario=1v1-league scenario.league.size=3", "league.size: expected one of the keys anchors"),
+        ("scenario=1v1-league train.runner=stock", "train.runner: expected batched with a league, got stock"),
+        ("scenario=1v1-league curriculum=[{scenario:1v1,steps:5}]", "curriculum: expected [] with a league"),
+    ],
+)
+def test_rejects_impossible_leagues_in_one_line(overrides, said):
+    assert said in error_of(*overrides.split())
+
+
+def test_rejects_a_population_based_search():
+    with pytest.raises(ConfigError, match=r"^search: expected another one than pbt with a league, .* got pbt$"):
+        SearchRequest.parse(["search=pbt", "scenario=1v1-selfplay"])
