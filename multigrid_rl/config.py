@@ -15,7 +15,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from multigrid_rl.recipes import FILES, TRUST, recipe_overrides
-from multigrid_rl.schema import ConfigError, RunConfig, ScenarioConfig, available_cpus, data_root
+from multigrid_rl.scenario import ConfigError, ScenarioConfig, data_root
+from multigrid_rl.schema import RunConfig, available_cpus
 from multigrid_rl.text import expected, first_error, one_line
 
 #: Of the schema, for all who read configurations.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from multigrid_rl.files import read_plain_yaml
-from multigrid_rl.schema import ConfigError, data_root
+from multigrid_rl.scenario import ConfigError, data_root
 from multigrid_rl.text import expected
 
 #: Override by which a file may say everything that its user could type.

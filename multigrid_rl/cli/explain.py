@@ -15,7 +15,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from multigrid_rl.config import RunConfig
     from multigrid_rl.players.catalogue import LoadedPlayer
-    from multigrid_rl.schema import GateConfig
+    from multigrid_rl.scenario import GateConfig
     from multigrid_rl.sizes import Sizes
     from multigrid_rl.types import MultiAgentSpec
 

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from multigrid_rl.jit import float_kernel
 from multigrid_rl.models.distributions import Categorical, Distribution
-from multigrid_rl.schema import ConfigError, import_object
+from multigrid_rl.scenario import ConfigError, import_object
 from multigrid_rl.text import expected
 
 Array = NDArray[Any]

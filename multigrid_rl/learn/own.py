@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from multigrid_rl.learn.losses import Rows, objective_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.schema import ConfigError
+from multigrid_rl.scenario import ConfigError
 from multigrid_rl.types import AgentSpec
 
 #: What somebody's code may raise by mistake.

@@ -17,7 +17,8 @@ from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
 from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
-from multigrid_rl.schema import CELL_WISE, MAX_LAYERS, MAX_UNITS, NETWORKS, NORMS, RECURRENT, import_object
+from multigrid_rl.scenario import import_object
+from multigrid_rl.schema import CELL_WISE, MAX_LAYERS, MAX_UNITS, NETWORKS, NORMS, RECURRENT
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec
 

@@ -18,7 +18,8 @@ from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.players.teams import Roster, league_pool, snapshot_player
-from multigrid_rl.schema import GateConfig, RunConfig, import_object
+from multigrid_rl.scenario import GateConfig, import_object
+from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, EVENTS

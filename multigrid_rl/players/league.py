@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.schema import LeagueConfig, Weighting
+from multigrid_rl.scenario import LeagueConfig, Weighting
 
 Array = NDArray[np.float64]
 #: By how much earlier games against the same opponent count less with every further one.

@@ -13,7 +13,7 @@ from multigrid_rl.players.cards import PlayerError, PlayerFiles
 from multigrid_rl.players.league import League
 from multigrid_rl.players.teams import Roster
 from multigrid_rl.runs.snapshots import SnapshotFolder
-from multigrid_rl.schema import ScenarioConfig
+from multigrid_rl.scenario import ScenarioConfig
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
 LOG = logging.getLogger(__name__)

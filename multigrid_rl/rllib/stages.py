@@ -10,7 +10,7 @@ from multigrid_rl.gates import Gate, GateKeeper
 from multigrid_rl.learn.own import check_parts
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.factories import env_factory, gates_of
-from multigrid_rl.schema import ScenarioConfig
+from multigrid_rl.scenario import ScenarioConfig
 from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory
 

@@ -22,7 +22,8 @@ from multigrid_rl.config import (
     scenario_id,
     to_yaml,
 )
-from multigrid_rl.schema import LEARN, TrainConfig
+from multigrid_rl.scenario import LEARN
+from multigrid_rl.schema import TrainConfig
 from multigrid_rl.types import Rules
 
 # Rules, section 2: name -> (blue, red, obstacle, random keys, death match, max steps, view, mission).

@@ -8,7 +8,7 @@ import pytest
 from composing import error_of
 from multigrid_rl.config import ConfigError, compose, load_scenario
 from multigrid_rl.players.league import RECENT, League, Snapshot, counted, draw, shares
-from multigrid_rl.schema import LeagueConfig
+from multigrid_rl.scenario import LeagueConfig
 from multigrid_rl.search.folder import SearchRequest
 
 RULES = LeagueConfig(

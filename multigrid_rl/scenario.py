@@ -1,0 +1,219 @@
+"""What a scenario may say: its game or environment, who sits where, what training must reach; a league of opponents."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from multigrid_rl.text import expected
+from multigrid_rl.types import RULE_SETS, GameSpec
+
+LEARN = "learn"
+#: Opponent of a seat: a pool of snapshots of those who learn, and of fixed players; see ``LeagueConfig``.
+LEAGUE = "league"
+#: What a league makes of win rates: formulas in ``players.league``.
+Weighting = Literal["squared", "variance", "linear", "linear_capped", "uniform", "latest"]
+
+
+class ConfigError(ValueError):
+    """A mistake in what the user asked for; the message is one line, ``KEY: expected X, got Y``."""
+
+
+def import_object(key: str, path: str, what: str = "module:function") -> Any:
+    """Import what ``module:name`` says.
+
+    Raises:
+        ConfigError: no such module, or nothing of that name in it that can be called.
+    """
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError, SyntaxError, NameError, TypeError) as error:
+        raise ConfigError(expected(key, what, f"{path}: {error}")) from error
+    if not callable(found):
+        raise ConfigError(expected(key, what, f"{path}: {found!r} is no function"))
+    return found
+
+
+def data_root() -> Path:
+    """Folder that holds ``configs/`` and ``checkpoints/``: inside an installed wheel, or the project itself."""
+    packaged = Path(__file__).parent / "_data"
+    return packaged if packaged.is_dir() else Path(__file__).parent.parent
+
+
+class Part(BaseModel):
+    """A part of a configuration: no key beyond its own, nothing changes, numbers are numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_flag_as_number(cls, values: Any) -> Any:
+        # pydantic would read true as 1: whole classes trained without parallelism because of such a flag.
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if isinstance(value, dict) and cls.model_fields.get(name) is not None:
+                _no_flag_inside(name, value)
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field is not None and field.annotation in (int, float):
+                kind = "integer" if field.annotation is int else "number"
+                raise ValueError(expected(name, f"a valid {kind}", value))
+        return values
+
+
+def _no_flag_inside(key: str, values: dict[str, Any]) -> None:
+    # Weights of bonuses and mixtures are numbers in mappings that have no fields of their own.
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _no_flag_inside(f"{key}.{name}", value)
+        elif isinstance(value, bool) and key.split(".", maxsplit=1)[0] in ("bonus", "seats", "anchors"):
+            raise ValueError(expected(f"{key}.{name}", "a number", value))
+
+
+class GameConfig(Part):
+    """One configuration of the game; see ``types.GameSpec``."""
+
+    blue: int = Field(ge=0, le=4)
+    red: int = Field(ge=1, le=4)
+    obstacle: bool
+    random_keys: bool
+    death_match: bool
+    max_steps: int = Field(ge=1, le=100_000)
+    view_size: Literal[3, 5, 7]
+    mission_observed: bool
+    rules: Literal["fair", "classic"]
+
+    def spec(self) -> GameSpec:
+        """Return the specification that the engine reads."""
+        values = self.model_dump()
+        values["rules"] = RULE_SETS[self.rules]
+        return GameSpec(**values)
+
+
+class GateConfig(Part):
+    """One gate; exactly one of ``at_most`` and ``at_least``. ``*`` in the metric stands for every learning seat."""
+
+    metric: str
+    at_most: float | None = None
+    at_least: float | None = None
+    hold: Literal["every", "mean", "share"] = "every"
+    share: float = Field(default=0.95, gt=0, le=1)
+    window: int = Field(default=100_000, ge=1)
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> GateConfig:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError(f"expected exactly one of at_most and at_least for {self.metric}")
+        return self
+
+
+class LeagueConfig(Part):
+    """Who joins a growing pool of opponents, and how often each of them plays. What each key means stands in yaml."""
+
+    anchors: dict[str, float]
+    anchor_share: float = Field(ge=0, lt=1)
+    latest_share: float = Field(ge=0, le=1)
+    weighting: Weighting
+    every: int | None = Field(ge=1)
+    win: float | None = Field(gt=0, lt=1)
+    win_over: Literal["pool", "episodes"]
+    most: int = Field(ge=1, le=64)
+    redraw: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _grows(self) -> LeagueConfig:
+        if not self.anchors or {LEARN, LEAGUE} & set(self.anchors) or min(self.anchors.values()) <= 0:
+            raise ValueError(expected("anchors", "at least one player with a weight above 0", self.anchors))
+        if self.every is None and self.win is None:
+            raise ValueError(expected("every", "a number of environment steps, or a win rate in win", "null for both"))
+        if self.anchor_share + self.latest_share > 1:
+            raise ValueError(expected("latest_share", f"at most {1 - self.anchor_share:g}", self.latest_share))
+        return self
+
+    @field_validator("every", "redraw", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class ScenarioConfig(Part):
+    """A game, who sits where, and what training must reach; or an environment of another package by its id."""
+
+    name: str = ""
+    description: str
+    aliases: tuple[str, ...] = ()
+    game: GameConfig | None = None
+    package: Literal["multigrid", "gymnasium"] | None = None
+    env_id: str | None = None
+    env_args: dict[str, Any] = {}
+    agents: int = Field(default=1, ge=1, le=4)
+    seats: dict[str, str | dict[str, float]] = {}
+    league: LeagueConfig | None = None
+    gates: tuple[GateConfig, ...] = ()
+    report_episodes: int = Field(default=100, ge=1)
+
+    @model_validator(mode="after")
+    def _seats_fit(self) -> ScenarioConfig:
+        if (self.game is None) == (self.env_id is None):
+            raise ValueError("expected exactly one of game and env_id")
+        if self.game is None:
+            if self.package is None:
+                raise ValueError(expected("package", f"multigrid or gymnasium with env_id={self.env_id}", "null"))
+            if self.package == "gymnasium" and self.agents != 1:
+                raise ValueError(expected("agents", "1 with package gymnasium", self.agents))
+            return self
+        seats = self.game.spec().seats
+        if sorted(self.seats) != sorted(seats):
+            raise ValueError(expected("seats", f"{', '.join(seats)} in this game", ", ".join(self.seats)))
+        for seat, names in self.seats.items():
+            if isinstance(names, dict) and (not names or {LEARN, LEAGUE} & set(names) or min(names.values()) <= 0):
+                raise ValueError(expected(f"seats.{seat}", "players with weights above 0", names))
+        self._league_fits()
+        return self
+
+    def _league_fits(self) -> None:
+        """Check that a league has a whole team, and that all of the other team learn, whose snapshots it plays."""
+        its = self.league_seats
+        if bool(its) != (self.league is not None):
+            wanted = "settings, as a seat says league" if its else "null without a seat that says league"
+            raise ValueError(expected("league", wanted, "null" if self.league is None else "settings"))
+        teams = {self.spec.team_of(seat) for seat in its}
+        for seat, who in self.seats.items() if its else ():
+            wanted = LEAGUE if self.spec.team_of(seat) in teams else LEARN
+            if who != wanted or len(teams) > 1:
+                allowed = f"{LEAGUE} on all seats of one team and {LEARN} on all of the other"
+                raise ValueError(expected(f"seats.{seat}", allowed, who))
+
+    @property
+    def spec(self) -> GameSpec:
+        """The game. Raises :class:`ConfigError` for an environment of another package."""
+        if self.game is None:
+            raise ConfigError(expected("scenario", "one of the red/blue-door game", f"{self.name} ({self.env_id})"))
+        return self.game.spec()
+
+    @property
+    def learning(self) -> dict[str, str]:
+        """Seats that learn, in index order, with their teams."""
+        if self.game is None:
+            return {f"agent_{k}": "agents" for k in range(self.agents)}
+        return {seat: self.spec.team_of(seat) for seat in self.spec.seats if self.seats[seat] == LEARN}
+
+    @property
+    def league_seats(self) -> tuple[str, ...]:
+        """Seats of the team that a league plays, in index order."""
+        return tuple(seat for seat in self.spec.seats if self.seats[seat] == LEAGUE) if self.game is not None else ()
+
+    @property
+    def opponents(self) -> dict[str, dict[str, float]]:
+        """For each seat that players fill: player name -> weight among the players that take turns there.
+
+        Of a league these are its anchors: its snapshots are a run's own.
+        """
+        if self.game is None:
+            return {}
+        anchors = self.league.anchors if self.league is not None else {}
+        seats = {seat: anchors if who == LEAGUE else who for seat, who in self.seats.items()}
+        rows = {seat: seats[seat] for seat in self.spec.seats if seats[seat] != LEARN}
+        return {seat: names if isinstance(names, dict) else {names: 1.0} for seat, names in rows.items()}
