@@ -138,6 +138,12 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
             strength = f"wins {measured.win:.1%} of {measured.episodes} games against random"
         turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
         lines.append(f"opponent: {player.name} on {seat} ({turns}{made}; {strength})")
+    if (league := config.scenario.league) is not None:
+        whose = "each who plays" if league.win_over == "pool" else "all in 100 episodes"
+        joins = [f"every {league.every:,} steps"] if league.every else []
+        joins += [f"at {league.win:.0%} wins against {whose}"] if league.win else []
+        share = f"{1 - league.anchor_share:.0%} of the games once there is one"
+        lines.append(f"league:   snapshots join {' or '.join(joins)}; {league.weighting}, {share}")
     lines += [f"{name + ':':<9} {said}" for name, said in reward_facts(train)]
     for name, values, course in schedules(train):
         if " to " in values or (name == "entropy bonus" and values != "0"):
