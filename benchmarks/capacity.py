@@ -30,7 +30,7 @@ RUN = ("scenario=1v1", "train.stop_when_held=false")
 
 
 def one_runner(seconds: float) -> dict[str, Any]:
-    """A runner by itself: what it plays a second, and how large a rollout of it and the weights are."""
+    """Measure a runner by itself: what it plays a second, and how large a rollout of it and the weights are."""
     config = compose(list(RUN))
     torch.set_num_threads(1)
     warm_up(config)
@@ -53,7 +53,7 @@ def one_runner(seconds: float) -> dict[str, Any]:
 
 
 def one_learner(iterations: int) -> dict[str, float]:
-    """A learner by itself: environment steps a second that it learns from, by median seconds of an update."""
+    """Measure a learner by itself: environment steps a second that it learns from, by median seconds of an update."""
     with ray_session():
         algorithm = algorithm_config(compose(list(RUN))).build_algo()
         try:

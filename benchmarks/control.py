@@ -55,30 +55,30 @@ def timed(step: Callable[[Any], Any], actions: list[Any], count: int, seconds: f
 
 
 def random_actions(space: gymnasium.Space[Any], count: int) -> list[Any]:
-    """Sets of actions of a space, for ``count`` environments, to step through again and again."""
+    """Return sets of actions of a space, for ``count`` environments, to step through again and again."""
     space.seed(0)
     return [np.stack([space.sample() for _ in range(count)]) for _ in range(ACTION_SETS)]
 
 
 def engine_round(envs: SingleAgentEnvs, seconds: float) -> Speed:
-    """Steps of environments behind our face."""
+    """Step environments behind our face."""
     actions = [{AGENT: row.reshape(len(row), -1)} for row in random_actions(envs.action_space, envs.num_envs)]
     return timed(envs.step, actions, envs.num_envs, seconds)
 
 
 def vector_round(env: gymnasium.vector.VectorEnv[Any, Any, Any], seconds: float) -> Speed:
-    """Steps of one of Gymnasium's vectors."""
+    """Step one of Gymnasium's vectors."""
     env.reset(seed=0)
     return timed(env.step, random_actions(env.single_action_space, env.num_envs), env.num_envs, seconds)
 
 
 def async_round(env: gymnasium.vector.VectorEnv[Any, Any, Any], seconds: float) -> Speed:
-    """Steps of processes, whose processor time nobody knows."""
+    """Step processes, whose processor time nobody knows."""
     return vector_round(env, seconds)._replace(processor=0.0)
 
 
 def rollout_round(env_id: str, count: int, threads: int, seconds: float) -> Speed:
-    """Steps of ``mujoco.rollout``, MuJoCo's own threads: the physics alone, nothing is seen, paid or reset."""
+    """Step ``mujoco.rollout``, MuJoCo's own threads: the physics alone, nothing is seen, paid or reset."""
     import mujoco  # noqa: PLC0415 - beside its module, which is imported where it is used
     from mujoco.rollout import Rollout  # noqa: PLC0415
 
@@ -100,7 +100,7 @@ def rollout_round(env_id: str, count: int, threads: int, seconds: float) -> Spee
 
 
 def envpool_round(peers: Peers, env_id: str, count: int, threads: int, seconds: float) -> Speed:
-    """Steps of EnvPool, in a process of its own."""
+    """Step EnvPool, in a process of its own."""
     told = peers.run("envpool_steps", [env_id, *map(str, (count, threads, seconds))])
     return Speed(told["wall"], told["processor"])
 

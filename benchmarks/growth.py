@@ -95,7 +95,7 @@ NOTES = {
 
 
 def overrides_of(point: Point, options: argparse.Namespace) -> list[str]:
-    """The run of one point: so many environment steps, but at least some iterations after the warm-up."""
+    """Return the run of one point: so many environment steps, but at least some iterations after the warm-up."""
     until = max(options.steps, (options.warmup + options.least) * point.batch)
     scenario = [] if any(part.startswith("scenario=") for part in point.overrides) else ["scenario=1v1"]
     length = [f"train.until={until}", "train.stop_when_held=false", f"train.checkpoint_every={until + point.batch}"]

@@ -138,7 +138,7 @@ def _parents() -> dict[int, int]:
 
 
 def kib_of(text: str, key: str) -> float:
-    """Number behind ``key:`` in a ``status`` or ``smaps_rollup`` file, in KiB; 0 if it is not there."""
+    """Return number behind ``key:`` in a ``status`` or ``smaps_rollup`` file, in KiB; 0 if it is not there."""
     for line in text.splitlines():
         if line.startswith(f"{key}:"):
             return float(line.split()[1])

@@ -70,7 +70,7 @@ STUDIES = (
 
 
 def command_of(study: Study, seed: int) -> list[str]:
-    """The command line of one seed, as a user types it."""
+    """Return the command line of one seed, as a user types it."""
     return ["multigrid-rl", "train", *study.overrides, f"seed={seed}"]
 
 

@@ -1,4 +1,4 @@
-"""A run whose env runners are killed at random, for as long as asked: does it go on as before?
+"""A run whose env runners are killed at random, for as long as asked, must go on as before.
 
     python -m benchmarks.soak --minutes 30 --every 20 --output docs/results/soak.json
 
@@ -70,12 +70,12 @@ def zombies(parents: set[int]) -> int:
 
 
 def runners(mark: str) -> list[Process]:
-    """The env runners among the run's processes."""
+    """Return the env runners among the run's processes."""
     return [one for one in processes(mark) if one.command.startswith("ray::BatchedEnvRunner")]
 
 
 def kind(command: str) -> str:
-    """What a process is, in a word: an actor's class, or the name of a program."""
+    """Return what a process is, in a word: an actor's class, or the name of a program."""
     first, *rest = command.split()
     if first.startswith("ray::"):
         return first.partition(".")[0]
@@ -150,7 +150,7 @@ def _watch(
 
 
 def summary(rows: list[tuple[float, dict[str, Any]]], kills: list[float], memory: list[Look]) -> dict[str, Any]:
-    """What a soak has shown.
+    """Return what a soak has shown.
 
     Args:
         rows: second at which each row of metrics was seen, and the row.
@@ -230,7 +230,7 @@ def _quantiles(values: list[float]) -> dict[str, float]:
 
 
 def faults(result: dict[str, Any]) -> list[str]:
-    """What a soak has shown that must not be; speed and memory are for people to judge."""
+    """Return what a soak has shown that must not be; speed and memory are for people to judge."""
     # The last kill may come too close to the end to see the runner return.
     lost = result["kills"] - 1 - result["recovered"]
     found = {

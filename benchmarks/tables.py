@@ -29,7 +29,7 @@ def _cell(value: Any) -> str:
 
 
 def figure(value: float) -> str:
-    """A number as one reads it: three digits, thousands apart."""
+    """Return a number as one reads it: three digits, thousands apart."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.{2 if abs(value) >= 1 else 3}f}"
@@ -58,7 +58,7 @@ class Report:
         self.data[heading] = data
 
     def markdown(self, command: str) -> str:
-        """The page."""
+        """Return the page."""
         told = [f"# {self.title}", "", f"`{command}`", "", *machine_lines(self.machine), *self.lines]
         return "\n".join([*told, "", "Overall, the last line that the command prints:", "", *self._overall(), ""])
 
@@ -94,7 +94,7 @@ def measure_all(report: Report, sections: Iterable[Callable[[], None]], out: Pat
 
 
 def machine_lines(machine: dict[str, Any]) -> list[str]:
-    """The machine section of a page."""
+    """Return the machine section of a page."""
     numbers = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     free = (
         f"{'**busy**' if machine['busy'] else 'free'} at the start (others used "
@@ -108,7 +108,7 @@ def machine_lines(machine: dict[str, Any]) -> list[str]:
 
 
 def command_line() -> str:
-    """The command as one types it in the project's folder."""
+    """Return the command as one types it in the project's folder."""
     module = Path(sys.argv[0]).stem
     return shlex.join(["python", "-m", f"benchmarks.{module}", *sys.argv[1:]])
 

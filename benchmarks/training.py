@@ -81,7 +81,7 @@ def label(setting: Setting) -> str:
 
 
 def best_of(trials: Sequence[Trial]) -> Setting:
-    """The fastest setting.
+    """Return the fastest setting.
 
     Raises:
         BenchmarkError: none of them ran.
@@ -117,7 +117,7 @@ def stock_settings(*, quick: bool) -> list[Setting]:
 
 
 def fixed(iterations: int) -> list[str]:
-    """Overrides of a run that is exactly so long and writes one checkpoint, at its end."""
+    """Return overrides of a run that is exactly so long and writes one checkpoint, at its end."""
     until = iterations * BATCH
     return [f"train.until={until}", "train.stop_when_held=false", f"train.checkpoint_every={until}"]
 
@@ -149,7 +149,7 @@ def sb3_speed(peers: Peers, setting: Setting, iterations: int, scenario: str) ->
 
 
 def speed(report: Report, options: argparse.Namespace) -> None:
-    """The default recipe of 1v1 and the same with both seats learning; where the default's time goes."""
+    """Return the default recipe of 1v1 and the same with both seats learning; where the default's time goes."""
     runs = alternate(
         {
             "one seat learns": partial(train_once, [*ONE_SEAT, *fixed(options.iterations)]),
@@ -191,7 +191,7 @@ def where_time_goes(report: Report, runs: list[Run], warmup: int) -> None:
 def tuned(
     report: Report, options: argparse.Namespace, name: str, settings: list[Setting], measure: Callable[[Setting], float]
 ) -> Setting:
-    """The best setting of a peer, out of a sweep made now or read from an earlier report."""
+    """Return the best setting of a peer, out of a sweep made now or read from an earlier report."""
     heading = f"Tuning {name}"
     earlier = {} if options.sweeps is None else json.loads(options.sweeps.read_text(encoding="utf-8"))
     if heading in earlier.get("sections", {}):

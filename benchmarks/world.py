@@ -53,13 +53,13 @@ def decode_views(tokens: Tokens, table: Tokens, out: Tokens) -> None:
 
 
 def spec_of(agents: int, view: int) -> GameSpec:
-    """The 1v1 game with another number of agents and another window."""
+    """Return the 1v1 game with another number of agents and another window."""
     blue, red = TEAMS[agents]
     return GameSpec(blue=blue, red=red, view_size=view)
 
 
 def random_actions(games: int, agents: int, seed: int) -> Actions:
-    """Sets of uniform actions to step through again and again."""
+    """Return sets of uniform actions to step through again and again."""
     return np.random.default_rng(seed).integers(0, 7, (ACTION_SETS, games, agents)).astype(np.int8)
 
 
@@ -72,7 +72,7 @@ def engine_round(world: World, actions: Actions, steps: int) -> float:
 
 
 def decoded_round(world: World, actions: Actions, steps: int) -> float:
-    """The same with every view turned into (type, colour, state) triples."""
+    """Return the same with every view turned into (type, colour, state) triples."""
     area = world.spec.view_size**2
     triples = np.empty((world.num_games, world.spec.num_agents, area, 3), np.uint8)
     began = time.perf_counter()

@@ -83,7 +83,7 @@ class Clock(BaseCallback):
 
 
 def make_envs(scenario: str, options: argparse.Namespace) -> VecEnv:
-    """The games, each in Stable-Baselines3's own monitor as its ``make_vec_env`` does it."""
+    """Return the games, each in Stable-Baselines3's own monitor as its ``make_vec_env`` does it."""
     makers: list[Callable[[], gymnasium.Env[Any, Any]]] = [
         partial(_monitored, scenario, options.encoding) for _ in range(options.num_envs)
     ]

@@ -109,7 +109,7 @@ class _Tower(nn.Module):
 
 
 def _runs(categories: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Runs of equal numbers of values, as (number of values, first token, tokens)."""
+    """Return runs of equal numbers of values, as (number of values, first token, tokens)."""
     runs, first = [], 0
     for kind, group in groupby(categories):
         size = len(list(group))

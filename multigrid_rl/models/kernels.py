@@ -171,7 +171,7 @@ def _outer(gradient: Floats, x: Floats, rows: Any, matrix: Floats, bias: Floats)
 
 @kernel
 def distinct_rows(tokens: NDArray[Any], sizes: NDArray[np.int64], slots: NDArray[np.int32], inverse: Any) -> int:
-    """Number the distinct rows of ``tokens`` (B, D) in the order in which they first occur; returns how many there are.
+    """Count the distinct rows of ``tokens`` (B, D) and number them in the order in which they first occur.
 
     A token that is not below its size would read what is no part of the table: the first row with one is returned as
     ``-1 - row``.
@@ -247,7 +247,7 @@ def sum_rows(tokens: NDArray[Any], first: NDArray[np.int64], table: Floats, out:
 
 @float_kernel
 def add_rows(tokens: NDArray[Any], first: NDArray[np.int64], gradient: Floats, out: Floats) -> None:
-    """The backward pass of :func:`sum_rows`: add ``gradient[b]`` (H,) to each row of ``out`` (R, H) that was summed."""
+    """Go back through :func:`sum_rows`: add ``gradient[b]`` (H,) to each row of ``out`` (R, H) that was summed."""
     _add_rows(tokens, 0, first, gradient, 0, out)
 
 

@@ -91,7 +91,7 @@ class MLPActorCritic(nn.Module):
         return self._ready(self._flat()) if self._fused() else None
 
     def reference(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The same in torch's own operations: for other devices, for wide layers, and what tests compare with."""
+        """Compute the same in torch's own operations: for other devices, wide layers, and what tests compare with."""
         features = sum_of_rows(tokens[:, : self.tokens], self.first[: self.tokens], self.table) + self.bias
         critic = features[:, self.width :]
         if self.central is not None:
@@ -100,7 +100,7 @@ class MLPActorCritic(nn.Module):
         return self.policy(features[:, : self.width]), values.squeeze(-1)
 
     def start(self, tokens: NDArray[Any]) -> Pass | None:
-        """A pass over tokens (B, D) whose gradients can be taken without torch's graph; ``None`` if it needs torch."""
+        """Return a pass over tokens (B, D) whose gradients need no graph of torch; ``None`` if torch computes it."""
         return Pass(self._ready(self._flat()), np.ascontiguousarray(tokens), self._flat()) if self._fused() else None
 
     def _flat(self) -> list[Tensor | None]:

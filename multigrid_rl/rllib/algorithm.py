@@ -175,7 +175,7 @@ class BatchPPO(TrackedPPO):
         return _learner_metrics(told[0])
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """What Tune adds to every result; outside Tune nobody reads the whole configuration in each of them."""
+        """Return what Tune adds to every result; outside Tune nobody reads the whole configuration in each of them."""
         if self._storage is not None:
             filled: dict[str, Any] = super().get_auto_filled_metrics(*args, **kwargs)
             return filled

@@ -27,7 +27,7 @@ _COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage", "env_runne
 
 
 def _nothing(learner: Any) -> None:
-    """What a learner that lives can do."""
+    """Do what a learner that lives can do."""
 
 
 class TrackedPPO(PPO):
@@ -115,7 +115,7 @@ class TrackedPPO(PPO):
         return False
 
     def run_state(self) -> dict[str, Any]:
-        """What a run remembers beside RLlib's own state: counters, stage, gates, episodes and games under way."""
+        """Return what a run remembers beside RLlib's own state: counters, stage, gates, episodes, games under way."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
         runners = self.config.num_env_runners
         league = {} if self.league is None else {"league": self.league.get_state()}
@@ -157,7 +157,7 @@ class TrackedPPO(PPO):
             raise
 
     def learner_weights(self) -> dict[str, dict[str, Any]]:
-        """The learner's weights, by module. Raises :class:`RunError`."""
+        """Return the learner's weights, by module. Raises :class:`RunError`."""
         with self.learning():
             state = self.learner_group.get_state(components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}")
         modules: dict[str, dict[str, Any]] = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]

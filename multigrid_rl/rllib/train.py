@@ -99,7 +99,7 @@ def train(
 def verdict_of(
     algorithm: TrackedPPO, config: RunConfig, folder: RunFolder, row: dict[str, Any], ended: str
 ) -> dict[str, Any]:
-    """What a run achieved, as ``verdict.json`` tells it; ``row`` is its last one."""
+    """Return what a run achieved, as ``verdict.json`` tells it; ``row`` is its last one."""
     return {
         **algorithm.keeper.verdict(),
         "ended": ended,

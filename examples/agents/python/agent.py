@@ -29,7 +29,7 @@ START = {"red_0": (9, 1), "red_1": (8, 1), "blue_0": (6, 6), "blue_1": (7, 6)}
 
 
 def ahead(cell: Cell, heading: int) -> Cell:
-    """The cell in front of `cell`."""
+    """Return the cell in front of `cell`."""
     return cell[0] + STEP[heading][0], cell[1] + STEP[heading][1]
 
 
@@ -90,7 +90,7 @@ class Seat:
         return True
 
     def choose(self, image: Image, heading: int) -> int:
-        """The plan: eliminate who stands in front, else key, then door."""
+        """Follow the plan: eliminate who stands in front, else key, then door."""
         size = self.size
         kind, colour, _ = image[size // 2][size - 2]
         if kind == AGENT and colour != self.colour:
@@ -108,12 +108,12 @@ class Seat:
         return self.go(heading, keys, PICKUP) if keys else self.explore(heading)
 
     def go(self, heading: int, targets: set[Cell], action: int) -> int:
-        """`action` if one of the targets lies in front, else the first move on a shortest way to face one."""
+        """Return `action` if one of the targets lies in front, else the first move on a shortest way to face one."""
         move = self.way(heading, lambda cell, to: ahead(cell, to) in targets, action)
         return self.clear_the_way(heading) if move is None else move
 
     def explore(self, heading: int) -> int:
-        """The first move to where something new comes into sight."""
+        """Return the first move to where something new comes into sight."""
         move = self.way(heading, lambda cell, to: any(c in self.unknown for _, c in window(cell, to, self.size)), RIGHT)
         return self.clear_the_way(heading) if move is None else move
 
