@@ -96,6 +96,11 @@ SPEED = {
     "bench-control": ("MuJoCo's bodies, Box2D and CartPole against Gymnasium and EnvPool", "bench-control"),
     "bench-world": ("the game engine over games, views, agents and threads", "bench-world"),
     "capacity": ("bytes of a step, where the learner saturates, and a plan for 1,000 cores", "capacity"),
+    "policy-gradients": (
+        "what weighs log pi(a|s), how often a batch is learned from, why PPO clips",
+        "study NAME=policy-gradients",
+    ),
+    "control": ("the scenarios of control with their recipes, over seeds", "study NAME=control"),
     "soak": ("env runners killed at random: recovery, memory, processes left behind", "soak"),
 }
 
@@ -115,7 +120,7 @@ def summary(rows: list[str], speed: Collection[str] = ()) -> str:
         *rows,
     ]
     pages = [f"* [{name}]({name}.md): {what} (`make {verb}`)" for name, (what, verb) in SPEED.items() if name in speed]
-    return "\n".join([*lines, "", *(["## Speed", "", *pages, ""] if pages else [])])
+    return "\n".join([*lines, "", *(["## Speed and studies", "", *pages, ""] if pages else [])])
 
 
 def row_start(study: str) -> str:
