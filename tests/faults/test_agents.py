@@ -17,7 +17,7 @@ from multigrid_rl.players.sandbox import MAX_LINE, AgentProcess, Limits
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
 
 #: So much longer than the limit that it runs into a fault may be noticed, on a busy machine.
-SLACK_S = 1.5
+SLACK_S = 3.0
 QUICK = Limits(start_s=3.0, step_s=0.3, total_s=5.0, memory_mb=512)
 
 

@@ -86,7 +86,8 @@ def test_rows_use_exactly_the_documented_metrics(local):
     names = {name for row in rows for name in row}
     assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
     unused = [pattern for pattern in METRICS if not any(matches(name, pattern) for name in names)]
-    assert unused == ["win_against/<seat>/<player>"]  # only where players take turns: the next test
+    # Only where players take turns (the next test), and in leagues (test_league).
+    assert unused == ["win_against/<seat>/<player>", "league/size", "league/min_win"]
 
 
 def test_reports_wins_by_opponent_where_several_take_turns(tmp_path):

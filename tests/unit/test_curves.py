@@ -298,7 +298,7 @@ def test_overlay_takes_the_curves_of_the_runs_own_recipe(runs, tmp_path, monkeyp
     [
         (lambda run: (run / "metrics.jsonl").unlink(), "expected a run folder, got one without metrics.jsonl"),
         (lambda run: (run / "config.yaml").unlink(), "expected a run folder, got one without config.yaml"),
-        (lambda run: (run / "metrics.jsonl").write_text('{"env_steps": 5}\n'), "expected reports"),
+        (lambda run: (run / "metrics.jsonl").write_text('{"env_steps": 5}\n'), "expected a report"),
         (lambda run: (run / "config.yaml").write_text("{scenario: {name: x}, seed: 1}"), "experiment=null"),
     ],
 )
