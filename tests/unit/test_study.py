@@ -1,0 +1,42 @@
+"""Studies: every arm is a run that composes, and the page says what came of the seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.study import STUDIES, Arm, jobs_of, lines_of, read_study
+from multigrid_rl.config import compose
+
+NAMES = sorted(path.stem for path in STUDIES.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_arm_composes(name, tmp_path):
+    study = read_study(name)
+    jobs = jobs_of(study, 2, tmp_path)
+    assert len(jobs) == 2 * len(study.arms)
+    for job in jobs[: len(study.arms)]:
+        assert compose(list(job.overrides)).scenario.package == "gymnasium"
+    for claim in study.claims:
+        assert {claim["better"], claim["worse"]} <= study.arms.keys()
+
+
+def test_rejects_an_unknown_study():
+    with pytest.raises(SystemExit, match=f"^NAME: expected {', '.join(NAMES)}, got gradients$"):
+        read_study("gradients")
+
+
+def test_page_tells_scores_over_seeds_and_who_is_better():
+    study = read_study("policy-gradients")
+    curve = (np.array([100, 200]), np.array([10.0, 30.0]))
+
+    def arm(*scores: float) -> Arm:
+        return Arm([{"draw": s, "argmax": s + 1, "env_steps_per_s": 5000.0} for s in scores], [curve] * len(scores))
+
+    page = "\n".join(lines_of(study, {"gae": arm(400, 500, 500, 500), "vpg-20": arm(9, 10, 11, 450)}, "make study"))
+    # The middle half of four is two; over training the curve holds 10 up to step 100 and rises to 30: 15 on average.
+    assert "| gae | `-` | 4 | 500 | " in page
+    assert "| 400 | 500 | 501 | 15 | 5,000 |" in page
+    assert "| gae | vpg-20 | after training | 0.94 |" in page  # 15 of 16 pairs
+    assert "ppo-20 |" not in page  # nothing was trained
