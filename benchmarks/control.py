@@ -73,7 +73,7 @@ def vector_round(env: gymnasium.vector.VectorEnv[Any, Any, Any], seconds: float)
 
 
 def async_round(env: gymnasium.vector.VectorEnv[Any, Any, Any], seconds: float) -> Speed:
-    """Step processes, whose processor time nobody knows."""
+    """Step processes, whose processor time is not measured."""
     return vector_round(env, seconds)._replace(processor=0.0)
 
 

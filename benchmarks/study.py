@@ -25,6 +25,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from multigrid_rl.judge.seeds import improvement_interval, iqm, iqm_interval
+from multigrid_rl.schema import available_cpus
+from multigrid_rl.show.figures import add_legend, dress, fill, panel_grid, save_figure
 
 STUDIES = Path(__file__).parent / "studies"
 PAGES = Path(__file__).parent.parent / "docs" / "results"
@@ -156,8 +158,8 @@ def _curve(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def draw_group(study: Study, group: dict[str, Any], arms: dict[str, Arm]) -> Figure:
     """Draw the curves of a group: interquartile mean over seeds, and the range between the quartiles."""
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panel_grid(1, f"{study.title}: {group['title']}")
+    end = 0.0
     for name in group["arms"]:
         curves = [curve for curve in arms[name].curves if len(curve[0])] if name in arms else []
         if not curves:
@@ -166,12 +168,10 @@ def draw_group(study: Study, group: dict[str, Any], arms: dict[str, Arm]) -> Fig
         grid = np.array([np.interp(steps, *curve) for curve in curves])
         (line,) = axes.plot(steps, iqm(grid.T), label=name, linewidth=1.6)
         low, high = np.quantile(grid, (0.25, 0.75), axis=0)
-        axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel("mean return of the episodes played")
-    axes.set_title(f"{study.title}: {group['title']}", loc="left", fontsize=10)
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize=8)
+        fill(axes, steps, (low, high), 0.15, color=line.get_color())
+        end = max(end, float(steps[-1]))
+    dress(axes, "Mean return of the episodes played", "reward", end or 1.0)
+    add_legend(figure, 4)
     return figure
 
 
@@ -230,7 +230,7 @@ def _figure_name(study: Study, group: dict[str, Any]) -> str:
 
 
 def _machine() -> str:
-    return f"{os.cpu_count()} shared cores, {platform.machine()}, Python {platform.python_version()}"
+    return f"{available_cpus()} shared cores, {platform.machine()}, Python {platform.python_version()}"
 
 
 def main() -> None:
@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--arms", nargs="+", help="train these alone; the page shows all that were trained")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--jobs", type=int, default=available_cpus())
     parser.add_argument("--folder", type=Path, default=Path("runs/studies"))
     parser.add_argument("--page-only", action="store_true", help="write the page of what was trained already")
     given = parser.parse_args()
@@ -250,7 +250,7 @@ def main() -> None:
     arms = read_arms(jobs)
     study = study._replace(groups=[group for group in study.groups if arms.keys() & group["arms"].keys()])
     for group in study.groups:
-        draw_group(study, group, arms).savefig(PAGES / _figure_name(study, group), dpi=110)
+        save_figure(draw_group(study, group, arms), PAGES / _figure_name(study, group))
     command = f"make study NAME={study.name} ARGS='--seeds {given.seeds}'"
     (PAGES / f"{study.name}.md").write_text("\n".join(lines_of(study, arms, command)) + "\n", encoding="utf-8")
     print(f"saved: {PAGES / study.name}.md")

@@ -259,6 +259,7 @@ class RunConfig(Part):
             allowed = f"{' or '.join(WITHOUT_VALUES)} with vf_coef=0: no value network is trained"
             _require(train.psi in WITHOUT_VALUES, "train.psi", train.psi, allowed)
             _require(train.v_iters is None, "train.v_iters", train.v_iters, "null with vf_coef=0")
+            _require(not train.recompute, "train.recompute", True, "false with vf_coef=0")
         apart = train.v_iters is not None
         both = (train.pi_iters is None) == (train.v_iters is None) or train.vf_coef == 0
         _require(both, "train.v_iters", train.v_iters, "a number with pi_iters, null without")
@@ -267,6 +268,9 @@ class RunConfig(Part):
         _require(
             separate or not apart, "train.v_iters", train.v_iters, f"null with model={self.model.name}: not two towers"
         )
+        vector = self.scenario.package == "gymnasium"
+        allowed = f"null with scenario={self.scenario.name}: networks over tokens share their first layer"
+        _require(vector or not apart, "train.v_iters", train.v_iters, allowed)
         memory = self.model.recurrent
         _require(not (train.recompute and memory), "train.recompute", True, f"false with model={self.model.name}")
 

@@ -104,7 +104,7 @@ class SingleAgentEnvs(ABC):
         obs, rewards, terminated, truncated = self._play(taken)
         self._returns[:, 0] += rewards
         self._length += 1
-        with np.errstate(over="ignore"):  # what is no float32 becomes inf, which is told in the next line
+        with np.errstate(over="ignore"):  # what is no float32 becomes inf, which the next line reports
             self._obs = final = obs.astype(np.float32)
         if not (np.isfinite(final).all() and np.isfinite(rewards).all()):
             raise self._broken(final, rewards, taken)
@@ -164,10 +164,10 @@ class SingleAgentEnvs(ABC):
 
     def _close(self, done: NDArray[np.bool_]) -> None:
         count = int(done.sum())
-        nobody = np.full(count, -1, np.int8)
+        winner = np.full(count, -1, np.int8)  # none
         self._finished.append(
             EpisodeTable(
-                self._length[done], self._returns[done], np.zeros((count, 1, 0)), nobody, np.zeros((count, 0), np.int16)
+                self._length[done], self._returns[done], np.zeros((count, 1, 0)), winner, np.zeros((count, 0), np.int16)
             )
         )
         self._episode[done] += 1

@@ -1,11 +1,11 @@
 """Gymnasium's HalfCheetah, Walker2d, Hopper and Humanoid, ``N`` side by side: MuJoCo steps them, numpy does the rest.
 
-Number for number what Gymnasium's own environments do, one and a half times as fast on one core, and on all cores:
-one step of all bodies is a loop around ``mujoco.mj_step`` (C, which lets go of the interpreter's lock) in as many
-threads as there are cores, and one computation of all observations and rewards. A body's whole state is three vectors,
-positions, velocities and the solver's warm start, which go in and come out of the one ``MjData`` of a thread; so any
-thread may step any body, and a run goes on exactly from arrays. ``mujoco.rollout`` has the same loop in C, a tenth
-cheaper, but hands back neither the warm start nor what Humanoid's reward reads (centres of mass where the integrator
+Number for number what Gymnasium's own environments do, on all cores (speed: ``make bench-control``): one step of all
+bodies is a loop around ``mujoco.mj_step`` (C, which lets go of the interpreter's lock) in as many threads as there are
+cores, and one computation of all observations and rewards. A body's whole state is three vectors, positions, velocities
+and the solver's warm start, which go in and come out of the one ``MjData`` of a thread; so any thread may step any
+body, and a run goes on exactly from arrays. ``mujoco.rollout`` has the same loop in C, which is cheaper with several
+threads, but hands back neither the warm start nor what Humanoid's reward reads (centres of mass where the integrator
 left them): it would follow Gymnasium only nearly.
 """
 
@@ -32,8 +32,8 @@ BODIES_PER_THREAD = 4
 
 def threads_to_use() -> int:
     """Return the threads for a process: its cores, or fewer by ``OMP_NUM_THREADS``: a Ray worker's share of them."""
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    return min(available_cpus(), int(told)) if told.isdecimal() and int(told) else available_cpus()
+    share = os.environ.get("OMP_NUM_THREADS", "")
+    return min(available_cpus(), int(share)) if share.isdecimal() and int(share) else available_cpus()
 
 
 class Body:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,12 +12,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from multigrid_rl.jit import float_kernel
-from multigrid_rl.models.distributions import Categorical, Distribution
+from multigrid_rl.models.distributions import HALF_LOG_2PI, Categorical, Distribution
 from multigrid_rl.scenario import ConfigError, import_object
 from multigrid_rl.text import expected
 
 Array = NDArray[Any]
-_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Rows(NamedTuple):
@@ -188,8 +186,8 @@ def _gaussian_rows(
         for a in range(width):
             log_std = outputs[b, width + a]
             normal = (actions[b, a] - outputs[b, a]) * np.exp(-log_std)
-            chosen -= 0.5 * normal * normal + log_std + _HALF_LOG_2PI
-            entropy += log_std + 0.5 + _HALF_LOG_2PI
+            chosen -= 0.5 * normal * normal + log_std + HALF_LOG_2PI
+            entropy += log_std + 0.5 + HALF_LOG_2PI
         ratio = np.exp(chosen - logp[b])
         surr1 = advantages[b] * ratio
         surr2 = advantages[b] * min(max(ratio, 1.0 - clip), 1.0 + clip)

@@ -23,7 +23,7 @@ Bound = Literal["clip", "tanh", "clip3"]
 BOUNDS: tuple[Bound, ...] = ("clip", "tanh", "clip3")
 #: A logit that stands where a component has fewer choices than others. Not infinite: 0 times infinity is no number.
 _NO_CHOICE = -1e9
-_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Draw(NamedTuple):
@@ -202,8 +202,8 @@ class Gaussian:
         mean, log_std = outputs[:, : self.width], outputs[:, self.width :]
         normal = _normal(rng, self.width)
         actions = mean + np.exp(log_std) * normal
-        logp = (-0.5 * normal**2 - log_std - _HALF_LOG_2PI).sum(axis=1, keepdims=True)
-        entropy = (log_std + 0.5 + _HALF_LOG_2PI).sum(axis=1, keepdims=True)
+        logp = (-0.5 * normal**2 - log_std - HALF_LOG_2PI).sum(axis=1, keepdims=True)
+        entropy = (log_std + 0.5 + HALF_LOG_2PI).sum(axis=1, keepdims=True)
         return Draw(actions.astype(np.float32), logp.astype(np.float32), entropy.astype(np.float32))
 
     def mode(self, outputs: NDArray[np.float32]) -> Array:
@@ -223,11 +223,11 @@ class Gaussian:
         """Return log-densities (B, 1) of raw draws ``actions`` (B, A)."""
         mean, log_std = outputs[:, : self.width], outputs[:, self.width :]
         normal = (actions - mean) * torch.exp(-log_std)
-        return (-0.5 * normal.pow(2) - log_std - _HALF_LOG_2PI).sum(1, keepdim=True)
+        return (-0.5 * normal.pow(2) - log_std - HALF_LOG_2PI).sum(1, keepdim=True)
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return entropies (B, 1) of the raw draw in nats."""
-        return (outputs[:, self.width :] + 0.5 + _HALF_LOG_2PI).sum(1, keepdim=True)
+        return (outputs[:, self.width :] + 0.5 + HALF_LOG_2PI).sum(1, keepdim=True)
 
 
 def _normal(rng: UniformSource, columns: int) -> NDArray[np.float32]:

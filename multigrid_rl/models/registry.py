@@ -16,6 +16,7 @@ from multigrid_rl.models.cells import CellActorCritic
 from multigrid_rl.models.distributions import Gaussian, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
+from multigrid_rl.models.towers import KINDS
 from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
 from multigrid_rl.scenario import import_object
 from multigrid_rl.schema import CELL_WISE, MAX_LAYERS, MAX_UNITS, NETWORKS, NORMS, RECURRENT
@@ -24,8 +25,6 @@ from multigrid_rl.types import AgentSpec
 
 #: Environment variable: modules, separated by commas, whose networks a player's card may name.
 NETWORKS_FROM = "MULTIGRID_RL_NETWORKS"
-#: Activations that the compiled pass over tokens knows.
-TOKEN_ACTIVATIONS = ("tanh", "relu")
 #: Weights that only a central critic has: a player does not need them.
 CENTRAL = "central"
 
@@ -74,23 +73,19 @@ def build(
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ArchitectureError(expected("architecture.activation", ", ".join(ACTIVATIONS), activation))
     generator = torch.Generator().manual_seed(seed)
-    options: dict[str, Any] = {key: architecture.get(key, False) for key in ("normalise", "scale_values")}
-    options["norm"] = architecture.get("norm", "none")
-    _check_options(name, options, vector=isinstance(observation, int))
+    normalise, layer_norm = _options(name, architecture, vector=isinstance(observation, int))
     if name in RECURRENT:
-        normalise = options["normalise"]
         return RecurrentActorCritic(
             observation, outputs, name, sizes[0], central, generator, log_std=log_std, normalise=normalise
         )
     if isinstance(observation, int):
         if name in CELL_WISE:
             raise ArchitectureError(expected("architecture.name", "mlp, gru or lstm for a vector", name))
-        layer_norm, normalise = options["norm"] == "layer", options["normalise"]
         return VectorActorCritic(
             observation, outputs, sizes, activation, log_std, generator, layer_norm=layer_norm, normalise=normalise
         )
-    if activation not in TOKEN_ACTIVATIONS:
-        wanted = f"{' or '.join(TOKEN_ACTIVATIONS)} for tokens"
+    if activation not in KINDS:
+        wanted = f"{' or '.join(KINDS)} for tokens"
         raise ArchitectureError(expected("architecture.activation", wanted, activation))
     if name in CELL_WISE:
         if central:
@@ -99,11 +94,14 @@ def build(
     return MLPActorCritic(observation, outputs, tuple(sizes), activation, central, generator)
 
 
-def _check_options(name: str, options: Mapping[str, Any], *, vector: bool) -> None:
-    """Raise :class:`ArchitectureError` unless this network can have these options."""
+def _options(name: str, architecture: Mapping[str, Any], *, vector: bool) -> tuple[bool, bool]:
+    """Return whether to normalise observations and layers. Raises :class:`ArchitectureError` where that cannot be."""
     plain = vector and name == "mlp"
+    options: dict[str, Any] = {key: architecture.get(key, False) for key in ("normalise", "scale_values")}
+    options["norm"] = architecture.get("norm", "none")
+    own = ":" in name
     allowed: dict[str, tuple[Any, ...]] = {
-        "normalise": (False, True) if vector else (False,),
+        "normalise": (False, True) if vector and not own else (False,),
         "scale_values": (False, True) if plain else (False,),
         "norm": NORMS if plain else NORMS[:1],
     }
@@ -112,6 +110,7 @@ def _check_options(name: str, options: Mapping[str, Any], *, vector: bool) -> No
             wanted = " or ".join(str(value).lower() for value in values)
             what = "a vector" if vector else "tokens"
             raise ArchitectureError(expected(f"architecture.{key}", f"{wanted} with {name} for {what}", options[key]))
+    return options["normalise"], options["norm"] == "layer"
 
 
 def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0) -> nn.Module:
@@ -140,6 +139,7 @@ def custom(
         ConfigError: it cannot be imported.
         ArchitectureError: it has no ``state_size`` or no ``logits``.
     """
+    _options(name, architecture, vector=isinstance(observation_space, spaces.Box))
     generator = torch.Generator().manual_seed(seed)
     network: nn.Module = import_object("model.name", name, "module:Class")(
         observation_space, outputs, tuple(architecture["hidden"]), generator

@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from multigrid_rl.models import kernels
+from multigrid_rl.models.towers import KINDS, MAX_WIDTH
 
 Array = NDArray[Any]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
-#: Those that the compiled pass knows, and the widest layer that it takes: wider ones are a matrix library's business.
-KINDS = {"tanh": kernels.TANH, "relu": kernels.RELU}
-MAX_WIDTH = 256
 #: Largest size of a normalised number.
 MOST = 10.0
 
@@ -42,8 +40,9 @@ class LogStd(nn.Module):
 class Normaliser(nn.Module):
     """Shifts and scales observations by what was seen of them, and cuts them off at +-10.
 
-    Mean and standard deviation are part of the weights: they travel with them, and stay where nobody trains. A trainer
-    sets them between updates (:class:`~multigrid_rl.learn.update.Update`); at the start nothing is changed.
+    Mean and standard deviation are part of the weights: they travel with them, and are frozen wherever no trainer
+    updates them. A trainer does so between updates (:class:`~multigrid_rl.learn.update.Update`); at the start nothing
+    is changed.
 
     Args:
         size: length ``D`` of an observation.
@@ -198,7 +197,8 @@ class VectorActorCritic(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Compute outputs (B, K) and values (B,) of observations (B, D)."""
-        passed = None if torch.is_grad_enabled() else self.start(obs.numpy())
+        compute = not torch.is_grad_enabled() and obs.device.type == "cpu"
+        passed = self.start(obs.numpy()) if compute else None
         if passed is not None:
             return torch.from_numpy(passed.logits), torch.from_numpy(passed.values).squeeze(-1)
         seen = self.normaliser(obs)

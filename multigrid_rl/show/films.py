@@ -241,7 +241,7 @@ _OPENGL = "; MuJoCo draws without a screen through libEGL (MUJOCO_GL=egl) or lib
 
 
 def _draw_without_a_screen() -> None:
-    """Tell pygame and MuJoCo, where nobody has told them otherwise, that no window is wanted."""
+    """Tell pygame and MuJoCo, unless the environment says otherwise, that no window is wanted."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")

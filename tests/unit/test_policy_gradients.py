@@ -162,6 +162,8 @@ def test_moments_go_on_where_they_were():
     ("overrides", "said"),
     [
         (["train.psi=gae", "train.vf_coef=0"], ["train.psi", "total_reward or future_return", "gae"]),
+        (["scenario=1v1", "train=vpg", "experiment=none"], ["train.v_iters", "null with scenario=1v1", "40"]),
+        (["train.recompute=true", "train.psi=future_return", "train.vf_coef=0"], ["train.recompute", "vf_coef=0"]),
         (["train.psi=psi"], ["train.psi", "'total_reward'"]),
         (["train.v_iters=3"], ["train.v_iters", "3"]),
         (["train.v_lr=0.1"], ["train.v_lr", "null without v_iters"]),

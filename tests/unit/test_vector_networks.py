@@ -74,6 +74,20 @@ def test_what_is_not_compiled_is_left_to_torch(option, value):
         assert net(torch.zeros(2, 5))[0].shape == (2, 3)
 
 
+def test_other_devices_are_left_to_torch():
+    net = network(gaussian=True, normalise=True).to("meta")  # computes shapes alone
+    with torch.no_grad():
+        assert net(torch.zeros(2, 5, device="meta"))[0].shape == (2, 6)
+
+
+@pytest.mark.parametrize("option", [{"normalise": True}, {"scale_values": True}, {"norm": "layer"}])
+def test_rejects_options_of_ours_with_a_network_from_outside(option):
+    box = spaces.Box(-1, 1, (5,))
+    architecture = {"name": "own:Net", "hidden": [8]} | option
+    with pytest.raises(ArchitectureError, match=rf"^architecture\.{next(iter(option))}: expected .* with own:Net"):
+        network_of(AgentSpec("a", "a", ("a",), box, box), architecture)
+
+
 def test_normaliser_and_scale_are_a_part_of_the_weights():
     agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (5,)), spaces.Box(-1, 1, (2,)))
     architecture = {"name": "mlp", "hidden": [8], "normalise": True, "scale_values": True}
