@@ -1,28 +1,33 @@
 """Gymnasium's HalfCheetah, Walker2d, Hopper and Humanoid, ``N`` side by side: MuJoCo steps them, numpy does the rest.
 
 Number for number what Gymnasium's own environments do, on all cores (speed: ``make bench-control``): one step of all
-bodies is a loop around ``mujoco.mj_step`` (C, which lets go of the interpreter's lock) in as many threads as there are
-cores, and one computation of all observations and rewards. A body's whole state is three vectors, positions, velocities
-and the solver's warm start, which go in and come out of the one ``MjData`` of a thread; so any thread may step any
-body, and a run goes on exactly from arrays. ``mujoco.rollout`` has the same loop in C, which is cheaper with several
-threads, but hands back neither the warm start nor what Humanoid's reward reads (centres of mass where the integrator
-left them): it would follow Gymnasium only nearly.
+bodies is a compiled loop around MuJoCo's own ``mj_step``, without the interpreter and its lock, in as many threads as
+there are cores, and one computation of all observations and rewards. A body's whole state is three vectors, positions,
+velocities and the solver's warm start, which go in and come out of the one ``MjData`` of a thread; so any thread may
+step any body, and a run goes on exactly from arrays. ``mujoco.rollout`` has such a loop, but hands back neither the
+warm start nor what Humanoid's reward reads (centres of mass where the integrator left them): it would follow Gymnasium
+only nearly.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gymnasium
+import numba
 import numpy as np
 from gymnasium.utils import seeding
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
+from llvmlite import ir
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import SingleAgentEnvs
+from multigrid_rl.jit import kernel
 from multigrid_rl.schema import available_cpus
 
 Array = NDArray[np.float64]
@@ -167,6 +172,46 @@ def _within(values: Array, bounds: tuple[float, float]) -> NDArray[np.bool_]:
     return np.asarray((bounds[0] < values) & (values < bounds[1]))
 
 
+_CALLED = ("mj_step", "mj_rnePostConstraint")
+#: Of a body's arrays, control, positions, velocities and warm start go in; all but the control come out.
+_GO_IN, _COME_OUT = 4, 1
+
+
+@intrinsic
+def _call(typing: Any, function: Any, model: Any, data: Any) -> Any:  # noqa: ARG001
+    """Call ``void function(model, data)`` of C, all three of them addresses."""
+
+    def build(context: Any, builder: Any, _: Any, values: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 2)
+        builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+        return context.get_dummy_value()
+
+    return numba.types.void(function, model, data), build
+
+
+@kernel
+def _advance(
+    addresses: tuple[int, int, int, int, int],
+    memory: tuple[Array, ...],
+    everybody: tuple[Array, ...],
+    start: int,
+    end: int,
+) -> None:
+    """Step some bodies, one after the other, in ``memory``: the arrays of one ``MjData`` (size,), as in (N, size)."""
+    step, forces, model, data, frames = addresses
+    for k in range(start, end):
+        for j in range(_GO_IN):
+            for i in range(memory[j].size):
+                memory[j][i] = everybody[j][k, i]
+        for _ in range(frames):
+            _call(step, model, data)
+        if forces:
+            _call(forces, model, data)
+        for j in range(_COME_OUT, len(memory)):
+            for i in range(memory[j].size):
+                everybody[j][k, i] = memory[j][i]
+
+
 _ROOM = "gymnasium.envs.mujoco."
 _BODIES: dict[str, type[Body]] = {
     f"{_ROOM}half_cheetah_v5:HalfCheetahEnv": Body,
@@ -229,8 +274,17 @@ class MujocoEnvs(SingleAgentEnvs):
         names = ("qpos", "qvel", "qacc_warmstart", *body.reads)
         self._physics: list[Array] = [np.zeros((num_envs, *getattr(self._datas[0], name).shape)) for name in names]
         self._names = names
-        #: Views of each body's control, positions, velocities, warm start, and what else is read.
-        self._rows = list(zip(self._ctrl, *self._physics, strict=True))
+        everybody = tuple(array.reshape(num_envs, -1) for array in (self._ctrl, *self._physics))
+        functions = ctypes.CDLL(mujoco._functions.__file__)  # MuJoCo's library, as its own module found it
+        step, forces = (ctypes.cast(getattr(functions, name), ctypes.c_void_p).value or 0 for name in _CALLED)
+        self._calls = [
+            (
+                (step, forces if body.forces else 0, self._model._address, data._address, body.env.frame_skip),
+                tuple(getattr(data, name).reshape(-1) for name in ("ctrl", *names)),
+                everybody,
+            )
+            for data in self._datas
+        ]
         self.reset(seed)
 
     def _arrays(self) -> list[NDArray[Any]]:
@@ -240,9 +294,9 @@ class MujocoEnvs(SingleAgentEnvs):
         body, (qpos, qvel, _, *read) = self._body, self._physics
         self._ctrl[:] = actions
         before = body.place(qpos, read)
-        bodies = iter(range(self.num_envs))  # shared: whoever is free takes the next
-        others = [self._pool.submit(self._advance, data, bodies) for data in self._datas[1:]] if self._pool else []
-        self._advance(self._datas[0], bodies)
+        starts = iter(range(0, self.num_envs, BODIES_PER_THREAD))  # shared: whoever is free takes the next
+        others = [self._pool.submit(self._advance, k, starts) for k in range(1, self.threads)] if self._pool else []
+        self._advance(0, starts)
         for other in others:
             other.result()
         rewards, terminated = body.judge(body.place(qpos, read) - before, actions, (qpos, qvel), read)
@@ -250,22 +304,10 @@ class MujocoEnvs(SingleAgentEnvs):
         truncated = np.zeros(self.num_envs, np.bool_) if limit is None else self._length + 1 >= limit
         return body.observe(qpos, qvel, read), rewards, terminated, truncated
 
-    def _advance(self, data: Any, bodies: Iterator[int]) -> None:
+    def _advance(self, thread: int, starts: Iterator[int]) -> None:
         """Step bodies with the memory of one thread, until there are none left."""
-        step, model, frames = self._mujoco.mj_step, self._model, self._body.env.frame_skip
-        forces = self._mujoco.mj_rnePostConstraint if self._body.forces else None
-        ctrl, qpos, qvel, warm = data.ctrl, data.qpos, data.qvel, data.qacc_warmstart
-        others = [getattr(data, name) for name in self._names[3:]]
-        rows = self._rows
-        for k in bodies:
-            its_ctrl, its_qpos, its_qvel, its_warm, *its_others = rows[k]
-            ctrl[:], qpos[:], qvel[:], warm[:] = its_ctrl, its_qpos, its_qvel, its_warm
-            step(model, data, frames)
-            if forces is not None:
-                forces(model, data)
-            its_qpos[:], its_qvel[:], its_warm[:] = qpos, qvel, warm
-            for mine, value in zip(its_others, others, strict=True):
-                mine[...] = value
+        for start in starts:
+            _advance(*self._calls[thread], start, min(start + BODIES_PER_THREAD, self.num_envs))
 
     def _start(self, seeds: dict[int, int]) -> NDArray[Any]:
         data = self._datas[0]
