@@ -1,4 +1,4 @@
-"""Gymnasium's HalfCheetah, Walker2d, Hopper and Humanoid, ``N`` side by side: MuJoCo steps them, numpy does the rest.
+"""HalfCheetah, Walker2d, Hopper, Humanoid, ``Walker-v0``, ``N`` side by side: MuJoCo steps them, numpy does the rest.
 
 Number for number what Gymnasium's own environments do, on all cores (speed: ``make bench-control``): one step of all
 bodies is a loop around ``mujoco.mj_step`` (C, which lets go of the interpreter's lock) in as many threads as there are
@@ -11,6 +11,7 @@ left them): it would follow Gymnasium only nearly.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from gymnasium.utils import seeding
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
+from multigrid_rl.envs import WALKER
 from multigrid_rl.envs.base import SingleAgentEnvs
 from multigrid_rl.schema import available_cpus
 
@@ -50,6 +52,8 @@ class Body:
     reads: tuple[str, ...] = ()
     #: Whether forces between bodies are computed after a step.
     forces = False
+    #: Numbers of an episode beside its physics: :meth:`begin`; they come last in what is read.
+    goals = 0
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env: Any = env.unwrapped
@@ -64,12 +68,16 @@ class Body:
         qpos = env.init_qpos + rng.uniform(low=-scale, high=scale, size=self.model.nq)
         return qpos, np.asarray(env.init_qvel + scale * rng.standard_normal(self.model.nv))
 
+    def begin(self, rng: np.random.Generator) -> Array:  # noqa: ARG002
+        """Return what a fresh episode has beside its physics (``goals``,)."""
+        return np.zeros(self.goals)
+
     def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:  # noqa: ARG002
         """Return the observations (N, D)."""
         return np.concatenate((qpos[:, self.skipped :], qvel), axis=1)
 
     def place(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
-        """Return how far each body is (N,)."""
+        """Return how far each body is (N,), or where (N, 3)."""
         return np.array(qpos[:, 0])
 
     def healthy(self, qpos: Array, qvel: Array) -> NDArray[np.bool_] | None:  # noqa: ARG002
@@ -84,7 +92,10 @@ class Body:
     def judge(
         self, moved: Array, actions: NDArray[Any], state: tuple[Array, Array], read: list[Array]
     ) -> tuple[Array, NDArray[np.bool_]]:
-        """Return rewards and terminations (N,) of bodies that ``moved`` so far in one step and are in ``state`` now."""
+        """Return rewards and terminations (N,) of bodies that ``moved`` so far in one step and are in ``state`` now.
+
+        Goals that are reached change.
+        """
         env = self.env
         rewards = env._forward_reward_weight * (moved / env.dt)
         healthy = self.healthy(*state)
@@ -125,18 +136,18 @@ class Hopper(Walker):
 class Humanoid(Walker):
     """Humanoid: its centre of mass moves, and contacts cost; what its observation holds is chosen by its arguments."""
 
-    _SEEN = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
+    SEEN = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         self.skipped *= 2
         own = self.env
-        self.shown = tuple(name for name in self._SEEN if getattr(own, f"_include_{name}_in_observation"))
+        self.shown = tuple(name for name in self.SEEN if getattr(own, f"_include_{name}_in_observation"))
         # A fall onto the ground costs up to 10, a step upright mostly nothing: 3 % of what random actions are paid.
         self.forces = bool(own._contact_cost_weight) or "cfrc_ext" in self.shown
         self.reads = tuple(dict.fromkeys(("xipos", *self.shown, *(("cfrc_ext",) if self.forces else ()))))
         self._mass = self.model.body_mass[:, None]
-        self._offsets = {name: 6 if name == "qfrc_actuator" else 1 for name in self._SEEN}
+        self._offsets = {name: 6 if name == "qfrc_actuator" else 1 for name in self.SEEN}
 
     def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:
         """Return the observations (N, D)."""
@@ -163,6 +174,79 @@ class Humanoid(Walker):
         return np.asarray(control + np.clip(contact, *self.env._contact_cost_range))
 
 
+class Follower(Humanoid):
+    """``Walker-v0``: a humanoid that is to walk at one speed to a target, which moves on when it is reached.
+
+    Reward and ends are those of ML-Agents' Walker. Directions are seen from the target: where it is does not matter.
+    """
+
+    #: An episode's targets, each so far from the one before (metres), in a direction so different (radians).
+    _TARGETS, _AWAY, _TURN = 16, (4.0, 8.0), math.pi / 4
+    #: A target is reached from so near; farther ones than the second number look as far as that.
+    _REACHED, _FARTHEST = 1.0, 10.0
+    goals = 1 + 2 * _TARGETS
+
+    def begin(self, rng: np.random.Generator) -> Array:
+        """Return the number of the first target and the places of all."""
+        turned = np.cumsum(rng.uniform(-self._TURN, self._TURN, self._TARGETS))
+        away = rng.uniform(*self._AWAY, self._TARGETS)
+        places = np.cumsum(away[:, None] * np.stack((np.cos(turned), np.sin(turned)), axis=1), axis=0)
+        return np.concatenate(([0.0], places.reshape(-1)))
+
+    def target(self, goals: Array) -> Array:
+        """Return where the targets (N, 2) are."""
+        places = goals[:, 1:].reshape(len(goals), -1, 2)
+        return np.asarray(places[np.arange(len(goals)), goals[:, 0].astype(np.intp)])
+
+    def _way(self, qpos: Array, goals: Array) -> tuple[Array, Array]:
+        """Return how far the targets are (N,), and in which direction (N, 2)."""
+        way = self.target(goals) - qpos[:, :2]
+        far = np.sqrt(way[:, 0] ** 2 + way[:, 1] ** 2)
+        return far, way / np.maximum(far, 1e-6)[:, None]
+
+    def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:
+        """Return height, directions of the torso, joints, velocities, parts, and how far the target is (N, 87)."""
+        far, ahead = self._way(qpos, read[-1])
+        parts = read[0][:, 1:] - qpos[:, None, :3]
+        seen = np.concatenate((*_axes(qpos), qvel[:, None, :3], parts), axis=1)
+        x, y = seen[..., 0], seen[..., 1]
+        along = ahead[:, :1] * x + ahead[:, 1:] * y
+        across = ahead[:, :1] * y - ahead[:, 1:] * x
+        turned = np.stack((along, across, seen[..., 2]), axis=2).reshape(len(qpos), -1)
+        far = np.minimum(far, self._FARTHEST)[:, None]
+        return np.concatenate((qpos[:, 2:3], turned, qpos[:, 7:], qvel[:, 3:], far), axis=1)
+
+    def place(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
+        """Return where the parts of each body are on average (N, 3)."""
+        return np.asarray(np.mean(read[0][:, 1:], axis=1))
+
+    def judge(
+        self,
+        moved: Array,
+        actions: NDArray[Any],  # noqa: ARG002
+        state: tuple[Array, Array],
+        read: list[Array],
+    ) -> tuple[Array, NDArray[np.bool_]]:
+        """Return rewards, matching speed times looking at the target, and falls (N,)."""
+        goals, speed = read[-1], self.env.speed
+        far, ahead = self._way(state[0], goals)
+        off = moved / self.env.dt
+        off[:, :2] -= speed * ahead
+        missed = np.minimum(np.sqrt(np.sum(off**2, axis=1)), speed) / speed
+        forward = _axes(state[0])[0][:, 0]
+        looking = (forward[:, 0] * ahead[:, 0] + forward[:, 1] * ahead[:, 1] + 1) / 2
+        goals[:, 0] = np.minimum(goals[:, 0] + (far < self._REACHED), self._TARGETS - 1)
+        return (1 - missed**2) ** 2 * looking, ~self.healthy(*state)
+
+
+def _axes(qpos: Array) -> tuple[Array, Array]:
+    """Return where the torso's front and its top point to, each (N, 1, 3), from its quaternion."""
+    w, x, y, z = qpos[:, 3:7].T
+    front = (1 - 2 * (y * y + z * z), 2 * (x * y + w * z), 2 * (x * z - w * y))
+    top = (2 * (x * z + w * y), 2 * (y * z - w * x), 1 - 2 * (x * x + y * y))
+    return np.stack(front, axis=1)[:, None], np.stack(top, axis=1)[:, None]
+
+
 def _within(values: Array, bounds: tuple[float, float]) -> NDArray[np.bool_]:
     return np.asarray((bounds[0] < values) & (values < bounds[1]))
 
@@ -173,6 +257,7 @@ _BODIES: dict[str, type[Body]] = {
     f"{_ROOM}walker2d_v5:Walker2dEnv": Walker,
     f"{_ROOM}hopper_v5:HopperEnv": Hopper,
     f"{_ROOM}humanoid_v5:HumanoidEnv": Humanoid,
+    WALKER: Follower,
 }
 
 
@@ -228,9 +313,11 @@ class MujocoEnvs(SingleAgentEnvs):
         self._ctrl = np.zeros((num_envs, self._model.nu))
         names = ("qpos", "qvel", "qacc_warmstart", *body.reads)
         self._physics: list[Array] = [np.zeros((num_envs, *getattr(self._datas[0], name).shape)) for name in names]
+        if body.goals:
+            self._physics.append(np.zeros((num_envs, body.goals)))
         self._names = names
         #: Views of each body's control, positions, velocities, warm start, and what else is read.
-        self._rows = list(zip(self._ctrl, *self._physics, strict=True))
+        self._rows = list(zip(self._ctrl, *self._physics[: len(names)], strict=True))
         self.reset(seed)
 
     def _arrays(self) -> list[NDArray[Any]]:
@@ -274,8 +361,11 @@ class MujocoEnvs(SingleAgentEnvs):
             self._mujoco.mj_resetData(self._model, data)
             data.qpos[:], data.qvel[:] = self._body.noise(rng)
             self._mujoco.mj_forward(self._model, data)
-            for array, name in zip(self._physics, self._names, strict=True):
-                array[k] = getattr(data, name)
+            values = [getattr(data, name) for name in self._names]
+            if self._body.goals:
+                values.append(self._body.begin(rng))
+            for array, value in zip(self._physics, values, strict=True):
+                array[k] = value
         which = list(seeds)
         qpos, qvel, _, *read = (array[which] for array in self._physics)
         return self._body.observe(qpos, qvel, read)

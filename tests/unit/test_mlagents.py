@@ -71,7 +71,7 @@ def recipe_of(tmp_path, settings, *options):
     output = tmp_path / "recipe.yaml"
     result = call("import-mlagents", written(tmp_path, settings), "-o", output, *options)
     assert result.exit_code == 0, result.output
-    return result.output, compose(["scenario=humanoid", f"experiment={output}"])
+    return result.output, compose(["scenario=walker", f"experiment={output}"])
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
