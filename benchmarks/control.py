@@ -27,8 +27,9 @@ from benchmarks.measure import Peers, alternate, ratios, spread, train_once
 from benchmarks.tables import Report, add_common, measure_all, range_of, table
 from benchmarks.training import Setting, best_of, label, sweep
 from multigrid_rl.envs.base import AGENT, SingleAgentEnvs
+from multigrid_rl.envs.bodies import body_of
 from multigrid_rl.envs.gymnasium import GymnasiumEnvs, make_env
-from multigrid_rl.envs.mujoco import MujocoEnvs, body_of
+from multigrid_rl.envs.mujoco import MujocoEnvs
 
 BODIES = ("HalfCheetah-v5", "Walker2d-v5", "Hopper-v5", "Humanoid-v5")
 OTHERS = ("CartPole-v1", "LunarLander-v3")
