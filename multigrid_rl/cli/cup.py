@@ -43,9 +43,9 @@ def cup(
     from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.config import data_root, load_scenario, scenario_id
     from multigrid_rl.judge.cup.entries import CupConfig, find_entries
-    from multigrid_rl.judge.cup.folder import alone_in, read_manifest
+    from multigrid_rl.judge.cup.folder import read_manifest
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
+    from multigrid_rl.players.leftovers import ScratchError, alone_in, remove_leftovers
     from multigrid_rl.players.sandbox import Limits
     from multigrid_rl.types import RunError
 

@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -25,7 +24,7 @@ from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, externa
 from multigrid_rl.judge.cup.results import CupResults, Pairing
 from multigrid_rl.players.agents import copy_folder, folder_sha256
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.leftovers import lock, remove_tree
+from multigrid_rl.players.leftovers import remove_tree
 from multigrid_rl.text import expected, first_error
 
 LOG = logging.getLogger(__name__)
@@ -62,28 +61,6 @@ class Manifest(BaseModel):
     agents_key: str  # what agents are given as their seeds follows from this, not from `seed`
     limits: dict[str, float]
     entries: list[EntryLine]
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Make ``folder`` and keep it locked for the block.
-
-    Raises:
-        PlayerError: another cup is at work in it, or it cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise PlayerError(expected(folder, "a folder that can be written", error.strerror)) from error
-    try:
-        if lock(handle):
-            raise PlayerError(
-                expected(folder, "another --output, or to wait", "a folder in which another cup is at work")
-            )
-        yield
-    finally:
-        os.close(handle)
 
 
 # --- what is played, and by whom
