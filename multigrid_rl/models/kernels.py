@@ -296,6 +296,49 @@ def tower_forward(
 
 
 @float_kernel
+def stack_forward(
+    tokens: NDArray[Any],
+    first: NDArray[np.int64],
+    tables: Floats,
+    kind: int,
+    transposed: tuple[Floats, ...],
+    heads: Floats,
+    biases: tuple[Floats, ...],
+    layers: tuple[Floats, ...],
+) -> None:
+    """Fill ``layers`` as :func:`tower_forward` does, each row by one of ``N`` networks that are alike.
+
+    Args:
+        tokens: (B, D + 1); the last is the number of the row's network. Rows of one network follow one another.
+        first: row of value 0 of each of the ``D`` tokens.
+        tables: (N, R, H) of the first layer.
+        kind: ``TANH`` or ``RELU``.
+        transposed: (N, inputs, outputs) of each hidden layer after the first.
+        heads: (N, outputs, inputs) of the last layer.
+        biases: (N, outputs) of each layer.
+        layers: to be filled.
+    """
+    batch, last = tokens.shape[0], len(layers) - 1
+    low = 0
+    while low < batch:
+        n = tokens[low, len(first)]
+        high = low + 1
+        while high < min(low + BLOCK, batch) and tokens[high, len(first)] == n:
+            high += 1
+        rows = (low, high)
+        _add_bias(biases[0][n], rows, layers[0])
+        _sum_rows(tokens, 0, first, tables[n], 0, rows, layers[0])
+        _activate(kind, rows, layers[0])
+        for depth in range(1, last):
+            _add_bias(biases[depth][n], rows, layers[depth])
+            _multiply(layers[depth - 1], transposed[depth - 1][n], rows, layers[depth])
+            _activate(kind, rows, layers[depth])
+        _add_bias(biases[last][n], rows, layers[last])
+        _project(layers[last - 1], heads[n], rows, layers[last])
+        low = high
+
+
+@float_kernel
 def dense_forward(
     x: Floats,
     kind: int,
