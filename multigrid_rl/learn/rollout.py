@@ -211,7 +211,9 @@ class Collector:
         self.clock = Clock()
         numbers = np.arange(first, first + env.num_envs, dtype=np.int64)
         self.streams = {name: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, name in enumerate(self.agents)}
-        self.distributions = {name: distribution_of(agent.action_space, bound) for name, agent in self.agents.items()}
+        self.distributions = {
+            name: distribution_of(agent.action_space, bound, self._net(name)) for name, agent in self.agents.items()
+        }
         obs = env.observations()
         self._done = np.empty((steps, env.num_envs), np.bool_)
         self.rollouts = {

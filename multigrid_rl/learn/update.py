@@ -147,7 +147,9 @@ class Update:
     ) -> None:
         self.config = config
         self._networks = networks
-        self._distributions = {name: distribution_of(space) for name, space in action_spaces.items()}
+        self._distributions = {
+            name: distribution_of(space, network=networks[name]) for name, space in action_spaces.items()
+        }
         self._objective = objective_of(config.objective)
         self._device = device
         self._part = part

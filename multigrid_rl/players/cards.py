@@ -28,7 +28,7 @@ from pydantic import (
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from multigrid_rl.models.distributions import BOUNDS, Categorical, Gaussian, distribution_of
+from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import NETWORKS_FROM, ArchitectureError, may_import, network_of, signature_of
 from multigrid_rl.text import expected, first_error, printable, shown
 from multigrid_rl.types import AgentSpec, GameSpec
@@ -169,11 +169,6 @@ class Card(_Strict):
         if isinstance(acts, BoxSignature):
             return spaces.Box(np.array(acts.low, np.float32), np.array(acts.high, np.float32))
         return spaces.MultiDiscrete(acts if isinstance(acts, list) else [acts] * self.members)
-
-    @property
-    def distribution(self) -> Categorical | Gaussian:
-        """What the network's outputs mean."""
-        return distribution_of(self.action_space, self.architecture.get("bound", "clip"))
 
     @model_validator(mode="after")
     def _bounds(self) -> Card:
@@ -319,6 +314,8 @@ def _home(source: Source) -> Path:
 def _ordinary(card: Card) -> bool:
     """Whether any network of this size may be built before its file was compared: a hundred megabytes at most."""
     hidden, categories = card.architecture.get("hidden"), card.observation.categories or []
+    if card.architecture.get("head") is not None:
+        return False
     if not isinstance(hidden, list) or not all(type(units) is int and units <= _UNITS for units in hidden):
         return False
     return len(hidden) <= _LAYERS and len(categories) <= _TOKENS and sum(categories) <= _TOKENS * NUM_CODES

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from multigrid_rl.models.distributions import Categorical, Distribution, Draw
+from multigrid_rl.models.distributions import Categorical, Distribution, Draw, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.towers import Stack, Towers, policy
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, token_categories
@@ -56,7 +56,8 @@ class FrozenPlayer:
     @classmethod
     def of(cls, card: Card, network: nn.Module, *, mirrored: bool = False, greedy: bool = False) -> FrozenPlayer:
         """Return the player that a card describes."""
-        options: dict[str, Any] = {"distribution": card.distribution, "members": card.members}
+        meaning = distribution_of(card.action_space, card.architecture.get("bound", "clip"), network)
+        options: dict[str, Any] = {"distribution": meaning, "members": card.members}
         return cls(card.name, network, card.sha256, mirrored=mirrored, greedy=greedy, **options)
 
     def initial_state(self, games: int) -> torch.Tensor:
