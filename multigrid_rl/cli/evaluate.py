@@ -100,7 +100,7 @@ def find_env_target(
     from multigrid_rl.config import compose, data_root
     from multigrid_rl.judge import environments
     from multigrid_rl.players.cards import read_card
-    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+    from multigrid_rl.players.catalogue import Catalogue, is_program
     from multigrid_rl.runs.reader import run_config
 
     folder, env, home = Path(who), None, None
@@ -109,7 +109,7 @@ def find_env_target(
             return None
     else:
         catalogue = Catalogue(data_root() / "checkpoints")
-        if who in BUILT_IN or not (who in catalogue.entries or folder.is_dir()):
+        if is_program(who) or not (who in catalogue.entries or folder.is_dir()):
             return None
         home = catalogue.folder(who)
         env = read_card(home).env
@@ -136,7 +136,7 @@ def find_target(
     from multigrid_rl.config import compose, data_root
     from multigrid_rl.judge import lineups
     from multigrid_rl.players.cards import read_card
-    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+    from multigrid_rl.players.catalogue import Catalogue, is_program
 
     usual: Sides = "own"
     if (Path(who) / "config.yaml").is_file():
@@ -147,7 +147,7 @@ def find_target(
         if not any(override.startswith(("scenario=", "experiment=")) for override in overrides):
             # A frozen player is judged where it was made, unless told otherwise.
             catalogue = Catalogue(data_root() / "checkpoints")
-            home = "1v1" if who in BUILT_IN else read_card(catalogue.folder(who)).scenario
+            home = "1v1" if is_program(who) else read_card(catalogue.folder(who)).scenario
             overrides = [f"scenario={home}", *overrides]
         judged = lineups.player_target(who, compose(overrides))
         usual = "both" if judged.spec.blue == judged.spec.red else "own"

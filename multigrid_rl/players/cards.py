@@ -29,7 +29,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from multigrid_rl.models.distributions import BOUNDS
-from multigrid_rl.models.registry import NETWORKS_FROM, ArchitectureError, may_import, network_of, signature_of
+from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
+from multigrid_rl.scenario import TRUSTED_MODULES, may_import
 from multigrid_rl.text import expected, first_error, printable, shown
 from multigrid_rl.types import AgentSpec, GameSpec
 from multigrid_rl.world.constants import MISSIONS, NUM_CODES
@@ -297,7 +298,7 @@ def read_network(source: Source, card: Card) -> nn.Module:
 def _network(card: Card) -> nn.Module:
     name = card.architecture["name"]
     if ":" in name and not may_import(name):
-        wanted = f"a network of this project, or one whose module is in {NETWORKS_FROM}, as loading it runs its code"
+        wanted = f"a network of this project, or one whose module is in {TRUSTED_MODULES}, as loading it runs its code"
         raise ArchitectureError(expected("architecture.name", wanted, name))
     seen = card.observation
     reads: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (seen.size or 0,))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ScenarioConfig, data_root, load_scenario, scenario_names
-from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.match import Match
+from multigrid_rl.players.own import OwnPlayer, tried
 from multigrid_rl.text import expected
-from multigrid_rl.types import Policy
+from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.rendering import render_frame
 from multigrid_rl.world.spaces import (
     Info,
@@ -26,6 +28,9 @@ from multigrid_rl.world.spaces import (
     observation,
     observation_space,
 )
+
+#: Who may sit on a seat: a player, or a mixture of players that take turns.
+Seated: TypeAlias = "str | Policy | Mapping[str | Policy, float]"
 
 
 def register_envs() -> list[str]:
@@ -63,10 +68,12 @@ class SeatEnv(gymnasium.Env):
     own is drawn from ``np_random``.
 
     Args:
-        scenario: one of ``multigrid_rl.config.scenario_names()``, or an environment name of the original course.
+        scenario: one of ``multigrid_rl.config.scenario_names()``, the file of another (``./mine.yaml``), or an
+            environment name of the original course.
         seat: the seat to play, such as ``red_0``.
-        players: for other seats, the name of a player or the folder of a frozen one; a seat not named keeps the player
-            that the scenario puts there.
+        players: for other seats a player: a name, the folder of a frozen one, ``module:Class``, or an object with
+            ``act`` (``types.Policy``); or a mixture of such with their weights, one of which plays each game. A seat
+            not named keeps the player that the scenario puts there.
         render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
         checkpoints: folder of frozen players; by default the project's own.
 
@@ -82,7 +89,7 @@ class SeatEnv(gymnasium.Env):
         self,
         scenario: str = "1v1",
         seat: str = "red_0",
-        players: dict[str, str] | None = None,
+        players: Mapping[str, Seated] | None = None,
         render_mode: str | None = None,
         checkpoints: Path | None = None,
     ) -> None:
@@ -92,7 +99,7 @@ class SeatEnv(gymnasium.Env):
         self.seat = seat
         self.render_mode = check_render_mode(render_mode)
         catalogue = Catalogue(data_root() / "checkpoints" if checkpoints is None else checkpoints)
-        self.match = Match(self.game, _fill(chosen, seat, players or {}, catalogue), 1, auto_reset=False)
+        self.match = Match(self.game, seated_around(chosen, seat, players or {}, catalogue), 1, auto_reset=False)
         self.observation_space = observation_space(self.game)
         self.action_space = action_space()
         self._agent = self.game.seats.index(seat)
@@ -133,7 +140,10 @@ class SeatEnv(gymnasium.Env):
         return observation(self.game, self.match.world.outputs.tokens[0, self._agent])
 
 
-def _fill(scenario: ScenarioConfig, focal: str, players: dict[str, str], catalogue: Catalogue) -> dict[str, Policy]:
+def seated_around(
+    scenario: ScenarioConfig, focal: str, players: Mapping[str, Seated], catalogue: Catalogue
+) -> dict[str, Policy]:
+    """Return who plays every seat but ``focal``. Raises as :class:`SeatEnv` does."""
     spec = scenario.spec
     others = [seat for seat in spec.seats if seat != focal]
     for seat in players:
@@ -141,10 +151,19 @@ def _fill(scenario: ScenarioConfig, focal: str, players: dict[str, str], catalog
             raise ValueError(expected("players", f"seats beside {focal}: {', '.join(others) or 'none'}", seat))
     seated = {}
     for seat in others:
-        names = {players[seat]: 1.0} if seat in players else scenario.opponents.get(seat, {})
-        if not names:
-            wanted = f"one of {', '.join(catalogue.names())}, or a folder with a frozen player"
+        given = players.get(seat, scenario.opponents.get(seat, {}))
+        mixture = given if isinstance(given, Mapping) else {given: 1.0}
+        if not mixture or min(mixture.values()) <= 0:
+            wanted = f"one of {', '.join(catalogue.names())}, a folder with a frozen player, or an object that acts"
             raise ValueError(expected(f"players[{seat!r}]", wanted, f"none, and {scenario.name} has none there"))
-        rows = [catalogue.seat(name, spec, seat)._replace(weight=weight) for name, weight in names.items()]
-        seated[seat] = tuple(rows)
+        seated[seat] = tuple(
+            _loaded(who, spec, seat, catalogue)._replace(weight=weight) for who, weight in mixture.items()
+        )
     return seat_players(spec, seated)
+
+
+def _loaded(who: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:
+    if isinstance(who, str):
+        return catalogue.seat(who, spec, seat)
+    name = str(getattr(who, "name", type(who).__name__))
+    return LoadedPlayer(tried(OwnPlayer(name, who), spec, seat), name, None, [])

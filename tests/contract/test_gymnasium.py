@@ -259,6 +259,23 @@ def test_rejects_unknown_names(args, error, said):
         SeatEnv(*args)
 
 
+class Mine:
+    """A player without a name."""
+
+    def act(self, view, state, rng):
+        return np.full(len(view.tokens), c.ACTIONS.index("left")), state
+
+
+def test_seats_objects_and_mixtures():
+    alone, mixed = SeatEnv(players={"blue_0": Mine()}), SeatEnv(players={"blue_0": {Mine(): 1, "idle": 3}})
+    before = int(alone.reset(seed=1)[0]["direction"]), int(alone.match.world.state.heading[0, 0])
+    alone.step(c.ACTIONS.index("done"))
+    assert alone.match.world.state.heading[0, 0] == (before[1] + 3) % 4
+    assert {int(mixed.reset(seed=k) and mixed.match._pooled[0].memory.chosen[0]) for k in range(20)} == {0, 1}
+    with pytest.raises(ConfigError, match=r"player object: expected something with act\(view, state, rng\), got <obj"):
+        SeatEnv(players={"blue_0": object()})
+
+
 def test_rejects_unknown_actions_and_negative_seeds():
     env = seat_env("1v1")
     with pytest.raises(RuntimeError, match=r"call reset\(\)"):

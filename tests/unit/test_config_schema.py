@@ -146,7 +146,14 @@ MEMORY = "train.num_steps=16 train.minibatch_size=1000"
         ("scenario.seats.blue_0=random:1,learn:1", r"^scenario\.seats\.blue_0: .*weights above 0, got .*learn"),
         *(
             (f"scenario.seats.blue_0={value}", rf"^scenario\.seats\.blue_0: .*weights above 0.*, got {value}$")
-            for value in ("random:-1,hunter:1", "random:0,idle:1", "random:1,random:2", "random:1.2.3", ":1", "a:b")
+            for value in (
+                "random:-1,hunter:1",
+                "random:0,idle:1",
+                "random:1,random:2",
+                "random:1.2.3",
+                ":1",
+                "blue-rookie:b",
+            )
         ),
         ("train.bonus.red_0.step=true", r"^train\.bonus\.red_0\.step: expected a number, got True$"),
     ],
