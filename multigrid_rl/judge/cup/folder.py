@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib import metadata
@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from multigrid_rl.files import write_whole
 from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, external
-from multigrid_rl.judge.cup.results import CupResults, Pairing
+from multigrid_rl.judge.cup.results import CupResults, Pairing, Standing
 from multigrid_rl.players.agents import copy_folder, folder_sha256
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.leftovers import remove_tree
@@ -210,7 +210,7 @@ def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> l
     """Write results, standings, pairs, sides and every single game; returns the files. They are made anew each time."""
     files = {
         RESULTS_FILE: found.model_dump_json(indent=1),
-        "standings.csv": _csv([row.model_dump() for row in found.standings]),
+        "standings.csv": _csv([row.model_dump() for row in found.standings], Standing.model_fields),
         "pairs.csv": _csv([row.model_dump() for row in found.pairs]),
         "sides.csv": _csv([row.model_dump() for row in found.sides]),
         "games.csv": _csv(list(_games(pairings))),
@@ -237,9 +237,9 @@ def _games(pairings: list[Pairing]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
+def _csv(rows: list[dict[str, Any]], columns: Iterable[str] = ()) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, list(columns or rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
