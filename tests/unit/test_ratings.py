@@ -135,14 +135,13 @@ def test_who_has_finished_no_game_is_not_ranked_and_lifts_nobody():
     alone = table_of([entry("a"), entry("b")], sound)
     broken = [forfeited(entry(red), entry(blue), TABLE, {"x": "no card"}) for red, blue in ("ax", "xa", "bx")]
     # It hangs in every game against b, and would win by forfeit against a.
-    hung = [pairing("x", "b", "rrrr", reason="no answer"), pairing("y", "x", "bbbb", reason="no card")]
+    hung = [pairing("x", "b", "rrrr", reason="no answer"), pairing("y", "x", "rrrr", reason="no card")]
     found = table_of([entry("a"), entry("b"), entry("x"), entry("y")], [*sound, *broken, *hung])
     ranks = [[(row.name, row.rating, row.points, row.games) for row in its.standings] for its in (alone, found)]
     assert ranks[0] == ranks[1]
     assert (alone.unranked, found.unranked) == ([], ["x", "y"])
-    assert {side.red + side.blue: (side.games, side.forfeited) for side in found.sides if "x" in side.red + side.blue} == {
-        "ax": (0, 4), "xa": (0, 4), "bx": (0, 4), "xb": (0, 4), "yx": (0, 4),
-    }  # fmt: skip
+    with_x = [(side.games, side.forfeited) for side in found.sides if "x" in (side.red, side.blue)]
+    assert with_x == [(0, 4)] * 5
     assert found.entries[2].faults[-1].reason == "no answer"
 
 

@@ -138,8 +138,8 @@ def rules(config: CupConfig) -> list[str]:
         "then by the larger margin of returns; who is still equal shares the rank.",
         "An entry that cannot be loaded forfeits all its games. One that exits, answers late or wrongly, or breaks a "
         "limit forfeits the unfinished games of that pairing; after three such pairings all the rest. "
-        "Forfeited games are losses. An entry that has finished no game at all is not ranked, and what was forfeited to it "
-        "or by it counts for nobody.",
+        "Forfeited games are losses. An entry that has finished no game at all is not ranked, and what was forfeited "
+        "to it or by it counts for nobody.",
         "Intervals of shares are Wilson's, 95 %. A circle is named where each beats the next beyond such an interval.",
     ]
 
