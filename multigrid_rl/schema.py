@@ -45,6 +45,7 @@ MAX_LAYERS = 8
 #: What ``train.runner=stock`` can do: the values of RLlib's own PPO.
 _OF_STOCK = {
     "objective": "ppo", "psi": "gae", "standardise": True, "pi_iters": None, "v_iters": None, "recompute": False,
+    "time_limits": "bootstrap",
     "target_kl": None, "clip_final": None,
 }  # fmt: skip
 
@@ -79,6 +80,7 @@ class TrainConfig(Part):
     v_iters: int | None = Field(default=None, ge=1)
     v_lr: float | None = Field(default=None, gt=0)
     recompute: bool = False
+    time_limits: Literal["bootstrap", "death"] = "bootstrap"
     target_kl: float | None = Field(default=None, gt=0)
     minibatch_size: int | None = Field(default=None, ge=1)
     lr: float = Field(gt=0)

@@ -74,6 +74,7 @@ class Estimator(NamedTuple):
     lam: float
     psi: Psi = "gae"
     critic: bool = True  # a value network is trained; without one all values count as 0
+    deadly: bool = False  # running out of time counts as a termination
 
 
 class Batch(NamedTuple):
@@ -142,7 +143,7 @@ class Paths(NamedTuple):
             self.rewards,
             every,
             following,
-            terminated=self.terminated,
+            terminated=self.terminated | self.done if how.deadly else self.terminated,
             done=self.done,
             active=self.active,
             starts=self.starts,
@@ -169,7 +170,8 @@ def estimate(rollout: Rollout, how: Estimator) -> Batch:
     active = np.asarray(rollout.mask.any(axis=2))
     r = rollout
     values, following = (r.values, r.next_values) if how.critic else (np.zeros_like(r.values),) * 2
-    flags = {"terminated": r.terminated, "done": r.done, "active": active, "starts": r.starts}
+    terminated = r.terminated | r.done if how.deadly else r.terminated
+    flags = {"terminated": terminated, "done": r.done, "active": active, "starts": r.starts}
     weights, targets = weigh(r.rewards, values, following, **flags, psi=how.psi, gamma=how.gamma, lam=how.lam)
     logp, entropy = ((column * r.mask).sum(axis=2) for column in (r.logp, r.entropy))
     columns = (r.obs, r.actions, r.mask, logp, values, weights, targets, entropy)
