@@ -146,6 +146,20 @@ class Strength(Strict):
     seed: int
 
 
+class BestResponse(Strict):
+    """What was reached by training against a player alone: a lower bound of how often it can be beaten."""
+
+    scenario: Text
+    env_steps: int  # of each run
+    runs: int  # over seeds, and from both sides
+    episodes: int  # fresh games of the best of them
+    win: float  # share of those that it won, with its 95 % interval
+    low: float
+    high: float
+    half_steps: int | None  # environment steps after which the first of them won half of its games
+    seed: int
+
+
 class Card(Strict):
     """Everything about a frozen player but its weights."""
 
@@ -167,6 +181,8 @@ class Card(Strict):
     strength: list[Strength] = []
     #: For comparison: random against random in the same game.
     baseline: list[Strength] = []
+    #: By whom it is beaten, as far as that was tried.
+    best_response: BestResponse | None = None
 
     @property
     def action_space(self) -> spaces.Box | spaces.MultiDiscrete:
