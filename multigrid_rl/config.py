@@ -16,8 +16,9 @@ from typing import Any, TypeVar, cast
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from multigrid_rl.files import data_root
 from multigrid_rl.recipes import FILES, TRUST, read_scenario, recipe_overrides
-from multigrid_rl.scenario import CODE, ConfigError, ScenarioConfig, data_root
+from multigrid_rl.scenario import CODE, ConfigError, ScenarioConfig
 from multigrid_rl.schema import RunConfig, available_cpus
 from multigrid_rl.text import expected, first_error, one_line
 

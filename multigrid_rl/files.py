@@ -1,4 +1,4 @@
-"""Files that somebody else may have written, read with care; files of our own, written as a whole."""
+"""Where our own files are; files that somebody else may have written, read with care; files written as a whole."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ import yaml
 #: Largest file; a run's ``config.yaml`` has some 2 kB.
 MAX_BYTES = 256 * 1024
 _MAX_WHOLE = 2**63
+
+
+def data_root() -> Path:
+    """Folder that holds ``configs/`` and ``checkpoints/``: inside an installed wheel, or the project itself."""
+    packaged = Path(__file__).parent / "_data"
+    return packaged if packaged.is_dir() else Path(__file__).parent.parent
 
 
 class _PlainLoader(yaml.SafeLoader):

@@ -7,13 +7,14 @@ read this machine's environment, nor say where files go: who typed ``trust_recip
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.files import read_plain_yaml
-from multigrid_rl.scenario import CODE, ConfigError, data_root
+from multigrid_rl.files import data_root, read_plain_yaml
+from multigrid_rl.scenario import CODE, ConfigError
 from multigrid_rl.text import expected
 
 #: Override by which a file may say everything that its user could type.
@@ -109,7 +110,12 @@ def _leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
         elif isinstance(value, dict) and value:
             yield from _leaves(value, f"{place}{name}.")
         else:
-            yield f"{place}{name}", value if isinstance(value, str) else _word(value)
+            yield f"{place}{name}", override_value(value)
+
+
+def override_value(value: Any) -> str:
+    """Return a value as it is written in an override."""
+    return os.fspath(value) if isinstance(value, str | os.PathLike) else _word(value)
 
 
 def _word(value: Any) -> str:

@@ -72,12 +72,6 @@ def import_object(key: str, path: str, what: str = "module:function") -> Any:
     return found
 
 
-def data_root() -> Path:
-    """Folder that holds ``configs/`` and ``checkpoints/``: inside an installed wheel, or the project itself."""
-    packaged = Path(__file__).parent / "_data"
-    return packaged if packaged.is_dir() else Path(__file__).parent.parent
-
-
 class Part(BaseModel):
     """A part of a configuration: no key beyond its own, nothing changes, numbers are numbers."""
 

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from multigrid_rl.files import data_root
 from multigrid_rl.scenario import (
     ConfigError,
     Part,
     ScenarioConfig,
-    data_root,
 )
 from multigrid_rl.text import expected
 

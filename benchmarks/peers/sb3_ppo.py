@@ -25,8 +25,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
-from multigrid_rl.players.cards import token_categories
 from multigrid_rl.players.gymnasium_env import SeatEnv
+from multigrid_rl.world.spaces import token_categories
 
 ENCODINGS = ("multidiscrete", "one-hot")
 WORKERS = ("dummy", "subproc")

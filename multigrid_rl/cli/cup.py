@@ -46,7 +46,7 @@ def cup(
 ) -> None:
     """Everybody against everybody from both sides; goes on where it was interrupted; the last line is JSON."""
     from multigrid_rl.cli.live import warnings_on_screen
-    from multigrid_rl.config import data_root, load_scenario, scenario_id
+    from multigrid_rl.config import data_root, load_scenario
     from multigrid_rl.judge.cup.entries import CupConfig, find_entries
     from multigrid_rl.judge.cup.folder import read_manifest
     from multigrid_rl.players.catalogue import Catalogue
@@ -59,7 +59,8 @@ def cup(
     with ended_by_signals("the same command goes on with the cup"):
         if scenario is None:
             scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
-        spec, name = load_scenario(scenario).spec, scenario_id(scenario)
+        chosen = load_scenario(scenario)
+        spec, name = chosen.spec, chosen.name
         if spec.blue != spec.red:
             teams = f"{scenario} with {spec.red} red and {spec.blue} blue"
             raise refused("--scenario", "one with two teams of the same size", teams)

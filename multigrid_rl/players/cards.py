@@ -32,8 +32,8 @@ from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
 from multigrid_rl.scenario import TRUSTED_MODULES, may_import
 from multigrid_rl.text import expected, first_error, printable, shown
-from multigrid_rl.types import AgentSpec, GameSpec
-from multigrid_rl.world.constants import MISSIONS, NUM_CODES
+from multigrid_rl.types import AgentSpec
+from multigrid_rl.world.constants import NUM_CODES
 
 MODEL_FILE = "model.safetensors"
 CARD_FILE = "card.json"
@@ -210,11 +210,6 @@ class Card(Strict):
         if not isinstance(value.get("env_steps", 0), int):
             raise ValueError(expected("env_steps", "an integer", shown(str(value["env_steps"]))))
         return value
-
-
-def token_categories(spec: GameSpec) -> list[int]:
-    """Return the number of values of each observation token: cell codes, heading, mission."""
-    return [NUM_CODES] * spec.view_size**2 + [4, len(MISSIONS)]
 
 
 def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:

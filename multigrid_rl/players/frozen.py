@@ -14,10 +14,11 @@ from torch import nn
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.towers import Stack, Towers, policy
-from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature, token_categories
+from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.world.spaces import token_categories
 from multigrid_rl.world.symmetry import other_seat, other_side
 
 

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.config import ScenarioConfig, data_root, load_scenario, scenario_names
+from multigrid_rl.config import ScenarioConfig, data_root, load_scenario
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.match import Match
@@ -20,10 +20,11 @@ from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.rendering import render_frame
 from multigrid_rl.world.spaces import (
     Info,
-    Observation,
     action_space,
     check_action,
     check_render_mode,
+    flat_observation,
+    flat_space,
     info,
     observation,
     observation_space,
@@ -33,36 +34,15 @@ from multigrid_rl.world.spaces import (
 Seated: TypeAlias = "str | Policy | Mapping[str | Policy, float]"
 
 
-def register_envs() -> list[str]:
-    """Make every scenario known to ``gymnasium.make`` and return the ids: ``multigrid_rl/<scenario>-v0``.
-
-    Importing this package registers nothing; call this once in your program. Calling it again does no harm::
-
-        from multigrid_rl.players.gymnasium_env import register_envs
-
-        register_envs()
-        env = gymnasium.make("multigrid_rl/1v1-v0", players={"blue_0": "hunter"}, render_mode="rgb_array")
-
-    The keyword arguments are those of :class:`SeatEnv`, ``scenario`` excepted.
-    """
-    ids = []
-    for name in scenario_names():
-        env_id = f"multigrid_rl/{name}-v0"
-        if env_id not in gymnasium.registry:
-            gymnasium.register(env_id, f"{__name__}:{SeatEnv.__name__}", kwargs={"scenario": name})
-        ids.append(env_id)
-    return ids
-
-
 class SeatEnv(gymnasium.Env):
     """A game seen from one seat.
 
-    * Observation: see :func:`multigrid_rl.world.spaces.observation_space`.
+    * Observation: see :func:`multigrid_rl.world.spaces.observation_space`, or ``flat_space`` there.
     * Action: Discrete(7): left, right, forward, pickup, drop, toggle, done.
     * Reward: the seat's canonical reward (rules, section 5).
     * Terminated: the game is won by anyone or, under ``fair`` rules, this seat is eliminated, though its team mates may
       play on. Truncated: after ``max_steps`` steps. A win in the last step is both.
-    * Info: see :func:`multigrid_rl.world.spaces.info`; no ``winner`` if this seat is out before the game is over.
+    * Info: see :func:`multigrid_rl.world.spaces.info`.
 
     Everything random in a game, the other seats included, follows from ``reset(seed=...)``. Without a seed, each game's
     own is drawn from ``np_random``.
@@ -72,10 +52,11 @@ class SeatEnv(gymnasium.Env):
             environment name of the original course.
         seat: the seat to play, such as ``red_0``.
         players: for other seats a player: a name, the folder of a frozen one, ``module:Class``, or an object with
-            ``act`` (``types.Policy``); or a mixture of such with their weights, one of which plays each game. A seat
-            not named keeps the player that the scenario puts there.
+            ``act`` (``types.Policy``) or its class; or a mixture of such with their weights, one of which plays each
+            game. A seat not named keeps the player that the scenario puts there.
         render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
         checkpoints: folder of frozen players; by default the project's own.
+        flat: observations are vectors.
 
     Raises:
         ConfigError: unknown scenario.
@@ -92,20 +73,22 @@ class SeatEnv(gymnasium.Env):
         players: Mapping[str, Seated] | None = None,
         render_mode: str | None = None,
         checkpoints: Path | None = None,
+        *,
+        flat: bool = False,
     ) -> None:
         chosen = load_scenario(scenario)
         self.game = chosen.spec
         self.game.team_of(seat)
         self.seat = seat
         self.render_mode = check_render_mode(render_mode)
-        catalogue = Catalogue(data_root() / "checkpoints" if checkpoints is None else checkpoints)
-        self.match = Match(self.game, seated_around(chosen, seat, players or {}, catalogue), 1, auto_reset=False)
-        self.observation_space = observation_space(self.game)
+        self.match = match_around(chosen, seat, players, checkpoints, 1)
+        self._seen = flat_observation if flat else observation
+        self.observation_space = flat_space(self.game) if flat else observation_space(self.game)
         self.action_space = action_space()
         self._agent = self.game.seats.index(seat)
         self._playing = False
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Info]:
         """Start a new game; returns the seat's observation and info. ``options`` are not used.
 
         Raises:
@@ -116,7 +99,7 @@ class SeatEnv(gymnasium.Env):
         self._playing = True
         return self._observation(), info(self.match.world, self._agent)
 
-    def step(self, action: Any) -> tuple[Observation, float, bool, bool, Info]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
         """Play one step with an action 0 to 6; returns observation, reward, terminated, truncated, info.
 
         Raises:
@@ -136,14 +119,25 @@ class SeatEnv(gymnasium.Env):
         """Frame uint8 (256, 512, 3) of the whole board as it stands; ``None`` if made without a render mode."""
         return None if self.render_mode is None else render_frame(self.match.world, 0)
 
-    def _observation(self) -> Observation:
-        return observation(self.game, self.match.world.outputs.tokens[0, self._agent])
+    def _observation(self) -> Any:
+        return self._seen(self.game, self.match.world.outputs.tokens[0, self._agent])
 
 
-def seated_around(
+def match_around(
+    scenario: ScenarioConfig, focal: str, players: Mapping[str, Seated] | None, checkpoints: Path | None, games: int
+) -> Match:
+    """Return games in which every seat but ``focal`` is filled; several begin anew when they end.
+
+    Raises as :class:`SeatEnv` does.
+    """
+    catalogue = Catalogue(data_root() / "checkpoints" if checkpoints is None else checkpoints)
+    seated = _seated_around(scenario, focal, players or {}, catalogue)
+    return Match(scenario.spec, seated, games, auto_reset=games > 1)
+
+
+def _seated_around(
     scenario: ScenarioConfig, focal: str, players: Mapping[str, Seated], catalogue: Catalogue
 ) -> dict[str, Policy]:
-    """Return who plays every seat but ``focal``. Raises as :class:`SeatEnv` does."""
     spec = scenario.spec
     others = [seat for seat in spec.seats if seat != focal]
     for seat in players:
@@ -165,5 +159,6 @@ def seated_around(
 def _loaded(who: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:
     if isinstance(who, str):
         return catalogue.seat(who, spec, seat)
-    name = str(getattr(who, "name", type(who).__name__))
-    return LoadedPlayer(tried(OwnPlayer(name, who), spec, seat), name, None, [])
+    player = who(spec) if isinstance(who, type) else who
+    name = str(getattr(player, "name", type(player).__name__))
+    return LoadedPlayer(tried(OwnPlayer(name, player), spec, seat), name, None, [])
