@@ -19,7 +19,6 @@ from multigrid_rl.models.kernels import (
     TANH,
     activate,
     add_bias,
-    add_rows,
     gather,
     multiply,
     outer,
@@ -28,6 +27,7 @@ from multigrid_rl.models.kernels import (
     slope,
     tanh,
 )
+from multigrid_rl.models.table import add_rows
 from multigrid_rl.models.towers import Distinct, places
 
 Array = NDArray[Any]

@@ -1,4 +1,4 @@
-"""A linear layer on one-hot tokens, computed as a sum of table rows."""
+"""Tokens: a linear layer on their one-hot codes, computed as a sum of table rows; rows of tokens that are alike."""
 
 from __future__ import annotations
 
@@ -6,13 +6,100 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from multigrid_rl.models.kernels import add_rows, sum_rows
+from multigrid_rl.jit import float_kernel, kernel
+from multigrid_rl.models.kernels import Floats, gather, scatter
 from multigrid_rl.text import expected
+
+
+@kernel
+def distinct_rows(  # noqa: C901 - one pass, as it is compiled
+    tokens: NDArray[Any], sizes: NDArray[np.int64], slots: NDArray[np.int32], inverse: Any
+) -> int:
+    """Count the distinct rows of ``tokens`` (B, D) and number them in the order in which they first occur.
+
+    A token that is not below its size would read what is no part of the table: the first row with one is returned as
+    ``-1 - row``.
+
+    Args:
+        tokens: (B, D) integers.
+        sizes: (D,) number of values of each token.
+        slots: room for a hash table: a power of two, at least 2 B.
+        inverse: (B,) becomes each row's number. ``slots`` then begins with the first row of each number.
+    """
+    mask = np.uint64(len(slots) - 1)
+    prime = np.uint64(0x9E3779B97F4A7C15)
+    slots[:] = -1
+    count = 0
+    for b in range(tokens.shape[0]):
+        # Two halves side by side: a chain of multiplications waits for itself.
+        even, odd = prime, np.uint64(1)
+        for d in range(0, tokens.shape[1] - 1, 2):
+            even = (even ^ np.uint64(tokens[b, d])) * prime
+            odd = (odd ^ np.uint64(tokens[b, d + 1])) * prime
+        if tokens.shape[1] % 2:
+            even = (even ^ np.uint64(tokens[b, tokens.shape[1] - 1])) * prime
+        code = (even ^ (odd >> np.uint64(29))) * prime
+        slot = (code >> np.uint64(32)) & mask
+        while True:
+            other = slots[slot]
+            if other < 0:
+                for d in range(tokens.shape[1]):
+                    if tokens[b, d] < 0 or tokens[b, d] >= sizes[d]:
+                        return -1 - b
+                slots[slot] = b
+                inverse[b] = count
+                count += 1
+                break
+            same = True
+            for d in range(tokens.shape[1]):
+                if tokens[b, d] != tokens[other, d]:
+                    same = False
+                    break
+            if same:
+                inverse[b] = inverse[other]
+                break
+            slot = (slot + np.uint64(1)) & mask
+    seen = 0
+    for b in range(tokens.shape[0]):
+        if inverse[b] == seen:
+            slots[seen] = b
+            seen += 1
+    return count
+
+
+@float_kernel
+def add_up(values: Floats, inverse: NDArray[np.int64], out: Floats) -> None:
+    """Add ``values[b]`` (K,) to ``out[inverse[b]]``."""
+    for b in range(values.shape[0]):
+        for k in range(values.shape[1]):
+            out[inverse[b], k] += values[b, k]
+
+
+@float_kernel
+def sum_rows(tokens: NDArray[Any], first: NDArray[np.int64], table: Floats, out: Floats) -> int:
+    """Add rows ``first[d] + tokens[b, d]`` of the table (R, H), over all ``d``, to ``out[b]`` (H,).
+
+    Returns the first ``b`` with a row that the table does not have, and adds nothing then; otherwise -1.
+    """
+    for b in range(tokens.shape[0]):
+        for d in range(len(first)):
+            if tokens[b, d] < 0 or first[d] + tokens[b, d] >= table.shape[0]:
+                return b
+    gather(tokens, 0, first, table, 0, (0, len(tokens)), out)
+    return -1
+
+
+@float_kernel
+def add_rows(tokens: NDArray[Any], first: NDArray[np.int64], gradient: Floats, out: Floats) -> None:
+    """Go back through :func:`sum_rows`: add ``gradient[b]`` (H,) to each row of ``out`` (R, H) that was summed."""
+    scatter(tokens, 0, first, gradient, 0, out)
 
 
 def first_rows(categories: Sequence[int], central: Sequence[int]) -> Tensor:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from multigrid_rl.models import kernels
+from multigrid_rl.models import kernels, table
 from multigrid_rl.text import expected
 
 Array = NDArray[Any]
@@ -140,7 +140,7 @@ class Distinct(NamedTuple):
         batch = len(tokens)
         slots = np.empty(2 << batch.bit_length(), np.int32)
         inverse = np.empty(batch, np.int64)
-        count = kernels.distinct_rows(tokens, sizes, slots, inverse)
+        count = table.distinct_rows(tokens, sizes, slots, inverse)
         if count < 0:
             row = tokens[-1 - count].tolist()
             raise IndexError(expected("tokens", f"0 to less than {sizes.tolist()}, token by token", row))
@@ -157,7 +157,7 @@ class Distinct(NamedTuple):
         if self.inverse is None:
             return gradient
         out = np.zeros((len(self.tokens), gradient.shape[1]), np.float32)
-        kernels.add_up(gradient, self.inverse, out)
+        table.add_up(gradient, self.inverse, out)
         return out
 
 
