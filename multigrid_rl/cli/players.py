@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Checkpoints = Annotated[Path | None, typer.Option(help="Folder of frozen players.")]
 Checkpoint = Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")]
+#: Episodes of an environment that measure a player; they may be long.
+ENV_EPISODES = 100
 RunPath = Annotated[Path, typer.Argument(help="Run folder.")]
 
 
@@ -33,15 +35,23 @@ def players(
     from multigrid_rl.players.catalogue import BUILT_IN, WHAT
 
     catalogue = _catalogue(checkpoints)
-    titles = ("player", "seats", "what it is", "against random: win / draw / loss", "best response", "sha256")
+    titles = (
+        "player",
+        "seats",
+        "what it is",
+        "against random: win / draw / loss; or return",
+        "best response",
+        "sha256",
+    )
     table = Table(*titles, box=None, pad_edge=False)
     for name in catalogue.names():
         if name in BUILT_IN:
-            seats, what, sha, best = "any", WHAT[name], "-", None
+            seats, what, sha, best, returns = "any", WHAT[name], "-", None, None
         else:
             card = read_card(catalogue.folder(name))
             trained, architecture = card.provenance.get("env_steps"), card.architecture["name"]
             seats, sha, best = ", ".join(card.seats), card.sha256[:16], card.best_response
+            returns = (card.returns or {}).get("stochastic")
             what = f"frozen {architecture} of {card.scenario}" + (f", {trained:,} steps" if trained else "")
         rows = [row for row in catalogue.strength(name) if row.opponent == "random"]
         if measure:
@@ -51,9 +61,11 @@ def players(
                 rows = [measuring.measure(catalogue, name, "random", spec, scenario, measure)]
             except PlayerError:
                 rows = []  # this player does not play this game
-        shares = (
+        shares = [
             f"{row.win:.1%} / {row.draw:.1%} / {row.loss:.1%} ({row.scenario}, {row.episodes} games)" for row in rows
-        )
+        ]
+        if returns is not None:
+            shares = [f"return {returns.mean:,.0f} ({returns.episodes} episodes)"]
         response = "-" if best is None else f"{best.win:.1%} after {best.env_steps:,} steps ({best.scenario})"
         table.add_row(name, seats, what, "\n".join(shares) or "not measured", response, sha)
     Console(highlight=False).print(table)
@@ -91,7 +103,9 @@ def freeze(
     checkpoints: Checkpoints = None,
 ) -> None:
     """Turn a trained seat into a frozen player: model, card and catalogue entry. Never overwrites."""
+    from multigrid_rl.judge import environments
     from multigrid_rl.players import freeze
+    from multigrid_rl.players.cards import write_card
     from multigrid_rl.runs.players import run_player
 
     one_thread()
@@ -99,7 +113,12 @@ def freeze(
     card = freeze.freeze(run_player(run, seat, checkpoint), name, catalogue, episodes)
     typer.echo(f"froze {catalogue.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
     if card.env is not None:
-        typer.echo(f"plays {card.env.env_id}; how well: multigrid-rl evaluate {catalogue.root / name}")
+        target = environments.run_env_target(run, checkpoint=checkpoint)
+        returns = environments.returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
+        write_card(catalogue.root / name, card.model_copy(update={"returns": returns}))
+        for mode, found in returns.items():
+            shown = f"{found.mean:,.1f} ({found.low:,.1f} to {found.high:,.1f})"
+            typer.echo(f"return over {found.episodes} episodes of {card.env.env_id}, {mode}: {shown}")
         return
     won, base = card.strength[0], card.baseline[0]
     typer.echo(

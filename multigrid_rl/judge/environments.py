@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from multigrid_rl.config import ConfigError
 from multigrid_rl.envs.base import AGENT, reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
-from multigrid_rl.judge.evaluation import means
-from multigrid_rl.players.cards import PlayerError, Source, read_card, read_network
+from multigrid_rl.judge.evaluation import MODES, means
+from multigrid_rl.players.cards import PlayerError, Returns, Source, read_card, read_network
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.players.match import LEARNER_PURPOSE
@@ -180,3 +180,13 @@ def report(target: EnvTarget, *, episodes: int, seed: int, modes: tuple[str, ...
         rows[mode] = {"episodes": table.episodes, **means(table.returns.sum(axis=1), table.length.astype(np.float64))}
     seconds = round(time.perf_counter() - began, 3)
     return {"format": 1, "player": target.name, "seed": seed, "seconds": seconds, "modes": rows}
+
+
+def returns_of(target: EnvTarget, episodes: int, seed: int) -> dict[str, Returns]:
+    """Measure the returns of fresh episodes, by mode, for a player's card."""
+    rows = report(target, episodes=episodes, seed=seed, modes=MODES)["modes"]
+    return {
+        mode: Returns(episodes=row["episodes"], mean=row["return_mean"], low=low, high=high, seed=seed)
+        for mode, row in rows.items()
+        for low, high in [row["return_interval"]]
+    }

@@ -173,7 +173,8 @@ class Card(Strict):
     scenario: Text
     #: Where it was trained, if that is not the red/blue-door game, and what it earned there.
     env: EnvSignature | None = None
-    returns: Returns | None = None
+    #: Of a player of another package's environment, by how it acts: stochastic, argmax.
+    returns: dict[str, Returns] | None = None
     seats: list[Text] = Field(max_length=8)
     bytes: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
