@@ -342,6 +342,10 @@ class RunConfig(Part):
             return
         cluster, memory, dagger = self.cluster, self.model.recurrent, self.train.dagger
         if dagger is None:
+            epochs = self.train.epochs
+            _require(
+                epochs == 1, "train.epochs", epochs, "1 with train=bc: train.until says how often data is passed over"
+            )
             _require(self.data is not None, "data", "null", "a folder that `multigrid-rl record` wrote, with train=bc")
         else:
             _require(dagger.expert is not None, "expert", "null", "a player, its folder or a run, with train=dagger")
