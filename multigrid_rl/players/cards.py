@@ -110,7 +110,7 @@ class BoxSignature(_Strict):
 class EnvSignature(_Strict):
     """Environment of another package that a player was trained in."""
 
-    package: Literal["multigrid", "gymnasium"]
+    package: Literal["multigrid", "gymnasium", "unity"]
     env_id: Text
     env_args: dict[str, Any] = {}
     agents: int = Field(default=1, ge=1, le=4)
