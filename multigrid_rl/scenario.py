@@ -178,9 +178,11 @@ class ScenarioConfig(Part):
     description: str
     aliases: tuple[str, ...] = ()
     game: GameConfig | None = None
-    package: Literal["multigrid", "gymnasium"] | None = None
+    package: Literal["multigrid", "gymnasium", "unity"] | None = None
     env_id: str | None = None
     env_args: dict[str, Any] = {}
+    env_path: str | None = None
+    port: int | None = Field(default=None, ge=1, le=65535)
     agents: int = Field(default=1, ge=1, le=4)
     seats: dict[str, str | dict[str, float]] = {}
     league: LeagueConfig | None = None
@@ -192,10 +194,7 @@ class ScenarioConfig(Part):
         if (self.game is None) == (self.env_id is None):
             raise ValueError("expected exactly one of game and env_id")
         if self.game is None:
-            if self.package is None:
-                raise ValueError(expected("package", f"multigrid or gymnasium with env_id={self.env_id}", "null"))
-            if self.package == "gymnasium" and self.agents != 1:
-                raise ValueError(expected("agents", "1 with package gymnasium", self.agents))
+            self._package_fits()
             return self
         seats = self.game.spec().seats
         if sorted(self.seats) != sorted(seats):
@@ -205,6 +204,15 @@ class ScenarioConfig(Part):
                 raise ValueError(expected(f"seats.{seat}", "players with weights above 0", names))
         self._league_fits()
         return self
+
+    def _package_fits(self) -> None:
+        """Check what an environment of another package may say."""
+        if self.package is None:
+            raise ValueError(expected("package", f"multigrid, gymnasium or unity with env_id={self.env_id}", "null"))
+        if self.package != "multigrid" and self.agents != 1:
+            raise ValueError(expected("agents", f"1 with package {self.package}", self.agents))
+        if self.package == "unity" and self.port is None:
+            raise ValueError(expected("port", "a number with package unity", "null"))
 
     def _league_fits(self) -> None:
         """Check that a league has a whole team, and that all of the other team learn, whose snapshots it plays."""

@@ -329,7 +329,7 @@ class RunConfig(Part):
         _require(
             separate or not apart, "train.v_iters", train.v_iters, f"null with model={self.model.name}: not two towers"
         )
-        vector = self.scenario.package == "gymnasium"
+        vector = self.scenario.package in ("gymnasium", "unity")
         allowed = f"null with scenario={self.scenario.name}: networks over tokens share their first layer"
         _require(vector or not apart, "train.v_iters", train.v_iters, allowed)
         memory = self.model.recurrent
@@ -375,6 +375,9 @@ class RunConfig(Part):
     def _check_cluster(self) -> None:
         train, cluster = self.train, self.cluster
         asked = cluster.num_env_runners
+        if self.scenario.package == "unity":  # Unity calls one process, and its agents may miss steps
+            _require(asked == 0, "cluster.num_env_runners", asked, "0 with scenario=unity")
+            _require(not self.model.recurrent, "model", self.model.name, "a network without memory with scenario=unity")
         if isinstance(asked, str):
             _require(cluster.address is not None, "cluster.num_env_runners", asked, "a number without cluster.address")
         else:
@@ -406,7 +409,9 @@ class RunConfig(Part):
             memory, runner = self.model.recurrent, self.train.runner
             _require(not self.curriculum, "train.runner", runner, "batched with a curriculum")
             _require(self.scenario.league is None, "train.runner", runner, "batched with a league")
-            _require(self.scenario.package != "gymnasium", "train.runner", runner, "batched with scenario=gymnasium")
+            package = self.scenario.package
+            allowed = f"batched with scenario={package}"
+            _require(package not in ("gymnasium", "unity"), "train.runner", runner, allowed)
             for key, plain_value in _OF_STOCK.items():
                 value = getattr(self.train, key)
                 _require(value == plain_value, "train.runner", runner, f"batched with train.{key}={value}")

@@ -269,7 +269,7 @@ def headline(row: dict[str, Any], config: RunConfig) -> str:
     total = sum(parts.values()) or 1.0
     bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
     metric, told = ("win", "wins {:.0%}")
-    if config.scenario.package == "gymnasium":  # nothing to win
+    if config.scenario.package in ("gymnasium", "unity"):  # nothing to win
         metric, told = ("return_mean", "mean return {:,.2f}")
     return " | ".join(
         [

@@ -55,7 +55,7 @@ def run_env_target(run: Path, config: RunConfig | None = None, checkpoint: str |
         ConfigError, PlayerError: no run, no such checkpoint, a damaged player, or another environment that it does not
             fit.
     """
-    factory = env_factory(config or run_config(run))
+    factory = _asked(config or run_config(run))
     sources: dict[str, Source] = {
         agent.name: run_player(run, agent.module, checkpoint) for agent in factory.specs.agents
     }
@@ -71,12 +71,18 @@ def player_env_target(source: Path, config: RunConfig) -> EnvTarget:
     Raises:
         PlayerError: a damaged player, one that reads or decides something else, or several agents.
     """
-    factory, card = env_factory(config), read_card(source)
+    factory, card = _asked(config), read_card(source)
     agents = factory.specs.agents
     if len(agents) != 1:
         raise PlayerError(f"{card.name}: expected an environment with one agent, got {len(agents)}")
     check_agent(card, agents[0])
     return EnvTarget(card.name, factory, {agents[0].name: source})
+
+
+def _asked(config: RunConfig) -> EnvFactory:
+    if config.scenario.package == "unity":  # its agents come and go: no episode can be asked for
+        raise ConfigError(expected("scenario.package", "gymnasium or multigrid, to play episodes", "unity"))
+    return env_factory(config)
 
 
 def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> EpisodeTable:

@@ -348,6 +348,8 @@ class Collector:
         for name, stream in self.streams.items():
             stream.state[:] = state["streams"][name]
             self._memory[name] = torch.from_numpy(state["memory"][name].copy())
+        if not state["env"]:  # cannot be set back: its episodes are fresh, and nothing waits
+            return
         self._fresh = state["fresh"].copy()
         if self._gaps is not None:
             self._gaps.waiting = {name: column.copy() for name, column in state["waiting"].items()}

@@ -117,7 +117,7 @@ ActionSignature = Annotated[int, Field(ge=1, le=100)] | list[Annotated[int, Fiel
 class EnvSignature(Strict):
     """Environment of another package that a player was trained in."""
 
-    package: Literal["multigrid", "gymnasium"]
+    package: Literal["multigrid", "gymnasium", "unity"]
     env_id: Text
     env_args: dict[str, Any] = {}
     agents: int = Field(default=1, ge=1, le=4)

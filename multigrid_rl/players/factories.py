@@ -11,6 +11,7 @@ from multigrid_rl.config import ConfigError, ScenarioConfig
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.envs.multigrid import MultigridFactory
+from multigrid_rl.envs.unity import UnityFactory
 from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import METRICS
 from multigrid_rl.players.cards import PlayerError
@@ -71,6 +72,9 @@ def _package_factory(config: RunConfig) -> EnvFactory:
             raise ConfigError(expected(key, f"{wanted}, as scenario={scenario.name} has no {lacks}", value))
     if scenario.package == "gymnasium":
         return GymnasiumFactory(env_id=str(scenario.env_id), env_args=scenario.env_args, seed=config.seed)
+    if scenario.package == "unity":
+        port, path = scenario.port or 0, scenario.env_path
+        return UnityFactory(str(scenario.env_id), config.seed, port, path, scenario.env_args)
     return MultigridFactory(
         env_id=str(scenario.env_id),
         num_agents=scenario.agents,

@@ -278,8 +278,8 @@ def _own_heads(seats: tuple[str, ...]) -> list[str]:
 
 
 def _own_seats(report: RunReport) -> list[str]:
-    """Return the seats of the team that the page tells of: red if it learned. Nobody wins in Gymnasium."""
-    if report.package == "gymnasium":
+    """Return the seats of the team that the page tells of: red if it learned. Nobody wins elsewhere."""
+    if report.package in ("gymnasium", "unity"):
         return []
     seats = [name.removeprefix("win/") for name in report.run.series if name.startswith("win/")]
     team = "red" if any(seat.startswith("red") for seat in seats) else seats[0].rpartition("_")[0] if seats else ""
