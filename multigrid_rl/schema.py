@@ -49,6 +49,20 @@ _OF_STOCK = {
 }  # fmt: skip
 
 
+class CloningOptions(Part):
+    """Learning from recorded play. What each key means stands in ``configs/train/bc.yaml``."""
+
+    held_out: float = Field(ge=0, lt=1)
+    weight_decay: float = Field(ge=0)
+    play_every: int = Field(ge=1)
+    patience: int | None = Field(ge=1)
+
+    @field_validator("play_every", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class TrainConfig(Part):
     """PPO and its batch. The meaning of each key stands beside its value in ``configs/train/ppo.yaml``."""
 
@@ -83,6 +97,7 @@ class TrainConfig(Part):
     bonus: dict[str, dict[str, float]] = Field(default_factory=dict)
     checkpoint_every: int = Field(ge=1)
     keep_checkpoints: int = Field(default=3, ge=1)
+    cloning: CloningOptions | None = None
 
     @field_validator("until", "entropy_decay", "checkpoint_every", mode="before")
     @classmethod
@@ -232,6 +247,7 @@ class RunConfig(Part):
     seed: int = Field(ge=0, lt=2**31)
     run_dir: str | None = None
     checkpoints: str | None = None
+    data: str | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
@@ -240,6 +256,7 @@ class RunConfig(Part):
         _require(bool(self.scenario.learning), "scenario.seats", dict(seats), "learn on at least one seat")
         self._check_scheme()
         self._check_objective()
+        self._check_cloning()
         self._check_runner()
         self._check_cluster()
         self._check_curriculum()
@@ -281,9 +298,10 @@ class RunConfig(Part):
 
     def _check_objective(self) -> None:
         train = self.train
-        able = ", ".join(head for head in HEADS if head not in WITHOUT_PROBABILITY)
-        allowed = f"{able} or null with train.objective={train.objective}, as actions need a probability"
-        _require(self.model.head not in WITHOUT_PROBABILITY, "model.head", self.model.head, allowed)
+        others = ", ".join(head for head in HEADS if head not in WITHOUT_PROBABILITY)
+        allowed = f"{others} or null with train.objective={train.objective}, as actions need a probability"
+        able = train.cloning is not None or self.model.head not in WITHOUT_PROBABILITY
+        _require(able, "model.head", self.model.head, allowed)
         if train.vf_coef == 0:
             allowed = f"{' or '.join(WITHOUT_VALUES)} with vf_coef=0: no value network is trained"
             _require(train.psi in WITHOUT_VALUES, "train.psi", train.psi, allowed)
@@ -302,6 +320,22 @@ class RunConfig(Part):
         _require(vector or not apart, "train.v_iters", train.v_iters, allowed)
         memory = self.model.recurrent
         _require(not (train.recompute and memory), "train.recompute", True, f"false with model={self.model.name}")
+
+    def _check_cloning(self) -> None:
+        """Check that there is something to clone, and nothing that recorded steps do not hold."""
+        if self.train.cloning is None:
+            _require(self.data is None, "data", self.data, "null without train=bc")
+            return
+        _require(self.data is not None, "data", "null", "a folder that `multigrid-rl record` wrote, with train=bc")
+        cluster, memory = self.cluster, self.model.recurrent
+        _require(self.scheme != "ctde", "scheme", self.scheme, "dtde or ctce with train=bc: no critic is trained")
+        _require(not memory, "model", self.model.name, "a network without memory with train=bc")
+        _require(self.model.bound == "clip", "model.bound", self.model.bound, "clip with train=bc")
+        _require(not self.curriculum, "curriculum", "stages", "[] with train=bc")
+        _require(self.scenario.league is None, "scenario.league", "settings", "null with train=bc")
+        _require(self.train.runner == "batched", "train.runner", self.train.runner, "batched with train=bc")
+        _require(cluster.num_env_runners == 0, "cluster.num_env_runners", cluster.num_env_runners, "0 with train=bc")
+        _require(cluster.num_learners == 0, "cluster.num_learners", cluster.num_learners, "0 with train=bc")
 
     def _check_cluster(self) -> None:
         train, cluster = self.train, self.cluster

@@ -75,11 +75,13 @@ class PlayerFiles(NamedTuple):
 Source = Path | PlayerFiles
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A part of a card: no key beyond its own, finite numbers."""
+
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class ObservationSignature(_Strict):
+class ObservationSignature(Strict):
     """What the network reads."""
 
     view_size: int | None = None
@@ -100,14 +102,18 @@ class ObservationSignature(_Strict):
         return f"views of {self.view_size}x{self.view_size} cells, {len(self.categories)} tokens"
 
 
-class BoxSignature(_Strict):
+class BoxSignature(Strict):
     """Bounds of continuous actions."""
 
     low: list[float] = Field(min_length=1, max_length=1000)
     high: list[float] = Field(min_length=1, max_length=1000)
 
 
-class EnvSignature(_Strict):
+#: Number of choices of one seat; of each part, where an action has parts with different ones; or bounds.
+ActionSignature = Annotated[int, Field(ge=1, le=100)] | list[Annotated[int, Field(ge=1, le=100)]] | BoxSignature
+
+
+class EnvSignature(Strict):
     """Environment of another package that a player was trained in."""
 
     package: Literal["multigrid", "gymnasium"]
@@ -116,7 +122,7 @@ class EnvSignature(_Strict):
     agents: int = Field(default=1, ge=1, le=4)
 
 
-class Returns(_Strict):
+class Returns(Strict):
     """Measured returns: mean of ``episodes`` episodes and its 95 % interval."""
 
     episodes: int
@@ -126,7 +132,7 @@ class Returns(_Strict):
     seed: int
 
 
-class Strength(_Strict):
+class Strength(Strict):
     """Measured results against one opponent: shares of ``episodes`` games decided by the win flag."""
 
     scenario: Text
@@ -139,15 +145,14 @@ class Strength(_Strict):
     seed: int
 
 
-class Card(_Strict):
+class Card(Strict):
     """Everything about a frozen player but its weights."""
 
     format: int = Field(default=1, ge=1, le=1)
     name: Text
     architecture: dict[str, Any]
     observation: ObservationSignature
-    #: Number of choices of one seat; of each part, where an action has parts with different ones; or bounds.
-    actions: Annotated[int, Field(ge=1, le=100)] | list[Annotated[int, Field(ge=1, le=100)]] | BoxSignature
+    actions: ActionSignature
     #: Seats that the player acts for at once: more than one for a team with a joint action.
     members: int = Field(default=1, ge=1, le=4)
     scenario: Text
