@@ -165,10 +165,11 @@ def _learning(config: RunConfig, sizes: Sizes) -> list[str]:
     """Tell what is learned from, and who plays and computes."""
     train, runners = config.train, config.cluster.runners
     threads = f"learner:  {sizes.learner_threads} torch thread(s)"
+    data = [] if config.data is None else [f"data:     {read_data_card(Path(config.data)).told()}"]
     if train.cloning is not None:
         often = f"every {train.cloning.play_every:,} recorded steps"
         lines = [
-            f"data:     {read_data_card(Path(str(config.data))).told()}",
+            *data,
             f"playing:  {config.scenario.report_episodes} whole episodes {often}; gates go by them",
             f"{threads}, {train.batch_size:,} recorded steps an iteration, minibatches of {train.minibatch}",
         ]
@@ -179,7 +180,7 @@ def _learning(config: RunConfig, sizes: Sizes) -> list[str]:
     if train.runner == "stock":
         who = f"RLlib's own env runner in {who}"
     batch = f"{train.num_envs} {plays(config)} x {train.num_steps} steps = {train.batch_size} steps a batch"
-    return [f"sampling: {who}; {batch}", f"{threads}, {train.epochs} epochs, minibatches of {train.minibatch}"]
+    return [*data, f"sampling: {who}; {batch}", f"{threads}, {train.epochs} epochs, minibatches of {train.minibatch}"]
 
 
 def plays(config: RunConfig) -> str:
@@ -191,6 +192,8 @@ def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:
     """Say what is learned from beside or instead of the game's own reward; nothing where that is all."""
     only = "training reward only; gates score the game's own"
     facts = [("shaping", f"{train.shaping} ({only})")] if train.shaping else []
+    if train.adversarial is not None:
+        facts.append(("imitation", f"{train.adversarial.kind}, what a discriminator takes for recorded play ({only})"))
     for seat, weights in train.bonus.items():
         listed = ", ".join(f"{event} {weight:+g}" for event, weight in weights.items())
         facts.append(("bonus", f"{listed} for {seat} ({only})"))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
 import torch
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 
+from multigrid_rl.learn.adversarial import AdversarialConfig, AdversarialUpdate
 from multigrid_rl.learn.cloning import Cloning, CloningConfig
+from multigrid_rl.learn.demonstrations import read_demonstrations
 from multigrid_rl.learn.update import Update
 
 
@@ -35,7 +39,11 @@ class BatchLearner(PPOTorchLearner):
         if isinstance(settings["update"], CloningConfig):
             self.our_update = Cloning(networks, action_spaces, settings["update"], device)
         else:
-            self.our_update = Update(
+            adversarial: AdversarialConfig | None = settings["adversarial"]
+            kind: Any = Update
+            if adversarial is not None:
+                kind = partial(AdversarialUpdate, adversarial, read_demonstrations(Path(adversarial.data)))
+            self.our_update = kind(
                 networks,
                 action_spaces,
                 settings["update"],

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from composing import CONFIGS, SCENARIOS, error_of, files, read
+from multigrid_rl.architecture import ModelConfig
 from multigrid_rl.config import GROUPS, RunConfig, ScenarioConfig, available_cpus, compose
 from multigrid_rl.scenario import GameConfig, GateConfig, LeagueConfig
-from multigrid_rl.schema import ClusterConfig, ModelConfig, TrainConfig
+from multigrid_rl.schema import ClusterConfig, TrainConfig
 
 #: Filled in from the file's name, so no yaml names it.
 DERIVED = {"name"}
