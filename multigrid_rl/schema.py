@@ -66,6 +66,15 @@ class AdversarialOptions(Part):
     allow_variable_horizon: bool
 
 
+class DaggerOptions(Part):
+    """Learning from an expert who is asked. What each key means stands in ``configs/train/dagger.yaml``."""
+
+    expert: str | None
+    schedule: Literal["linear", "exponential"]
+    rounds: int = Field(ge=1)
+    base: float = Field(ge=0, lt=1)
+
+
 class TrainConfig(Part):
     """PPO and its batch. The meaning of each key stands beside its value in ``configs/train/ppo.yaml``."""
 
@@ -100,10 +109,12 @@ class TrainConfig(Part):
     bonus: dict[str, dict[str, float]] = Field(default_factory=dict)
     checkpoint_every: int = Field(ge=1)
     keep_checkpoints: int = Field(default=3, ge=1)
+    warm_up: int = Field(default=0, ge=0)
     cloning: CloningOptions | None = None
     adversarial: AdversarialOptions | None = None
+    dagger: DaggerOptions | None = None
 
-    @field_validator("until", "entropy_decay", "checkpoint_every", mode="before")
+    @field_validator("until", "entropy_decay", "checkpoint_every", "warm_up", mode="before")
     @classmethod
     def _whole(cls, value: Any) -> Any:
         return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -201,6 +212,7 @@ class RunConfig(Part):
     run_dir: str | None = None
     checkpoints: str | None = None
     data: str | None = None
+    init: str | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
@@ -210,6 +222,7 @@ class RunConfig(Part):
         self._check_scheme()
         self._check_objective()
         self._check_imitation()
+        self._check_init()
         self._check_runner()
         self._check_cluster()
         self._check_curriculum()
@@ -277,13 +290,15 @@ class RunConfig(Part):
     def _check_imitation(self) -> None:
         """Check that there is something to imitate, and nothing that recorded steps do not hold."""
         train, model, cluster = self.train, self.model, self.cluster
-        cloning, adversarial = train.cloning, train.adversarial
+        cloning, adversarial, dagger = train.cloning, train.adversarial, train.dagger
         if cloning is None and adversarial is None:
-            _require(self.data is None, "data", self.data, "null without train=bc, gail or airl")
+            _require(self.data is None, "data", self.data, "null without train=bc, dagger, gail or airl")
             return
-        asked = f"with train={'bc' if adversarial is None else adversarial.kind}"
-        _require(self.data is not None, "data", "null", f"a folder that `multigrid-rl record` wrote, {asked}")
-        _require(not model.recurrent, "model", model.name, f"a network without memory {asked}")
+        asked = "with train=" + ("dagger" if dagger else "bc" if adversarial is None else adversarial.kind)
+        wanted = f"a folder that `multigrid-rl record` wrote, {asked}"
+        _require(self.data is not None or dagger is not None, "data", "null", wanted)
+        memory = model.recurrent and (dagger is None or self.data is not None)
+        _require(not memory, "model", model.name, f"a network without memory {asked} and data")
         _require(model.bound == "clip", "model.bound", model.bound, f"clip {asked}")
         _require(train.runner == "batched", "train.runner", train.runner, f"batched {asked}")
         _require(cluster.num_learners == 0, "cluster.num_learners", cluster.num_learners, f"0 {asked}")
@@ -291,12 +306,26 @@ class RunConfig(Part):
             vector = self.scenario.package == "gymnasium"
             _require(vector, "scenario", self.scenario.name, f"one of Gymnasium {asked}: discriminators read vectors")
             _require(train.vf_coef > 0, "train.vf_coef", train.vf_coef, f"above 0 {asked}")
-            _require(cloning is None, "train.cloning", "settings", f"null {asked}")
+        if cloning is None:
             return
+        _require(adversarial is None, "train.adversarial", "settings", "null with train=bc or dagger")
+        if dagger is not None:
+            _require(dagger.expert is not None, "expert", "null", f"a player, its folder or a run, {asked}")
+            allowed = f"null {asked}: nothing is held out"
+            _require(cloning.patience is None, "train.cloning.patience", cloning.patience, allowed)
         _require(self.scheme != "ctde", "scheme", self.scheme, f"dtde or ctce {asked}: no critic is trained")
         _require(not self.curriculum, "curriculum", "stages", f"[] {asked}")
         _require(self.scenario.league is None, "scenario.league", "settings", f"null {asked}")
         _require(cluster.num_env_runners == 0, "cluster.num_env_runners", cluster.num_env_runners, f"0 {asked}")
+
+    def _check_init(self) -> None:
+        warm_up, name = self.train.warm_up, self.model.name
+        batched = self.train.runner == "batched" or self.init is None
+        _require(batched, "train.runner", self.train.runner, "batched with init")
+        _require(self.init is not None or not warm_up, "train.warm_up", warm_up, "0 without init")
+        _require(self.train.cloning is None or not warm_up, "train.warm_up", warm_up, "0 with train=bc: no values")
+        apart = name in NETWORKS and not self.model.recurrent
+        _require(apart or not warm_up, "train.warm_up", warm_up, f"0 with model={name}, whose values share its policy")
 
     def _check_cluster(self) -> None:
         train, cluster = self.train, self.cluster
