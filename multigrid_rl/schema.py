@@ -20,11 +20,11 @@ from multigrid_rl.architecture import (
     WITHOUT_PROBABILITY,
     ModelConfig,
 )
+from multigrid_rl.files import data_root
 from multigrid_rl.scenario import (
     ConfigError,
     Part,
     ScenarioConfig,
-    data_root,
 )
 from multigrid_rl.text import expected
 
@@ -37,6 +37,7 @@ WITHOUT_VALUES = ("total_reward", "future_return")
 #: What ``train.runner=stock`` can do: the values of RLlib's own PPO.
 _OF_STOCK = {
     "objective": "ppo", "psi": "gae", "standardise": True, "pi_iters": None, "v_iters": None, "recompute": False,
+    "time_limits": "bootstrap",
     "target_kl": None, "clip_final": None,
 }  # fmt: skip
 
@@ -91,6 +92,7 @@ class TrainConfig(Part):
     v_iters: int | None = Field(default=None, ge=1)
     v_lr: float | None = Field(default=None, gt=0)
     recompute: bool = False
+    time_limits: Literal["bootstrap", "death"] = "bootstrap"
     target_kl: float | None = Field(default=None, gt=0)
     minibatch_size: int | None = Field(default=None, ge=1)
     lr: float = Field(gt=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,8 +23,6 @@ from multigrid_rl.scenario import import_object
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec
 
-#: Environment variable: modules, separated by commas, whose networks a player's card may name.
-NETWORKS_FROM = "MULTIGRID_RL_NETWORKS"
 #: Weights that only a central critic has: a player does not need them.
 CENTRAL = "central"
 
@@ -183,11 +180,6 @@ def custom(
     if lacking:
         raise ArchitectureError(f"model.name={name}: expected a network with {' and '.join(lacking)}, got none")
     return network
-
-
-def may_import(name: str) -> bool:
-    """Whether a player's card may name this network of somebody's own: its module is listed in ``NETWORKS_FROM``."""
-    return name.partition(":")[0] in os.environ.get(NETWORKS_FROM, "").split(",")
 
 
 def signature_of(space: spaces.Space[Any]) -> tuple[int, ...] | int:
