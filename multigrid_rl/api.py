@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from multigrid_rl.architecture import ModelConfig
 from multigrid_rl.cli.app import one_thread
 from multigrid_rl.cli.evaluate import find_env_target, find_target
 from multigrid_rl.cli.train import run_training
@@ -28,7 +29,7 @@ from multigrid_rl.recipes import override_value
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
 from multigrid_rl.scenario import CODE, ConfigError
-from multigrid_rl.schema import ModelConfig, RunConfig, TrainConfig
+from multigrid_rl.schema import RunConfig, TrainConfig
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.video import choose

@@ -73,6 +73,12 @@ METRICS: dict[str, tuple[str, str]] = {
         "minibatch gradients of this update that were not finite and were left out; not told by `train.runner=stock`",
         "count",
     ),
+    "learner/<module>/discriminator_loss": (
+        "cross entropy of the discriminator between recorded steps and the batch's, last of its gradient steps",
+        "nats",
+    ),
+    "learner/<module>/discriminator_accuracy": ("share of these steps that it told right", "share"),
+    "learner/<module>/learnt_reward": ("mean reward over the batch that the discriminator paid", "reward"),
     "learner/<module>/lr": ("Adam step size after this update", "1"),
     "learner/<module>/entropy_coef": ("entropy bonus weight after this update", "1"),
     "timing/sample_s": ("playing, all of it", "s"),

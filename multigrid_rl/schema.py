@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from multigrid_rl.architecture import (
+    HEADS,
+    MAX_LAYERS,
+    MAX_UNITS,
+    NETWORKS,
+    RECURRENT,
+    WITHOUT_PROBABILITY,
+    ModelConfig,
+)
 from multigrid_rl.files import data_root
 from multigrid_rl.scenario import (
     ConfigError,
@@ -24,23 +33,6 @@ from multigrid_rl.text import expected
 Psi = Literal["total_reward", "future_return", "baselined_return", "q", "gae", "td"]
 #: Those that read no value network.
 WITHOUT_VALUES = ("total_reward", "future_return")
-#: Networks by name: those with memory, those that look at a view cell by cell, all; others are ``module:Class``.
-RECURRENT = ("gru", "lstm")
-CELL_WISE = ("embedding", "cnn")
-NETWORKS = ("mlp", *CELL_WISE, *RECURRENT)
-#: What may stand between a hidden layer and its activation.
-NORMS = ("none", "layer")
-#: What outputs mean over bounded numbers (``models.heads``), with the size that a head has unless another is said:
-#: components of a mixture, values of each number, steps of a diffusion.
-HEAD_SIZES = {"mixture": 5, "bins": 20, "diffusion": 10}
-HEADS = ("gaussian", "deterministic", *HEAD_SIZES)
-#: Heads whose actions have no probability: nothing that weighs it can train them.
-WITHOUT_PROBABILITY = ("deterministic", "diffusion")
-MAX_HEAD_SIZE = 1000
-#: Largest network, in a run and in a frozen player's card.
-MAX_UNITS = 4096
-MAX_LAYERS = 8
-
 
 #: What ``train.runner=stock`` can do: the values of RLlib's own PPO.
 _OF_STOCK = {
@@ -62,6 +54,17 @@ class CloningOptions(Part):
     @classmethod
     def _whole(cls, value: Any) -> Any:
         return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class AdversarialOptions(Part):
+    """Learning from a discriminator's rewards. What each key means stands in ``configs/train/gail.yaml``."""
+
+    kind: Literal["gail", "airl"]
+    hidden: tuple[Annotated[int, Field(ge=1, le=MAX_UNITS)], ...] = Field(min_length=1, max_length=MAX_LAYERS)
+    lr: float = Field(gt=0)
+    steps: int = Field(ge=1)
+    minibatch_size: int = Field(ge=1)
+    allow_variable_horizon: bool
 
 
 class DaggerOptions(Part):
@@ -110,6 +113,7 @@ class TrainConfig(Part):
     keep_checkpoints: int = Field(default=3, ge=1)
     warm_up: int = Field(default=0, ge=0)
     cloning: CloningOptions | None = None
+    adversarial: AdversarialOptions | None = None
     dagger: DaggerOptions | None = None
 
     @field_validator("until", "entropy_decay", "checkpoint_every", "warm_up", mode="before")
@@ -146,57 +150,6 @@ class TrainConfig(Part):
     def entropy_end(self) -> float:
         """Weight of the entropy bonus after ``entropy_decay`` steps."""
         return self.entropy_coef if self.entropy_final is None else self.entropy_final
-
-
-class ModelConfig(Part):
-    """The network."""
-
-    name: str
-    hidden: tuple[int, ...] = Field(min_length=1, max_length=MAX_LAYERS)
-    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
-    norm: Literal["none", "layer"] = "none"
-    normalise: bool = False
-    scale_values: bool = False
-    bound: Literal["clip", "tanh", "clip3"] = "clip"
-    log_std: float = Field(default=0.0, ge=-5, le=2)
-    head: Literal["gaussian", "deterministic", "mixture", "bins", "diffusion"] | None = None
-    head_size: int | None = Field(default=None, ge=2, le=MAX_HEAD_SIZE)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _sized(cls, values: Any) -> Any:
-        # A card shall tell it, whatever is usual later.
-        if isinstance(values, dict) and values.get("head") in HEAD_SIZES and values.get("head_size") is None:
-            return {**values, "head_size": HEAD_SIZES[values["head"]]}
-        return values
-
-    @model_validator(mode="after")
-    def _head_fits(self) -> ModelConfig:
-        sized = self.head in HEAD_SIZES
-        if self.head_size is not None and not sized:
-            raise ValueError(expected("head_size", f"null with head={self.head or 'null'}", self.head_size))
-        if self.bound != "clip" and self.head not in (None, "gaussian"):
-            raise ValueError(expected("bound", f"clip with head={self.head}", self.bound))
-        return self
-
-    @property
-    def recurrent(self) -> bool:
-        """Whether the network has memory."""
-        return self.name in RECURRENT
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in NETWORKS and ":" not in value:
-            raise ValueError(f"expected {', '.join(NETWORKS)}, or module:Class of a network of your own")
-        return value
-
-    @field_validator("hidden")
-    @classmethod
-    def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if any(not 1 <= units <= MAX_UNITS for units in value):
-            raise ValueError(f"expected at least 1 unit and at most {MAX_UNITS} in each layer")
-        return value
 
 
 class ClusterConfig(Part):
@@ -270,7 +223,7 @@ class RunConfig(Part):
         _require(bool(self.scenario.learning), "scenario.seats", dict(seats), "learn on at least one seat")
         self._check_scheme()
         self._check_objective()
-        self._check_cloning()
+        self._check_imitation()
         self._check_init()
         self._check_runner()
         self._check_cluster()
@@ -313,9 +266,10 @@ class RunConfig(Part):
 
     def _check_objective(self) -> None:
         train = self.train
-        able = ", ".join(head for head in HEADS if head not in WITHOUT_PROBABILITY)
-        allowed = f"{able} or null with train.objective={train.objective}, as actions need a probability"
-        _require(self.model.head not in WITHOUT_PROBABILITY, "model.head", self.model.head, allowed)
+        others = ", ".join(head for head in HEADS if head not in WITHOUT_PROBABILITY)
+        allowed = f"{others} or null with train.objective={train.objective}, as actions need a probability"
+        able = train.cloning is not None or self.model.head not in WITHOUT_PROBABILITY
+        _require(able, "model.head", self.model.head, allowed)
         if train.vf_coef == 0:
             allowed = f"{' or '.join(WITHOUT_VALUES)} with vf_coef=0: no value network is trained"
             _require(train.psi in WITHOUT_VALUES, "train.psi", train.psi, allowed)
@@ -335,33 +289,38 @@ class RunConfig(Part):
         memory = self.model.recurrent
         _require(not (train.recompute and memory), "train.recompute", True, f"false with model={self.model.name}")
 
-    def _check_cloning(self) -> None:
-        """Check that there is something to clone, and nothing that recorded steps do not hold."""
-        if self.train.cloning is None:
-            _require(self.data is None, "data", self.data, "null without train=bc")
+    def _check_imitation(self) -> None:
+        """Check that there is something to imitate, and nothing that recorded steps do not hold."""
+        train, model, cluster = self.train, self.model, self.cluster
+        cloning, adversarial, dagger = train.cloning, train.adversarial, train.dagger
+        if cloning is None and adversarial is None:
+            _require(self.data is None, "data", self.data, "null without train=bc, dagger, gail or airl")
             return
-        cluster, memory, dagger = self.cluster, self.model.recurrent, self.train.dagger
-        if dagger is None:
-            epochs = self.train.epochs
-            _require(
-                epochs == 1, "train.epochs", epochs, "1 with train=bc: train.until says how often data is passed over"
-            )
-            _require(self.data is not None, "data", "null", "a folder that `multigrid-rl record` wrote, with train=bc")
+        asked = "with train=" + ("dagger" if dagger else "bc" if adversarial is None else adversarial.kind)
+        wanted = f"a folder that `multigrid-rl record` wrote, {asked}"
+        _require(self.data is not None or dagger is not None, "data", "null", wanted)
+        memory = model.recurrent and (dagger is None or self.data is not None)
+        _require(not memory, "model", model.name, f"a network without memory {asked} and data")
+        _require(model.bound == "clip", "model.bound", model.bound, f"clip {asked}")
+        _require(train.runner == "batched", "train.runner", train.runner, f"batched {asked}")
+        _require(cluster.num_learners == 0, "cluster.num_learners", cluster.num_learners, f"0 {asked}")
+        if adversarial is not None:
+            vector = self.scenario.package == "gymnasium"
+            _require(vector, "scenario", self.scenario.name, f"one of Gymnasium {asked}: discriminators read vectors")
+            _require(train.vf_coef > 0, "train.vf_coef", train.vf_coef, f"above 0 {asked}")
+        if cloning is None:
+            return
+        _require(adversarial is None, "train.adversarial", "settings", "null with train=bc or dagger")
+        if dagger is not None:
+            _require(dagger.expert is not None, "expert", "null", f"a player, its folder or a run, {asked}")
+            allowed = f"null {asked}: nothing is held out"
+            _require(cloning.patience is None, "train.cloning.patience", cloning.patience, allowed)
         else:
-            _require(dagger.expert is not None, "expert", "null", "a player, its folder or a run, with train=dagger")
-            patience = self.train.cloning.patience
-            _require(
-                patience is None, "train.cloning.patience", patience, "null with train=dagger: nothing is held out"
-            )
-            memory = memory and self.data is not None
-        _require(self.scheme != "ctde", "scheme", self.scheme, "dtde or ctce with train=bc: no critic is trained")
-        _require(not memory, "model", self.model.name, "a network without memory with data")
-        _require(self.model.bound == "clip", "model.bound", self.model.bound, "clip with train=bc")
-        _require(not self.curriculum, "curriculum", "stages", "[] with train=bc")
-        _require(self.scenario.league is None, "scenario.league", "settings", "null with train=bc")
-        _require(self.train.runner == "batched", "train.runner", self.train.runner, "batched with train=bc")
-        _require(cluster.num_env_runners == 0, "cluster.num_env_runners", cluster.num_env_runners, "0 with train=bc")
-        _require(cluster.num_learners == 0, "cluster.num_learners", cluster.num_learners, "0 with train=bc")
+            _require(train.epochs == 1, "train.epochs", train.epochs, f"1 {asked}: train.until counts every pass")
+        _require(self.scheme != "ctde", "scheme", self.scheme, f"dtde or ctce {asked}: no critic is trained")
+        _require(not self.curriculum, "curriculum", "stages", f"[] {asked}")
+        _require(self.scenario.league is None, "scenario.league", "settings", f"null {asked}")
+        _require(cluster.num_env_runners == 0, "cluster.num_env_runners", cluster.num_env_runners, f"0 {asked}")
 
     def _check_init(self) -> None:
         warm_up, name = self.train.warm_up, self.model.name

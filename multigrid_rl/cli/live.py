@@ -168,9 +168,10 @@ def _learning(config: RunConfig, sizes: Sizes) -> list[str]:
     """Tell what is learned from, and who plays and computes."""
     train, runners = config.train, config.cluster.runners
     threads = f"learner:  {sizes.learner_threads} torch thread(s)"
+    data = [] if config.data is None else [f"data:     {read_data_card(Path(config.data)).told()}"]
     if train.cloning is not None:
         often = f"every {train.cloning.play_every:,} recorded steps"
-        lines = [f"data:     {read_data_card(Path(config.data)).told()}"] if config.data is not None else []
+        lines = list(data)
         if train.dagger is not None:
             lines.append(f"expert:   {train.dagger.expert} labels every step of {train.num_envs} {plays(config)}")
         lines += [
@@ -184,7 +185,7 @@ def _learning(config: RunConfig, sizes: Sizes) -> list[str]:
     if train.runner == "stock":
         who = f"RLlib's own env runner in {who}"
     batch = f"{train.num_envs} {plays(config)} x {train.num_steps} steps = {train.batch_size} steps a batch"
-    return [f"sampling: {who}; {batch}", f"{threads}, {train.epochs} epochs, minibatches of {train.minibatch}"]
+    return [*data, f"sampling: {who}; {batch}", f"{threads}, {train.epochs} epochs, minibatches of {train.minibatch}"]
 
 
 def plays(config: RunConfig) -> str:
@@ -196,6 +197,8 @@ def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:
     """Say what is learned from beside or instead of the game's own reward; nothing where that is all."""
     only = "training reward only; gates score the game's own"
     facts = [("shaping", f"{train.shaping} ({only})")] if train.shaping else []
+    if train.adversarial is not None:
+        facts.append(("imitation", f"{train.adversarial.kind}, what a discriminator takes for recorded play ({only})"))
     for seat, weights in train.bonus.items():
         listed = ", ".join(f"{event} {weight:+g}" for event, weight in weights.items())
         facts.append(("bonus", f"{listed} for {seat} ({only})"))

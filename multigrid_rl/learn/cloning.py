@@ -216,8 +216,9 @@ def play_out(  # noqa: PLR0913 - what playing is made of
         for agent in specs.agents:
             rollout = rollouts[agent.name]
             active = rollout.mask.any(axis=2)
-            if active.any():
-                entropies[agent.module].append(float((rollout.entropy * rollout.mask).sum(axis=2)[active].mean()))
+            entropy = (rollout.entropy * rollout.mask).sum(axis=2)[active]
+            if np.isfinite(entropy).any():  # a head without probabilities has none
+                entropies[agent.module].append(float(entropy.mean()))
         who = np.nonzero(next(iter(rollouts.values())).done)[1]
         table, kept = env.drain_episodes(), np.zeros(len(who), np.bool_)
         for row, k in enumerate(who.tolist()):

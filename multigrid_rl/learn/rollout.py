@@ -133,13 +133,21 @@ class Paths(NamedTuple):
     final_obs: Array  # (F, D) what was seen after each of these steps, in the order of ``cut``
     last_obs: Array  # (N, D) what was seen after the last step
 
-    def weigh(self, values: Array, final: Array, last: Array, how: Estimator) -> tuple[Array, Array]:
-        """Return weights and targets (B,) of a batch out of values of its rows (B,), ``final_obs`` and ``last_obs``."""
-        every = np.zeros(self.rewards.shape, np.float32)
-        every[self.active] = values
+    def following(self, rows: Array, final: Array, last: Array) -> tuple[Array, Array]:
+        """Return ``rows`` (B, ...) of a batch as (T, N, ...), and likewise those one step later; zeros after an end.
+
+        ``final`` is of ``final_obs``, and ``last`` of ``last_obs``.
+        """
+        every = np.zeros((*self.active.shape, *rows.shape[1:]), np.float32)
+        every[self.active] = rows
         following = np.concatenate([every[1:], last[None]])
         following[self.done] = 0.0
         following[self.cut] = final
+        return every, following
+
+    def weigh(self, values: Array, final: Array, last: Array, how: Estimator) -> tuple[Array, Array]:
+        """Return weights and targets (B,) of a batch out of values of its rows (B,), ``final_obs`` and ``last_obs``."""
+        every, following = self.following(values, final, last)
         weights, targets = weigh(
             self.rewards,
             every,

@@ -239,8 +239,8 @@ class Update:
         rounds = config.epochs if config.recompute else 1
         current = self._ready(batches)
         for k in range(rounds):
-            if k:
-                current = self._ready(self._recomputed(current, paths or {}))
+            if k and config.recompute:
+                current = self._ready(self._recomputed(current, paths or {}, config.recompute))
             self._pass(current, config.epochs // rounds, self._step, shuffled=k > 0)
         self._pass(current, config.v_iters or 0, self._value_step)
         self._measure(batches)
@@ -366,22 +366,21 @@ class Update:
             return None
         return start(batch.obs, batch.memory, batch.starts) if self._networks[name].state_size else start(batch.obs)
 
-    def _recomputed(self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]]) -> dict[str, Batch]:
+    def _recomputed(
+        self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]], how: Estimator
+    ) -> dict[str, Batch]:
         """Return the batches with advantages and targets of the values as they are now."""
-        assert self.config.recompute is not None
         result = {}
         for name, batch in batches.items():
-            weights, targets, first = [], [], 0
+            parts, first = [], 0
             for path in paths[name]:
                 rows = slice(first, first + int(path.active.sum()))
-                now, final, last = (
-                    self._values_of(name, obs) for obs in (batch.obs[rows], path.final_obs, path.last_obs)
-                )
-                some = path.weigh(now, final, last, self.config.recompute)
-                weights.append(some[0])
-                targets.append(some[1])
+                seen = (batch.obs[rows], path.final_obs, path.last_obs)
+                now, final, last = (self._values_of(name, obs) for obs in seen)
+                parts.append(path.weigh(now, final, last, how))
                 first = rows.stop
-            result[name] = batch._replace(advantages=np.concatenate(weights), targets=np.concatenate(targets))
+            weights, targets = map(np.concatenate, zip(*parts, strict=True))
+            result[name] = batch._replace(advantages=weights, targets=targets)
         self.clock.lap("gae")
         return result
 

@@ -21,7 +21,7 @@ from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.types import EpisodeTable, RunError
 
 #: Statistics of a whole update, not of its last minibatch.
-_OF_UPDATE = ("approx_kl", "clip_fraction")
+_OF_UPDATE = ("approx_kl", "clip_fraction", "explained_variance")
 
 
 class BatchPPO(TrackedPPO):
@@ -132,7 +132,9 @@ class BatchPPO(TrackedPPO):
             targets, values = batch.targets[active], batch.values[active]
             if not np.isfinite(targets).all() and np.isfinite(values).all():
                 self.lost_returns.append(module)
-            self.latest[f"explained_variance/{module}"] = explained_variance(targets, values) if known else float("nan")
+            # Where rewards are learnt, the learner said it of those.
+            told = explained_variance(targets, values) if known else float("nan")
+            self.latest.setdefault(f"explained_variance/{module}", told)
             self.latest[f"entropy/{module}"] = float(batch.entropy[active].mean()) if known else float("nan")
 
     def _paths(self, collected: list[Experience]) -> dict[str, list[Paths]]:

@@ -9,6 +9,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from multigrid_rl.config import RunConfig
+from multigrid_rl.learn.adversarial import AdversarialConfig
 from multigrid_rl.learn.cloning import CloningConfig
 from multigrid_rl.learn.rollout import Estimator
 from multigrid_rl.learn.update import Schedule, UpdateConfig
@@ -45,7 +46,7 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
         "num_steps": train.num_steps,
         "bound": config.model.bound,
         "estimator": estimator_of(config),
-        "recompute": train.recompute,
+        "recompute": train.recompute or train.adversarial is not None,
         "cloning": train.cloning,
         "run": config if train.dagger is not None else None,
         "sample_timeout_s": config.cluster.sample_timeout_s,
@@ -57,7 +58,11 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
     else:
         update = cloning_config(config) if train.cloning is not None else update_config(config, sizes)
         sampling = _batched_sampling(config, env_config, specs, spec).learners(
-            learner_config_dict={"update": update, "scale_values": config.model.scale_values}
+            learner_config_dict={
+                "update": update,
+                "scale_values": config.model.scale_values,
+                "adversarial": None if train.adversarial is None else adversarial_config(config),
+            }
         )
     return (
         sampling.rl_module(rl_module_spec=spec)
@@ -95,6 +100,14 @@ def cloning_config(config: RunConfig) -> CloningConfig:
         grad_clip=train.grad_clip,
         seed=config.seed,
     )
+
+
+def adversarial_config(config: RunConfig) -> AdversarialConfig:
+    """Say how rewards are learnt from recorded play."""
+    options = config.train.adversarial
+    assert options is not None
+    how: dict[str, Any] = {"data": str(config.data), "estimator": estimator_of(config), "seed": config.seed}
+    return AdversarialConfig(**options.model_dump(), **how)
 
 
 def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:

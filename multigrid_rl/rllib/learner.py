@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
 import torch
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 
+from multigrid_rl.learn.adversarial import AdversarialConfig, AdversarialUpdate
 from multigrid_rl.learn.cloning import Cloning, CloningConfig
 from multigrid_rl.learn.dagger import Dagger
+from multigrid_rl.learn.demonstrations import read_demonstrations
 from multigrid_rl.learn.update import Update
 
 
@@ -33,11 +37,15 @@ class BatchLearner(PPOTorchLearner):
         networks = {name: module.net for name, module in modules.items()}
         action_spaces = {name: module.action_space for name, module in modules.items()}
         self.our_update: Any
+        kind: Any = Update
         if isinstance(settings["update"], CloningConfig):
             kind = Dagger if settings["update"].asked else Cloning
             self.our_update = kind(networks, action_spaces, settings["update"], device)
         else:
-            self.our_update = Update(
+            adversarial: AdversarialConfig | None = settings["adversarial"]
+            if adversarial is not None:
+                kind = partial(AdversarialUpdate, adversarial, read_demonstrations(Path(adversarial.data)))
+            self.our_update = kind(
                 networks,
                 action_spaces,
                 settings["update"],

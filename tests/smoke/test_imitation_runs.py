@@ -90,7 +90,7 @@ def test_other_data_does_not_go_on_with_a_run(run, demo, tmp_path):
 
 def test_rejects_what_cannot_be_cloned(demo):
     assert error_of("scenario=1v1", "train=bc").startswith("data: expected a folder that `multigrid-rl record` wrote")
-    assert error_of("scenario=1v1", "data=x") == "data: expected null without train=bc, got x"
+    assert error_of("scenario=1v1", "data=x") == "data: expected null without train=bc, dagger, gail or airl, got x"
     assert error_of("scenario=1v1", "train=dagger").startswith("expert: expected a player, its folder or a run")
     assert error_of("scenario=1v1", "train.warm_up=5") == "train.warm_up: expected 0 without init, got 5"
     for key, value in (("model", "gru"), ("cluster.num_env_runners", "1"), ("train.runner", "stock")):

@@ -1,0 +1,305 @@
+"""Adversarial imitation: a discriminator tells an expert's steps from the policy's, and that is the policy's reward.
+
+Generative adversarial imitation (GAIL: Ho and Ermon 2016, https://arxiv.org/abs/1606.03476) rewards what looks like the
+expert, ``-log(1 - D)``. Adversarial inverse reinforcement learning (AIRL: Fu et al. 2018,
+https://arxiv.org/abs/1710.11248) gives the discriminator the form ``logit D = f - log pi(a|s)`` with
+``f = g(s, a) + gamma h(s') - h(s)``, and rewards ``f - log pi``: what the policy's own entropy bonus would leave of
+``f``. Gates and scores stay the environment's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from multigrid_rl.learn.demonstrations import Demonstrations
+from multigrid_rl.learn.rollout import Batch, Estimator, Paths
+from multigrid_rl.learn.update import Update
+from multigrid_rl.metrics import explained_variance
+from multigrid_rl.models.distributions import Distribution
+from multigrid_rl.models.vector import Normaliser
+from multigrid_rl.text import expected
+from multigrid_rl.types import RunError
+
+Array = NDArray[Any]
+#: Rows of demonstrations that observations are normalised by, at most.
+_MEASURED = 100_000
+SWITCH = "train.adversarial.allow_variable_horizon"
+
+
+@dataclass(frozen=True)
+class AdversarialConfig:
+    """How a discriminator learns. What each number means stands in ``configs/train/gail.yaml``."""
+
+    kind: Literal["gail", "airl"]
+    hidden: tuple[int, ...]
+    lr: float
+    steps: int
+    minibatch_size: int
+    allow_variable_horizon: bool
+    data: str
+    estimator: Estimator
+    seed: int
+
+
+class Steps(NamedTuple):
+    """``B`` steps of somebody."""
+
+    obs: Tensor  # (B, D)
+    actions: Tensor  # (B, F) encoded
+    following: Tensor  # (B, D) what was seen next; anything after an end
+    ended: Tensor  # (B,) 1 where the episode ended for good, else 0
+    logp: Tensor  # (B,) of the actions under the policy
+
+
+class Discriminator(nn.Module):
+    """Logits (B,) of the probability that a step is the expert's.
+
+    Args:
+        size: length ``D`` of an observation.
+        width: length ``F`` of an encoded action.
+        config: which kind, and how large.
+    """
+
+    def __init__(self, size: int, width: int, config: AdversarialConfig) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(config.seed)
+        self.normaliser = Normaliser(size)
+        self.reward = _network((size + width, *config.hidden, 1), generator)
+        self.shaping = _network((size, *config.hidden, 1), generator) if config.kind == "airl" else None
+        self.gamma = config.estimator.gamma
+
+    def forward(self, steps: Steps) -> Tensor:
+        """Return logits (B,) of ``D``."""
+        seen = self.normaliser(steps.obs)
+        logits: Tensor = self.reward(torch.cat([seen, steps.actions], 1)).squeeze(1)
+        if self.shaping is None:
+            return logits
+        before, after = (self.shaping(obs).squeeze(1) for obs in (seen, self.normaliser(steps.following)))
+        shaped: Tensor = logits + self.gamma * (1 - steps.ended) * after - before - steps.logp
+        return shaped
+
+    def rewards(self, steps: Steps) -> Tensor:
+        """Return what the policy is rewarded with (B,)."""
+        logits: Tensor = self(steps)
+        return logits if self.shaping is not None else functional.softplus(logits)  # -log(1 - D)
+
+
+def _network(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
+    # Rectified: far from everything that was seen it still rises or falls, so that nothing runs away there.
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layer = nn.Linear(before, after)
+        nn.init.orthogonal_(layer.weight, 1.0, generator=generator)
+        nn.init.zeros_(layer.bias)
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+class Adversary:
+    """A discriminator and what it learns from.
+
+    Args:
+        network: the policy, for log-probabilities of the expert's actions.
+        distribution: what its outputs mean.
+        recorded: the expert's steps.
+        config: how it learns.
+        device: of the network.
+
+    Raises:
+        RunError: episodes that ended early though that was not allowed.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        distribution: Distribution,
+        recorded: Demonstrations,
+        config: AdversarialConfig,
+        device: torch.device,
+    ) -> None:
+        self._network, self._distribution, self._recorded = network, distribution, recorded
+        self._config, self._device = config, device
+        _check_horizon("demonstrations", recorded.terminated, config)
+        seen = recorded.observations[:: max(1, len(recorded.observations) // _MEASURED)]
+        width = self._encoded(recorded.actions[:1]).shape[1]
+        self.discriminator = Discriminator(seen.shape[1], width, config).to(device)
+        self.discriminator.normaliser.mean.copy_(torch.from_numpy(seen.mean(axis=0, dtype=np.float64)))
+        std = np.maximum(seen.std(axis=0, dtype=np.float64), 1e-4)
+        self.discriminator.normaliser.std.copy_(torch.from_numpy(std))
+        self._optimizer = torch.optim.Adam(self.discriminator.parameters(), config.lr)
+        self._rng = np.random.default_rng(config.seed)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what the next rewards follow from."""
+        return {
+            "discriminator": {name: value.cpu().numpy() for name, value in self.discriminator.state_dict().items()},
+            "optimizer": self._optimizer.state_dict(),
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state; the step size stays this run's own."""
+        weights = {name: torch.as_tensor(value) for name, value in state["discriminator"].items()}
+        self.discriminator.load_state_dict(weights)
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.param_groups[0]["lr"] = self._config.lr
+        self._rng.bit_generator.state = state["rng"]
+
+    def learn(self, batch: Batch, paths: list[Paths]) -> tuple[list[Paths], dict[str, float]]:
+        """Tell the steps of a batch from the expert's, then reward the batch.
+
+        Args:
+            batch: of the policy that plays now.
+            paths: whose rows are those of the batch, one after the other.
+
+        Returns:
+            Paths with the learnt rewards; loss and accuracy of the last gradient step, and the mean reward.
+        """
+        for path in paths:
+            _check_horizon("the policy's episodes", path.terminated, self._config)
+        mine, count = self._played(batch, paths), self._config.minibatch_size
+        told: dict[str, float] = {}
+        for _ in range(self._config.steps):
+            theirs = self._shown(self._rng.integers(len(self._recorded.observations), size=count))
+            chosen = torch.from_numpy(self._rng.integers(len(batch.obs), size=count)).to(self._device)
+            told = self._descend(theirs, Steps._make(column[chosen] for column in mine))
+        with torch.no_grad():
+            rewards = self.discriminator.rewards(mine).cpu().numpy()
+        told["learnt_reward"] = float(rewards.mean())
+        result, first = [], 0
+        for path in paths:
+            behind = first + int(path.active.sum())
+            paid = np.zeros_like(path.rewards)
+            paid[path.active] = rewards[first:behind]
+            result.append(path._replace(rewards=paid))
+            first = behind
+        return result, told
+
+    def _descend(self, theirs: Steps, mine: Steps) -> dict[str, float]:
+        logits = self.discriminator(Steps._make(map(torch.cat, zip(theirs, mine, strict=True))))
+        expert = torch.cat([torch.ones_like(theirs.ended), torch.zeros_like(mine.ended)])
+        loss = functional.binary_cross_entropy_with_logits(logits, expert)
+        self._optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        self._optimizer.step()
+        right = ((logits > 0) == (expert > 0)).float().mean()
+        return {"discriminator_loss": float(loss.detach()), "discriminator_accuracy": float(right)}
+
+    def _played(self, batch: Batch, paths: list[Paths]) -> Steps:
+        """Return all steps of a batch."""
+        following, ended, first = [], [], 0
+        for path in paths:
+            behind = first + int(path.active.sum())
+            _, after = path.following(batch.obs[first:behind], path.final_obs, path.last_obs)
+            following.append(after[path.active])
+            ended.append(path.terminated[path.active])
+            first = behind
+        # A log-probability is that of the raw draw. Were f told the bounded one, it could not hold against the entropy
+        # that AIRL rewards, and draws would run away beyond the bounds.
+        taken = batch.actions if self._config.kind == "airl" else self._distribution.bounded(batch.actions)
+        return self._tensors(
+            batch.obs, self._encoded(taken), np.concatenate(following), np.concatenate(ended), batch.logp
+        )
+
+    def _shown(self, rows: Array) -> Steps:
+        """Return steps of the expert by their numbers ``rows`` (B,)."""
+        its, rows = self._recorded, np.sort(rows)  # in the order in which they lie in the file
+        episodes = np.searchsorted(its.episode_ends, rows, side="right")
+        last = rows + 1 == its.episode_ends[episodes]
+        following = its.observations[np.where(last, rows, rows + 1)].astype(np.float32)
+        following[last] = its.final_observations[episodes[last]]
+        obs, actions = its.observations[rows], its.actions[rows]
+        logp = np.zeros(len(rows), np.float32)
+        if self._config.kind == "airl":
+            wanted = torch.as_tensor(actions.astype(self._distribution.dtype), device=self._device)
+            with torch.no_grad():
+                outputs = self._network.logits(torch.as_tensor(obs, device=self._device))
+                logp = self._distribution.log_prob(outputs, wanted).sum(1).cpu().numpy()
+        return self._tensors(obs, self._encoded(actions), following, its.terminated[rows], logp)
+
+    def _encoded(self, actions: Array) -> Array:
+        """Return actions (B, F) as a discriminator reads them."""
+        return encoded(self._distribution, actions)
+
+    def _tensors(self, *columns: Array) -> Steps:
+        return Steps._make(torch.as_tensor(np.asarray(column, np.float32), device=self._device) for column in columns)
+
+
+def encoded(distribution: Any, actions: Array) -> Array:
+    """Return actions (B, C) or (B, A) as (B, F): choices as ones among zeros, numbers as they lie in their bounds."""
+    choices = getattr(distribution, "choices", None)
+    if choices is None:
+        share = (actions - distribution.low) / (distribution.high - distribution.low)
+        return np.asarray(2 * share - 1, np.float32)
+    return np.concatenate([np.eye(count, dtype=np.float32)[actions[:, c]] for c, count in enumerate(choices)], axis=1)
+
+
+def _check_horizon(whose: str, terminated: Array, config: AdversarialConfig) -> None:
+    """Raise :class:`RunError` where an episode ends early: by its length alone the policy would be told what pays."""
+    if terminated.any() and not config.allow_variable_horizon:
+        wanted = f"episodes of one length, or {SWITCH}=true: that they end early tells a policy what it shall learn"
+        raise RunError(expected(f"train.adversarial: {whose}", wanted, f"{int(terminated.sum())} that ended early"))
+
+
+class AdversarialUpdate(Update):
+    """An update whose rewards are learnt: before each one, discriminators learn and pay for the whole rollout.
+
+    Args:
+        adversarial: how they learn.
+        recorded: the expert's steps.
+        networks, action_spaces, given: see :class:`~multigrid_rl.learn.update.Update`.
+
+    Attributes:
+        adversaries: by module.
+    """
+
+    def __init__(
+        self,
+        adversarial: AdversarialConfig,
+        recorded: Demonstrations,
+        networks: Mapping[str, Any],
+        action_spaces: Mapping[str, spaces.Space[Any]],
+        *given: Any,
+        **options: Any,
+    ) -> None:
+        super().__init__(networks, action_spaces, *given, **options)
+        self._estimator = adversarial.estimator
+        self.adversaries = {
+            name: Adversary(net, self._distributions[name], recorded, adversarial, self._device)
+            for name, net in networks.items()
+        }
+
+    def learn(
+        self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]] | None = None
+    ) -> dict[str, dict[str, float]]:
+        """Reward the batches and pass over them; tells what the discriminators did, too."""
+        assert paths is not None
+        self.clock.begin()
+        found = {name: self.adversaries[name].learn(batch, paths[name]) for name, batch in batches.items()}
+        self.clock.lap("network")
+        paid = {name: its for name, (its, _) in found.items()}
+        batches = self._recomputed(batches, paid, self._estimator)
+        told = super().learn(batches, env_steps, paid)
+        for name, (_, its) in found.items():
+            told[name] |= {**its, "explained_variance": explained_variance(batches[name].targets, batches[name].values)}
+        return told
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what the next update follows from, discriminators included."""
+        return {**super().get_state(), "adversaries": {name: one.get_state() for name, one in self.adversaries.items()}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        super().set_state(state)
+        for name, one in self.adversaries.items():
+            one.set_state(state["adversaries"][name])

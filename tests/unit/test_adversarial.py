@@ -1,0 +1,239 @@
+"""Adversarial imitation: formulas, horizons, exact resume, and that a policy comes to do what was shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import strangers  # noqa: F401 - registers environments
+from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
+from multigrid_rl.learn.adversarial import AdversarialConfig, AdversarialUpdate, Discriminator, Steps, encoded
+from multigrid_rl.learn.rollout import Collector, Estimator, Paths, estimate
+from multigrid_rl.learn.update import Schedule, UpdateConfig
+from multigrid_rl.models.distributions import Categorical, Gaussian
+from multigrid_rl.models.registry import network_of
+from multigrid_rl.types import RunError
+
+HOW = Estimator(0.9, 0.95)
+GAIL = AdversarialConfig("gail", (64,), 3e-3, 5, 64, allow_variable_horizon=False, data="", estimator=HOW, seed=3)
+AIRL = replace(GAIL, kind="airl")
+PPO = UpdateConfig(
+    objective="ppo",
+    epochs=4,
+    minibatch_size=64,
+    lr=Schedule(5e-3, 5e-3, 1),
+    entropy_coef=Schedule(0.0, 0.0, 1),
+    clip=Schedule(0.2, 0.2, 1),
+    vf_coef=0.5,
+    grad_clip=0.5,
+    seed=0,
+)
+CPU = torch.device("cpu")
+SHOWN = np.array([-1.0, 0.8], np.float32)
+
+
+class Shown(NamedTuple):
+    """Recorded play as ``learn.adversarial`` reads it."""
+
+    observations: Any
+    actions: Any
+    terminated: Any
+    episode_ends: Any
+    final_observations: Any
+
+
+def shown(rows: int = 400, each: int = 4, actions: Any = None) -> Shown:
+    """Somebody who always does the same in an environment that shows noise, the time and what was done last."""
+    rng = np.random.default_rng(6)
+    obs = np.concatenate([rng.normal(size=(rows, 2)), np.zeros((rows, 3))], 1).astype(np.float32)
+    time = np.arange(rows) % each
+    obs[:, 2] = time
+    obs[time > 0, 3:] = SHOWN.sum(), SHOWN.max()
+    final = obs[each - 1 :: each] + np.array([0, 0, 1, 0, 0], np.float32)
+    taken = np.tile(SHOWN, (rows, 1)) if actions is None else actions
+    return Shown(obs, taken, np.zeros(rows, np.bool_), np.arange(each, rows + 1, each), final)
+
+
+def parts(config: AdversarialConfig, *, recompute: bool = False, **args):
+    """A collector of eight environments, its network, and the update that imitates."""
+    factory = GymnasiumFactory("EchoCut-v0", 1, {"actions": "vector"} | args)
+    (agent,) = factory.specs.agents
+    net = network_of(agent, {"name": "mlp", "hidden": [16], "activation": "tanh", "log_std": -1.0}, 1)
+    collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=1, first=0, steps=32)
+    ppo = replace(PPO, recompute=HOW) if recompute else PPO
+    return (
+        collector,
+        net,
+        AdversarialUpdate(config, shown(), {AGENT: net}, {AGENT: agent.action_space}, ppo, device=CPU),
+    )
+
+
+def once(collector, update) -> tuple[dict[str, float], Any]:
+    rollout = collector.collect()[AGENT]
+    batch = estimate(rollout, HOW)
+    return update.learn({AGENT: batch}, 0, {AGENT: [collector.paths()[AGENT]]})[AGENT], batch
+
+
+# --- formulas
+
+
+def steps_of(rows: int = 6) -> Steps:
+    generator = torch.Generator().manual_seed(1)
+    columns = [torch.randn((rows, width), generator=generator) for width in (3, 2, 3)]
+    return Steps(*columns, torch.tensor([0.0, 1.0] * (rows // 2)), torch.linspace(-3, 0, rows))
+
+
+def test_gail_rewards_what_looks_like_the_expert():
+    net, steps = Discriminator(3, 2, GAIL), steps_of()
+    chance = torch.sigmoid(net(steps))  # that a step is the expert's
+    torch.testing.assert_close(net.rewards(steps), -torch.log(1 - chance))
+    torch.testing.assert_close(net(steps), net.reward(torch.cat([steps.obs, steps.actions], 1))[:, 0])
+
+
+def test_airl_rewards_f_less_the_log_probability():
+    net, steps = Discriminator(3, 2, AIRL), steps_of()
+    g = net.reward(torch.cat([steps.obs, steps.actions], 1))[:, 0]
+    before, after = net.shaping(steps.obs)[:, 0], net.shaping(steps.following)[:, 0]
+    f = g + 0.9 * torch.tensor([1.0, 0.0] * 3) * after - before
+    torch.testing.assert_close(net.rewards(steps), f - steps.logp)
+    # D = exp(f) / (exp(f) + pi)
+    chance = f.exp() / (f.exp() + steps.logp.exp())
+    torch.testing.assert_close(torch.sigmoid(net(steps)), chance)
+
+
+def test_actions_are_read_as_they_lie_in_their_bounds_and_choices_as_ones_among_zeros():
+    numbers = encoded(Gaussian([-2, 0], [2, 1], "clip"), np.array([[-2.0, 0.75]], np.float32))
+    np.testing.assert_allclose(numbers, [[-1.0, 0.5]])
+    np.testing.assert_array_equal(encoded(Categorical((2, 3)), np.array([[1, 0]])), [[0, 1, 1, 0, 0]])
+
+
+def test_what_follows_a_step_is_the_next_or_what_was_seen_at_the_end():
+    flags = np.zeros((3, 2), np.bool_)
+    done, cut, ended = flags.copy(), flags.copy(), flags.copy()
+    done[1] = True
+    cut[1, 0], ended[1, 1] = True, True
+    obs = np.arange(6, dtype=np.float32)[:, None]  # (T, N): 0 1 / 2 3 / 4 5
+    path = Paths(flags * 1.0, ended, done, ~flags, flags, cut, np.array([[20.0]]), np.array([[40.0], [50.0]]))
+    _, following = path.following(obs, path.final_obs, path.last_obs)
+    np.testing.assert_array_equal(following[..., 0], [[2, 3], [20, 0], [40, 50]])
+
+
+# --- updates
+
+
+@pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
+def test_the_whole_batch_is_paid_by_the_discriminator(config):
+    collector, _, update = parts(config)
+    adversary, kept = update.adversaries[AGENT], {}
+    learn = adversary.learn
+
+    def spied(batch, paths):
+        kept["paths"], told = learn(batch, paths)
+        kept["mine"] = adversary._played(batch, paths)
+        return kept["paths"], told
+
+    adversary.learn = spied
+    told, batch = once(collector, update)
+    (path,) = kept["paths"]
+    with torch.no_grad():
+        wanted = adversary.discriminator.rewards(kept["mine"]).numpy()
+    np.testing.assert_allclose(path.rewards.reshape(-1), wanted, rtol=1e-5)
+    assert told["learnt_reward"] == pytest.approx(float(wanted.mean()), rel=1e-5)
+    np.testing.assert_allclose(kept["mine"].logp, batch.logp)
+    assert {"discriminator_loss", "discriminator_accuracy", "explained_variance", "policy_loss"} <= set(told)
+
+
+@pytest.mark.parametrize(("config", "recompute"), [(GAIL, False), (AIRL, True)], ids=["gail", "airl"])
+def test_a_resumed_update_goes_on_as_the_unbroken_one(config, recompute):
+    told = []
+    for halves in (False, True):
+        collector, net, update = parts(config, recompute=recompute)
+        once(collector, update)
+        if halves:
+            # What a checkpoint holds: weights, the policy's optimiser, and the update's own state.
+            weights, adam = net.state_dict(), update.optimizers[AGENT][0].state_dict()
+            _, other, again = parts(config, recompute=recompute)
+            other.load_state_dict(weights)
+            again.optimizers[AGENT][0].load_state_dict(adam)
+            again.set_state(update.get_state())
+            collector.networks, update = {AGENT: other}, again
+        told.append([once(collector, update)[0] for _ in range(2)])
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
+def test_a_policy_comes_to_do_what_was_shown(config):
+    """The environment pays the sum of an action; what was shown pays little, and nothing of it is told."""
+    collector, net, update = parts(replace(config, allow_variable_horizon=True))
+
+    def distance() -> float:
+        with torch.no_grad():
+            means = net.logits(torch.from_numpy(shown().observations))[:, :2].numpy()
+        return float(np.abs(Gaussian([-2, 0], [2, 1], "clip").bounded(means) - SHOWN).mean())
+
+    before = distance()
+    for _ in range(30):
+        told, _ = once(collector, update)
+    assert before > 0.7
+    assert distance() < 0.35
+    assert told["discriminator_accuracy"] < 1.0
+
+
+# --- horizons
+
+
+def test_early_ends_are_refused_unless_they_are_allowed():
+    said = r"^train\.adversarial: %s: expected episodes of one length, or " + (
+        r"train\.adversarial\.allow_variable_horizon=true: .*, got \d+ that ended early$"
+    )
+    collector, _, update = parts(GAIL, ends=3)
+    with pytest.raises(RunError, match=said % "the policy's episodes"):
+        once(collector, update)
+    collector, net, update = parts(replace(GAIL, allow_variable_horizon=True), ends=3)
+    once(collector, update)
+    early = shown()._replace(terminated=np.arange(400) % 4 == 3)
+    space = {AGENT: GymnasiumFactory("EchoCut-v0", 1, {"actions": "vector"}).specs.agents[0].action_space}
+    with pytest.raises(RunError, match=said % "demonstrations"):
+        AdversarialUpdate(GAIL, early, {AGENT: net}, space, PPO, device=CPU)
+
+
+# --- what a run may say
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["env_id=Pendulum-v1", "train=gail"],
+            "data: expected a folder that `multigrid-rl record` wrote, with train=gail",
+        ),
+        (["env_id=Pendulum-v1", "data=x"], "data: expected null"),
+        (["scenario=1v1", "train=airl", "data=x"], "scenario: expected one of Gymnasium with train=airl"),
+        (["env_id=Pendulum-v1", "train=gail", "data=x", "model=gru"], "a network without memory with train=gail"),
+        (
+            ["env_id=Pendulum-v1", "train=gail", "data=x", "model.bound=tanh"],
+            "model.bound: expected clip with train=gail",
+        ),
+        (["env_id=Pendulum-v1", "train=gail", "data=x", "model.head=diffusion"], "model.head: expected"),
+        (["env_id=Pendulum-v1", "train=gail", "data=x", "train.adversarial.hidden=[0]"], "train.adversarial.hidden"),
+        (["env_id=Pendulum-v1", "train=gail", "data=x", "train.adversarial.depth=1"], "train.adversarial.depth"),
+    ],
+)
+def test_rejects_what_cannot_be_imitated(overrides, said):
+    with pytest.raises(ConfigError, match=r"^[^\n]*$") as caught:
+        compose([*overrides, "experiment=none"])
+    assert said in str(caught.value)
+
+
+def test_recipes_of_an_environment_go_with_adversarial_imitation():
+    config = compose(["experiment=halfcheetah", "train=airl", "data=x", "train.until=5"])
+    assert (config.train.num_envs, config.train.recompute, config.train.adversarial.kind) == (32, True, "airl")
+    assert (
+        config.train.adversarial.steps
+        == compose(["train=gail", "env_id=Pendulum-v1", "data=x"]).train.adversarial.steps
+    )
