@@ -11,13 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from multigrid_rl.models.distributions import Categorical, Distribution, Draw
+from multigrid_rl.models.distributions import Categorical, Distribution, Draw, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.towers import Stack, Towers, policy
-from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, token_categories
+from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
 from multigrid_rl.text import expected, shown
-from multigrid_rl.types import GameSpec, SeatView, UniformSource
+from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.world.spaces import token_categories
 from multigrid_rl.world.symmetry import other_seat, other_side
 
 
@@ -56,7 +57,8 @@ class FrozenPlayer:
     @classmethod
     def of(cls, card: Card, network: nn.Module, *, mirrored: bool = False, greedy: bool = False) -> FrozenPlayer:
         """Return the player that a card describes."""
-        options: dict[str, Any] = {"distribution": card.distribution, "members": card.members}
+        meaning = distribution_of(card.action_space, card.architecture.get("bound", "clip"), network)
+        options: dict[str, Any] = {"distribution": meaning, "members": card.members}
         return cls(card.name, network, card.sha256, mirrored=mirrored, greedy=greedy, **options)
 
     def initial_state(self, games: int) -> torch.Tensor:
@@ -168,3 +170,13 @@ def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
                 expected(f"player {card.name} does not fit seat {seat}: {part}", wanted, shown(str(got), 200))
             )
     return mirrored
+
+
+def check_agent(card: Card, agent: AgentSpec) -> None:
+    """Raise :class:`PlayerError` unless the player reads and decides what ``agent`` does."""
+    wanted = signature(agent, card.observation.view_size)
+    needed = Card.model_validate({**card.model_dump(), **wanted})
+    for part, theirs in wanted.items():
+        if getattr(card, part) != getattr(needed, part):
+            mine = card.model_dump(exclude_none=True)[part]
+            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {theirs}, got {mine}")

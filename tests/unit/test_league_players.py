@@ -13,7 +13,7 @@ import torch
 from multigrid_rl.config import compose
 from multigrid_rl.envs.grouping import agents_of
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.players.cards import PlayerError, read_files, signature, token_categories, write_player
+from multigrid_rl.players.cards import PlayerError, read_files, signature, write_player
 from multigrid_rl.players.factories import MatchFactory, env_factory
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import Match
@@ -22,6 +22,7 @@ from multigrid_rl.players.teams import Roster, TeamPlayer, snapshot_player
 from multigrid_rl.rllib.league import RunLeague
 from multigrid_rl.types import EpisodeTable, GameSpec, SeatView
 from multigrid_rl.world.constants import ACTIONS, NUM_EVENTS
+from multigrid_rl.world.spaces import token_categories
 
 ONE = compose(
     ["scenario=1v1-league", "scenario.league.most=1", "scenario.league.redraw=1000", "scenario.game.max_steps=10"]
