@@ -20,7 +20,7 @@ LEARN = "learn"
 #: Opponent of a seat: a pool of snapshots of those who learn, and of fixed players; see ``LeagueConfig``.
 LEAGUE = "league"
 #: What a league makes of win rates: formulas in ``players.league``.
-Weighting = Literal["squared", "variance", "linear", "linear_capped", "uniform", "latest"]
+Weighting = Literal["squared", "variance", "linear", "linear_capped", "uniform", "latest", "nash"]
 
 
 class ConfigError(ValueError):

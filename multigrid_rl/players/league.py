@@ -21,6 +21,8 @@ DECAY = 0.99
 UNPLAYED = 0.5
 #: Part of the weighting that goes to all snapshots alike: a win rate that nobody checks says nothing after a while.
 CHECKS = 0.1
+#: Weight of a Nash mixture's smallest part beside its value: it decides between mixtures of the same value alone.
+_EVENLY = 1e-6
 #: Games behind a win rate by which a snapshot joins with ``win_over: episodes``; the fewest against each with ``pool``.
 RECENT, FEWEST = 100, 20
 
@@ -35,15 +37,39 @@ WEIGHTINGS: dict[Weighting, Callable[[Array], Array]] = {
 }
 
 
-def shares(win: Array, weighting: Weighting, latest_share: float = 0.0) -> Array:
+def nash(payoffs: Array) -> Array:
+    """Return a mixture (K,) of players that nobody of them beats, from their win rates against one another (K, K).
+
+    Of several such mixtures it is one whose smallest part is as large as can be: alike where all are level.
+    """
+    # Imported here: it takes a second, and few leagues ask for it.
+    from scipy.optimize import linprog  # noqa: PLC0415
+
+    count = len(payoffs)
+    # Variables: the mixture, its value against the worst opponent, its smallest part.
+    worst = np.column_stack([-payoffs.T, np.ones(count), np.zeros(count)])
+    smallest = np.column_stack([-np.eye(count), np.zeros(count), np.ones(count)])
+    found = linprog(
+        np.array([*np.zeros(count), -1.0, -_EVENLY]),
+        A_ub=np.vstack([worst, smallest]),
+        b_ub=np.zeros(2 * count),
+        A_eq=np.array([[*np.ones(count), 0.0, 0.0]]),
+        b_eq=[1.0],
+    )
+    mixture: Array = np.maximum(found.x[:count], 0.0)
+    return mixture
+
+
+def shares(win: Array, weighting: Weighting, latest_share: float, payoffs: Array) -> Array:
     """Return the share of games of each snapshot (K,), ``K >= 1``, together 1.
 
     Args:
         win: learner's win rates (K,), oldest snapshot first.
         weighting: what they are weighed by; all alike where it gives no weight to anybody.
         latest_share: what the newest gets at least.
+        payoffs: win rates of snapshots against one another (K, K), for ``nash``.
     """
-    weights = WEIGHTINGS[weighting](win)
+    weights = nash(payoffs) if weighting == "nash" else WEIGHTINGS[weighting](win)
     even = np.full(len(win), 1 / len(win))
     drawn = weights / weights.sum() if weights.sum() > 0 else even
     if weighting not in ("uniform", "latest"):
@@ -79,6 +105,7 @@ class Snapshot(NamedTuple):
     name: str  # of the folder
     env_steps: int
     sha256: dict[str, str]  # of each network's weights, by module
+    wins: tuple[float, ...] = ()  # its win rates against those before it when it joined, oldest first
 
 
 class League:
@@ -156,7 +183,8 @@ class League:
 
     def add(self, snapshot: Snapshot) -> None:
         """Take in a snapshot; it plays from the next :meth:`redraw` on."""
-        self.snapshots.append(snapshot)
+        wins = self.win_rates()[len(self._anchors) :]
+        self.snapshots.append(snapshot._replace(wins=tuple(wins.tolist())))
         self._games, self._points = np.append(self._games, 0.0), np.append(self._points, 0.0)
         self._joined_at = snapshot.env_steps
 
@@ -182,10 +210,19 @@ class League:
         self.weights = dict(enumerate((anchors * self._anchors).tolist()))
         if len(there):
             newest = min(1.0, self.config.latest_share / (1 - anchors))
-            share = shares(self.win_rates()[there], self.config.weighting, newest)
+            known = self._payoffs()[np.ix_(there - first, there - first)]
+            share = shares(self.win_rates()[there], self.config.weighting, newest, known)
             number = float(np.random.default_rng((self._seed, env_steps)).random())
             playing = (1 - anchors) * draw(share, self.config.most, number)
             self.weights |= {int(n): float(weight) for n, weight in zip(there, playing, strict=True) if weight > 0}
+
+    def _payoffs(self) -> Array:
+        """Return what is known of the snapshots' win rates against one another (K, K): those of the newer one."""
+        rates = np.full((len(self.snapshots), len(self.snapshots)), UNPLAYED)
+        for k, snapshot in enumerate(self.snapshots):
+            rates[k, : len(snapshot.wins)] = snapshot.wins
+            rates[: len(snapshot.wins), k] = 1 - np.array(snapshot.wins)
+        return rates
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that it will do follows from, beside its rules."""

@@ -7,7 +7,8 @@ import pytest
 
 from composing import error_of
 from multigrid_rl.config import ConfigError, compose, load_scenario
-from multigrid_rl.players.league import RECENT, League, Snapshot, counted, draw, shares
+from multigrid_rl.players import league as arithmetic
+from multigrid_rl.players.league import RECENT, League, Snapshot, counted, draw, nash
 from multigrid_rl.scenario import LeagueConfig
 from multigrid_rl.search.folder import SearchRequest
 
@@ -42,6 +43,10 @@ def with_snapshots(number: int, **changes) -> League:
 # --- weights
 
 
+def shares(win, weighting, latest_share=0.0, payoffs=None):
+    return arithmetic.shares(win, weighting, latest_share, payoffs)
+
+
 @pytest.mark.parametrize(
     ("weighting", "weights"),
     [
@@ -66,6 +71,40 @@ def test_plain_weights_by_hand():
 
 def test_whoever_beats_everybody_plays_all_alike():
     np.testing.assert_allclose(shares(np.ones(4), "squared"), 0.25)
+
+
+@pytest.mark.parametrize(
+    ("payoffs", "mixture"),
+    [
+        ([[0.5]], [1]),
+        ([[0.5, 0.5], [0.5, 0.5]], [0.5, 0.5]),  # level: alike
+        ([[0.5, 0.3], [0.7, 0.5]], [0, 1]),  # one beats the other
+        ([[0.5, 0, 1], [1, 0.5, 0], [0, 1, 0.5]], [1 / 3, 1 / 3, 1 / 3]),  # a circle
+        # A circle in which one win is half as clear, and one whom all beat.
+        ([[0.5, 0.25, 1, 1], [0.75, 0.5, 0, 1], [0, 1, 0.5, 1], [0, 0, 0, 0.5]], [0.4, 0.4, 0.2, 0]),
+    ],
+)
+def test_nash_mixtures_by_hand(payoffs, mixture):
+    found = nash(np.array(payoffs, float))
+    np.testing.assert_allclose(found, mixture, atol=1e-6)
+    assert (found @ payoffs >= 0.5 - 1e-6).all()
+
+
+def test_a_league_plays_the_nash_mixture_of_what_snapshots_won_when_they_joined():
+    one = league(weighting="nash", anchor_share=0.5)
+    one.add(snapshot(1000))
+    one.record(np.full(200, 2, np.int16), np.tile([1.0, 1.0, 1.0, 0.0], 50))  # the second beats the first
+    one.add(snapshot(2000))
+    one.redraw(2500)
+    assert one.weights[2] == pytest.approx(0.5 * 0.05)  # a tenth of a half goes to both alike
+    assert one.weights[3] == pytest.approx(0.5 * 0.95)
+    other = league(weighting="nash", anchor_share=0.5)
+    other.set_state(one.get_state())
+    other.redraw(2500)
+    assert other.weights == one.weights
+    one.lose(3)
+    one.redraw(3000)
+    assert one.weights[2] == pytest.approx(0.5)
 
 
 # --- who plays
@@ -262,7 +301,7 @@ def test_anchors_are_written_as_a_mixture():
         ("scenario=1v1-league scenario.league.every=null scenario.league.win=null", "every: expected a number of"),
         ("scenario=1v1-league scenario.league.latest_share=0.9", "latest_share: expected at most 0.7, got 0.9"),
         ("scenario=1v1-league scenario.league.anchors=league", "anchors: expected at least one player"),
-        ("scenario=1v1-league scenario.league.weighting=nash", "league.weighting: expected 'squared', 'variance'"),
+        ("scenario=1v1-league scenario.league.weighting=best", "league.weighting: expected 'squared', 'variance'"),
         ("scenario=1v1-league scenario.league.most=0", "league.most: "),
         ("scenario=1v1-league scenario.league.size=3", "league.size: expected one of the keys anchors"),
         ("scenario=1v1-league train.runner=stock", "train.runner: expected batched with a league, got stock"),
