@@ -1,7 +1,8 @@
 """Who hands in somebody else's player: the same weights, or a network that chooses alike wherever one looks.
 
 Two players are compared by what they would do in the same views: half the sum of the differences of their
-probabilities (the total variation distance), on average over views and seats. docs/instructors.md says where the bound comes from.
+probabilities (the total variation distance), on average over views and seats. Where the bound comes from is said in
+docs/instructors.md.
 """
 
 from __future__ import annotations
@@ -91,10 +92,8 @@ def apart(one: Likeness, other: Likeness) -> float | None:
         return 0.0
     if one.answers is None or other.answers is None or one.answers.shape != other.answers.shape:
         return None
-    if (
-        min(_variation(its.answers, 1 / its.answers.shape[-1]) for its in (one, other) if its.answers is not None)
-        < DECIDED
-    ):
+    uniform = 1 / one.answers.shape[-1]
+    if min(_variation(one.answers, uniform), _variation(other.answers, uniform)) < DECIDED:
         return None
     return _variation(one.answers, other.answers)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from multigrid_rl.config import ConfigError
 from multigrid_rl.files import write_whole
 from multigrid_rl.judge.copies import Likeness, Originals, same_as
 from multigrid_rl.judge.cup.entries import filed_name, reason_of
@@ -55,19 +56,17 @@ def checked(path: Path) -> Path:
     """Return ``path`` if there is something to grade in it: otherwise whoever calls made a mistake, no student.
 
     Raises:
-        PlayerError: no folder, or one that holds other folders and nothing to grade itself.
+        PlayerError, ConfigError: no folder, or one that holds other folders and nothing to grade itself.
     """
     if not path.is_dir():
         raise PlayerError(expected(path, "a folder with a bundle", "a file" if path.exists() else "nothing there"))
     try:
         folder_kind(path)
     except PlayerError:
-        with_cards = [
-            inner.name for inner in sorted(path.iterdir()) if inner.is_dir() and not inner.name.startswith(".")
-        ]
-        if with_cards:
+        with suppress(PlayerError):  # none in it: a hand-in that cannot be played, and gets no points
+            first = printable(hand_ins(path)[0].name)
             wanted = "a folder with a bundle; -o grades.csv grades each folder in it"
-            raise PlayerError(expected(path, wanted, f"one with other folders, {with_cards[0]} first")) from None
+            raise ConfigError(expected(path, wanted, f"one with other folders, {first} first")) from None
     return path
 
 
