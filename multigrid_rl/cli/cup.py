@@ -43,13 +43,21 @@ def cup(
     step_s: Annotated[float, typer.Option(min=0.01, help="Seconds for an answer, all games of a step together.")] = 5.0,
     total_s: Annotated[float, typer.Option(min=0.1, help="Seconds for all answers of a pairing.")] = 120.0,
     memory_mb: Annotated[int, typer.Option(min=16, help="Memory of an external agent.")] = 2048,
+    allow_copies: Annotated[
+        bool, typer.Option("--allow-copies", help="Let copies of the catalogue's players play.")
+    ] = False,
+    isolate: Annotated[
+        bool | None, typer.Option(help="Run agents in sandboxes; by default where bubblewrap is at hand.")
+    ] = None,
 ) -> None:
     """Everybody against everybody from both sides; goes on where it was interrupted; the last line is JSON."""
     from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.config import data_root, load_scenario
-    from multigrid_rl.judge.cup.entries import CupConfig, find_entries
+    from multigrid_rl.judge.copies import Originals
+    from multigrid_rl.judge.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.judge.cup.folder import read_manifest
     from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.players.fence import at_hand
     from multigrid_rl.players.leftovers import ScratchError, alone_in, remove_leftovers
     from multigrid_rl.players.sandbox import Limits
     from multigrid_rl.runs.reader import run_config
@@ -68,10 +76,16 @@ def cup(
         before = read_manifest(place)  # a cup that has begun goes on as it says, where nothing else was asked for
         if seed is None:
             seed = before.seed if before else secrets.randbits(63)
-        config = CupConfig(name, spec, games, seed, Limits(start_s, step_s, total_s, memory_mb))
+        fence = at_hand() if isolate is None else isolate
+        if fence and not at_hand():
+            raise refused("--isolate", "bubblewrap that works on this machine (docs/instructors.md)", "none")
+        limits = Limits(start_s, step_s, total_s, memory_mb, fence=fence)
+        config = CupConfig(name, spec, games, seed, limits)
         if before:
             config = replace(config, agents_key=before.agents_key)
-        entries = find_entries(folder, list(also or ()), Catalogue(data_root() / "checkpoints"), config)
+        catalogue = Catalogue(data_root() / "checkpoints")
+        entries = find_entries(folder, list(also or ()), catalogue, config)
+        entries = find_copies(entries, Originals(spec, catalogue), refuse=not allow_copies)
         remove_leftovers()
         try:
             with alone_in(place), warnings_on_screen():
@@ -94,6 +108,10 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     screen.print(f"cup of {len(entries)} entries in {config.scenario}: {pairings}, in {folder}")
     for entry in entries:
         screen.print(f"  {entry.name}: {entry.problem or entry.about}" + (" (forfeits)" if entry.problem else ""))
+        if entry.same_as:
+            screen.print(f"    like {'; '.join(entry.same_as)}")
+    if not config.limits.fence and any(entry.kind == "external" for entry in entries):
+        screen.print("agents run without a sandbox: they could read and change what you can (docs/instructors.md)")
     played = play_cup(entries, config, folder, lambda progress: screen.print(_told(progress)))
     found = results(entries, played, config, versions())
     files = [*write_results(found, played, folder), write_cup_report(folder, found=found)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,6 +19,7 @@ from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused,
 if TYPE_CHECKING:
     from multigrid_rl.judge.environments import EnvTarget
     from multigrid_rl.judge.evaluation import Evaluation, Mode
+    from multigrid_rl.judge.gradebook import Gradebook
     from multigrid_rl.judge.grading import Rubric
     from multigrid_rl.judge.lineups import EvalTarget, Sides
 
@@ -231,26 +233,40 @@ def grade(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="JSON to write, too; or the csv of a class, to go on with.")
     ] = None,
+    earlier: Annotated[
+        Path | None, typer.Option(help="Folder of earlier hand-ins, a folder each, to find copies of.")
+    ] = None,
+    allow_copies: Annotated[
+        bool, typer.Option("--allow-copies", help="Grade copies, too, where the rubric says `refuse_known`.")
+    ] = False,
 ) -> None:
     """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
+    from multigrid_rl.config import data_root, load_scenario
     from multigrid_rl.judge import gradebook, grading
+    from multigrid_rl.judge.copies import Originals
     from multigrid_rl.players.cards import PlayerError
+    from multigrid_rl.players.catalogue import Catalogue
 
     one_thread()
     rules = grading.read_rubric(rubric)
     if seed is not None:
         rules = rules.model_copy(update={"seed": seed})
-    if output is not None and output.suffix == ".csv":
-        _grade_class(gradebook.hand_ins(bundle), rubric, rules, output)
+    if allow_copies:
+        rules = rules.model_copy(update={"refuse_known": False})
+    table = output if output is not None and output.suffix == ".csv" else None
+    folders = gradebook.hand_ins(bundle) if table else [gradebook.checked(bundle)]
+    before = gradebook.hand_ins(earlier) if earlier is not None else []
+    originals = Originals(load_scenario(rules.scenario).spec, Catalogue(data_root() / "checkpoints"), before)
+    if table is not None:
+        _grade_class(folders, rules, table, partial(gradebook.Gradebook, table, rubric, rules, originals))
         return
-    gradebook.check_hand_in(bundle)
     if "seed" not in rules.model_fields_set:
         typer.echo(f"games of a fresh seed: --seed {rules.seed} plays them again", err=True)
     result = None
     try:
         with written_beside(output) if output is not None else nullcontext() as file:
             try:
-                result = grading.grade(bundle, rubric, rules)
+                result = grading.grade(bundle, rubric, rules, originals)
             except PlayerError as error:
                 result = grading.refused(bundle, rules, str(error))
             if file is not None:
@@ -262,8 +278,8 @@ def grade(
         raise typer.Exit(1)
 
 
-def _grade_class(folders: list[Path], rubric: Path, rules: Rubric, table: Path) -> None:
-    from multigrid_rl.judge.gradebook import FEEDBACK, Gradebook
+def _grade_class(folders: list[Path], rules: Rubric, table: Path, book: Callable[[], Gradebook]) -> None:
+    from multigrid_rl.judge.gradebook import FEEDBACK
     from multigrid_rl.players.leftovers import alone_in
 
     screen, began = console(120), time.perf_counter()
@@ -274,7 +290,7 @@ def _grade_class(folders: list[Path], rubric: Path, rules: Rubric, table: Path) 
         screen.print(f"  {name}: {result['points']:g} points, {told}{'' if now else ' (graded before)'}")
 
     with ended_by_signals("the same command goes on with the class"), alone_in(table.with_suffix("")):
-        results = Gradebook(table, rubric, rules).grade_all(folders, show)
+        results = book().grade_all(folders, show)
     screen.print(f"wrote {table}, {table.with_suffix('') / FEEDBACK}")
     passed, refused = (sum(bool(result[key]) for result in results) for key in ("passed", "problem"))
     last = {"graded": len(results), "passed": passed, "refused": refused}

@@ -6,12 +6,15 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from multigrid_rl.config import ConfigError
 from multigrid_rl.files import write_whole
+from multigrid_rl.judge.copies import Likeness, Originals, same_as
 from multigrid_rl.judge.cup.entries import filed_name, reason_of
 from multigrid_rl.judge.grading import Rubric, grade, refused
 from multigrid_rl.players.agents import folder_sha256
@@ -49,21 +52,22 @@ def hand_ins(folder: Path) -> list[Path]:
     return found
 
 
-def check_hand_in(path: Path) -> None:
-    """See to it that there is something to grade: whoever calls made a mistake otherwise, no student.
+def checked(path: Path) -> Path:
+    """Return ``path`` if there is something to grade in it: otherwise whoever calls made a mistake, no student.
 
     Raises:
-        PlayerError: no folder, or one that holds other folders and nothing to grade itself.
+        PlayerError, ConfigError: no folder, or one that holds other folders and nothing to grade itself.
     """
     if not path.is_dir():
         raise PlayerError(expected(path, "a folder with a bundle", "a file" if path.exists() else "nothing there"))
     try:
         folder_kind(path)
     except PlayerError:
-        with_cards = [inner.name for inner in path.iterdir() if inner.is_dir() and not inner.name.startswith(".")]
-        if with_cards:
+        with suppress(PlayerError):  # none in it: a hand-in that cannot be played, and gets no points
+            first = printable(hand_ins(path)[0].name)
             wanted = "a folder with a bundle; -o grades.csv grades each folder in it"
-            raise PlayerError(expected(path, wanted, f"one with other folders, {with_cards[0]} first")) from None
+            raise ConfigError(expected(path, wanted, f"one with other folders, {first} first")) from None
+    return path
 
 
 class Gradebook:
@@ -73,14 +77,16 @@ class Gradebook:
         table: the csv.
         rubric_file: where the rubric lies; hidden opponents lie beside it.
         rubric: what is graded by. A class that goes on keeps the seed that it began with.
+        originals: what hand-ins may be copies of, beside each other.
 
     Raises:
         PlayerError: the folder is something else, or belongs to another rubric or seed.
         OSError: it cannot be written.
     """
 
-    def __init__(self, table: Path, rubric_file: Path, rubric: Rubric) -> None:
+    def __init__(self, table: Path, rubric_file: Path, rubric: Rubric, originals: Originals) -> None:
         self.table, self.home, self.rubric_file = table, table.with_suffix(""), rubric_file
+        self.originals = originals
         path = self.home / KEY_FILE
         try:
             key = _Key.model_validate_json(path.read_bytes()) if path.exists() else None
@@ -110,8 +116,20 @@ class Gradebook:
             kept = self._kept(folder)
             results.append(self._graded(folder) if kept is None else kept)
             show(printable(folder.name), results[-1], kept is None)
-        write_whole(self.table, _csv(folders, results, self.rubric).encode())
+        write_whole(self.table, _csv(folders, results, self.rubric, self._likes(folders)).encode())
         return results
+
+    def _likes(self, folders: list[Path]) -> list[str]:
+        """Return, for each hand-in, whom it is a copy of: of the others, and of all that is known."""
+        found: dict[str, Likeness] = {}
+        for folder in folders:
+            with suppress(PlayerError):
+                found[folder.name] = self.originals.likeness(folder)
+        rows = []
+        for name in (folder.name for folder in folders):
+            others = {other: its for other, its in found.items() if other != name} | self.originals.players
+            rows.append("; ".join(map(str, same_as(found[name], others))) if name in found else "")
+        return rows
 
     def _kept(self, folder: Path) -> dict[str, Any] | None:
         """Return the result of an earlier session; nothing if the hand-in has changed, or the file is damaged."""
@@ -125,7 +143,7 @@ class Gradebook:
     def _graded(self, folder: Path) -> dict[str, Any]:
         try:
             files = folder_sha256(folder)  # before it is read: what changes meanwhile is graded again next time
-            result = {**grade(folder, self.rubric_file, self.rubric), "files_sha256": files}
+            result = {**grade(folder, self.rubric_file, self.rubric, self.originals), "files_sha256": files}
         except PlayerError as error:
             result = refused(folder, self.rubric, reason_of(error, folder, folder.name))
         # The result comes last: where there is one, there is everything.
@@ -154,14 +172,14 @@ def feedback(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _csv(folders: list[Path], results: list[dict[str, Any]], rubric: Rubric) -> str:
+def _csv(folders: list[Path], results: list[dict[str, Any]], rubric: Rubric, likes: list[str]) -> str:
     checks = [f"{exam.name}: {check}" for exam in rubric.exams for check in exam.checks]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["student", "points", "of", "passed", *checks, "problem", "feedback"])
-    for folder, result in zip(folders, results, strict=True):
+    writer.writerow(["student", "points", "of", "passed", *checks, "problem", "same_as", "feedback"])
+    for folder, result, like in zip(folders, results, likes, strict=True):
         points = [check["points"] for exam in result["exams"] for check in exam["checks"]] or [0.0] * len(checks)
-        row = [result["points"], result["of"], result["passed"], *points, _cell(result["problem"] or "")]
+        row = [result["points"], result["of"], result["passed"], *points, _cell(result["problem"] or ""), _cell(like)]
         writer.writerow([_cell(folder.name), *row, f"{FEEDBACK}/{filed_name(folder.name)}.md"])
     return text.getvalue()
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from multigrid_rl.config import ConfigError, data_root, load_scenario
 from multigrid_rl.files import read_plain_yaml
+from multigrid_rl.judge.copies import Originals, same_as
 from multigrid_rl.judge.evaluation import Mode, results_of
 from multigrid_rl.judge.seeds import Interval
 from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
@@ -94,6 +95,8 @@ class Rubric(_Part):
     team: Literal["red", "blue"] = "red"
     seed: int = Field(default_factory=lambda: secrets.randbits(62), ge=0, lt=2**63)
     pass_points: float
+    #: Whoever hands in a player of the catalogue, an earlier hand-in, or a near copy of one, gets no points.
+    refuse_known: bool = False
     exams: list[Exam] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -111,8 +114,8 @@ class Rubric(_Part):
 
     @property
     def sha256(self) -> str:
-        """Hash of everything but the seed."""
-        return sha256_of(self.model_dump_json(exclude={"seed"}).encode())
+        """Hash of everything but the seed, and of whether copies are graded."""
+        return sha256_of(self.model_dump_json(exclude={"seed", "refuse_known"}).encode())
 
     def teams_of(self, exam: Exam) -> list[str]:
         """Return the teams that the bundle plays for in an exam."""
@@ -144,17 +147,20 @@ def read_rubric(path: Path) -> Rubric:
     return rubric
 
 
-def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
+def grade(bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals) -> dict[str, Any]:
     """Play all exams and count points.
 
     The result may be shown to whom it grades: it never holds the seed, nor a hash by which guesses could be checked.
 
     Raises:
-        PlayerError: the bundle cannot be used; see :func:`refused`.
+        PlayerError: the bundle cannot be used, or is known and to be refused; see :func:`refused`.
     """
     spec = load_scenario(rubric.scenario).spec
     sha = bundle_sha256(bundle)
     load_team(bundle, spec, rubric.team)
+    likes = same_as(originals.likeness(bundle), originals.players)
+    if likes and rubric.refuse_known:
+        raise PlayerError(expected(bundle, "a player of one's own", f"a copy of {likes[0]}"))
     began = time.perf_counter()
     exams = [_sit(exam, k, bundle, rubric, spec, rubric_file.parent) for k, exam in enumerate(rubric.exams)]
     points = sum(check["points"] for exam in exams for check in exam["checks"])
@@ -163,6 +169,7 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
         "bundle": bundle.name,
         "sha256": sha,
         "rubric_sha256": rubric.sha256,
+        "same_as": [likely._asdict() for likely in likes],
         "passed": points >= rubric.pass_points,
         "points": points,
         "of": rubric.points,

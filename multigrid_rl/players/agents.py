@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,9 +69,18 @@ def read_agent(folder: Path) -> ExternalAgent:
     return ExternalAgent(name, tuple(told.command), told.about, folder_sha256(folder), folder.resolve())
 
 
+class Part(NamedTuple):
+    """A file, folder or link of what somebody handed in."""
+
+    path: Path  # relative to the folder
+    kind: str
+    data: bytes = b""
+    mode: int = 0
+
+
 @contextmanager
-def fresh_copy(folder: Path, name: str) -> Iterator[ExternalAgent]:
-    """Yield an agent called ``name`` in a copy of its folder that ends with the block: it may write there.
+def fresh_copy(parts: Iterable[Part], name: str) -> Iterator[ExternalAgent]:
+    """Yield an agent called ``name`` in a folder of ``parts`` that ends with the block: it may write there.
 
     Raises:
         PlayerError: as :func:`read_agent`.
@@ -80,7 +89,7 @@ def fresh_copy(folder: Path, name: str) -> Iterator[ExternalAgent]:
     with Scratch() as scratch:
         home = scratch / name
         try:
-            copy_folder(folder, home)
+            write_parts(parts, home)
         except OSError as error:
             raise ScratchError(expected(scratch, "a TMPDIR with room", error.strerror)) from error
         yield replace(read_agent(home), name=name)
@@ -90,27 +99,25 @@ def folder_sha256(folder: Path) -> str:
     """Return a hash over the relative path, kind and content of everything in ``folder``.
 
     Raises:
-        PlayerError: more than :data:`MAX_FOLDER_BYTES` or :data:`MAX_FOLDER_FILES`, folders in more than
-            :data:`MAX_FOLDER_DEPTH` others, a link that leads out of the folder, something that is neither file,
-            folder nor link, or a file that cannot be read.
+        PlayerError: as :func:`read_parts`.
     """
+    return sha256_of_parts(read_parts(folder))
+
+
+def sha256_of_parts(parts: Iterable[Part]) -> str:
+    """Return the hash of a folder that was read."""
     digest = hashlib.sha256()
-    for part in _parts(folder):
-        name = os.fsencode(part.path.relative_to(folder).as_posix())
+    for part in parts:
+        name = os.fsencode(part.path.as_posix())
         digest.update(f"{part.kind} {len(name)} {len(part.data)}\n".encode() + name + part.data)
     return digest.hexdigest()
 
 
-def copy_folder(folder: Path, target: Path) -> None:
-    """Copy everything that :func:`folder_sha256` reads into the new folder ``target``; programs stay programs.
-
-    Raises:
-        PlayerError: as :func:`folder_sha256`.
-        OSError: ``target`` cannot be written.
-    """
+def write_parts(parts: Iterable[Part], target: Path) -> None:
+    """Write what :func:`read_parts` has read into a new folder; programs stay programs. Raises ``OSError``."""
     target.mkdir(parents=True)
-    for part in _parts(folder):
-        place = target / part.path.relative_to(folder)
+    for part in parts:
+        place = target / part.path
         if part.kind == "folder":
             place.mkdir()
         elif part.kind == "link":
@@ -120,16 +127,14 @@ def copy_folder(folder: Path, target: Path) -> None:
             place.chmod(part.mode & 0o777 | 0o600)
 
 
-class _Part(NamedTuple):
-    """A file, folder or link of an agent."""
+def read_parts(folder: Path) -> Iterator[Part]:
+    """Yield everything in ``folder``, folders before what is in them.
 
-    path: Path
-    kind: str
-    data: bytes = b""
-    mode: int = 0
-
-
-def _parts(folder: Path) -> Iterator[_Part]:
+    Raises:
+        PlayerError: more than :data:`MAX_FOLDER_BYTES` or :data:`MAX_FOLDER_FILES`, folders in more than
+            :data:`MAX_FOLDER_DEPTH` others, a link that leads out of the folder, something that is neither file,
+            folder nor link, or a file that cannot be read.
+    """
     total = 0
     for path in _paths(folder):
         try:
@@ -158,13 +163,14 @@ def _cannot_read(error: OSError) -> NoReturn:
     raise PlayerError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
-def _part(path: Path, folder: Path) -> _Part:
+def _part(path: Path, folder: Path) -> Part:
+    own = path.relative_to(folder)
     if not path.is_symlink():
         if path.is_dir():
-            return _Part(path, "folder")
-        return _Part(path, "file", read_plain_file(path, MAX_FOLDER_BYTES), path.stat().st_mode)
+            return Part(own, "folder")
+        return Part(own, "file", read_plain_file(path, MAX_FOLDER_BYTES), path.stat().st_mode)
     link = path.readlink()
     # An absolute one leads out of every copy of the folder.
     if link.is_absolute() or not Path(os.path.realpath(path)).is_relative_to(folder.resolve()):
         raise PlayerError(expected(path, "a link to what lies in the folder", shown(os.fsencode(link))))
-    return _Part(path, "link", os.fsencode(link))
+    return Part(own, "link", os.fsencode(link))

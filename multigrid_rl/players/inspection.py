@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from torch import nn
 
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.metrics import outcome_shares
-from multigrid_rl.players.agents import fresh_copy, read_agent
+from multigrid_rl.players.agents import fresh_copy, read_agent, read_parts
 from multigrid_rl.players.bundle import bundle_folders, folder_kind, load_team, read_cards
 from multigrid_rl.players.cards import BoxSignature, Card, PlayerError, read_network
 from multigrid_rl.players.external import ExternalPlayer
+from multigrid_rl.players.fence import at_hand
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.leftovers import none_left
 from multigrid_rl.players.match import Played, PlayerFaultError, play_games
@@ -164,6 +166,7 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
     agent = read_agent(folder)
     spec = load_scenario(scenario).spec
     teams = _teams(spec)
+    limits = replace(limits, fence=at_hand())
     yield _line("name", shown(agent.name))
     yield _line("command", shown(" ".join(agent.command), 200))
     yield _line("about", agent.about or "not told")
@@ -172,7 +175,7 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
         # As in a cup: in a copy of its folder, with a seed that does not tell the games', and nothing left of it.
         with (
             none_left(),
-            fresh_copy(folder, agent.name) as copy,
+            fresh_copy(read_parts(folder), agent.name) as copy,
             ExternalPlayer(copy, spec, team, scenario, secrets.randbits(32), limits) as player,
         ):
             try:

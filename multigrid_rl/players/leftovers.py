@@ -122,7 +122,7 @@ def none_left() -> Iterator[None]:
 
     Within the block a process whose parent leaves becomes a child of this one: no daemon gets out of sight.
     """
-    before = _children(_parents())
+    before = _children(parents_of_all())
     _adopt(yes=True)
     try:
         yield
@@ -139,11 +139,11 @@ def _adopt(*, yes: bool) -> None:
 def _end_all(spared: set[int]) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
-        parents = _parents()
+        parents = parents_of_all()
         new = _children(parents) - spared
         if not new:
             return
-        for pid in _family(new, parents):
+        for pid in family_of(new, parents):
             with suppress(OSError):  # it left, or is somebody else's by now
                 os.kill(pid, signal.SIGKILL)
         for pid in new:
@@ -152,7 +152,7 @@ def _end_all(spared: set[int]) -> None:
         time.sleep(0.002)
 
 
-def _parents() -> dict[int, int]:
+def parents_of_all() -> dict[int, int]:
     """Return the parent of each process of this machine; nothing where there is no process table to read."""
     found = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
@@ -166,7 +166,8 @@ def _children(parents: dict[int, int]) -> set[int]:
     return {pid for pid, parent in parents.items() if parent == own}
 
 
-def _family(pids: set[int], parents: dict[int, int]) -> set[int]:
+def family_of(pids: set[int], parents: dict[int, int]) -> set[int]:
+    """Return processes and all that they started, and those started, by :func:`parents_of_all`."""
     family: set[int] = set()
     young = pids
     while young:

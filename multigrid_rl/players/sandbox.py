@@ -1,7 +1,7 @@
 """An external agent's process: lines to it and from it, each within a time limit, and nothing left of it afterwards.
 
-It is fenced in against accidents (memory, endless output, hanging, leftovers), not against malice: it runs as the same
-user, who may read files and use the network.
+It is held within limits (time, memory, processes, files, output). Without a sandbox (``fence.py``) that is against
+accidents, not against malice: it runs as the same user, who may read files and use the network.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from multigrid_rl.players.agents import ExternalAgent
+from multigrid_rl.players.fence import fenced
 from multigrid_rl.players.leftovers import Scratch
+from multigrid_rl.players.usage import Usage
 from multigrid_rl.text import expected, shown
 
 #: An answer may take so many bytes, its end of line included: 50 times what 200 games of a team of two need.
@@ -28,8 +30,10 @@ _LAUNCHER = Path(__file__).with_name("launch.py")
 _NOTHING = memoryview(b"")
 _CHUNK = 65_536
 _LAST_WORDS = 4_096  # bytes of stderr that are kept
+_LOOK_S = 0.1  # between two looks at what it uses
 _GRACE_S = 0.5  # to leave by itself after "bye", and to be found dead after its output ended
 _FILE_BYTES = 64_000_000
+_BY_SIGNAL = 128
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,9 @@ class Limits:
     start_s: float = 20.0  # from its start to its "ready"
     step_s: float = 5.0  # for each answer, all games of the step together
     total_s: float = 120.0  # for all answers together
-    memory_mb: int = 2048  # address space of each of its processes
+    memory_mb: int = 2048  # address space of each of its processes, and what all together hold
+    disk_mb: int = 256  # everything that it writes
+    fence: bool = False  # whether it runs in a sandbox
 
 
 class ProcessError(RuntimeError):
@@ -55,7 +61,7 @@ class AgentProcess:
 
     Args:
         agent: what to run.
-        limits: memory is limited here, time in :meth:`ask`.
+        limits: memory and files are limited here, time in :meth:`ask`.
         seed: of its hash function, where it is Python.
     """
 
@@ -66,10 +72,11 @@ class AgentProcess:
         seconds = 4 * int(limits.start_s + limits.total_s + 1)
         bounds = [limits.memory_mb * 2**20, _FILE_BYTES, seconds, os.getpid()]
         launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, bounds)]
+        command = fenced(agent.command, agent.folder, limits.disk_mb) if limits.fence else agent.command
         with contextlib.ExitStack() as stack:
             stack.callback(scratch.close)
             self._process = subprocess.Popen(
-                [*launcher, *agent.command],
+                [*launcher, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -80,6 +87,8 @@ class AgentProcess:
             )
             stack.pop_all()
         self.pid = self._process.pid
+        self._fenced = limits.fence
+        self._usage = Usage(self.pid, (scratch.path, agent.folder), limits)
         pipes: tuple[Any, Any, Any] = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._stdin, self._stdout, self._stderr = pipes
         self._selector = selectors.DefaultSelector()
@@ -108,7 +117,9 @@ class AgentProcess:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TooSlowError
-            rest = self._pump(rest, left)
+            rest = self._pump(rest, min(left, _LOOK_S))
+            if (excess := self._usage.excess()) is not None:
+                raise ProcessError(excess)
             if len(self._heard) > MAX_LINE:
                 raise ProcessError(expected("answer", f"at most {MAX_LINE} bytes", "more"))
         line, _, more = bytes(self._heard).partition(b"\n")
@@ -173,6 +184,8 @@ class AgentProcess:
             status = None
         while self._listen():
             pass
+        if self._fenced and status is not None and status > _BY_SIGNAL:
+            status = _BY_SIGNAL - status  # as the sandbox, like a shell, says it
         if status is None:
             how = "closed its output"
         elif status < 0:

@@ -53,6 +53,7 @@ def cup_page(found: CupResults) -> str:
         circles=[circle_sentence(circle) for circle in found.cycles],
         games_lead=_games_lead(shown),
         shown=shown,
+        copies=[by_name[name] for name in names if by_name[name].same_as],
         entries_title=f"{plural(len(found.entries), 'entry', 'entries')}, {spelled(troubled)} with faults",
         entries=[(by_name[name], _place(found, by_name[name])) for name in names],
         met={name: _met(name, names, found.sides) for name in names},

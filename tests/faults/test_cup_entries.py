@@ -97,7 +97,7 @@ def entries(tmp_path_factory):
 @pytest.fixture(scope="module")
 def played(entries, tmp_path_factory):
     output = tmp_path_factory.mktemp("cup") / "cup"
-    arguments = ["cup", str(entries), "--games", "6", "--with", "key-runner", "-o", str(output)]
+    arguments = ["cup", str(entries), "--games", "6", "--with", "key-runner", "--allow-copies", "-o", str(output)]
     began = time.monotonic()
     result = call(*arguments, "--start-s", "2", "--step-s", "1")
     assert result.exit_code == 0, result.output

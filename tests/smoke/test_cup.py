@@ -22,7 +22,7 @@ TABLES = ("results.json", "standings.csv", "pairs.csv", "sides.csv", "games.csv"
 
 def cup(folder, output, *options):
     seed = [] if "--seed" in options else ["--seed", "30000"]
-    return call("cup", folder, "--games", "40", "-o", output, *seed, *options)
+    return call("cup", folder, "--games", "40", "-o", output, "--allow-copies", *seed, *options)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_a_killed_cup_goes_on_and_ends_with_the_same_tables(unbroken, entries, t
     output = tmp_path / "killed"
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "cup", str(entries), "--games", "40", "-o", str(output)]
     process = subprocess.Popen(
-        [*command, "--seed", "30000", "--with", "random", "--with", "hunter"],
+        [*command, "--allow-copies", "--seed", "30000", "--with", "random", "--with", "hunter"],
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )

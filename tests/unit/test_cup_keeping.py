@@ -18,7 +18,7 @@ from multigrid_rl.config import data_root, load_scenario
 from multigrid_rl.judge.cup import cup as cups
 from multigrid_rl.judge.cup import entries as cup_entries
 from multigrid_rl.judge.cup import folder as cup_folder
-from multigrid_rl.judge.cup.cup import play_cup, play_pairing
+from multigrid_rl.judge.cup.cup import play_cup
 from multigrid_rl.judge.cup.entries import CupConfig, Entry, find_entries
 from multigrid_rl.players import inspection
 from multigrid_rl.players.cards import PlayerError
@@ -136,54 +136,44 @@ def test_an_agent_whose_folder_changes_plays_on_as_it_was_handed_in(change, tmp_
         played(tmp_path / "in", tmp_path / "cup", "random")
 
 
-def test_a_copy_that_is_damaged_is_made_anew_and_one_that_changes_in_play_forfeits(tmp_path, monkeypatch):
+def test_a_copy_that_is_damaged_is_made_anew_and_one_that_changes_in_play_harms_nobody(tmp_path, monkeypatch, caplog):
     agent_of(tmp_path / "in" / "victim")
-    copy = tmp_path / "cup" / "entries" / "victim"
+    copy = tmp_path / "cup" / "entries" / "victim" / "agent.py"
     with pytest.raises(CutOffError):
         played(tmp_path / "in", tmp_path / "cup", "random", until=1)
-    (copy / "agent.py").write_text("raise SystemExit(1)")
+    whole = copy.read_text()
+    copy.write_text("raise SystemExit(1)")
+
+    def spoil():
+        copy.write_text("raise SystemExit(2)")
+        (tmp_path / "cup" / "cup.json").write_text("{}")
+
+    forging(monkeypatch, spoil)
     assert all("r" not in o and "b" not in o for o in played(tmp_path / "in", tmp_path / "cup", "random").values())
-    keep = cup_folder.keep_agents
-
-    def spoiled(entries, folder):
-        found = keep(entries, folder)
-        (folder / "entries" / "victim" / "agent.py").write_text("raise SystemExit(1)")
-        return found
-
-    monkeypatch.setattr(cups, "keep_agents", spoiled)
-    outcomes = played(tmp_path / "in", tmp_path / "other", "random")
-    assert outcomes == {("random", "victim"): "bb", ("victim", "random"): "rr"}
-    assert "its files have changed since the cup began" in next((tmp_path / "other" / "pairings").iterdir()).read_text()
+    assert copy.read_text() == whole
+    assert json.loads((tmp_path / "cup" / "cup.json").read_text())["scenario"] == "1v1"
+    assert caplog.text.count("changed, not by the cup; written again") == 2
 
 
-def test_a_bundle_that_changes_in_play_forfeits(tmp_path):
+def test_a_bundle_that_somebody_changes_in_play_plays_as_it_was_handed_in(tmp_path, monkeypatch):
     shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "mine")
-    mine = next(entry for entry in entries_in(tmp_path / "in", "random") if entry.name == "mine")
-    shutil.rmtree(mine.folder)
-    shutil.copytree(data_root() / "checkpoints" / "blue-master", mine.folder)
-    pairing = play_pairing(mine, Entry("random", "scripted", ""), TABLE)
-    assert (pairing.outcomes, pairing.reason) == ("rr", "mine: its files have changed since the cup began")
+    honest = played(tmp_path / "in", tmp_path / "honest", "random")
+    entries = entries_in(tmp_path / "in", "random")
+    shutil.rmtree(tmp_path / "in" / "mine")
+    found = play_cup(entries, TABLE, tmp_path / "cup", lambda _: None)
+    assert {(pairing.red, pairing.blue): pairing.outcomes for pairing in found} == honest
+    kept = tmp_path / "cup" / "entries" / "mine"
+    model = data_root() / "checkpoints" / "blue-rookie" / "model.safetensors"
+    assert (kept / "model.safetensors").read_bytes() == model.read_bytes()
 
 
-def test_a_bundle_is_loaded_once_for_each_side_and_anew_when_a_file_has_changed(tmp_path, monkeypatch):
+def test_a_bundle_is_loaded_once_for_each_side(tmp_path, monkeypatch):
     shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "mine")
     loads = []
     load_team = cup_entries.load_team
     monkeypatch.setattr(cup_entries, "load_team", lambda *args: loads.append(args[2]) or load_team(*args))
     played(tmp_path / "in", tmp_path / "cup", "random", "idle", "hunter")
     assert sorted(loads) == ["blue", "red"]
-    mine = next(entry for entry in entries_in(tmp_path / "in", "random") if entry.name == "mine")
-    (mine.folder / "model.safetensors").touch()
-    loads.clear()
-    assert play_pairing(mine, Entry("random", "scripted", ""), TABLE).at_fault is None
-    assert loads == ["red"]
-    # The same size, the same time of its last change: a hash tells.
-    model = mine.folder / "model.safetensors"
-    data, before = bytearray(model.read_bytes()), model.stat()
-    data[-1] ^= 1
-    model.write_bytes(data)
-    os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert "sha256" in str(play_pairing(mine, Entry("random", "scripted", ""), TABLE).reason)
 
 
 def test_a_copy_keeps_programs_and_links_and_shares_nothing(tmp_path):
@@ -192,11 +182,65 @@ def test_a_copy_keeps_programs_and_links_and_shares_nothing(tmp_path):
     (agent.folder / "sub" / "run").write_text("#!/bin/sh\n")
     (agent.folder / "sub" / "run").chmod(0o500)
     (agent.folder / "link").symlink_to("sub/run")
-    entry = next(entry for entry in entries_in(tmp_path / "in", "random") if entry.name == "a")
-    kept = cup_folder.keep_agents([entry], tmp_path / "cup")[0].folder
-    assert kept == tmp_path / "cup" / "entries" / "a"
+    cup_folder.keep_entries(entries_in(tmp_path / "in", "random"), tmp_path / "cup")
+    kept = tmp_path / "cup" / "entries" / "a"
     assert (kept / "sub" / "run").stat().st_mode & 0o111 == 0o100
     assert (kept / "link").readlink() == Path("sub/run")
+
+
+# --- a cup that is killed
+
+
+def killed_in(folder: Path, output: Path, monkeypatch, *pair: str) -> None:
+    """End a cup as SIGKILL does, in the first pairing of both."""
+
+    def kill(red, blue, *rest):
+        if {red.name, blue.name} == set(pair):
+            patch.setattr(Path, "unlink", lambda *_, **__: None)
+            raise CutOffError
+        return play(red, blue, *rest)
+
+    play = cups.play_pairing
+    with monkeypatch.context() as patch:
+        patch.setattr(cups, "play_pairing", kill)
+        with pytest.raises(CutOffError):
+            played(folder, output)
+
+
+def test_an_agent_that_kills_its_cup_loses_that_pairing_and_is_named(tmp_path, monkeypatch):
+    agent_of(tmp_path / "in" / "killer")
+    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "sound")
+    killed_in(tmp_path / "in", tmp_path / "cup", monkeypatch, "killer", "sound")
+    found = play_cup(entries_in(tmp_path / "in"), TABLE, tmp_path / "cup", lambda _: None)
+    assert (found[0].red, found[0].outcomes, found[0].reason) == ("killer", "rr", cups.KILLED)
+    assert "r" not in found[1].outcomes
+
+
+def test_of_two_agents_the_one_in_whose_pairings_a_cup_is_killed_again_is_to_blame(tmp_path, monkeypatch):
+    for name in ("angel", "fiend", "saint"):
+        agent_of(tmp_path / "in" / name)
+    killed_in(tmp_path / "in", tmp_path / "cup", monkeypatch, "angel", "fiend")
+    killed_in(tmp_path / "in", tmp_path / "cup", monkeypatch, "fiend", "saint")
+    found = played(tmp_path / "in", tmp_path / "cup")
+    assert found["angel", "fiend"] == "--"  # nobody could tell then
+    assert found["fiend", "saint"] == "rr"
+    assert not set("rb-") & set(found["angel", "saint"] + found["saint", "angel"])
+
+
+def test_a_cup_that_was_cut_off_by_a_restart_of_the_machine_blames_nobody(tmp_path, monkeypatch):
+    agent_of(tmp_path / "in" / "killer")
+    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "sound")
+    killed_in(tmp_path / "in", tmp_path / "cup", monkeypatch, "killer", "sound")
+    for mark in (tmp_path / "cup" / "pairings").glob("*.began"):
+        mark.write_bytes(b"yesterday")
+    assert not set("rb-") & set("".join(played(tmp_path / "in", tmp_path / "cup").values()))
+
+
+def test_an_ordinary_end_leaves_no_mark(tmp_path):
+    agent_of(tmp_path / "in" / "a")
+    with pytest.raises(CutOffError):
+        played(tmp_path / "in", tmp_path / "cup", "random", until=1)
+    assert not list((tmp_path / "cup" / "pairings").glob("*.began"))
 
 
 # --- results that the cup did not play

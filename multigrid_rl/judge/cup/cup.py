@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 
 from multigrid_rl.files import write_whole
 from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, reason_of
-from multigrid_rl.judge.cup.folder import begin, guarded, keep_agents, load_pairing, pairing_file
+from multigrid_rl.judge.cup.folder import begin, begun, blamed, guarded, load_pairing, pairing_file
 from multigrid_rl.judge.cup.results import Pairing
 from multigrid_rl.judge.replays import GameRecord, record
 from multigrid_rl.players.leftovers import none_left
@@ -24,6 +24,8 @@ from multigrid_rl.types import Policy
 LOG = logging.getLogger(__name__)
 #: Pairings that an entry may spoil before it is out of the cup: one that hangs would else cost a night.
 STRIKES = 3
+#: Told of agents that may have killed the cup; who deletes the mark and the pairing's file has it played again.
+KILLED = "the cup was killed while it played this"
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,24 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
         ScratchError, OSError: this machine has no room for results or agents.
     """
     entries = begin(config, entries, folder)
-    pairs = [pair for one, two in combinations(keep_agents(entries, folder), 2) for pair in ((one, two), (two, one))]
+    pairs = [pair for one, two in combinations(entries, 2) for pair in ((one, two), (two, one))]
     paths = [pairing_file(folder, red, blue) for red, blue in pairs]
     before = {path: load_pairing(path) for path in paths if path.exists()}
     held = {path: data for path, (_, data) in before.items()}
+    to_blame = blamed(dict(zip(paths, pairs, strict=True)))
     strikes: Counter[str] = Counter()
     pairings = []
-    with guarded(folder, held):
+    with guarded(folder, held, entries):
         for number, (path, (red, blue)) in enumerate(zip(paths, pairs, strict=True), 1):
-            pairing = before[path][0] if path in before else play_pairing(red, blue, config, strikes)
+            if path in before:
+                pairing = before[path][0]
+            elif path in to_blame:
+                pairing = forfeited(red, blue, config, dict.fromkeys(to_blame[path], KILLED))
+            else:
+                # From a sandbox nobody can kill a cup.
+                reach = "external" in (red.kind, blue.kind) and not config.limits.fence
+                with begun(path) if reach else nullcontext():
+                    pairing = play_pairing(red, blue, config, strikes)
             if path not in before:
                 if path.exists():
                     LOG.warning("%s: written while the cup ran, not by the cup; what was played takes its place", path)
@@ -99,7 +110,7 @@ def play_pairing(red: Entry, blue: Entry, config: CupConfig, strikes: Mapping[st
             except PlayerFaultError as error:
                 return forfeited(red, blue, config, {entry.name: str(error)})
             except UNREADABLE as error:
-                return forfeited(red, blue, config, {entry.name: reason_of(error, entry.folder, entry.name)})
+                return forfeited(red, blue, config, {entry.name: reason_of(error, None, entry.name)})
         played = play_games(config.spec, players, config.games, seed=config.seed)
     return _pairing(red, blue, config, played)
 

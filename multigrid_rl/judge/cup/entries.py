@@ -8,15 +8,16 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from multigrid_rl.players.agents import AGENT_FILE, fresh_copy, read_agent
-from multigrid_rl.players.bundle import bundle_folders, bundle_sha256, load_team, read_cards
-from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError
+from multigrid_rl.judge.copies import Originals, likeness, likeness_of_program, same_as
+from multigrid_rl.players.agents import AGENT_FILE, Part, fresh_copy, read_agent, read_parts, sha256_of_parts
+from multigrid_rl.players.bundle import bundle_sha256, load_team, read_cards
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue
 from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.sandbox import Limits
@@ -44,51 +45,38 @@ class Entry:
     about: str  # one line on what it is
     sha256: str | None = None  # of its files; ``None`` for scripted players
     problem: str | None = None  # why it is broken
-    folder: Path | None = None  # its files; ``None`` for scripted players
     env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
-    #: Frozen players of each team, and the state of the files that they were loaded from.
-    loaded: dict[str, tuple[object, dict[str, Policy]]] = field(default_factory=dict, compare=False, repr=False)
+    known: bool = False  # it is a player of the catalogue itself
+    same_as: tuple[str, ...] = ()  # players that it is a copy of, or nearly one
+    #: All its files, held in memory: agents write where they like, and everybody plays as handed in.
+    files: tuple[Part, ...] = field(default=(), compare=False, repr=False)
+    #: Frozen players of each team.
+    players: dict[str, dict[str, Policy]] = field(default_factory=dict, compare=False, repr=False)
 
     @contextmanager
     def players_of(self, config: CupConfig, team: str) -> Iterator[dict[str, Policy]]:
         """Yield its players for ``team``, as a match takes them; an external agent's process ends with the block.
 
         Raises:
-            PlayerError: it cannot be loaded, or is not what it was when the cup began.
+            PlayerError: its copy is not what was handed in.
             PlayerFaultError: an external agent does not start.
             ScratchError: there is no room for an agent's files.
         """
-        if self.kind == "scripted" or self.folder is None:
+        if self.kind == "scripted":
             yield {seat: BUILT_IN[self.name](config.spec) for seat in config.spec.seats_of(team)}
-        elif self.kind == "external":
+        elif self.kind == "frozen":
+            yield self.players[team]
+        else:
+            seed = config.agents_seed(team)
             with (
-                fresh_copy(self.folder, self.name) as agent,
-                ExternalPlayer(
-                    agent, config.spec, team, config.scenario, config.agents_seed(team), config.limits
-                ) as player,
+                fresh_copy(self.files, self.name) as agent,
+                ExternalPlayer(agent, config.spec, team, config.scenario, seed, config.limits) as player,
             ):
-                self._check(agent.sha256)
+                if agent.sha256 != self.sha256:
+                    raise PlayerError(f"{self.name}: its files have changed since the cup began")
                 player.start(config.games)
                 seats = config.spec.seats_of(team)
                 yield {team if len(seats) > 1 else seats[0]: player}
-        else:
-            yield self.load(self.folder, config.spec, team)
-
-    def load(self, folder: Path, spec: GameSpec, team: str) -> dict[str, Policy]:
-        """Load its frozen players for ``team`` once, and anew, with their hashes checked, whenever a file has changed.
-
-        Raises:
-            PlayerError: damaged, made for another game, or not what it was when the cup began.
-        """
-        files = _state(folder)
-        if team not in self.loaded or self.loaded[team][0] != files:
-            self._check(bundle_sha256(folder))
-            self.loaded[team] = files, load_team(folder, spec, team)
-        return self.loaded[team][1]
-
-    def _check(self, sha256: str) -> None:
-        if sha256 != self.sha256:
-            raise PlayerError(f"{self.name}: its files have changed since the cup began")
 
 
 @dataclass(frozen=True)
@@ -130,6 +118,8 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
         raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error
     homes = {path: listed.get(path.name, {}).get("scenario", config.scenario) for path in handed_in}
     entries = [_entry(path, config) for path in handed_in if homes[path] == config.scenario]
+    if folder.resolve() == catalogue.root.resolve():
+        entries = [replace(entry, known=True) for entry in entries]
     entries += [_by_name(name, catalogue, config) for name in names]
     twice = sorted({e.name for e in entries if sum(other.name == e.name for other in entries) > 1})
     if twice:
@@ -145,6 +135,32 @@ def _snapshots(run: Path) -> list[Path]:
     return [found[k] for k in sorted({round(k) for k in np.linspace(0, len(found) - 1, SNAPSHOTS)})] if found else []
 
 
+def find_copies(entries: list[Entry], originals: Originals, *, refuse: bool) -> list[Entry]:
+    """Return the entries with what they are copies of, of the catalogue or of each other.
+
+    Args:
+        entries: of a cup.
+        originals: players of the catalogue.
+        refuse: a copy of the catalogue forfeits its games. Of two entries that are alike nobody can say who copied.
+    """
+    # Snapshots of one learner are alike, and nobody's copies.
+    frozen = [entry for entry in entries if entry.kind == "frozen" and entry.env_steps is None]
+    likes = {entry.name: likeness(entry.players["red"], originals.views) for entry in frozen}
+    likes |= {entry.name: likeness_of_program(entry.files) for entry in entries if entry.kind == "external"}
+    found = []
+    for entry in entries:
+        others = {name: its for name, its in likes.items() if name != entry.name} | originals.players
+        if entry.name in likes and not entry.known and (likely := same_as(likes[entry.name], others)):
+            known = next((str(its) for its in likely if its.name in originals.players), None)
+            found.append(replace(entry, same_as=tuple(map(str, likely))))
+            if known is not None and refuse:
+                problem = expected("weights", "one's own (or --allow-copies)", f"those of {known}")
+                found[-1] = replace(found[-1], kind="broken", problem=problem)
+        else:
+            found.append(entry)
+    return found
+
+
 def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
     if name in BUILT_IN:
         return Entry(name, "scripted", f"built in: {WHAT[name]}")
@@ -153,7 +169,7 @@ def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
     entry = _entry(catalogue.folder(name), config)
     if entry.problem is not None:
         raise PlayerError(f"--with {name}: {entry.problem}")
-    return entry
+    return replace(entry, known=True)
 
 
 def _entry(path: Path, config: CupConfig) -> Entry:
@@ -168,18 +184,17 @@ def _entry(path: Path, config: CupConfig) -> Entry:
             return external(path, name, note)
         about, steps = _about(path)
         snapshot = steps if path.parent.name == LEAGUE and path.name.startswith("step_") else None
-        entry = Entry(name, "frozen", f"{about}{note}", bundle_sha256(path), folder=path, env_steps=snapshot)
-        for team in _TEAMS:
-            entry.load(path, config.spec, team)
-        return entry
+        players = {team: load_team(path, config.spec, team) for team in _TEAMS}
+        entry = Entry(name, "frozen", f"{about}{note}", bundle_sha256(path), env_steps=snapshot)
+        return replace(entry, files=tuple(read_parts(path)), players=players)
     except UNREADABLE as error:
-        return Entry(name, "broken", f"cannot play{note}", problem=reason_of(error, path, name), folder=path)
+        return Entry(name, "broken", f"cannot play{note}", problem=reason_of(error, path, name))
 
 
 def external(folder: Path, name: str, note: str = "") -> Entry:
     """Return the agent in ``folder`` as an entry. Raises what reading a stranger's folder may raise."""
-    agent = read_agent(folder)
-    return Entry(name, "external", f"{' '.join(agent.command)}{note}", agent.sha256, folder=folder)
+    agent, files = read_agent(folder), tuple(read_parts(folder))
+    return Entry(name, "external", f"{' '.join(agent.command)}{note}", sha256_of_parts(files), files=files)
 
 
 def filed_name(name: str) -> str:
@@ -204,13 +219,6 @@ def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
         said = said.replace(f"{place}/", "").replace(place, name)
     # The reason stands behind a path that may be long.
     return said if len(said) <= 400 else f"{said[:100]} ... {said[-300:]}"
-
-
-def _state(folder: Path) -> list[tuple[str, int, int, int, int]]:
-    """Return what changes with any change of a bundle's files; nobody but the system sets a ``ctime``."""
-    files = [home / name for home in bundle_folders(folder).values() for name in (CARD_FILE, MODEL_FILE)]
-    found = [(str(file), file.lstat()) for file in files]
-    return [(name, its.st_ino, its.st_size, its.st_mtime_ns, its.st_ctime_ns) for name, its in found]
 
 
 def _about(path: Path) -> tuple[str, int]:

@@ -10,9 +10,11 @@ import hashlib
 import io
 import json
 import logging
-from collections.abc import Iterable, Iterator
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from multigrid_rl.files import write_whole
 from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, external
 from multigrid_rl.judge.cup.results import CupResults, Pairing, Standing
-from multigrid_rl.players.agents import copy_folder, folder_sha256
+from multigrid_rl.players.agents import folder_sha256, sha256_of_parts, write_parts
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.leftovers import remove_tree
 from multigrid_rl.text import expected, first_error
@@ -98,7 +100,9 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> list[Entry]:
         hashes = {line.name: line.sha256 for line in before.entries if line.kind == "external"}
         entries = [_handed_in(entry, folder / COPIES, hashes.get(entry.name)) for entry in entries]
     lines = [EntryLine(name=e.name, kind=e.kind, sha256=e.sha256, problem=e.problem) for e in entries]
-    text = Manifest(**asdict(config), entries=lines).model_dump_json(indent=1)
+    played = asdict(config)
+    del played["limits"]["fence"]  # decides no game
+    text = Manifest(**played, entries=lines).model_dump_json(indent=1)
     if before is None:
         write_whole(folder / MANIFEST_FILE, text.encode())
         return entries
@@ -132,26 +136,22 @@ def _handed_in(entry: Entry, copies: Path, sha256: str | None) -> Entry:
     return entry
 
 
-def keep_agents(entries: list[Entry], folder: Path) -> list[Entry]:
-    """Copy agents into ``folder``, where they are not there yet; returns entries that play from these copies.
+def keep_entries(entries: list[Entry], folder: Path) -> None:
+    """Write the files of all entries into ``folder`` where they are not there already. Raises ``OSError``."""
+    for entry in entries:
+        home = folder / COPIES / entry.name
+        if entry.files and not _is_kept(entry, home):
+            if os.path.lexists(home):
+                LOG.warning("%s: changed, not by the cup; written again", home)
+                remove_tree(home)
+            write_parts(entry.files, home)
 
-    Raises:
-        PlayerError: an agent's files cannot be read any more.
-        OSError: ``folder`` cannot be written.
-    """
-    return [_kept(entry, folder / COPIES / entry.name) if entry.kind == "external" else entry for entry in entries]
 
-
-def _kept(entry: Entry, home: Path) -> Entry:
-    assert entry.folder is not None
+def _is_kept(entry: Entry, home: Path) -> bool:
     try:
-        there = not home.is_symlink() and folder_sha256(home) == entry.sha256
+        return not home.is_symlink() and folder_sha256(home) == sha256_of_parts(entry.files)
     except UNREADABLE:
-        there = False
-    if not there:
-        remove_tree(home)
-        copy_folder(entry.folder, home)
-    return replace(entry, folder=home)
+        return False
 
 
 # --- pairings
@@ -175,8 +175,50 @@ def load_pairing(path: Path) -> tuple[Pairing, bytes]:
 
 
 @contextmanager
-def guarded(folder: Path, held: dict[Path, bytes]) -> Iterator[None]:
-    """See to it, at the end of the block, that the files of pairings are those in ``held`` and no others."""
+def begun(path: Path) -> Iterator[None]:
+    """Mark a pairing as begun for the block: a mark that outlives it says in which pairing the cup was killed."""
+    mark = path.with_suffix(".began")
+    write_whole(mark, _this_boot())
+    try:
+        yield
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def blamed(pairs: Mapping[Path, tuple[Entry, Entry]]) -> dict[Path, list[str]]:
+    """Return, for each pairing in which the cup was killed since this machine was started, the agents to blame.
+
+    Of two agents it is the one in whose pairings it was killed more often; both, as long as that does not tell.
+    """
+    marks = {
+        path.stem for path in next(iter(pairs), Path()).parent.glob("*.began") if path.read_bytes() == _this_boot()
+    }
+    found = {
+        path: [entry.name for entry in both if entry.kind == "external"]
+        for path, both in pairs.items()
+        if path.stem in marks
+    }
+    times = Counter(name for names in found.values() for name in names)
+    return {
+        path: [name for name in names if times[name] == max(times[n] for n in names)] for path, names in found.items()
+    }
+
+
+def _this_boot() -> bytes:
+    with suppress(OSError):  # not Linux
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    return b""
+
+
+@contextmanager
+def guarded(folder: Path, held: dict[Path, bytes], entries: list[Entry]) -> Iterator[None]:
+    """See to it, at the end of the block, that the files of pairings are those in ``held`` and no others.
+
+    The manifest and the copies of entries are what they were, too.
+    """
+    manifest = folder / MANIFEST_FILE
+    held[manifest] = manifest.read_bytes()
+    keep_entries(entries, folder)
     try:
         yield
     finally:
@@ -189,6 +231,7 @@ def guarded(folder: Path, held: dict[Path, bytes]) -> Iterator[None]:
             if not _holds(path, data):
                 LOG.warning("%s: changed while the cup ran, not by the cup; written again", path)
                 write_whole(path, data)
+        keep_entries(entries, folder)
 
 
 def _holds(path: Path, data: bytes) -> bool:

@@ -66,6 +66,7 @@ class EntryResult(_Part):
     env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
     about: str  # one line: network and training of a frozen player, command of an external one
     problem: str | None = None  # why it could not play at all
+    same_as: list[str] = []  # players that it is a copy of, or nearly one, with how far they are apart
     faults: list[Fault] = []
 
 

@@ -218,7 +218,8 @@ def _entry(entry: Entry, pairings: list[Pairing]) -> EntryResult:
         for p in pairings
         if p.at_fault == entry.name and entry.kind != "broken"
     ]
-    told = {key: getattr(entry, key) for key in ("name", "kind", "sha256", "env_steps", "about", "problem")}
+    keys = ("name", "kind", "sha256", "env_steps", "about", "problem", "same_as")
+    told = {key: getattr(entry, key) for key in keys}
     return EntryResult(**told, faults=faults)
 
 

@@ -1,0 +1,132 @@
+"""Copies of players: exact ones, near ones, and networks that only look alike because they have learned nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from agents import agent_of
+from bundles import bundle, edit, vouch
+from commands import call
+from multigrid_rl.config import data_root, load_scenario
+from multigrid_rl.judge.copies import BOUND, Originals, apart, same_as
+from multigrid_rl.judge.cup.cup import forfeited
+from multigrid_rl.judge.cup.entries import CupConfig, Entry, find_copies, find_entries
+from multigrid_rl.judge.cup.standings import results
+from multigrid_rl.players.cards import MODEL_FILE
+from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.show.cup_page import cup_page
+
+SPEC = load_scenario("1v1").spec
+CATALOGUE = Catalogue(data_root() / "checkpoints")
+TABLE = CupConfig("1v1", SPEC, 2, 5, Limits())
+
+
+@pytest.fixture(scope="module")
+def originals() -> Originals:
+    return Originals(SPEC, CATALOGUE)
+
+
+def copied(folder: Path, noise: float = 0.0, name: str = "blue-master") -> Path:
+    """A player of the catalogue with another name, and a little noise on its weights."""
+    shutil.copytree(data_root() / "checkpoints" / name, folder)
+    weights = load_file(folder / MODEL_FILE)
+    random = torch.Generator().manual_seed(1)
+    for key, weight in weights.items():
+        weights[key] = weight + noise * weight.std(correction=0) * torch.randn(weight.shape, generator=random)
+    save_file(weights, folder / MODEL_FILE, metadata={"by": "me"})
+    vouch(folder)
+    edit(folder, name="mine", strength=[])
+    return folder
+
+
+def test_a_copy_is_found_whatever_its_card_says_and_with_noise_on_its_weights(tmp_path, originals):
+    for noise, most in ((0.0, 0.0), (0.01, 0.01), (0.1, 0.02)):
+        like = same_as(originals.likeness(copied(tmp_path / f"{noise}", noise)), originals.players)
+        assert [likely.name for likely in like] == ["blue-master"]
+        assert like[0].apart <= most
+        assert (like[0].apart == 0) == (noise == 0)
+
+
+def test_players_that_were_trained_apart_are_no_copies(originals):
+    names = list(originals.players)
+    assert {"blue-rookie", "blue-adept", "blue-master"} <= set(names)
+    distances = [apart(originals.players[a], originals.players[b]) for a in names for b in names if a < b]
+    assert min(distances) > 1.5 * BOUND
+
+
+def test_untrained_networks_are_alike_and_nobodys_copies(tmp_path, originals):
+    for seed in (1, 2):
+        folder = bundle(tmp_path / str(seed), seed=seed)
+        save_file({key: 0.01 * its for key, its in load_file(folder / MODEL_FILE).items()}, folder / MODEL_FILE)
+        vouch(folder)
+    one, two = (originals.likeness(tmp_path / name) for name in "12")
+    assert apart(one, two) is None
+    assert apart(one, originals.likeness(tmp_path / "1")) == 0
+
+
+@pytest.mark.parametrize("scenario", ["2v2", "single", "coop"])
+def test_other_games_have_views_to_compare_in(scenario):
+    its = Originals(load_scenario(scenario).spec, CATALOGUE)
+    assert its.views.shape[:2] == (1024, len(its.spec.seats_of("red")))
+
+
+def test_a_cup_names_copies_and_refuses_those_of_the_catalogue(tmp_path, originals):
+    copied(tmp_path / "renamed")
+    copied(tmp_path / "near", 0.03)
+    bundle(tmp_path / "own", seed=1)
+    bundle(tmp_path / "twin", seed=1)
+    for name in ("program", "second"):
+        agent_of(tmp_path / name)
+        (tmp_path / name / "agent.yaml").write_text(f"command: [python3, agent.py]\nname: {name}\n")
+    found = find_entries(tmp_path, ["blue-master", "random"], CATALOGUE, TABLE)
+    entries = {entry.name: entry for entry in find_copies(found, originals, refuse=True)}
+    assert {name: entry.same_as[:1] for name, entry in entries.items()} == {
+        "blue-master": (), "random": (), "renamed": ("blue-master (the same)",), "own": ("twin (the same)",),
+        "near": (entries["near"].same_as[0],), "twin": ("own (the same)",),
+        "program": ("second (the same)",), "second": ("program (the same)",),
+    }  # fmt: skip
+    assert {name for name, entry in entries.items() if entry.kind == "broken"} == {"renamed", "near"}
+    assert "--allow-copies" in entries["near"].problem
+    allowed = find_copies(found, originals, refuse=False)
+    assert not [entry.name for entry in allowed if entry.kind == "broken"]
+    pairings = [forfeited(allowed[0], allowed[1], TABLE, {"near": "x"})]
+    told = results(allowed, pairings, TABLE, {})
+    assert [entry.same_as for entry in told.entries if entry.name == "own"] == [["twin (the same)"]]
+    assert "entries are like another player" in cup_page(told)
+
+
+def test_a_cup_of_the_catalogue_itself_has_no_copies(originals):
+    found = find_entries(CATALOGUE.root, ["random"], CATALOGUE, TABLE)
+    assert all(not entry.same_as for entry in find_copies(found, originals, refuse=True))
+    assert isinstance(found[0], Entry)
+
+
+def test_a_rubric_may_refuse_what_is_known(tmp_path):
+    exam = "{name: x, opponent: idle, episodes: 100, checks: [{metric: episode_len_mean, at_most: 300, points: 1}]}"
+    rubric = tmp_path / "rubric.yaml"
+    rubric.write_text(f"scenario: 1v1\nrefuse_known: true\npass_points: 1\nexams: [{exam}]\n")
+    copied(tmp_path / "class" / "thief", 0.01)
+    copied(tmp_path / "before" / "anna", 0.5)
+    copied(tmp_path / "class" / "berta", 0.5)
+    bundle(tmp_path / "class" / "caro", seed=3)
+    command = ["grade", tmp_path / "class" / "thief", "--rubric", rubric]
+    refused = call(*command)
+    assert refused.exit_code == 1
+    assert "thief: expected a player of one's own, got a copy of blue-master (0." in refused.output
+    allowed = call(*command, "--allow-copies")
+    assert allowed.exit_code == 0, allowed.output
+    assert json.loads(allowed.output.splitlines()[-1])["same_as"][0]["name"] == "blue-master"
+    table = tmp_path / "grades.csv"
+    done = call("grade", tmp_path / "class", "--rubric", rubric, "--earlier", tmp_path / "before", "-o", table)
+    assert done.exit_code == 0, done.output
+    rows = {line.split(",")[0]: line for line in table.read_text().splitlines()}
+    assert "got a copy of before/anna (the same)" in rows["berta"]
+    assert "blue-master (0." in rows["thief"]
+    assert "copy" not in rows["caro"]
