@@ -94,7 +94,7 @@ bench-faces: $(READY) $(BENCH_READY)  ## TorchRL, SuperSuit and Stable-Baselines
 bench-world: $(READY)  ## speed of the game engine, 4 minutes; the last line is JSON
 	$(BIN)/python -m benchmarks.world $(ARGS)
 
-bench-control: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of MuJoCo, Box2D and CartPole against Gymnasium and EnvPool; ARGS="--skip-peers"
+bench-control: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of MuJoCo, Box2D and CartPole against Gymnasium and EnvPool, of training against Stable-Baselines3; ARGS="--skip-peers"
 	$(BIN)/python -m benchmarks.control --peers $(BENCH_VENV) $(ARGS)
 
 docs: $(DOCS_READY)  ## the site of README and docs/ in build/site, its links checked

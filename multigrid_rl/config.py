@@ -26,7 +26,7 @@ from multigrid_rl.text import expected, first_error, one_line
 __all__ = ["ConfigError", "RunConfig", "ScenarioConfig", "available_cpus", "data_root"]
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
-_TEXT_KEYS = ("run_dir", "checkpoints", "address", "cluster.address", "search.space")
+_TEXT_KEYS = ("run_dir", "checkpoints", "data", "address", "cluster.address", "search.space")
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (
     "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",

@@ -56,6 +56,11 @@ METRICS: dict[str, tuple[str, str]] = {
     "behaviour/<seat>/key_pickup": ("first pickups of the own key by this seat, per episode", "count"),
     "behaviour/<seat>/ball_pay": ("factors paid for ball pickups, per episode", "sum"),
     "behaviour/<seat>/invalid_pickup": ("pickup actions that cost the penalty, per episode", "count"),
+    "learner/<module>/cloning_loss": (
+        "what cloning minimises, mean over the iteration: minus the log-probability of what was recorded",
+        "loss",
+    ),
+    "learner/<module>/held_out_loss": ("the same at the end of the iteration, on episodes that are held out", "loss"),
     "learner/<module>/policy_loss": ("clipped surrogate loss, last minibatch", "loss"),
     "learner/<module>/vf_loss": ("value loss, last minibatch", "loss"),
     "learner/<module>/grad_norm": ("global gradient norm before clipping, last minibatch", "norm"),

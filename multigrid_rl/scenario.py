@@ -130,6 +130,11 @@ class GateConfig(Part):
     share: float = Field(default=0.95, gt=0, le=1)
     window: int = Field(default=100_000, ge=1)
 
+    @property
+    def of_values(self) -> bool:
+        """Whether it is about a value network."""
+        return self.metric.startswith("explained_variance/")
+
     @model_validator(mode="after")
     def _one_bound(self) -> GateConfig:
         if (self.at_most is None) == (self.at_least is None):

@@ -43,9 +43,9 @@ def cup(
     from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.config import data_root, load_scenario
     from multigrid_rl.judge.cup.entries import CupConfig, find_entries
-    from multigrid_rl.judge.cup.folder import alone_in, read_manifest
+    from multigrid_rl.judge.cup.folder import read_manifest
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
+    from multigrid_rl.players.leftovers import ScratchError, alone_in, remove_leftovers
     from multigrid_rl.players.sandbox import Limits
     from multigrid_rl.types import RunError
 
@@ -88,10 +88,12 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     played = play_cup(entries, config, folder, lambda progress: screen.print(_told(progress)))
     found = results(entries, played, config, versions())
     files = [*write_results(found, played, folder), write_cup_report(folder, found=found)]
-    screen.print(f"winner: {', '.join(row.name for row in found.standings if row.rank == 1)}")
+    screen.print(f"winner: {', '.join(row.name for row in found.standings if row.rank == 1) or 'nobody'}")
     for circle in found.cycles:
         screen.print(f"circle: {' beats '.join([*circle, circle[0]])}")
     screen.print(_standings(found))
+    if found.unranked:
+        screen.print(f"not ranked, without a finished game: {', '.join(found.unranked)}")
     screen.print(f"wrote {', '.join(map(str, files))}")
     last = {
         "entries": len(found.entries),
@@ -100,6 +102,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
         "forfeited": sum(side.forfeited for side in found.sides),
         "seconds": round(time.perf_counter() - began, 3),
         "ranking": [row.name for row in found.standings],
+        "unranked": found.unranked,
     }
     typer.echo(json.dumps(last))
 

@@ -25,13 +25,14 @@ def check_parts(agent: AgentSpec, architecture: Mapping[str, Any], objective: st
     Raises:
         ConfigError, ArchitectureError: one line naming the key, what is expected and what came.
     """
-    distribution = distribution_of(agent.action_space)
     name = str(architecture.get("name"))
     if ":" in name:
         with mistakes_told(f"model.name={name}"):
-            _check_network(name, network_of(agent, architecture), agent, distribution)
+            network = network_of(agent, architecture)
+            distribution = distribution_of(agent.action_space, network=network)
+            _check_network(name, network, agent, distribution)
     else:
-        network_of(agent, architecture)
+        distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
     objective_of(objective)
     if ":" in objective:
         with mistakes_told(f"train.objective={objective}"):

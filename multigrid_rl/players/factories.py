@@ -256,8 +256,12 @@ def _one_of(rows: tuple[LoadedPlayer, ...]) -> Policy:
 
 
 def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
-    """Return the run's gates. Raises ``ConfigError`` for one on something that this run never reports."""
-    return [_gate(gate, name) for gate in config.scenario.gates for name in metrics_of(gate, specs)]
+    """Return the run's gates: cloning has no values that could explain anything, and is not judged by that.
+
+    Raises ``ConfigError`` for one on something that this run never reports.
+    """
+    gates = [gate for gate in config.scenario.gates if config.train.cloning is None or not gate.of_values]
+    return [_gate(gate, name) for gate in gates for name in metrics_of(gate, specs)]
 
 
 def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:

@@ -135,6 +135,7 @@ class Match:
 
     Attributes:
         actions: those (N, A) of the last step; the match writes over them in the next.
+        board: of all games as they stand, for those who may see it.
 
     Raises:
         ValueError: a player for a seat that the game does not have.
@@ -161,7 +162,7 @@ class Match:
         self._players = players
         self._shaping = shaping
         self.actions = np.zeros((num_games, spec.num_agents), np.int8)
-        self._board = self.world.board()
+        self.board = self.world.board()
         self._clock = Clock()
         self._start(seed)
 
@@ -201,7 +202,7 @@ class Match:
             self.actions[:, a] = actions[seat]
         self._clock.begin()
         for bench in self._benches:
-            bench.act(tokens, self._board, self.actions)
+            bench.act(tokens, self.board, self.actions)
         self._clock.lap("players")
         step = self.world.step(self.actions)
         self._clock.lap("engine")

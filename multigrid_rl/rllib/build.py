@@ -9,10 +9,12 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from multigrid_rl.config import RunConfig
+from multigrid_rl.learn.cloning import CloningConfig
 from multigrid_rl.learn.rollout import Estimator
 from multigrid_rl.learn.update import Schedule, UpdateConfig
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
+from multigrid_rl.rllib.imitation import CloningPPO
 from multigrid_rl.rllib.learner import BatchLearner
 from multigrid_rl.rllib.modules import module_specs
 from multigrid_rl.rllib.stages import Stage, stages_of
@@ -43,6 +45,7 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
         "bound": config.model.bound,
         "estimator": estimator_of(config),
         "recompute": train.recompute,
+        "cloning": train.cloning,
         "sample_timeout_s": config.cluster.sample_timeout_s,
         "max_consecutive_failures": config.cluster.max_consecutive_failures,
     }
@@ -50,8 +53,9 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
         spec = stock_module_specs(spec, specs)
         sampling = stock_sampling(config, sizes, env_config, specs)
     else:
+        update = cloning_config(config) if train.cloning is not None else update_config(config, sizes)
         sampling = _batched_sampling(config, env_config, specs, spec).learners(
-            learner_config_dict={"update": update_config(config, sizes), "scale_values": config.model.scale_values}
+            learner_config_dict={"update": update, "scale_values": config.model.scale_values}
         )
     return (
         sampling.rl_module(rl_module_spec=spec)
@@ -71,6 +75,22 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
             train_batch_size=train.batch_size,
         )
         .debugging(seed=config.seed, log_level="ERROR")
+    )
+
+
+def cloning_config(config: RunConfig) -> CloningConfig:
+    """Say how recorded play is learned from."""
+    train, options = config.train, config.train.cloning
+    assert options is not None
+    return CloningConfig(
+        data=str(config.data),
+        held_out=options.held_out,
+        batch_size=train.batch_size,
+        minibatch_size=train.minibatch,
+        lr=Schedule(train.lr, train.lr_end, train.until),
+        weight_decay=options.weight_decay,
+        grad_clip=train.grad_clip,
+        seed=config.seed,
     )
 
 
@@ -98,7 +118,8 @@ def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:
 def estimator_of(config: RunConfig) -> Estimator:
     """Say how a run's rewards become weights of log-probabilities."""
     train = config.train
-    return Estimator(train.gamma, train.lam, train.psi, critic=train.vf_coef > 0)
+    deadly = train.time_limits == "death"
+    return Estimator(train.gamma, train.lam, train.psi, critic=train.vf_coef > 0, deadly=deadly)
 
 
 def _batched_sampling(
@@ -107,7 +128,7 @@ def _batched_sampling(
     runners, cluster = config.cluster.runners, config.cluster
     one = spec.rl_module_specs[specs.modules[0]]
     return (
-        PPOConfig(algo_class=BatchPPO)
+        PPOConfig(algo_class=BatchPPO if config.train.cloning is None else CloningPPO)
         .environment(
             env=None,
             observation_space=one.observation_space,

@@ -126,6 +126,8 @@ def _ended(config: RunConfig, algorithm: TrackedPPO, interrupted: Callable[[], b
         return "held"
     if algorithm.env_steps >= config.train.until:
         return "until"
+    if algorithm.plateau:
+        return "plateau"
     return "interrupted" if interrupted() else None
 
 
@@ -151,6 +153,8 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None) -> None:
     networks = {module: network_of(factory.specs.agent_of(module), architecture) for module in factory.specs.modules}
     collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=2, bound=config.model.bound)
     rollouts = collector.collect()
+    if config.train.cloning is not None:
+        return
     batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in factory.specs.agents}
     spaces = {module: factory.specs.agent_of(module).action_space for module in networks}
     once = replace(update_config(config, Sizes(config, {})), epochs=1, minibatch_size=None, recompute=None)

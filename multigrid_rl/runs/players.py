@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from multigrid_rl.players.bundle import seat_folders
-from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.cards import PlayerError, read_card, read_network
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.frozen import FrozenPlayer, check_agent
+from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected, shown
-from multigrid_rl.types import TEAM_ORDER
+from multigrid_rl.types import TEAM_ORDER, AgentSpec
 
 
 def _run_players(run: Path, checkpoint: str | None = None) -> Path:
@@ -51,3 +54,35 @@ def players_for(run: Path, seat: str, checkpoint: str | None = None) -> dict[str
         if seats:
             return seats
     return {"": run_player(run, seat, checkpoint)}
+
+
+def player_in_place_of(
+    agent: AgentSpec, who: str, config: RunConfig, *, greedy: bool = False, checkpoint: str | None = None
+) -> LoadedPlayer:
+    """Load a player for what ``agent`` does in the environment of ``config``.
+
+    Args:
+        agent: in whose place it plays.
+        who: a player's name or folder, or a run's folder.
+        config: where it plays.
+        greedy: a network takes its likeliest action.
+        checkpoint: of a run; the latest by default.
+
+    Raises:
+        PlayerError: no such player, a damaged one, or one that does not fit.
+    """
+    run = (Path(who) / "config.yaml").is_file()
+    # The slash says that this is a folder and no name.
+    name = f"{run_player(Path(who), agent.module, checkpoint)}/" if run else who
+    catalogue = Catalogue(config.checkpoint_root())
+    if config.scenario.game is None:
+        folder = catalogue.folder(name)
+        card = read_card(folder)
+        check_agent(card, agent)
+        player = FrozenPlayer.of(card, read_network(folder, card), greedy=greedy)
+        return LoadedPlayer(player, card.name, card.sha256, card.strength, members=card.members)
+    found = catalogue.seat(name, config.scenario.spec, agent.seats[0], greedy=greedy)
+    if found.members != len(agent.seats):
+        wanted = f"one that acts for {' and '.join(agent.seats)}"
+        raise PlayerError(expected(f"player {who}", wanted, f"one for {found.members} seats at once"))
+    return found

@@ -85,6 +85,8 @@ def _lead(found: CupResults) -> str:
 def standings_title(found: CupResults) -> str:
     """Return how many may be the best: those whose intervals reach that of the first."""
     rows = found.standings
+    if not rows:
+        return "No entry has finished a game"
     close = [row.name for row in rows if row.high >= rows[0].low]
     return (
         f"{spelled(len(close)).capitalize()} may be the best" if len(close) > 1 else "The first place is beyond doubt"

@@ -128,6 +128,7 @@ class CupResults(_Part):
     rules: list[str]  # one sentence each: how it was played, scored, ranked, what ties and faults mean
     entries: list[EntryResult]
     standings: list[Standing]
+    unranked: list[str] = []  # entries without a finished game
     pairs: list[PairResult]
     sides: list[SideResult]
     cycles: list[list[str]]  # each beats the next, the last beats the first, all beyond doubt (interval above 1/2)
