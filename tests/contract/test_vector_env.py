@@ -13,22 +13,14 @@ from gymnasium.vector import AutoresetMode
 
 from games import EAST, NORTH, place
 from multigrid_rl.config import load_scenario, scenario_names
+from multigrid_rl.gym import register_envs, sides
 from multigrid_rl.players.gymnasium_env import SeatEnv
-from multigrid_rl.players.registration import register_envs, sides
 from multigrid_rl.players.vector_env import SeatVectorEnv
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.pettingzoo_env import parallel_env
 
 GAMES = 8
 NAMES = scenario_names()
-
-
-@pytest.fixture
-def registered():
-    before = set(gymnasium.registry)
-    yield register_envs()
-    for env_id in set(gymnasium.registry) - before:
-        del gymnasium.registry[env_id]
 
 
 def filled(scenario, player="random"):
@@ -112,7 +104,7 @@ def test_tells_mistakes_in_one_line(make, said):
         make()
 
 
-def test_ids_name_a_side_and_make_one_game_or_many(registered):
+def test_ids_name_a_side_and_make_one_game_or_many():
     teams = {
         name: {load_scenario(name).spec.team_of(seat) for seat in load_scenario(name).spec.seats} for name in NAMES
     }
@@ -123,13 +115,12 @@ def test_ids_name_a_side_and_make_one_game_or_many(registered):
     assert (type(many), many.seat, many.num_envs) == (SeatVectorEnv, "red_0", 4)
     assert many.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
     assert many.observation_space.shape == (4, 583)
-    assert "multigrid_rl/single-blue-v0" not in registered
+    assert "multigrid_rl/single-blue-v0" not in register_envs()
 
 
-def test_registering_costs_nothing():
-    """Gymnasium calls it whenever it is imported."""
+def test_a_name_with_its_module_is_enough_and_registering_costs_nothing():
     code = (
-        "import sys, gymnasium; from multigrid_rl.players.registration import register_envs; register_envs(); "
+        "import sys, gymnasium; gymnasium.spec('multigrid_rl.gym:multigrid_rl/1v1-red-v0'); "
         "print([name for name in ('torch', 'pydantic', 'numba', 'ray') if name in sys.modules])"
     )
     root = Path(__file__).parents[2]
