@@ -111,16 +111,18 @@ def test_ids_name_a_side_and_make_one_game_or_many():
     assert {name: set(its) for name, its in sides().items()} == teams
     blue = gymnasium.make("multigrid_rl/1v1-blue-v0", players={"red_0": "random"}).unwrapped
     assert (type(blue), blue.seat) == (SeatEnv, "blue_0")
-    many = gymnasium.make_vec("multigrid_rl/1v1-red-v0", num_envs=4, players={"blue_0": "random"}, flat=True)
+    many = gymnasium.make_vec(
+        "multigrid_rl.gym:multigrid_rl/1v1-red-v0", num_envs=4, players={"blue_0": "random"}, flat=True
+    )
     assert (type(many), many.seat, many.num_envs) == (SeatVectorEnv, "red_0", 4)
     assert many.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
     assert many.observation_space.shape == (4, 583)
     assert "multigrid_rl/single-blue-v0" not in register_envs()
 
 
-def test_a_name_with_its_module_is_enough_and_registering_costs_nothing():
+def test_registering_costs_nothing():
     code = (
-        "import sys, gymnasium; gymnasium.spec('multigrid_rl.gym:multigrid_rl/1v1-red-v0'); "
+        "import sys, gymnasium, multigrid_rl.gym; gymnasium.spec('multigrid_rl/1v1-red-v0'); "
         "print([name for name in ('torch', 'pydantic', 'numba', 'ray') if name in sys.modules])"
     )
     root = Path(__file__).parents[2]
