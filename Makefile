@@ -6,6 +6,11 @@ READY := $(VENV)/.ready
 # What the benchmarks measure against never enters the environment that trains.
 BENCH_VENV ?= .venv-bench
 BENCH_READY := $(BENCH_VENV)/.ready
+# Nor does what makes the site.
+DOCS_VENV ?= .venv-docs
+DOCS_READY := $(DOCS_VENV)/.ready
+# What `make setup` installs beside the package; students need no dev: make setup EXTRAS=control
+EXTRAS ?= dev,control
 
 define CHECK_PYTHON
 $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 12) else f"Python {v[0]}.{v[1]} found; expected 3.10 to 3.12: make PYTHON=python3.11 ...")'
@@ -20,7 +25,7 @@ FOLDER ?= $(error FOLDER: expected a folder of entries: make cup FOLDER=submissi
 TORCH ?= cpu
 RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/mine)
 
-.PHONY: help setup train search evaluate cup report test faults soak capacity check bench-setup bench bench-control bench-world bench-growth explain results prove-multigrid players doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test faults soak capacity check bench-setup bench bench-control bench-world bench-growth bench-faces docs explain results prove-multigrid players doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -29,9 +34,10 @@ setup: $(READY)  ## virtual environment with the pinned versions
 
 $(READY): pyproject.toml constraints.txt
 	@$(CHECK_PYTHON)
+	@echo "Ray, torch (CPU), MuJoCo and Box2D and, with EXTRAS=$(EXTRAS), what they name go into $(VENV): up to 2.7 GB, some minutes, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,control]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 
 train: $(READY)  ## make train SCENARIO=1v1 [ARGS="seed=3 train.lr=3e-4 --until 2e6"]
@@ -82,11 +88,26 @@ $(BENCH_READY): pyproject.toml constraints.txt
 bench: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of training against peers, half an hour; ARGS="--skip-peers" without them
 	$(BIN)/python -m benchmarks.training --peers $(BENCH_VENV) $(ARGS)
 
+bench-faces: $(READY) $(BENCH_READY)  ## TorchRL, SuperSuit and Stable-Baselines3 on our environments; speed of the vector face
+	$(BENCH_VENV)/bin/python -m benchmarks.peers.faces $(ARGS)
+
 bench-world: $(READY)  ## speed of the game engine, 4 minutes; the last line is JSON
 	$(BIN)/python -m benchmarks.world $(ARGS)
 
 bench-control: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of MuJoCo, Box2D and CartPole against Gymnasium and EnvPool, of training against Stable-Baselines3; ARGS="--skip-peers"
 	$(BIN)/python -m benchmarks.control --peers $(BENCH_VENV) $(ARGS)
+
+docs: $(DOCS_READY)  ## the site of README and docs/ in build/site, its links checked
+	rm -rf build/docs
+	mkdir -p build/docs
+	cp -r README.md LICENSE docs examples docker configs build/docs
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build
+
+$(DOCS_READY): pyproject.toml
+	@$(CHECK_PYTHON)
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5,<10'
+	@touch $@
 
 bench-growth: $(READY)  ## what more games, env runners, agents, width and nodes cost
 	$(BIN)/python -m benchmarks.growth $(ARGS)
@@ -110,4 +131,4 @@ cluster-up: image  ## a head and two workers in containers of this machine (docs
 	TORCH=$(TORCH) docker compose --file docker/compose.yaml up --detach --wait
 
 clean:  ## remove the virtual environment and caches, never runs or checkpoints
-	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) $(DOCS_VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

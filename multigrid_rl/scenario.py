@@ -54,6 +54,12 @@ def mistakes_told(key: str) -> Iterator[None]:
         raise ConfigError(f"{key}: {type(error).__name__}: {one_line(error)}") from error
 
 
+def look_in_working_folder() -> None:
+    """Let modules be found in the working folder, after all other places: none there hides an installed one."""
+    if not {"", str(Path.cwd())} & set(sys.path):
+        sys.path.append(str(Path.cwd()))
+
+
 def import_object(key: str, path: str, what: str = "module:function") -> Any:
     """Import what ``module:name`` says: from where Python looks, and then from the working folder.
 
@@ -61,8 +67,7 @@ def import_object(key: str, path: str, what: str = "module:function") -> Any:
         ConfigError: no such module, or nothing of that name in it that can be called.
     """
     module, _, name = path.partition(":")
-    if not {"", str(Path.cwd())} & set(sys.path):
-        sys.path.append(str(Path.cwd()))  # last: nothing in the folder takes the place of an installed module
+    look_in_working_folder()
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError, SyntaxError, NameError, TypeError) as error:

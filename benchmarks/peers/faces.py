@@ -28,7 +28,6 @@ from torchrl.envs.libs.pettingzoo import PettingZooWrapper
 from torchrl.envs.utils import check_env_specs
 
 from multigrid_rl.config import scenario_names
-from multigrid_rl.players.registration import register_envs
 from multigrid_rl.players.vector_env import SeatVectorEnv
 from multigrid_rl.world.pettingzoo_env import parallel_env
 
@@ -118,9 +117,8 @@ def train_sb3(steps: int, num_envs: int) -> dict[str, float]:
 
 def steps_per_s(num_envs: int, seconds: float, *, flat: bool) -> float:
     """Measure ``gymnasium.make_vec`` on 1v1 against random; processor seconds, so that a busy machine says the same."""
-    register_envs()
     players = {"blue_0": "random"}
-    env = gymnasium.make_vec("multigrid_rl/1v1-red-v0", num_envs=num_envs, players=players, flat=flat)
+    env = gymnasium.make_vec("multigrid_rl.gym:multigrid_rl/1v1-red-v0", num_envs=num_envs, players=players, flat=flat)
     env.reset(seed=0)
     actions = np.random.default_rng(0).integers(0, 7, (64, num_envs))
     env.step(actions[0])

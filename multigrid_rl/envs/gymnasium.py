@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs import bodies, mujoco
 from multigrid_rl.envs.base import AGENT, TEAM, SingleAgentEnvs, suggestion
+from multigrid_rl.scenario import look_in_working_folder
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec, MultiAgentSpec
 
@@ -38,6 +39,8 @@ def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> 
             the environment does not take, or spaces that no network here reads or fills.
     """
     mode = {"render_mode": "rgb_array"} if render else {}
+    if ":" in env_id:
+        look_in_working_folder()
     try:
         env = gymnasium.make(env_id, disable_env_checker=True, **mode, **env_args)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:

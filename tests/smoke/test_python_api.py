@@ -68,8 +68,9 @@ def test_your_player_in_a_cup(notebook):
 
 
 def test_the_page_does_what_it_says(notebook):
-    block = re.search(r"^```python\n(.*?)^```$", (ROOT / "docs" / "python.md").read_text(), re.M | re.S)[1]
-    exec(block.replace("200_000", "20_480"), notebook.__dict__)
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "python.md").read_text(), re.M | re.S)
+    exec("".join(blocks).replace("200_000", "20_480"), notebook.__dict__)
+    assert notebook.rewards.shape == (1024,)
     assert notebook.observation["image"].shape == (5, 5, 3)
     assert notebook.everybody.possible_agents == ["blue_0", "blue_1", "red_0", "red_1"]
     again = multigrid_rl.Run(notebook.run.path)
@@ -103,7 +104,9 @@ def test_mistakes_are_told_in_one_line(call, error, said, tmp_path, monkeypatch)
 
 
 def test_importing_does_nothing_and_takes_no_time():
-    code = "import sys; before = set(sys.modules); import multigrid_rl; print(len(set(sys.modules) - before))"
+    code = (
+        "import sys, multigrid_rl; print([name for name in sys.modules if name.startswith(('multigrid_rl.', 'numpy'))])"
+    )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert int(told.stdout) <= 2
+    assert told.stdout.strip() == "[]"
     assert (Path(multigrid_rl.__file__).with_suffix(".pyi")).read_text().count(" as ") == 5

@@ -1,4 +1,7 @@
-"""Ids for ``gymnasium.make`` and ``make_vec``. Gymnasium calls it whenever it is imported: it reads names alone."""
+"""Ids for ``gymnasium.make`` and ``make_vec``: ``import multigrid_rl.gym`` makes them known, as Gymnasium has it.
+
+The one import with a side effect; it reads names alone, and what plays is imported when it is made.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def register_envs() -> list[str]:
     """Make every scenario known to Gymnasium and return the ids.
 
     ``multigrid_rl/1v1-red-v0`` is the first red seat of 1v1, ``-blue-v0`` the first blue one, ``multigrid_rl/1v1-v0``
-    red, too. Where the package is installed nothing need be called::
+    red, too::
 
         env = gymnasium.make("multigrid_rl/1v1-red-v0", players={"blue_0": "hunter"}, render_mode="rgb_array")
         envs = gymnasium.make_vec("multigrid_rl/1v1-red-v0", num_envs=1024, players={"blue_0": "random"})
@@ -45,3 +48,6 @@ def register_envs() -> list[str]:
                     kwargs={"scenario": scenario, "seat": f"{team}_0"},
                 )
     return ids
+
+
+register_envs()
