@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from multigrid_rl.files import data_root
 from multigrid_rl.scenario import (
     ConfigError,
     Part,
     ScenarioConfig,
-    data_root,
 )
 from multigrid_rl.text import expected
 
@@ -30,6 +30,13 @@ CELL_WISE = ("embedding", "cnn")
 NETWORKS = ("mlp", *CELL_WISE, *RECURRENT)
 #: What may stand between a hidden layer and its activation.
 NORMS = ("none", "layer")
+#: What outputs mean over bounded numbers (``models.heads``), with the size that a head has unless another is said:
+#: components of a mixture, values of each number, steps of a diffusion.
+HEAD_SIZES = {"mixture": 5, "bins": 20, "diffusion": 10}
+HEADS = ("gaussian", "deterministic", *HEAD_SIZES)
+#: Heads whose actions have no probability: nothing that weighs it can train them.
+WITHOUT_PROBABILITY = ("deterministic", "diffusion")
+MAX_HEAD_SIZE = 1000
 #: Largest network, in a run and in a frozen player's card.
 MAX_UNITS = 4096
 MAX_LAYERS = 8
@@ -38,6 +45,7 @@ MAX_LAYERS = 8
 #: What ``train.runner=stock`` can do: the values of RLlib's own PPO.
 _OF_STOCK = {
     "objective": "ppo", "psi": "gae", "standardise": True, "pi_iters": None, "v_iters": None, "recompute": False,
+    "time_limits": "bootstrap",
     "target_kl": None, "clip_final": None,
 }  # fmt: skip
 
@@ -81,6 +89,7 @@ class TrainConfig(Part):
     v_iters: int | None = Field(default=None, ge=1)
     v_lr: float | None = Field(default=None, gt=0)
     recompute: bool = False
+    time_limits: Literal["bootstrap", "death"] = "bootstrap"
     target_kl: float | None = Field(default=None, gt=0)
     minibatch_size: int | None = Field(default=None, ge=1)
     lr: float = Field(gt=0)
@@ -150,6 +159,25 @@ class ModelConfig(Part):
     scale_values: bool = False
     bound: Literal["clip", "tanh", "clip3"] = "clip"
     log_std: float = Field(default=0.0, ge=-5, le=2)
+    head: Literal["gaussian", "deterministic", "mixture", "bins", "diffusion"] | None = None
+    head_size: int | None = Field(default=None, ge=2, le=MAX_HEAD_SIZE)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sized(cls, values: Any) -> Any:
+        # A card shall tell it, whatever is usual later.
+        if isinstance(values, dict) and values.get("head") in HEAD_SIZES and values.get("head_size") is None:
+            return {**values, "head_size": HEAD_SIZES[values["head"]]}
+        return values
+
+    @model_validator(mode="after")
+    def _head_fits(self) -> ModelConfig:
+        sized = self.head in HEAD_SIZES
+        if self.head_size is not None and not sized:
+            raise ValueError(expected("head_size", f"null with head={self.head or 'null'}", self.head_size))
+        if self.bound != "clip" and self.head not in (None, "gaussian"):
+            raise ValueError(expected("bound", f"clip with head={self.head}", self.bound))
+        return self
 
     @property
     def recurrent(self) -> bool:
@@ -285,6 +313,10 @@ class RunConfig(Part):
 
     def _check_objective(self) -> None:
         train = self.train
+        able = ", ".join(head for head in HEADS if head not in WITHOUT_PROBABILITY)
+        allowed = f"{able} or null with train.objective={train.objective}, as actions need a probability"
+        weighed = self.model.head in WITHOUT_PROBABILITY and train.cloning is None
+        _require(not weighed, "model.head", self.model.head, allowed)
         if train.vf_coef == 0:
             allowed = f"{' or '.join(WITHOUT_VALUES)} with vf_coef=0: no value network is trained"
             _require(train.psi in WITHOUT_VALUES, "train.psi", train.psi, allowed)

@@ -6,6 +6,7 @@ import io
 import logging
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -100,6 +101,8 @@ def interruption(screen: Console) -> Iterator[Callable[[], bool]]:
 
     # nohup has hang-ups ignored, and means it.
     heard = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    if threading.current_thread() is not threading.main_thread():
+        heard = []  # of a program that trains beside something else: signals are the main thread's
     before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield lambda: bool(asked) or (isinstance(screen.file, Output) and screen.file.lost)

@@ -1,1 +1,11 @@
-"""Environments other than the red/blue-door game behind the same batched face, and agents grouped for training."""
+"""Environments other than the red/blue-door game behind the same batched face, and agents grouped for training.
+
+Whoever imports this room can build ``Walker-v0``: that is how Gymnasium registers, ``multigrid_rl.envs:Walker-v0``.
+"""
+
+import gymnasium
+
+#: The class of ``Walker-v0``; it is imported when one is built, since it needs MuJoCo.
+WALKER = "multigrid_rl.envs.walker:WalkerEnv"
+
+gymnasium.register("Walker-v0", WALKER, max_episode_steps=1000)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from multigrid_rl.clock import Clock
 from multigrid_rl.learn.advantages import standardise, weigh
+from multigrid_rl.learn.gaps import Ends, Gaps
 from multigrid_rl.models.distributions import Bound, Distribution, distribution_of
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.schema import Psi
@@ -74,6 +75,7 @@ class Estimator(NamedTuple):
     lam: float
     psi: Psi = "gae"
     critic: bool = True  # a value network is trained; without one all values count as 0
+    deadly: bool = False  # running out of time counts as a termination
 
 
 class Batch(NamedTuple):
@@ -142,7 +144,7 @@ class Paths(NamedTuple):
             self.rewards,
             every,
             following,
-            terminated=self.terminated,
+            terminated=self.terminated | self.done if how.deadly else self.terminated,
             done=self.done,
             active=self.active,
             starts=self.starts,
@@ -169,7 +171,8 @@ def estimate(rollout: Rollout, how: Estimator) -> Batch:
     active = np.asarray(rollout.mask.any(axis=2))
     r = rollout
     values, following = (r.values, r.next_values) if how.critic else (np.zeros_like(r.values),) * 2
-    flags = {"terminated": r.terminated, "done": r.done, "active": active, "starts": r.starts}
+    terminated = r.terminated | r.done if how.deadly else r.terminated
+    flags = {"terminated": terminated, "done": r.done, "active": active, "starts": r.starts}
     weights, targets = weigh(r.rewards, values, following, **flags, psi=how.psi, gamma=how.gamma, lam=how.lam)
     logp, entropy = ((column * r.mask).sum(axis=2) for column in (r.logp, r.entropy))
     columns = (r.obs, r.actions, r.mask, logp, values, weights, targets, entropy)
@@ -211,9 +214,12 @@ class Collector:
         self.clock = Clock()
         numbers = np.arange(first, first + env.num_envs, dtype=np.int64)
         self.streams = {name: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, name in enumerate(self.agents)}
-        self.distributions = {name: distribution_of(agent.action_space, bound) for name, agent in self.agents.items()}
+        self.distributions = {
+            name: distribution_of(agent.action_space, bound, self._net(name)) for name, agent in self.agents.items()
+        }
         obs = env.observations()
-        self._done = np.empty((steps, env.num_envs), np.bool_)
+        deciding = getattr(env, "deciding", None)  # agents come and go: see learn.gaps
+        self._done = np.empty((steps + (deciding is not None), env.num_envs), np.bool_)
         self.rollouts = {
             name: Rollout.empty(self._done, obs[name], self.distributions[name], self._net(name).state_size)
             for name in self.agents
@@ -222,6 +228,14 @@ class Collector:
         self._fresh = np.ones(env.num_envs, np.bool_)
         self._cut = np.empty_like(self._done)
         self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}
+        self._gaps: Gaps | None = None
+        if deciding is not None:
+            ((name, rollout),) = self.rollouts.items()
+            if self._net(name).state_size:
+                raise ValueError("model: expected a network without memory where agents come and go")
+            columns = {column: array for column, array in rollout._asdict().items() if column != "memory"}
+            self._gaps = Gaps(columns, self._cut, deciding)
+        self._last = dict(obs)
 
     def _net(self, name: str) -> Any:
         return self.networks[self.agents[name].module]
@@ -233,13 +247,20 @@ class Collector:
             for name, rollout in self.rollouts.items():
                 rollout.memory[:] = self._memory[name].numpy()
                 self._finals[name] = []
-            for t in range(len(self._done)):
+            if self._gaps is not None:
+                self._gaps.open()
+            for t in range(self._gaps is not None, len(self._done)):
                 actions = {name: self._act(name, t, obs[name]) for name in self.agents}
                 step = self.env.step(actions)
                 self._store(t, step)
                 obs = step.observations
             for name, rollout in self.rollouts.items():
                 last = self._values(name, obs[name], self._memory[name])
+                self._last[name] = obs[name]
+                if self._gaps is not None:
+                    finals = np.concatenate([obs[name][:0], *self._finals[name]])
+                    ends = self._gaps.close(Ends(obs[name], last, finals))
+                    self._last[name], last, self._finals[name] = ends.obs, ends.values, [ends.finals]
                 # Where an episode went on, the next row's value is the bootstrap; where it ended, `_store` put the
                 # final observation's value.
                 following = np.concatenate([rollout.values[1:], last[None]])
@@ -248,7 +269,7 @@ class Collector:
 
     def paths(self) -> dict[str, Paths]:
         """Return what advantages of the last batch can be computed anew from, by agent; everything is copied."""
-        last = self.env.observations()
+        last = self._last
         return {
             name: Paths(
                 rewards=r.rewards.copy(),
@@ -299,7 +320,9 @@ class Collector:
                 self._finals[name].append(final)
             if step.done.any() and memory.shape[1]:
                 self._memory[name] = memory * torch.from_numpy(~step.done).unsqueeze(1)
-        self._fresh = step.done.copy()
+        # An episode begins with its first decision.
+        waits = False if self._gaps is None else self._fresh & ~next(iter(step.mask.values()))[:, 0]
+        self._fresh = step.done | waits
 
     def _values(self, name: str, obs: Array, memory: Tensor) -> Array:
         self.clock.begin()
@@ -314,6 +337,7 @@ class Collector:
             "streams": {name: stream.state.copy() for name, stream in self.streams.items()},
             "memory": {name: memory.numpy().copy() for name, memory in self._memory.items()},
             "fresh": self._fresh.copy(),
+            "waiting": {k: v.copy() for k, v in self._gaps.waiting.items()} if self._gaps is not None else {},
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -325,3 +349,5 @@ class Collector:
             stream.state[:] = state["streams"][name]
             self._memory[name] = torch.from_numpy(state["memory"][name].copy())
         self._fresh = state["fresh"].copy()
+        if self._gaps is not None:
+            self._gaps.waiting = {name: column.copy() for name, column in state["waiting"].items()}

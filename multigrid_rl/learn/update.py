@@ -148,7 +148,9 @@ class Update:
     ) -> None:
         self.config = config
         self._networks = networks
-        self._distributions = {name: distribution_of(space) for name, space in action_spaces.items()}
+        self._distributions = {
+            name: distribution_of(space, network=networks[name]) for name, space in action_spaces.items()
+        }
         self._objective = objective_of(config.objective)
         self._device = device
         self._part = part
@@ -296,7 +298,7 @@ class Update:
         weighting = Weighting(self._clip, 0.0 if apart else self._vf_coef(name), entropy_coef)
         flat.gradient.zero_()
         self.clock.lap("minibatch")
-        passed = self._compiled_pass(name, batch.obs)
+        passed = self._compiled_pass(name, batch)
         if passed is None:
             tensors: Any = self._tensors(batch)
             if net.state_size:
@@ -312,7 +314,10 @@ class Update:
         else:
             self.clock.lap("network")
             values = passed.values[:, 0]
-            by_outputs, by_values, sums = ppo_gradient(passed.logits, values, _rows(batch), distribution, weighting)
+            rows = _rows(batch)
+            if net.state_size:  # whole sequences, whose steps are rows one after the other
+                rows = Rows._make(column.reshape(-1, *column.shape[2:]) for column in rows)
+            by_outputs, by_values, sums = ppo_gradient(passed.logits, values, rows, distribution, weighting)
             self.clock.lap("loss")
             passed.add_gradients((by_outputs, by_values[:, None]))
             self.clock.lap("network")
@@ -352,12 +357,14 @@ class Update:
     def _tensors(self, batch: Batch) -> Any:
         return Batch._make(torch.as_tensor(column, device=self._device) for column in batch)
 
-    def _compiled_pass(self, name: str, obs: NDArray[Any]) -> Any:
-        """Return the network's own pass over ``obs`` with its own way back, or ``None`` where torch computes both."""
+    def _compiled_pass(self, name: str, batch: Batch) -> Any:
+        """Return the network's own pass over a batch with its own way back, or ``None`` where torch computes both."""
         if self._device.type != "cpu" or not compiled(self._distributions[name], self._objective):
             return None
         start = getattr(self._networks[name], "start", None)
-        return None if start is None else start(obs)
+        if start is None:
+            return None
+        return start(batch.obs, batch.memory, batch.starts) if self._networks[name].state_size else start(batch.obs)
 
     def _recomputed(self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]]) -> dict[str, Batch]:
         """Return the batches with advantages and targets of the values as they are now."""

@@ -28,11 +28,12 @@ from pydantic import (
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from multigrid_rl.models.distributions import BOUNDS, Distribution, distribution_of
-from multigrid_rl.models.registry import NETWORKS_FROM, ArchitectureError, may_import, network_of, signature_of
+from multigrid_rl.models.distributions import BOUNDS
+from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
+from multigrid_rl.scenario import TRUSTED_MODULES, may_import
 from multigrid_rl.text import expected, first_error, printable, shown
-from multigrid_rl.types import AgentSpec, GameSpec
-from multigrid_rl.world.constants import MISSIONS, NUM_CODES
+from multigrid_rl.types import AgentSpec
+from multigrid_rl.world.constants import NUM_CODES
 
 MODEL_FILE = "model.safetensors"
 CARD_FILE = "card.json"
@@ -145,6 +146,20 @@ class Strength(Strict):
     seed: int
 
 
+class BestResponse(Strict):
+    """What was reached by training against a player alone: a lower bound of how often it can be beaten."""
+
+    scenario: Text
+    env_steps: int  # of each run
+    runs: int  # over seeds, and from both sides
+    episodes: int  # fresh games of the best of them
+    win: float  # share of those that it won, with its 95 % interval
+    low: float
+    high: float
+    half_steps: int | None  # environment steps after which the first of them won half of its games
+    seed: int
+
+
 class Card(Strict):
     """Everything about a frozen player but its weights."""
 
@@ -166,16 +181,13 @@ class Card(Strict):
     strength: list[Strength] = []
     #: For comparison: random against random in the same game.
     baseline: list[Strength] = []
+    #: By whom it is beaten, as far as that was tried.
+    best_response: BestResponse | None = None
 
     @property
     def action_space(self) -> spaces.Box | spaces.MultiDiscrete:
         """What it decides in one step, for all its seats."""
         return space_of(self.actions, self.members)
-
-    @property
-    def distribution(self) -> Distribution:
-        """What the network's outputs mean."""
-        return distribution_of(self.action_space, self.architecture.get("bound", "clip"))
 
     @model_validator(mode="after")
     def _bounds(self) -> Card:
@@ -202,11 +214,6 @@ def space_of(acts: int | list[int] | BoxSignature, members: int) -> spaces.Box |
     if isinstance(acts, BoxSignature):
         return spaces.Box(np.array(acts.low, np.float32), np.array(acts.high, np.float32))
     return spaces.MultiDiscrete(acts if isinstance(acts, list) else [acts] * members)
-
-
-def token_categories(spec: GameSpec) -> list[int]:
-    """Return the number of values of each observation token: cell codes, heading, mission."""
-    return [NUM_CODES] * spec.view_size**2 + [4, len(MISSIONS)]
 
 
 def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
@@ -311,7 +318,7 @@ def read_network(source: Source, card: Card) -> nn.Module:
 def _network(card: Card) -> nn.Module:
     name = card.architecture["name"]
     if ":" in name and not may_import(name):
-        wanted = f"a network of this project, or one whose module is in {NETWORKS_FROM}, as loading it runs its code"
+        wanted = f"a network of this project, or one whose module is in {TRUSTED_MODULES}, as loading it runs its code"
         raise ArchitectureError(expected("architecture.name", wanted, name))
     seen = card.observation
     reads: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (seen.size or 0,))
@@ -328,6 +335,8 @@ def _home(source: Source) -> Path:
 def _ordinary(card: Card) -> bool:
     """Whether any network of this size may be built before its file was compared: a hundred megabytes at most."""
     hidden, categories = card.architecture.get("hidden"), card.observation.categories or []
+    if card.architecture.get("head") is not None:
+        return False
     if not isinstance(hidden, list) or not all(type(units) is int and units <= _UNITS for units in hidden):
         return False
     return len(hidden) <= _LAYERS and len(categories) <= _TOKENS and sum(categories) <= _TOKENS * NUM_CODES

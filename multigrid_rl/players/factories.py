@@ -13,7 +13,7 @@ from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.envs.multigrid import MultigridFactory
 from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import METRICS
-from multigrid_rl.players.cards import PlayerError, token_categories
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
@@ -24,6 +24,7 @@ from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
+from multigrid_rl.world.spaces import token_categories
 
 #: All snapshots of a league in the names of metrics.
 SNAPSHOTS = "snapshots"

@@ -52,8 +52,12 @@ class _EpisodeLog:
         done = step.done
         if done.any():
             self._finished.append(self.rows(done, step.winner, players))
-            for array in self._sums:
-                array[done] = 0
+            self.forget(done)
+
+    def forget(self, which: NDArray[np.bool_]) -> None:
+        """Begin the sums of the games in ``which`` (N,) anew."""
+        for array in self._sums:
+            array[which] = 0
 
     def rows(self, which: NDArray[np.bool_], winner: NDArray[np.int8], players: NDArray[np.int16]) -> EpisodeTable:
         """Return rows of the games in ``which`` as far as they went."""
@@ -219,6 +223,13 @@ class Match:
             truncated=step.truncated,
             done=step.done,
         )
+
+    def restart(self, which: NDArray[np.bool_]) -> None:
+        """Begin the games in ``which`` (N,) anew before they are over; they are in no table."""
+        self.world.reset(None, which)
+        self._log.forget(which)
+        for bench in self._benches:
+            bench.restart(which)
 
     def join(self, team: str, newcomers: Mapping[int, Policy], weights: Mapping[int, float]) -> None:
         """Change who takes turns as a whole ``team``, from the next games on; see ``OpponentPool.update``."""

@@ -122,7 +122,8 @@ def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:
 def estimator_of(config: RunConfig) -> Estimator:
     """Say how a run's rewards become weights of log-probabilities."""
     train = config.train
-    return Estimator(train.gamma, train.lam, train.psi, critic=train.vf_coef > 0)
+    deadly = train.time_limits == "death"
+    return Estimator(train.gamma, train.lam, train.psi, critic=train.vf_coef > 0, deadly=deadly)
 
 
 def _batched_sampling(

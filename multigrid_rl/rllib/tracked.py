@@ -137,7 +137,8 @@ class TrackedPPO(PPO):
         Returns:
             Whether the games are taken up where they stood; else fresh ones are played.
         """
-        self.restore_from_path(str(path.resolve()))
+        with without_object_store():  # RLlib would start a cluster, or find somebody else's, to hand weights to nobody
+            self.restore_from_path(str(path.resolve()))
         if state["stage"]:
             self.enter(state["stage"])
         for name in _COUNTERS:

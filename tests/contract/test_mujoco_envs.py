@@ -8,11 +8,13 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 from multigrid_rl.config import compose
 from multigrid_rl.envs.base import AGENT
+from multigrid_rl.envs.bodies import body_of, carries
 from multigrid_rl.envs.gymnasium import GymnasiumEnvs, GymnasiumFactory, make_env
-from multigrid_rl.envs.mujoco import MujocoEnvs, body_of, carries, threads_to_use
+from multigrid_rl.envs.mujoco import MujocoEnvs, threads_to_use
 from multigrid_rl.players.factories import env_factory
 
 SIGHT = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
@@ -29,6 +31,8 @@ BODIES = {
     "hopper of narrow bounds": ("Hopper-v5", {"healthy_state_range": (-1.0, 1.0), "healthy_z_range": (0.5, 1.3)}),
     "humanoid": ("Humanoid-v5", {}),
     "humanoid that is shown less": ("Humanoid-v5", BLIND),
+    "humanoid that follows a target": ("Walker-v0", {}),
+    "humanoid that is to run": ("Walker-v0", {"speed": 4}),
     "humanoid without contacts": ("Humanoid-v5", {**BLIND, "contact_cost_weight": 0.0}),
 }  # fmt: skip
 
@@ -93,7 +97,7 @@ def test_a_body_is_the_same_alone_and_among_others():
         assert together.rewards[AGENT][9] == single.rewards[AGENT][0]
 
 
-@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Hopper-v5", "Humanoid-v5"])
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "Walker-v0"])
 def test_a_state_goes_on_exactly(env_id):
     args = {"max_episode_steps": 50}
     envs, twin = (bodies(env_id, 5, args, seed=3) for _ in range(2))
@@ -131,13 +135,67 @@ def test_threads_are_the_cores_or_fewer_where_a_process_was_told_its_share(monke
     assert threads_to_use() == wanted
 
 
-@pytest.mark.parametrize("scenario", ["halfcheetah", "walker2d", "hopper", "humanoid"])
+@pytest.mark.parametrize("scenario", ["halfcheetah", "walker2d", "hopper", "humanoid", "walker"])
 def test_scenarios_of_bodies_are_carried(scenario):
     assert isinstance(env_factory(compose([f"scenario={scenario}"])).build(1, 0), MujocoEnvs)
 
 
 @pytest.mark.parametrize(
-    ("scenario", "size"), [("cartpole", 4), ("lunarlander", 8), ("lunarlander-continuous", 8), ("humanoid", 45)]
+    ("scenario", "size"),
+    [("cartpole", 4), ("lunarlander", 8), ("lunarlander-continuous", 8), ("humanoid", 45), ("walker", 87)],
 )
 def test_scenarios_of_control_show_what_their_files_say(scenario, size):
     assert env_factory(compose([f"scenario={scenario}"])).specs.agents[0].observation_size == size
+
+
+# --- Walker-v0
+
+
+@pytest.mark.filterwarnings("ignore:.*A Box observation space m.*imum value is")
+def test_walker_passes_gymnasiums_own_check():
+    check_env(gymnasium.make("multigrid_rl.envs:Walker-v0").unwrapped, skip_render_check=True)
+
+
+def walker_at(velocity, yaw=0.0, height=1.4, target=(5.0, 0.0)):
+    """Reward, fall and observation of a body at the origin whose parts moved with one velocity in the last step."""
+    body = body_of(make_env("Walker-v0", {"speed": 2.0}))
+    qpos, qvel = np.zeros((1, body.model.nq)), np.zeros((1, body.model.nv))
+    qpos[0, [2, 3, 6]] = height, np.cos(yaw / 2), np.sin(yaw / 2)
+    read = [np.zeros((1, body.model.nbody, 3)), np.zeros((1, body.goals))]
+    read[1][0, 1:5] = *target, 9.0, 9.0
+    rewards, fallen = body.judge(np.array([velocity]) * body.env.dt, np.zeros((1, 17)), (qpos, qvel), read)
+    return float(rewards[0]), bool(fallen[0]), body.observe(qpos, qvel, read)[0], body.target(read[1])[0]
+
+
+@pytest.mark.parametrize(
+    ("velocity", "yaw", "reward"),
+    [
+        ((2.0, 0.0, 0.0), 0.0, 1.0),
+        ((0.0, 0.0, 0.0), 0.0, 0.0),
+        ((-9.0, 0.0, 0.0), 0.0, 0.0),  # a difference larger than the speed counts as the speed
+        ((2.0, 1.0, 0.0), 0.0, (1 - 0.25) ** 2),
+        ((2.0, 0.0, 0.0), np.pi / 2, 0.5),
+        ((2.0, 0.0, 0.0), np.pi, 0.0),
+    ],
+)
+def test_walker_pays_what_ml_agents_pays(velocity, yaw, reward):
+    assert walker_at(velocity, yaw)[0] == pytest.approx(reward, abs=1e-12)
+
+
+def test_walker_falls_and_its_target_moves_on_when_it_is_near():
+    assert [walker_at((2, 0, 0), height=height)[1] for height in (0.9, 1.4, 2.1)] == [True, False, True]
+    assert walker_at((2, 0, 0), target=(1.1, 0))[3].tolist() == [1.1, 0]
+    assert walker_at((2, 0, 0), target=(0.9, 0))[3].tolist() == [9, 9]
+
+
+def test_walker_sees_the_same_wherever_the_target_is():
+    turned = walker_at((0, 0, 0), yaw=1.0, target=(5 * np.cos(1.0), 5 * np.sin(1.0)))[2]
+    assert turned == pytest.approx(walker_at((0, 0, 0))[2])
+    assert turned != pytest.approx(walker_at((0, 0, 0), yaw=1.0)[2])
+
+
+def test_walker_refuses_a_speed_that_is_none():
+    with pytest.raises(
+        ValueError, match=r"^env_args: expected arguments of Walker-v0, .*speed: expected a number above 0"
+    ):
+        make_env("Walker-v0", {"speed": 0})

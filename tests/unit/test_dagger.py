@@ -93,7 +93,7 @@ def test_learner_learns_what_the_expert_says(model):
         learner.add(labelling.collector.labelled())
         state = learner.get_state()
         losses.append(learner.learn(240 * k, 240 * (k + 1))["red_0"]["cloning_loss"])
-    assert losses[-1] < losses[0] - 0.2
+    assert losses[0] > losses[-1] + 0.3
     assert len(learner.known["red_0"].active.reshape(-1)) == 960
     # What comes next follows from weights, labels and the steps before.
     twin = Dagger({"red_0": labelling.net}, spaces, config, torch.device("cpu"))

@@ -1,0 +1,103 @@
+"""Agents that come and go: rows of a rollout in which nobody decided are closed up, and nothing that was paid is lost.
+
+An environment whose agents do not decide in every step has a method ``deciding``: who is to decide next, (N,) bool. A
+step's mask says who did decide; rewards and ends may come in any step. Each row is one agent's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class Ends(NamedTuple):
+    """What follows the last row of each place, and the observations that truncated episodes ended with."""
+
+    obs: Array  # (N, D)
+    values: Array  # (N,)
+    finals: Array  # (F, D), in the order of the truncated rows
+
+
+class Gaps:
+    """Closes up rollouts of ``T + 1`` rows, whose first holds the decisions that the last batch left open.
+
+    A decision's row gets everything that is paid until its agent decides again, and the end of its episode, whenever
+    that comes. Where this is not known when a batch is full, the decision waits and is learned from in the next one,
+    with what is known of it: its log-probability is that of the weights that drew it. Rows without a decision come
+    first, masked. Steps in between count for nothing: a discount is for a decision, as in ML-Agents.
+
+    Args:
+        rollout: arrays (T + 1, N, ...) by name, as :class:`~multigrid_rl.learn.rollout.Rollout` has them.
+        cut: (T + 1, N) where an episode was truncated.
+        deciding: the environment's.
+    """
+
+    #: Columns that say what a decision was; the others say what came of it.
+    _KEPT = ("obs", "actions", "mask", "logp", "entropy", "values", "rewards", "starts")
+
+    def __init__(self, rollout: dict[str, Array], cut: Array, deciding: Callable[[], NDArray[np.bool_]]) -> None:
+        self._rollout, self._cut, self._deciding = rollout, cut, deciding
+        #: The decisions that wait, one for each place that has one: its mask is set.
+        self.waiting = {name: np.zeros_like(rollout[name][0]) for name in self._KEPT}
+
+    def open(self) -> None:
+        """Put what waits into the first row."""
+        for name, column in self.waiting.items():
+            self._rollout[name][0] = column
+        for name in ("terminated", "done", "next_values"):
+            self._rollout[name][0] = 0
+        self._cut[0] = False
+
+    def close(self, ends: Ends) -> Ends:
+        """Close up the rollout; returns the ends that fit it, for values after each row to be filled in.
+
+        Args:
+            ends: what is seen at the places now, and the ends of truncated episodes, in the order of steps.
+        """
+        rollout, cut = self._rollout, self._cut
+        final = np.full(cut.shape, -1)
+        final[cut] = np.arange(len(ends.finals))
+        owner = self._gather(final)
+        cut[:] = final >= 0
+        places = np.flatnonzero((owner >= 0) & ~self._deciding())
+        rows = owner[places]
+        obs, values = ends.obs.copy(), ends.values.copy()
+        obs[places], values[places] = rollout["obs"][rows, places], rollout["values"][rows, places]
+        for name, column in self.waiting.items():
+            column[...] = 0
+            column[places] = rollout[name][rows, places]
+        rollout["mask"][rows, places] = False
+        active = rollout["mask"][..., 0]
+        order = np.argsort(active, axis=0, kind="stable")
+        for column in (*rollout.values(), cut, final):
+            column[...] = np.take_along_axis(column, order.reshape(*order.shape, *(1,) * (column.ndim - 2)), axis=0)
+        # A path that was under way counts from its first row.
+        first = len(active) - active.sum(axis=0)
+        some = np.flatnonzero(first < len(active))
+        rollout["starts"][first[some], some] = True
+        return Ends(obs, values, ends.finals[final[cut]])
+
+    def _gather(self, final: Array) -> Array:
+        """Give each decision what came before the next one; returns the rows (N,) of those that nothing ended."""
+        rollout = self._rollout
+        active, done = rollout["mask"][..., 0], rollout["done"].copy()
+        owner = np.full(active.shape[1], -1)
+        for t, decided in enumerate(active):
+            owner[decided] = t
+            late = np.flatnonzero(~decided & (owner >= 0))
+            to = owner[late]
+            for name in ("rewards", "next_values"):
+                rollout[name][to, late] += rollout[name][t, late]
+            for name in ("terminated", "done"):
+                rollout[name][to, late] |= rollout[name][t, late]
+            final[to, late] = np.maximum(final[to, late], final[t, late])
+            owner[done[t]] = -1
+        for name in ("rewards", "next_values", "terminated", "done"):
+            rollout[name][~active] = 0
+        final[~active] = -1
+        return owner
