@@ -9,7 +9,7 @@ import pytest
 from composing import CONFIGS, SCENARIOS, error_of, files, read
 from multigrid_rl.config import GROUPS, RunConfig, ScenarioConfig, available_cpus, compose
 from multigrid_rl.scenario import GameConfig, GateConfig, LeagueConfig
-from multigrid_rl.schema import ClusterConfig, ModelConfig, TrainConfig
+from multigrid_rl.schema import CloningOptions, ClusterConfig, DaggerOptions, ModelConfig, TrainConfig
 
 #: Filled in from the file's name, so no yaml names it.
 DERIVED = {"name"}
@@ -31,6 +31,8 @@ def test_train_yaml_names_exactly_the_keys_of_its_schema(path):
     else:  # every other file stands on it and says what differs
         assert content.pop("defaults") == ["ppo", "_self_"]
         assert set(content) < set(TrainConfig.model_fields)
+    for part, schema in (("cloning", CloningOptions), ("dagger", DaggerOptions)):
+        assert set(content.get(part) or schema.model_fields) == set(schema.model_fields)
 
 
 @pytest.mark.parametrize(("group", "schema"), [("model", ModelConfig), ("cluster", ClusterConfig)])
