@@ -204,7 +204,7 @@ def play_out(  # noqa: PLR0913 - what playing is made of
         bound: how a Gaussian's draws become actions.
 
     Returns:
-        Episodes, and by module the mean entropy of the policy where it came.
+        Episodes, and by module the mean entropy of the policy where it came; none of heads that have no probability.
     """
     count = min(num_envs, episodes)
     specs, env = factory.specs, factory.build(count, first)
@@ -227,6 +227,5 @@ def play_out(  # noqa: PLR0913 - what playing is made of
         tables.append(table.rows(kept))
         if sum(one.episodes for one in tables) == episodes:
             break
-    return EpisodeTable.concatenate(tables), {
-        module: float(np.mean(rows)) for module, rows in entropies.items() if rows
-    }
+    means = {module: float(np.mean(rows)) for module, rows in entropies.items() if rows}
+    return EpisodeTable.concatenate(tables), {module: value for module, value in means.items() if np.isfinite(value)}
