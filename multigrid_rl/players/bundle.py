@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from multigrid_rl.files import unfinished
 from multigrid_rl.players.agents import AGENT_FILE
 from multigrid_rl.players.cards import (
     CARD_FILE,
+    MODEL_FILE,
     Card,
     PlayerError,
     read_card,
@@ -19,7 +21,7 @@ from multigrid_rl.players.cards import (
     write_player,
 )
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
-from multigrid_rl.text import expected
+from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.symmetry import other_seat
 
@@ -61,7 +63,21 @@ def bundle_folders(folder: Path) -> dict[str, Path]:
     kind = folder_kind(folder)
     if kind == "agent":
         raise PlayerError(expected(folder, "a bundle", "an agent"))
-    return {"": folder} if kind == "bundle" else seat_folders(folder)
+    homes = {"": folder} if kind == "bundle" else seat_folders(folder)
+    for home in {folder, *homes.values()}:
+        _check_nothing_else(home, homes if home == folder else {})
+    return homes
+
+
+def _check_nothing_else(folder: Path, parts: Iterable[str]) -> None:
+    """Refuse files that nobody reads, which may be anything; hidden ones are a desktop's own."""
+    try:
+        names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
+    for name in names:
+        if name not in (CARD_FILE, MODEL_FILE, README_FILE, *parts):
+            raise PlayerError(expected(folder, f"{CARD_FILE}, {MODEL_FILE} and {README_FILE} alone", shown(name)))
 
 
 def read_cards(folder: Path) -> dict[str, Card]:

@@ -85,7 +85,7 @@ class Strict(BaseModel):
 class ObservationSignature(Strict):
     """What the network reads."""
 
-    view_size: int | None = None
+    view_size: int | None = Field(default=None, ge=1, le=99)
     #: Number of values of each token; or else the length of a vector of floats.
     categories: list[Annotated[int, Field(ge=1, le=256)]] | None = Field(default=None, min_length=1, max_length=1000)
     size: int | None = Field(default=None, ge=1, le=100_000)

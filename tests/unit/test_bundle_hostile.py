@@ -85,7 +85,18 @@ def key_with_line_ends(path: Path) -> None:
     edit(path, **{"x\n" * 100_000: 1})
 
 
+def passenger(path: Path) -> None:
+    (path / "\x1b[2Jrun.py").write_text("import os")
+
+
+def endless_view(path: Path) -> None:
+    content = json.loads((path / CARD_FILE).read_text())
+    edit(path, observation={**content["observation"], "view_size": 100_001})
+
+
 HOSTILE = {
+    passenger: "expected card.json, model.safetensors and README.md alone, got ?[2Jrun.py",
+    endless_view: "observation.view_size: expected less than or equal to 99",
     lying_header: "expected a safetensors file",
     huge_sparse_file: f"expected at most {MAX_MODEL_BYTES} bytes, got 10000000000 bytes",
     oversize_file: f"expected at most {MAX_MODEL_BYTES} bytes",
@@ -112,7 +123,7 @@ def test_rejects_hostile_folders(harm, folder):
 @pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe", "device"])
 def test_rejects_special_files(kind, name, folder):
     path = folder / name
-    path.rename(folder / "moved")
+    path.rename(folder / ".moved")
     said = "expected a plain file, got a symbolic link"
     if kind == "folder":
         path.mkdir()
@@ -121,7 +132,7 @@ def test_rejects_special_files(kind, name, folder):
         os.mkfifo(path)
         said = "expected a plain file, got a pipe or a device"
     else:
-        path.symlink_to({"link": "moved", "dangling": "nowhere", "device": "/dev/zero"}[kind])
+        path.symlink_to({"link": ".moved", "dangling": "nowhere", "device": "/dev/zero"}[kind])
     assert refusal(folder) == f"{path}: {said}"
 
 
@@ -262,3 +273,8 @@ def test_loads_or_rejects_a_card_with_a_changed_value(sound, number, junk):
     (path / MODEL_FILE).write_bytes(model)
     (path / CARD_FILE).write_text(json.dumps(content))
     load_or_refuse(path)
+
+
+def test_hidden_files_of_a_desktop_do_no_harm(folder):
+    (folder / ".DS_Store").touch()
+    assert load_team(folder, ONE, "red")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,12 @@ from multigrid_rl.judge.copies import BOUND, Originals, apart, same_as
 from multigrid_rl.judge.cup.cup import forfeited
 from multigrid_rl.judge.cup.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.judge.cup.standings import results
-from multigrid_rl.players.cards import MODEL_FILE
+from multigrid_rl.models.registry import build
+from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE, token_categories
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.show.cup_page import cup_page
+from multigrid_rl.world.constants import ACTIONS
 
 SPEC = load_scenario("1v1").spec
 CATALOGUE = Catalogue(data_root() / "checkpoints")
@@ -130,3 +133,18 @@ def test_a_rubric_may_refuse_what_is_known(tmp_path):
     assert "got a copy of before/anna (the same)" in rows["berta"]
     assert "blue-master (0." in rows["thief"]
     assert "copy" not in rows["caro"]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-39])
+def test_the_widest_network_that_a_bundle_may_hold_cannot_stall_a_cup(scale, tmp_path, originals):
+    wide = {"name": "mlp", "hidden": [512, 512], "activation": "tanh"}
+    net = build(wide, token_categories(SPEC), len(ACTIONS), 1)
+    weights = {key: its * scale if its.dim() > 1 else its for key, its in net.state_dict().items()}
+    folder = bundle(tmp_path / "wide")
+    save_file(weights, folder / MODEL_FILE)
+    vouch(folder)
+    edit(folder, architecture=wide)
+    assert (folder / MODEL_FILE).stat().st_size > 0.9 * MAX_MODEL_BYTES
+    begin = time.process_time()
+    originals.likeness(folder)
+    assert time.process_time() - begin < 5.0  # 1,024 views; a step of a cup of 200 games is a fifth of that

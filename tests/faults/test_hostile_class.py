@@ -1,0 +1,170 @@
+"""A class of which half cheats: nobody's result is another one's doing, and who cheats is told with the reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from agents import agent_of
+from bundles import edit, vouch
+from multigrid_rl.config import data_root
+from multigrid_rl.players import fence
+from multigrid_rl.players.cards import MODEL_FILE
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
+FENCED = pytest.param("--isolate", marks=pytest.mark.skipif(not fence.at_hand(), reason="bubblewrap is not at hand"))
+
+#: Where the referee, its parent, keeps things: an agent without a sandbox reads it from the process table.
+FIND = """
+import glob, signal, socket
+def referees():
+    told = open(f"/proc/{os.getppid()}/cmdline").read().split(chr(0))
+    if "multigrid_rl.cli.main" not in told: sys.exit("no referee in sight")
+    return os.getppid(), told[told.index("cup") + 1], told[told.index("-o") + 1]
+"""
+WRITE = """
+def hello(message):
+    say('{"type":"ready"}')
+    _, handed_in, cup = referees()
+    for name in glob.glob(handed_in + "/*/*") + glob.glob(cup + "/entries/*/*"):
+        if "rewriter" not in name: open(name, "w").write("raise SystemExit(1)")
+"""
+FORGE = """
+def hello(message):
+    say('{"type":"ready"}')
+    _, _, cup = referees()
+    for name in glob.glob(cup + "/pairings/*.json"):
+        told = json.load(open(name)); told["outcomes"] = "R" * len(told["outcomes"]); json.dump(told, open(name, "w"))
+    for name in ("sound", "master"): open(cup + f"/pairings/forger--{name}--00000000.json", "w").write("{}")
+"""
+KILL = "\ndef act(message): os.kill(referees()[0], signal.SIGKILL); time.sleep(60)"
+STAY = """
+def hello(message):
+    say('{"type":"ready"}')
+    if os.fork() == 0:
+        os.setsid()
+        for handle in range(3): os.close(handle)
+        os.execlp("sleep", "sleep", "4321.25")
+"""
+GUESS = """
+def act(message):
+    seed = json.load(open(referees()[2] + "/cup.json"))["seed"]
+    sys.exit(f"the seed is {seed}")
+"""
+READ = "\ndef act(message): sys.exit(open(%r).read())"
+CALL = "\ndef act(message): socket.create_connection(('127.0.0.1', %d), 2); sys.exit('connected')"
+BOMB = "\ndef act(message):\n  while True:\n    if os.fork() == 0: time.sleep(60)"
+FILL = "\ndef act(message):\n  for k in range(99): open(f'{k}', 'wb').write(bytes(20_000_000))\n  time.sleep(60)"
+
+
+def bundle_of(folder: Path, name: str, noise: float = 0.0) -> None:
+    """A player of the catalogue that calls itself something else, with noise on its weights."""
+    shutil.copytree(data_root() / "checkpoints" / name, folder)
+    weights = load_file(folder / MODEL_FILE)
+    random = torch.Generator().manual_seed(1)
+    for key, its in weights.items():
+        weights[key] = its + noise * its.std(correction=0) * torch.randn(its.shape, generator=random)
+    save_file(weights, folder / MODEL_FILE)
+    vouch(folder)
+    edit(folder, name="mine")
+
+
+def class_of(folder: Path, *hostile: str) -> Path:
+    """A folder of hand-ins: two sound ones, and these."""
+    bundle_of(folder / "sound", "blue-adept", noise=0.6)
+    agent_of(folder / "honest")
+    secret = folder.parent / "secret"
+    secret.write_text("the instructor's secret")
+    code = {"rewriter": WRITE, "forger": FORGE, "killer": KILL, "leaver": STAY, "guesser": GUESS}
+    code |= {"reader": READ % str(secret), "caller": CALL % 9, "bomb": BOMB, "filler": FILL}
+    bundles = {"clone": ("blue-adept", 0.0), "near": ("blue-adept", 0.02), "renamed": ("blue-master", 0.0)}
+    for name in hostile:
+        if name in code:
+            agent_of(folder / name, FIND + code[name])
+        else:
+            bundle_of(folder / name, *bundles[name])
+    return folder
+
+
+def play(handed_in: Path, cup: Path, option: str, starts: int = 1) -> tuple[dict, int]:
+    """Play a cup as a user would, again where it is killed. Returns its results and how often it was started."""
+    command = [sys.executable, "-m", "multigrid_rl.cli.main", "cup", handed_in, "-o", cup, option]
+    command += ["--games", "2", "--seed", "5", "--with", "random", "--step-s", "10"]
+    codes = []
+    while len(codes) < starts and (not codes or codes[-1] == -signal.SIGKILL):
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=1500, check=False)
+        codes.append(done.returncode)
+    assert codes[-1] == 0, done.stderr
+    return json.loads((cup / "results.json").read_text()), len(codes)
+
+
+def between_the_sound(cup: Path) -> dict[str, object]:
+    """The pairings of those who do nothing wrong."""
+    found = {}
+    for path in (cup / "pairings").glob("*.json"):
+        told = json.loads(path.read_text())
+        if {told["red"], told["blue"]} <= {"sound", "honest", "random"}:
+            found[path.name] = {key: told[key] for key in ("outcomes", "length", "return_red", "reason")}
+    return found
+
+
+HOSTILE = ("rewriter", "forger", "leaver", "guesser", "reader", "caller", "bomb", "filler", "clone", "near", "renamed")
+#: Why each gave up where it has a sandbox, and where not.
+REASONS = {
+    "rewriter": ("no referee in sight", None),
+    "forger": ("no referee in sight", None),
+    "killer": ("no referee in sight", None),
+    "leaver": (None, None),
+    "guesser": ("no referee in sight", "the seed is 5"),
+    "reader": ("No such file or directory", "the instructor's secret"),
+    "caller": ("Connection refused", "Connection refused"),
+    "bomb": ("more than 64 processes", "more than 64 processes"),
+    "filler": ("more than 256 MB of files", "more than 256 MB of files"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("option", [FENCED, "--no-isolate"])
+def test_a_hostile_class_changes_nobodys_result_and_is_named(option, tmp_path):
+    fenced = option == "--isolate"
+    names = (*HOSTILE, "killer") if fenced else HOSTILE
+    alone = class_of(tmp_path / "alone" / "in")
+    play(alone, tmp_path / "quiet", option)
+    found, _ = play(class_of(tmp_path / "all" / "in", *names), tmp_path / "loud", option)
+    assert between_the_sound(tmp_path / "loud") == between_the_sound(tmp_path / "quiet")
+    entries = {entry["name"]: entry for entry in found["entries"]}
+    assert len(entries) == len(names) + 3
+    for name, reasons in REASONS.items():
+        if (reason := reasons[not fenced]) is not None and name in names:
+            told = " ".join(fault["reason"] for fault in entries[name]["faults"])
+            assert reason in told or (name == "filler" and "No space left" in told), (name, told)
+    alike = {"clone": "blue-adept (the same)", "near": "blue-adept (0.", "renamed": "blue-master (the same)"}
+    for name, original in alike.items():
+        assert entries[name]["same_as"][0].startswith(original)
+        assert entries[name]["kind"] == "broken"
+    for name in ("sound", "honest", "random"):
+        assert not entries[name]["faults"]
+    assert not (tmp_path / "loud" / "pairings" / "forger--sound--00000000.json").exists()
+    told = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+    assert not any(b"4321.25" in line for line in told)
+
+
+@pytest.mark.long
+def test_without_a_sandbox_whoever_kills_the_cup_loses_and_is_named(tmp_path):
+    handed_in = class_of(tmp_path / "in", "killer")
+    play(class_of(tmp_path / "alone" / "in"), tmp_path / "quiet", "--no-isolate")
+    found, starts = play(handed_in, tmp_path / "cup", "--no-isolate", starts=6)
+    assert 2 <= starts <= 5
+    faults = next(entry for entry in found["entries"] if entry["name"] == "killer")["faults"]
+    assert any("the cup was killed while it played this" in fault["reason"] for fault in faults)
+    assert between_the_sound(tmp_path / "cup") == between_the_sound(tmp_path / "quiet")
+    assert found["unranked"] == ["killer"]
