@@ -43,7 +43,7 @@ def test_model_and_cluster_yaml_name_exactly_the_keys_of_their_schema(group, sch
 def test_scenario_yaml_names_exactly_the_keys_of_its_schema(path):
     content = read(path)
     known = set(ScenarioConfig.model_fields) - DERIVED
-    optional = {"aliases", "agents", "report_episodes", "league"}
+    optional = {"aliases", "agents", "report_episodes", "league", "held_out"}
     optional |= {"package", "env_id", "env_args"} if content["game"] else set()
     assert known - optional <= set(content) <= known
     if content.get("league") is not None:
