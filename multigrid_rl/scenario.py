@@ -191,6 +191,7 @@ class ScenarioConfig(Part):
     agents: int = Field(default=1, ge=1, le=4)
     seats: dict[str, str | dict[str, float]] = {}
     league: LeagueConfig | None = None
+    held_out: tuple[str, ...] = ()
     gates: tuple[GateConfig, ...] = ()
     report_episodes: int = Field(default=100, ge=1)
 
@@ -218,6 +219,16 @@ class ScenarioConfig(Part):
             raise ValueError(expected("agents", f"1 with package {self.package}", self.agents))
         if self.package == "unity" and self.port is None:
             raise ValueError(expected("port", "a number with package unity", "null"))
+
+    @model_validator(mode="after")
+    def _held_out_fits(self) -> ScenarioConfig:
+        if self.held_out and (self.game is None or not self.opponents):
+            raise ValueError(expected("held_out", "[] where nobody else plays", list(self.held_out)))
+        met = [name for names in self.opponents.values() for name in names] if self.held_out else []
+        for name in self.held_out:
+            if name in (LEARN, LEAGUE, *met):
+                raise ValueError(expected("held_out", "players that it does not meet while it trains", name))
+        return self
 
     def _league_fits(self) -> None:
         """Check that a league has a whole team, and that all of the other team learn, whose snapshots it plays."""

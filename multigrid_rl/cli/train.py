@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from multigrid_rl.types import MultiAgentSpec
 
 LOG = logging.getLogger(__name__)
+#: Games against each player that a scenario holds out, when a run has ended.
+HELD_OUT_GAMES, HELD_OUT_SEED = 1000, 40_000
 
 
 def train(
@@ -112,6 +115,7 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
     ``before`` is the folder of a run that goes on: its opponents must be those that it has been trained against.
     """
     from multigrid_rl.config import ConfigError
+    from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.rllib.stages import seated_in, stages_of
     from multigrid_rl.runs.players import initial_weights, player_in_place_of
     from multigrid_rl.runs.reader import opponent_hashes
@@ -119,6 +123,9 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
     try:
         stages = stages_of(config, None if before is None else opponent_hashes(before))
         seated = seated_in(stages)
+        seats = [seat for seat in config.scenario.seats if seat not in config.scenario.learning]
+        for name in config.scenario.held_out:
+            Catalogue(config.checkpoint_root()).seat(name, config.scenario.spec, seats[0])
         for stage in stages:
             stage.factory.build(1, 0)
         check_data(config, stages[-1].factory.specs, before)
@@ -191,7 +198,23 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
             raise RunError(reason(error, path)) from error
     for line in live.closing(verdict, path):
         screen.print(line)
+    if config.scenario.held_out and verdict["ended"] != "interrupted":
+        screen.print(_held_out(path), markup=False)
     return verdict
+
+
+def _held_out(run: Path) -> str:
+    """Play those whom the run has not met, write how it did, and tell it."""
+    from multigrid_rl.files import write_whole
+    from multigrid_rl.judge.evaluation import held_out
+
+    rows = held_out(run, HELD_OUT_GAMES, HELD_OUT_SEED)
+    write_whole(run / "held_out.json", (json.dumps(rows, indent=2) + "\n").encode())
+    told = ", ".join(
+        "{} {:.1%} ({:.1%} to {:.1%})".format(name, row["win"], *row["win_interval"]) for name, row in rows.items()
+    )
+    mean = sum(row["win"] for row in rows.values()) / len(rows)
+    return f"held out: wins {mean:.1%} on average of {HELD_OUT_GAMES} games against each whom it had not met: {told}"
 
 
 @contextmanager

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.judge.lineups import EvalTarget, Lineup, Sides
+from multigrid_rl.judge.lineups import EvalTarget, Lineup, Sides, against, run_target
 from multigrid_rl.judge.replays import GameRecord, record
 from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
 from multigrid_rl.players.match import Played, play_games
+from multigrid_rl.runs.reader import run_config
 from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, GameSpec
 from multigrid_rl.world.constants import BALL, BLUE, EVENTS, HEIGHT, KEY, RED
@@ -80,6 +81,19 @@ def evaluate(
         )
         parts.append(Part(mode, lineup, played))
     return Evaluation(target.name, spec, seed, tuple(parts), time.perf_counter() - began)
+
+
+def held_out(run: Path, episodes: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Play a run's policy against each player that its scenario holds out; returns their shares by name.
+
+    Raises:
+        ConfigError, PlayerError: no run, or a player that cannot be used.
+    """
+    target, rows = run_target(run), {}
+    for name in run_config(run).scenario.held_out:
+        found = evaluate(against(target, name), episodes=episodes, seed=seed, modes=("stochastic",))
+        rows[name] = _outcomes([results_of(part.table, part.lineup.team) for part in found.parts])
+    return rows
 
 
 def summary(parts: list[Part], spec: GameSpec) -> dict[str, Any]:

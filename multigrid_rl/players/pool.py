@@ -85,8 +85,8 @@ class OpponentPool:
 
     def reset_state(self, state: PoolState, done: NDArray[np.bool_]) -> PoolState:
         """Return the state with the games in ``done`` (N,) started afresh."""
-        states = {n: player.reset_state(state.states[n], done) for n, player in self.players.items()}
-        return PoolState(state.chosen, states)
+        forgotten = {n: self.players[n].reset_state(state.states[n], done) for n in self._forgetting}
+        return PoolState(state.chosen, {**state.states, **forgotten})
 
     def assign(self, state: PoolState, which: NDArray[np.bool_], drawn: NDArray[np.float64]) -> None:
         """Choose the player of the games in ``which`` (N,) by their numbers in [0, 1) ``drawn`` (N,)."""
@@ -95,14 +95,17 @@ class OpponentPool:
     def act(self, view: SeatView, state: PoolState, rng: Any) -> tuple[NDArray[np.int8], PoolState]:
         """Return actions (N,), of a team (N, C); ``rng`` is a ``world.streams.Streams``."""
         states, parts = dict(state.states), []
-        groups = self._group_of[np.searchsorted(self._numbers, state.chosen)]
-        for group in np.unique(groups).tolist():
-            rows, (alike, numbers) = np.flatnonzero(groups == group), self._groups[group]
+        rank = self._rank[np.searchsorted(self._numbers, state.chosen)]
+        order = np.argsort(rank, kind="stable")
+        rank = rank[order]
+        ends = np.searchsorted(rank, self._ends).tolist()
+        for (alike, numbers), begin, end in zip(self._groups, [0, *ends], ends, strict=False):
+            if begin == end:
+                continue
+            rows = order[begin:end]
             if alike is not None:
-                places = np.searchsorted(numbers, state.chosen[rows])
-                order = np.argsort(places, kind="stable")
-                rows = rows[order]
-                parts.append((rows, alike.act(view.tokens[rows], places[order], rng.rows(rows))))
+                places = rank[begin:end] - self._ranks[numbers[0]]
+                parts.append((rows, alike.act(view.tokens[rows], places, rng.rows(rows))))
                 continue
             player, memory = self.players[numbers[0]], states[numbers[0]]
             board = view.board if getattr(player, "reads_board", True) else None
@@ -127,5 +130,8 @@ class OpponentPool:
             (None if isinstance(kind, int) else Alike([cast(FrozenPlayer, self.players[n]) for n in numbers]), numbers)
             for kind, numbers in kinds.items()
         ]
-        group_of = {n: group for group, (_, numbers) in enumerate(self._groups) for n in numbers}
-        self._group_of = np.array([group_of[n] for n in self.players], np.intp)
+        grouped = [n for _, numbers in self._groups for n in numbers]
+        self._ranks = {n: rank for rank, n in enumerate(grouped)}
+        self._rank = np.array([self._ranks[n] for n in self.players], np.intp)
+        self._ends = np.cumsum([len(numbers) for _, numbers in self._groups])
+        self._forgetting = [numbers[0] for alike, numbers in self._groups if alike is None]

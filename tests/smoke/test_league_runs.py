@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -140,3 +141,20 @@ def test_unknown_anchor_is_one_line():
     result = call("train", "scenario=1v1-league", "scenario.league.anchors=random:1,nobody:2")
     assert result.exit_code == 2, result.output
     assert "scenario.seats.blue_0=nobody: player: expected random" in result.stderr.splitlines()[-1]
+
+
+def test_players_that_are_held_out_are_played_in_the_end(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.cli.train.HELD_OUT_GAMES", 40)
+    path = tmp_path / "run"
+    tiny_run(path, "scenario=1v1-robust", *QUICK, *SHORT, "train.until=1024", "scenario.held_out=[hunter,blue-adept]")
+    told = json.loads((path / "held_out.json").read_text())
+    assert {name: row["episodes"] for name, row in told.items()} == {"hunter": 40, "blue-adept": 40}
+    low, high = told["hunter"]["win_interval"]
+    assert low <= told["hunter"]["win"] <= high
+    assert "held out: wins" in capfd.readouterr().out
+
+
+def test_unknown_player_to_hold_out_is_one_line():
+    result = call("train", "scenario=1v1-robust", "scenario.held_out=[nobody]")
+    assert result.exit_code == 2, result.output
+    assert "player: expected random" in result.stderr.splitlines()[-1]

@@ -46,7 +46,7 @@ def test_model_and_cluster_yaml_name_exactly_the_keys_of_their_schema(group, sch
 def test_scenario_yaml_names_exactly_the_keys_of_its_schema(path):
     content = read(path)
     known = set(ScenarioConfig.model_fields) - DERIVED
-    optional = {"aliases", "agents", "report_episodes", "league", "env_path", "port"}
+    optional = {"aliases", "agents", "report_episodes", "league", "env_path", "port", "held_out"}
     optional |= {"package", "env_id", "env_args"} if content["game"] else set()
     assert known - optional <= set(content) <= known
     if content.get("league") is not None:
