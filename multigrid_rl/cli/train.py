@@ -118,7 +118,8 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
         stages = stages_of(config, None if before is None else opponent_hashes(before))
         seated = seated_in(stages)
         for stage in stages:
-            stage.factory.build(1, 0)
+            if stage.scenario.package != "unity":  # has said who it is; what it plays is the run's own
+                stage.factory.build(1, 0)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return stages, seated
