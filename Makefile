@@ -85,7 +85,7 @@ bench: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## spe
 bench-world: $(READY)  ## speed of the game engine, 4 minutes; the last line is JSON
 	$(BIN)/python -m benchmarks.world $(ARGS)
 
-bench-control: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of MuJoCo, Box2D and CartPole against Gymnasium and EnvPool; ARGS="--skip-peers"
+bench-control: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of MuJoCo, Box2D and CartPole against Gymnasium and EnvPool, of training against Stable-Baselines3; ARGS="--skip-peers"
 	$(BIN)/python -m benchmarks.control --peers $(BENCH_VENV) $(ARGS)
 
 bench-growth: $(READY)  ## what more games, env runners, agents, width and nodes cost

@@ -1,10 +1,11 @@
-"""Speed of control environments with random actions, resets included: our engine, Gymnasium's vectors, EnvPool.
+"""Speed of control: environments with random actions, ours, Gymnasium's vectors and EnvPool; training against peers.
 
     python -m benchmarks.control --out docs/results/bench-control
 
 MuJoCo's bodies over simulations and threads (and the physics alone, in `mujoco.rollout`), then the environments that
 Gymnasium steps one by one. Beside wall time stands the processor time of all threads: on a busy machine that alone can
-be compared. A row without it is of processes of its own.
+be compared. A row without it is of processes of its own. Training is HalfCheetah's recipe against Stable-Baselines3's
+PPO with the same network, batch, minibatches and epochs, in each of its settings, and the best of them alternating.
 """
 
 from __future__ import annotations
@@ -22,18 +23,25 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from benchmarks.machine import describe
-from benchmarks.measure import Peers, alternate, spread
+from benchmarks.measure import Peers, alternate, ratios, spread, train_once
 from benchmarks.tables import Report, add_common, measure_all, range_of, table
+from benchmarks.training import Setting, best_of, label, sweep
 from multigrid_rl.envs.base import AGENT, SingleAgentEnvs
+from multigrid_rl.envs.bodies import body_of
 from multigrid_rl.envs.gymnasium import GymnasiumEnvs, make_env
-from multigrid_rl.envs.mujoco import MujocoEnvs, body_of
+from multigrid_rl.envs.mujoco import MujocoEnvs
 
 BODIES = ("HalfCheetah-v5", "Walker2d-v5", "Hopper-v5", "Humanoid-v5")
 OTHERS = ("CartPole-v1", "LunarLander-v3")
+TRAINING = "training"
 SIMULATIONS, THREADS = (64, 256), (1, 2)
 #: Environments of Gymnasium's vectors; each of an ``AsyncVectorEnv`` is a process.
 VECTOR = 8
 ACTION_SETS = 16
+#: Two threads of torch's on a busy machine may take for ever: such a setting is not the best.
+TRIAL_LIMIT_S = 300.0
+#: HalfCheetah's recipe, as Stable-Baselines3 is told it.
+BATCH, MINIBATCH, EPOCHS = 2048, 256, 10
 
 
 class Speed(NamedTuple):
@@ -151,17 +159,63 @@ def engines(report: Report, env_id: str, options: argparse.Namespace, peers: Pee
             env.close()
 
 
+def sb3_settings(*, quick: bool) -> list[Setting]:
+    """Of Stable-Baselines3: environments, and who steps them."""
+    if quick:
+        return [{"num_envs": 8, "workers": "dummy"}]
+    return [{"num_envs": envs, "workers": workers} for workers in ("dummy", "subproc") for envs in (1, 2, 8, 32)]
+
+
+def sb3_speed(peers: Peers, iterations: int, setting: Setting) -> float:
+    """Environment steps a second of Stable-Baselines3's PPO on HalfCheetah."""
+    arguments = ["--env-id=HalfCheetah-v5", f"--iterations={iterations}"]
+    arguments += [f"--{name.replace('_', '-')}={value}" for name, value in setting.items()]
+    arguments += [f"--batch={BATCH}", f"--minibatch={MINIBATCH}", f"--epochs={EPOCHS}"]
+    return float(peers.run("sb3_ppo", arguments, TRIAL_LIMIT_S)["env_steps_per_s"])
+
+
+def our_speed(iterations: int) -> float:
+    """Environment steps a second of HalfCheetah's recipe, the first tenth left out."""
+    until = iterations * BATCH
+    return train_once(["scenario=halfcheetah", f"train.until={until}", f"train.checkpoint_every={until}"]).speed(
+        iterations // 10
+    )
+
+
+def training(report: Report, options: argparse.Namespace) -> None:
+    """Compare training of HalfCheetah with Stable-Baselines3's."""
+    iterations = 8 if options.quick else 100
+    measures = {"ours": partial(our_speed, iterations)}
+    told: list[str] = []
+    if not options.skip_peers:
+        theirs = partial(sb3_speed, Peers(options.peers), 4 if options.quick else 8)
+        trials = sweep(sb3_settings(quick=options.quick), theirs)
+        best = best_of(trials)
+        measures["Stable-Baselines3"] = partial(theirs, best)
+        told = ["", f"Stable-Baselines3's best of {len(trials)} trials: {label(best)}."]
+    rows = alternate(measures, options.rounds)
+    report.result["HalfCheetah-v5 training"] = {name: round(spread(of).median) for name, of in rows.items()}
+    if "Stable-Baselines3" in rows:
+        ratio = spread(ratios(rows["ours"], rows["Stable-Baselines3"]))
+        report.result["ratio_to_sb3"] = round(ratio.median, 2)
+        told.append(f"Ours over theirs, round by round: {ratio.median:.1f} ({range_of(ratio)}).")
+    lines = [[name, (found := spread(of)).median, range_of(found)] for name, of in rows.items()]
+    report.section(
+        "Training HalfCheetah", [*table(["environment steps a second", "median", "min to max"], lines), *told], rows
+    )
+
+
 def main() -> None:
     """Measure, print tables, end with one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_common(parser)
-    parser.add_argument("--only", nargs="+", choices=[*BODIES, *OTHERS], default=[*BODIES, *OTHERS])
+    parser.add_argument("--only", nargs="+", choices=[*BODIES, *OTHERS, TRAINING], default=[*BODIES, *OTHERS, TRAINING])
     parser.add_argument("--simulations", nargs="+", type=int, default=SIMULATIONS)
     parser.add_argument("--threads", nargs="+", type=int, default=THREADS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
     parser.add_argument("--peers", type=Path, default=Path(".venv-bench"), help="environment of make bench-setup")
-    parser.add_argument("--skip-peers", action="store_true", help="leave EnvPool out")
+    parser.add_argument("--skip-peers", action="store_true", help="leave EnvPool and Stable-Baselines3 out")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds, options.simulations, options.threads = 1, 0.05, (8,), (1, 2)
@@ -169,7 +223,11 @@ def main() -> None:
     print(f"control: {machine['cpu']}, {options.rounds} rounds", file=sys.stderr)
     report = Report("Speed of control environments", machine)
     peers = None if options.skip_peers else Peers(options.peers, "envpool")
-    measure_all(report, [partial(engines, report, env_id, options, peers) for env_id in options.only], options.out)
+    sections = [
+        partial(training, report, options) if name == TRAINING else partial(engines, report, name, options, peers)
+        for name in options.only
+    ]
+    measure_all(report, sections, options.out)
 
 
 if __name__ == "__main__":

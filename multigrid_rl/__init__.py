@@ -1,3 +1,17 @@
-"""multigrid_rl: train, watch and judge RLlib PPO policies in the red/blue-door MultiGrid game."""
+"""multigrid_rl: train, watch and judge RLlib PPO policies in the red/blue-door MultiGrid game.
+
+The names below are the whole Python API (docs/python.md). They are imported when they are first used: ``import
+multigrid_rl`` itself takes no time and does nothing.
+"""
+
+from importlib import import_module
 
 __version__ = "0.1.0"
+__all__ = ["Run", "__version__", "evaluate", "load_player", "make", "train"]
+
+
+def __getattr__(name: str) -> object:
+    """Import the API at its first use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("multigrid_rl.api"), name)

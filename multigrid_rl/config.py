@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import json
+import os
 import re
 from collections.abc import Iterable
 from datetime import datetime
@@ -14,8 +16,9 @@ from typing import Any, TypeVar, cast
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from multigrid_rl.recipes import FILES, TRUST, recipe_overrides
-from multigrid_rl.scenario import ConfigError, ScenarioConfig, data_root
+from multigrid_rl.files import data_root
+from multigrid_rl.recipes import FILES, TRUST, read_scenario, recipe_overrides
+from multigrid_rl.scenario import CODE, ConfigError, ScenarioConfig
 from multigrid_rl.schema import RunConfig, available_cpus
 from multigrid_rl.text import expected, first_error, one_line
 
@@ -23,18 +26,32 @@ from multigrid_rl.text import expected, first_error, one_line
 __all__ = ["ConfigError", "RunConfig", "ScenarioConfig", "available_cpus", "data_root"]
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
-_TEXT_KEYS = ("run_dir", "checkpoints", "address", "cluster.address", "search.space", "scenario.env_path")
+_TEXT_KEYS = (
+    "run_dir",
+    "checkpoints",
+    "data",
+    "init",
+    "address",
+    "cluster.address",
+    "search.space",
+    "scenario.env_path",
+)
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (
     "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
 )  # fmt: skip
+#: Environment variable: folders with scenarios of one's own, which are then known by their names.
+SCENARIOS_FROM = "MULTIGRID_RL_SCENARIOS"
 _SEATS = "scenario.seats."
 _ANCHORS = "scenario.league.anchors"
 _BONUS = "train.bonus"
 #: Arguments of an environment are its own: any key may be one.
 _ENV_ARGS = "scenario.env_args"
 #: Keys that a user may write without the part that they belong to, beside ``env_id``.
-_SHORT = {"address": "cluster.address", "env_args": _ENV_ARGS, "env_path": "scenario.env_path", "port": "scenario.port"}
+_SHORT = {
+    "address": "cluster.address", "env_args": _ENV_ARGS, "env_path": "scenario.env_path", "port": "scenario.port",
+    "expert": "train.dagger.expert",
+}  # fmt: skip
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -59,20 +76,37 @@ def experiment_names() -> list[str]:
 
 
 def scenario_id(name: str) -> str:
-    """Return our id of a scenario, from the id itself or from an original environment name. Raises ``ConfigError``."""
+    """Return our id of a scenario: of an id or an original environment name; the path of a file is its own.
+
+    A name that is not ours may be one of a file in a folder of ``SCENARIOS_FROM``. Raises ``ConfigError``.
+    """
     names = _choices("scenario")
     if name in names:
+        return name
+    if name.endswith(FILES):
+        if Path(name).stem in names or not re.fullmatch(r"[A-Za-z0-9][\w-]{0,63}", Path(name).stem):
+            raise ConfigError(expected("scenario", "a file with a name of its own, of letters, digits and -", name))
         return name
     aliases = {alias: stem for stem in names for alias in _read_yaml("scenario", stem).get("aliases", [])}
     if name in aliases:
         return aliases[name]
-    raise ConfigError(_unknown("scenario", name, names))
+    folders = filter(None, os.environ.get(SCENARIOS_FROM, "").split(os.pathsep))
+    outside = {file.stem: str(file) for folder in folders for file in sorted(Path(folder).glob("*.yaml"))}
+    if name in outside:
+        return outside[name]
+    raise ConfigError(_unknown("scenario", name, [*names, *outside, "a file such as ./mine.yaml"]))
 
 
 def load_scenario(name: str) -> ScenarioConfig:
-    """Read one scenario by id or original environment name. Raises ``ConfigError``."""
-    stem = scenario_id(name)
-    return _validated(ScenarioConfig, {**_read_yaml("scenario", stem), "name": stem}, "scenario")
+    """Read one scenario by id, file or original environment name. Raises ``ConfigError``."""
+    return _validated(ScenarioConfig, _whole_scenario(scenario_id(name)), "scenario")
+
+
+def _whole_scenario(found: str, *, trusted: bool = False) -> dict[str, Any]:
+    """Return a scenario with its name, by what :func:`scenario_id` found."""
+    if found.endswith(FILES):
+        return {**read_scenario(found, trusted=trusted), "name": Path(found).stem}
+    return {**_read_yaml("scenario", found), "name": found}
 
 
 def _read_yaml(group: str, stem: str) -> dict[str, Any]:
@@ -91,7 +125,7 @@ def compose(overrides: list[str]) -> RunConfig:
     said = _spelt_out(given)
     recipe = given.get("experiment", _own_recipe(said))
     if recipe in ("none", "null"):
-        return _validated(RunConfig, _compose(said))
+        return _validated(RunConfig, _compose(said, trusted=trusted == "true"))
     its = _spelt_out(_split(recipe_overrides(recipe, trusted=trusted == "true")))
     scenario = said.get("scenario", its.get("scenario"))
     if its.get("scenario", scenario) != scenario:
@@ -99,9 +133,8 @@ def compose(overrides: list[str]) -> RunConfig:
         raise ConfigError(expected("scenario", wanted, scenario))
     # What the recipe says comes first: the rest wins.
     rest = {key: value for key, value in its.items() if key not in said}
-    return _validated(
-        RunConfig, {**_compose({**rest, **said}), "experiment": None if recipe.endswith(FILES) else recipe}
-    )
+    whole = _compose({**rest, **said}, trusted=trusted == "true")
+    return _validated(RunConfig, {**whole, "experiment": None if recipe.endswith(FILES) else recipe})
 
 
 def _split(overrides: Iterable[str]) -> dict[str, str]:
@@ -117,6 +150,8 @@ def _spelt_out(given: dict[str, str]) -> dict[str, str]:
         elif key == "env_id":
             package = "multigrid" if value.startswith("MultiGrid-") else "gymnasium"
             result |= {"scenario.env_id": value, "scenario": result.get("scenario", package)}
+        elif key == "model" and CODE.fullmatch(value):
+            result |= {"model": "mlp", "model.name": value}
         else:
             _check_choice(key, value)
             if key != "experiment":
@@ -147,20 +182,28 @@ def _check_choice(key: str, value: str) -> None:
         raise ConfigError(_unknown(key, value, _choices(key)))
 
 
-def _compose(given: dict[str, str]) -> dict[str, Any]:
+def _compose(given: dict[str, str], *, trusted: bool) -> dict[str, Any]:
     # Imported here: Hydra takes a third of a second, and most verbs do not need it.
     from hydra import compose as hydra_compose  # noqa: PLC0415
     from hydra import initialize_config_dir  # noqa: PLC0415
+    from hydra.core.config_store import ConfigStore  # noqa: PLC0415
     from hydra.errors import HydraException  # noqa: PLC0415
     from omegaconf import OmegaConf  # noqa: PLC0415
     from omegaconf.errors import OmegaConfBaseException  # noqa: PLC0415
 
     folder = data_root() / "configs"
+    written: tuple[tuple[str, int], ...] = ()
+    file = given.get("scenario", "")
+    if file.endswith(FILES):
+        # Its name is none of ours (`scenario_id`), so Hydra finds what is put into its store.
+        own = _whole_scenario(file, trusted=trusted)
+        ConfigStore.instance().store(own["name"], {key: own[key] for key in own if key != "name"}, "scenario")
+        given, written = {**given, "scenario": own["name"]}, ((json.dumps(own, default=str), 0),)
     overrides = [f"{key}={value}" for key, value in given.items()]
     with initialize_config_dir(version_base=None, config_dir=str(folder)):
         groups = [override for override in overrides if override.partition("=")[0] in GROUPS]
         try:
-            chosen, known = _files_say(tuple(groups), _written(folder))
+            chosen, known = _files_say(tuple(groups), (*_written(folder), *written))
             for override in overrides:
                 if override not in groups and not override.startswith((_BONUS, _ENV_ARGS)):
                     _check_key(override, known)
@@ -206,8 +249,7 @@ def _stage(stage: Any, own: dict[str, Any]) -> Any:
     if not isinstance(stage, dict) or not isinstance(stage.get("seats", {}), dict):
         raise ConfigError(expected("curriculum", "a list of stages {scenario: 1v1, seats: {...}, steps: N}", stage))
     name = stage.get("scenario")
-    stem = own["name"] if name is None else scenario_id(str(name))
-    whole = own if name is None else {**_read_yaml("scenario", stem), "name": stem}
+    whole = own if name is None else _whole_scenario(scenario_id(str(name)))
     seats = {**(whole.get("seats") or {}), **stage.get("seats", {})}
     rest = {key: value for key, value in stage.items() if key != "seats"}
     return {**rest, "scenario": {**whole, "seats": seats}}
@@ -261,8 +303,8 @@ def _check_form(overrides: list[str]) -> None:
 
 
 def _players(key: str, value: str) -> str | dict[str, float]:
-    """Read a player's name or folder, or a mixture written as ``blue-rookie:3,random:1``."""
-    if ":" not in value or Path(value).is_dir():
+    """Read a player's name, folder or class, or a mixture written as ``blue-rookie:3,random:1``."""
+    if ":" not in value or CODE.fullmatch(value) or Path(value).is_dir():
         return value
     mixture: dict[str, float] = {}
     for part in value.strip("{} ").split(","):

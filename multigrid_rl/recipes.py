@@ -1,28 +1,41 @@
-"""Recipes outside of ``configs/experiment/``, such as a search's winner: a file stands for its overrides.
+"""Recipes and scenarios outside of ``configs/``: a recipe's file, such as a search's winner, stands for its overrides.
 
-Recipes are passed on. So that nobody need read one before it is tried, a file may set values, and neither run code, nor
+Both are passed on. So that nobody need read one before it is tried, a file may set values, and neither run code, nor
 read this machine's environment, nor say where files go: who typed ``trust_recipe=true`` has read it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from multigrid_rl.files import read_plain_yaml
-from multigrid_rl.scenario import ConfigError, data_root
+from multigrid_rl.files import data_root, read_plain_yaml
+from multigrid_rl.scenario import CODE, ConfigError
 from multigrid_rl.text import expected
 
 #: Override by which a file may say everything that its user could type.
 TRUST = "trust_recipe"
 #: What else only a trusted file may say: it names code to import, folders and machines.
-BARRED = ("train.shaping", "run_dir", "checkpoints", "cluster", "address", "scenario.env_path", "env_path")
+BARRED = (
+    "train.shaping",
+    "run_dir",
+    "checkpoints",
+    "data",
+    "init",
+    "cluster",
+    "address",
+    "env_path",
+    "scenario.env_path",
+)
 
 #: Values that import code where they are written as ``module:name``.
-IMPORTING = ("model.name", "train.objective", "scenario.env_id", "env_id")
+IMPORTING = ("model", "model.name", "train.objective", "scenario.env_id", "env_id")
+#: Values in which players are named, in whatever form.
+_SEATING = ("scenario.seats", "scenario.league.anchors", "curriculum")
 
 #: How the file of a recipe ends.
 FILES = (".yaml", ".yml")
@@ -63,20 +76,41 @@ def recipe_overrides(recipe: str, *, trusted: bool) -> list[str]:
         raise ConfigError(expected("experiment", f"a recipe of at most {_MAX_LEAVES} values", f"{path} with more"))
     found = groups + [f"{key}={value}" for key, value in leaves]
     if not trusted and not path.resolve().is_relative_to(configs.resolve()):
-        _check_harmless(path, found)
+        check_harmless("experiment", path, found)
     return found
 
 
-def _check_harmless(path: Path, overrides: list[str]) -> None:
+def read_scenario(file: str, *, trusted: bool) -> dict[str, Any]:
+    """Return what a scenario's file outside of ``configs/`` says.
+
+    Raises:
+        ConfigError: it cannot be read, or says what only a trusted one may.
+    """
+    try:
+        content = read_plain_yaml(Path(file))
+        if not isinstance(content, dict):
+            raise ValueError(type(content).__name__)
+        if not trusted:
+            check_harmless("scenario", Path(file), [f"{key}={value}" for key, value in _leaves(content, "scenario.")])
+    except ConfigError:
+        raise
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(expected("scenario", "a file like those in configs/scenario", f"{file}: {error}")) from error
+    return content
+
+
+def check_harmless(what: str, path: Path, overrides: list[str]) -> None:
+    """Raise ``ConfigError`` for overrides out of a file that could do more than set values."""
     for override in overrides:
         key, _, value = override.partition("=")
         key = key.lstrip("+~")
         barred = key.startswith(tuple(f"{name}." for name in BARRED)) or key in BARRED
         barred |= key in IMPORTING and ":" in value
+        barred |= key.startswith(_SEATING) and CODE.search(override) is not None
         if (barred and value != "null") or "${" in override:
-            wanted = "a recipe that neither interpolates, nor imports code, nor names folders and machines"
+            wanted = "a file that neither interpolates, nor imports code, nor names folders and machines"
             got = f"{override[:80]!r} in {path}; {TRUST}=true if you have read it"
-            raise ConfigError(expected("experiment", wanted, got))
+            raise ConfigError(expected(what, wanted, got))
 
 
 def _leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
@@ -86,7 +120,12 @@ def _leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
         elif isinstance(value, dict) and value:
             yield from _leaves(value, f"{place}{name}.")
         else:
-            yield f"{place}{name}", value if isinstance(value, str) else _word(value)
+            yield f"{place}{name}", override_value(value)
+
+
+def override_value(value: Any) -> str:
+    """Return a value as it is written in an override."""
+    return os.fspath(value) if isinstance(value, str | os.PathLike) else _word(value)
 
 
 def _word(value: Any) -> str:

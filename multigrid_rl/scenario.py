@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from multigrid_rl.text import expected
+from multigrid_rl.text import expected, one_line
 from multigrid_rl.types import RULE_SETS, GameSpec
 
 LEARN = "learn"
@@ -22,13 +27,42 @@ class ConfigError(ValueError):
     """A mistake in what the user asked for; the message is one line, ``KEY: expected X, got Y``."""
 
 
+#: How something outside of this project is named: ``module:name``. Nothing of our own is called like that.
+CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+#: Environment variable: modules, separated by commas, that files of other people may name: players' cards, runs.
+TRUSTED_MODULES = "MULTIGRID_RL_MODULES"
+#: What somebody's code may raise by mistake.
+MISTAKES = (
+    *(TypeError, ValueError, AttributeError, RuntimeError, LookupError),
+    *(ArithmeticError, AssertionError, NameError, ImportError),
+)
+
+
+def may_import(name: str) -> bool:
+    """Whether a file that somebody else may have written may name this ``module:name``."""
+    return name.partition(":")[0] in os.environ.get(TRUSTED_MODULES, "").split(",")
+
+
+@contextmanager
+def mistakes_told(key: str) -> Iterator[None]:
+    """Tell what somebody's code raises as a mistake of whoever named it. Raises :class:`ConfigError`."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except MISTAKES as error:
+        raise ConfigError(f"{key}: {type(error).__name__}: {one_line(error)}") from error
+
+
 def import_object(key: str, path: str, what: str = "module:function") -> Any:
-    """Import what ``module:name`` says.
+    """Import what ``module:name`` says: from where Python looks, and then from the working folder.
 
     Raises:
         ConfigError: no such module, or nothing of that name in it that can be called.
     """
     module, _, name = path.partition(":")
+    if not {"", str(Path.cwd())} & set(sys.path):
+        sys.path.append(str(Path.cwd()))  # last: nothing in the folder takes the place of an installed module
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError, SyntaxError, NameError, TypeError) as error:
@@ -36,12 +70,6 @@ def import_object(key: str, path: str, what: str = "module:function") -> Any:
     if not callable(found):
         raise ConfigError(expected(key, what, f"{path}: {found!r} is no function"))
     return found
-
-
-def data_root() -> Path:
-    """Folder that holds ``configs/`` and ``checkpoints/``: inside an installed wheel, or the project itself."""
-    packaged = Path(__file__).parent / "_data"
-    return packaged if packaged.is_dir() else Path(__file__).parent.parent
 
 
 class Part(BaseModel):
@@ -101,6 +129,11 @@ class GateConfig(Part):
     hold: Literal["every", "mean", "share"] = "every"
     share: float = Field(default=0.95, gt=0, le=1)
     window: int = Field(default=100_000, ge=1)
+
+    @property
+    def of_values(self) -> bool:
+        """Whether it is about a value network."""
+        return self.metric.startswith("explained_variance/")
 
     @model_validator(mode="after")
     def _one_bound(self) -> GateConfig:

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from multigrid_rl.files import data_root
 from multigrid_rl.scenario import (
     ConfigError,
     Part,
     ScenarioConfig,
-    data_root,
 )
 from multigrid_rl.text import expected
 
@@ -30,6 +30,13 @@ CELL_WISE = ("embedding", "cnn")
 NETWORKS = ("mlp", *CELL_WISE, *RECURRENT)
 #: What may stand between a hidden layer and its activation.
 NORMS = ("none", "layer")
+#: What outputs mean over bounded numbers (``models.heads``), with the size that a head has unless another is said:
+#: components of a mixture, values of each number, steps of a diffusion.
+HEAD_SIZES = {"mixture": 5, "bins": 20, "diffusion": 10}
+HEADS = ("gaussian", "deterministic", *HEAD_SIZES)
+#: Heads whose actions have no probability: nothing that weighs it can train them.
+WITHOUT_PROBABILITY = ("deterministic", "diffusion")
+MAX_HEAD_SIZE = 1000
 #: Largest network, in a run and in a frozen player's card.
 MAX_UNITS = 4096
 MAX_LAYERS = 8
@@ -38,8 +45,32 @@ MAX_LAYERS = 8
 #: What ``train.runner=stock`` can do: the values of RLlib's own PPO.
 _OF_STOCK = {
     "objective": "ppo", "psi": "gae", "standardise": True, "pi_iters": None, "v_iters": None, "recompute": False,
+    "time_limits": "bootstrap",
     "target_kl": None, "clip_final": None,
 }  # fmt: skip
+
+
+class CloningOptions(Part):
+    """Learning from recorded play. What each key means stands in ``configs/train/bc.yaml``."""
+
+    held_out: float = Field(ge=0, lt=1)
+    weight_decay: float = Field(ge=0)
+    play_every: int = Field(ge=1)
+    patience: int | None = Field(ge=1)
+
+    @field_validator("play_every", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class DaggerOptions(Part):
+    """Learning from an expert who is asked. What each key means stands in ``configs/train/dagger.yaml``."""
+
+    expert: str | None
+    schedule: Literal["linear", "exponential"]
+    rounds: int = Field(ge=1)
+    base: float = Field(ge=0, lt=1)
 
 
 class TrainConfig(Part):
@@ -58,6 +89,7 @@ class TrainConfig(Part):
     v_iters: int | None = Field(default=None, ge=1)
     v_lr: float | None = Field(default=None, gt=0)
     recompute: bool = False
+    time_limits: Literal["bootstrap", "death"] = "bootstrap"
     target_kl: float | None = Field(default=None, gt=0)
     minibatch_size: int | None = Field(default=None, ge=1)
     lr: float = Field(gt=0)
@@ -76,8 +108,11 @@ class TrainConfig(Part):
     bonus: dict[str, dict[str, float]] = Field(default_factory=dict)
     checkpoint_every: int = Field(ge=1)
     keep_checkpoints: int = Field(default=3, ge=1)
+    warm_up: int = Field(default=0, ge=0)
+    cloning: CloningOptions | None = None
+    dagger: DaggerOptions | None = None
 
-    @field_validator("until", "entropy_decay", "checkpoint_every", mode="before")
+    @field_validator("until", "entropy_decay", "checkpoint_every", "warm_up", mode="before")
     @classmethod
     def _whole(cls, value: Any) -> Any:
         return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -124,6 +159,25 @@ class ModelConfig(Part):
     scale_values: bool = False
     bound: Literal["clip", "tanh", "clip3"] = "clip"
     log_std: float = Field(default=0.0, ge=-5, le=2)
+    head: Literal["gaussian", "deterministic", "mixture", "bins", "diffusion"] | None = None
+    head_size: int | None = Field(default=None, ge=2, le=MAX_HEAD_SIZE)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sized(cls, values: Any) -> Any:
+        # A card shall tell it, whatever is usual later.
+        if isinstance(values, dict) and values.get("head") in HEAD_SIZES and values.get("head_size") is None:
+            return {**values, "head_size": HEAD_SIZES[values["head"]]}
+        return values
+
+    @model_validator(mode="after")
+    def _head_fits(self) -> ModelConfig:
+        sized = self.head in HEAD_SIZES
+        if self.head_size is not None and not sized:
+            raise ValueError(expected("head_size", f"null with head={self.head or 'null'}", self.head_size))
+        if self.bound != "clip" and self.head not in (None, "gaussian"):
+            raise ValueError(expected("bound", f"clip with head={self.head}", self.bound))
+        return self
 
     @property
     def recurrent(self) -> bool:
@@ -206,6 +260,8 @@ class RunConfig(Part):
     seed: int = Field(ge=0, lt=2**31)
     run_dir: str | None = None
     checkpoints: str | None = None
+    data: str | None = None
+    init: str | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
@@ -214,6 +270,8 @@ class RunConfig(Part):
         _require(bool(self.scenario.learning), "scenario.seats", dict(seats), "learn on at least one seat")
         self._check_scheme()
         self._check_objective()
+        self._check_cloning()
+        self._check_init()
         self._check_runner()
         self._check_cluster()
         self._check_curriculum()
@@ -255,6 +313,9 @@ class RunConfig(Part):
 
     def _check_objective(self) -> None:
         train = self.train
+        able = ", ".join(head for head in HEADS if head not in WITHOUT_PROBABILITY)
+        allowed = f"{able} or null with train.objective={train.objective}, as actions need a probability"
+        _require(self.model.head not in WITHOUT_PROBABILITY, "model.head", self.model.head, allowed)
         if train.vf_coef == 0:
             allowed = f"{' or '.join(WITHOUT_VALUES)} with vf_coef=0: no value network is trained"
             _require(train.psi in WITHOUT_VALUES, "train.psi", train.psi, allowed)
@@ -273,6 +334,39 @@ class RunConfig(Part):
         _require(vector or not apart, "train.v_iters", train.v_iters, allowed)
         memory = self.model.recurrent
         _require(not (train.recompute and memory), "train.recompute", True, f"false with model={self.model.name}")
+
+    def _check_cloning(self) -> None:
+        """Check that there is something to clone, and nothing that recorded steps do not hold."""
+        if self.train.cloning is None:
+            _require(self.data is None, "data", self.data, "null without train=bc")
+            return
+        cluster, memory, dagger = self.cluster, self.model.recurrent, self.train.dagger
+        if dagger is None:
+            _require(self.data is not None, "data", "null", "a folder that `multigrid-rl record` wrote, with train=bc")
+        else:
+            _require(dagger.expert is not None, "expert", "null", "a player, its folder or a run, with train=dagger")
+            patience = self.train.cloning.patience
+            _require(
+                patience is None, "train.cloning.patience", patience, "null with train=dagger: nothing is held out"
+            )
+            memory = memory and self.data is not None
+        _require(self.scheme != "ctde", "scheme", self.scheme, "dtde or ctce with train=bc: no critic is trained")
+        _require(not memory, "model", self.model.name, "a network without memory with data")
+        _require(self.model.bound == "clip", "model.bound", self.model.bound, "clip with train=bc")
+        _require(not self.curriculum, "curriculum", "stages", "[] with train=bc")
+        _require(self.scenario.league is None, "scenario.league", "settings", "null with train=bc")
+        _require(self.train.runner == "batched", "train.runner", self.train.runner, "batched with train=bc")
+        _require(cluster.num_env_runners == 0, "cluster.num_env_runners", cluster.num_env_runners, "0 with train=bc")
+        _require(cluster.num_learners == 0, "cluster.num_learners", cluster.num_learners, "0 with train=bc")
+
+    def _check_init(self) -> None:
+        warm_up, name = self.train.warm_up, self.model.name
+        batched = self.train.runner == "batched" or self.init is None
+        _require(batched, "train.runner", self.train.runner, "batched with init")
+        _require(self.init is not None or not warm_up, "train.warm_up", warm_up, "0 without init")
+        _require(self.train.cloning is None or not warm_up, "train.warm_up", warm_up, "0 with train=bc: no values")
+        apart = name in NETWORKS and not self.model.recurrent
+        _require(apart or not warm_up, "train.warm_up", warm_up, f"0 with model={name}, whose values share its policy")
 
     def _check_cluster(self) -> None:
         train, cluster = self.train, self.cluster

@@ -17,10 +17,10 @@ from multigrid_rl.players.cards import (
     MODEL_FILE,
     PlayerError,
     sha256_of,
-    token_categories,
     write_player,
 )
 from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.world.spaces import token_categories
 
 ONE, TWO = (load_scenario(name).spec for name in ("1v1", "2v2"))
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}

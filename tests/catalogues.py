@@ -7,9 +7,10 @@ from pathlib import Path
 
 from multigrid_rl.config import load_scenario
 from multigrid_rl.models.registry import build
-from multigrid_rl.players.cards import CARD_FILE, token_categories, write_player
+from multigrid_rl.players.cards import CARD_FILE, write_player
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.world.spaces import token_categories
 
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 

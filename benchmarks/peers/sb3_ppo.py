@@ -1,6 +1,7 @@
 """Stable-Baselines3's PPO on the Gymnasium face of a scenario: prints one line of JSON. Runs in the peers' environment.
 
     .venv-bench/bin/python -m benchmarks.peers.sb3_ppo --num-envs 64 --workers dummy --encoding one-hot --threads 1
+    .venv-bench/bin/python -m benchmarks.peers.sb3_ppo --env-id HalfCheetah-v5 --num-envs 8 --workers dummy --threads 1
 
 Network, batch, epochs and minibatch are those of ``multigrid-rl train``; what is left to tune is in the arguments.
 """
@@ -22,10 +23,10 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
-from multigrid_rl.players.cards import token_categories
 from multigrid_rl.players.gymnasium_env import SeatEnv
+from multigrid_rl.world.spaces import token_categories
 
 ENCODINGS = ("multidiscrete", "one-hot")
 WORKERS = ("dummy", "subproc")
@@ -83,7 +84,14 @@ class Clock(BaseCallback):
 
 
 def make_envs(scenario: str, options: argparse.Namespace) -> VecEnv:
-    """Return the games, each in Stable-Baselines3's own monitor as its ``make_vec_env`` does it."""
+    """Return the games, each in Stable-Baselines3's own monitor as its ``make_vec_env`` does it.
+
+    Observations and rewards of another environment are normalised, as its recipes for MuJoCo do.
+    """
+    if options.env_id:
+        bodies = [partial(_body, options.env_id) for _ in range(options.num_envs)]
+        kind = partial(SubprocVecEnv, start_method="forkserver") if options.workers == "subproc" else DummyVecEnv
+        return VecNormalize(kind(bodies))
     makers: list[Callable[[], gymnasium.Env[Any, Any]]] = [
         partial(_monitored, scenario, options.encoding) for _ in range(options.num_envs)
     ]
@@ -96,6 +104,10 @@ def make_envs(scenario: str, options: argparse.Namespace) -> VecEnv:
 
 def _monitored(scenario: str, encoding: str) -> gymnasium.Env[Any, Any]:
     return Monitor(TokenEnv(scenario, encoding))
+
+
+def _body(env_id: str) -> gymnasium.Env[Any, Any]:
+    return Monitor(gymnasium.make(env_id))
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -140,9 +152,10 @@ def main() -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scenario", default="single")
+    parser.add_argument("--env-id", help="an environment of Gymnasium's in place of a scenario")
     parser.add_argument("--num-envs", type=int, required=True)
     parser.add_argument("--workers", choices=WORKERS, required=True)
-    parser.add_argument("--encoding", choices=ENCODINGS, required=True)
+    parser.add_argument("--encoding", choices=ENCODINGS, help="of a scenario's views")
     parser.add_argument("--threads", type=int, required=True, help="of torch in the learner")
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--minibatch", type=int, default=1024)

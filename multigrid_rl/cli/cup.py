@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 
 
 def cup(
-    folder: Annotated[Path, typer.Argument(help="Folder with one folder for each entry: a bundle or an agent.")],
-    scenario: Annotated[str, typer.Option(help="What is played: a scenario with two teams.")] = "1v1",
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Folder with one folder for each entry, a bundle or an agent; or a run with a league."),
+    ],
+    scenario: Annotated[
+        str | None, typer.Option(help="What is played: a scenario with two teams; 1v1, or the run's own, by default.")
+    ] = None,
     games: Annotated[int, typer.Option(min=1, help="Games for each pair and side.")] = 200,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Of the games, instead of one that nobody can guess; keep it to yourself.")
@@ -41,17 +46,21 @@ def cup(
 ) -> None:
     """Everybody against everybody from both sides; goes on where it was interrupted; the last line is JSON."""
     from multigrid_rl.cli.live import warnings_on_screen
-    from multigrid_rl.config import data_root, load_scenario, scenario_id
+    from multigrid_rl.config import data_root, load_scenario
     from multigrid_rl.judge.cup.entries import CupConfig, find_entries
-    from multigrid_rl.judge.cup.folder import alone_in, read_manifest
+    from multigrid_rl.judge.cup.folder import read_manifest
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
+    from multigrid_rl.players.leftovers import ScratchError, alone_in, remove_leftovers
     from multigrid_rl.players.sandbox import Limits
+    from multigrid_rl.runs.reader import run_config
     from multigrid_rl.types import RunError
 
     one_thread()
     with ended_by_signals("the same command goes on with the cup"):
-        spec, name = load_scenario(scenario).spec, scenario_id(scenario)
+        if scenario is None:
+            scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
+        chosen = load_scenario(scenario)
+        spec, name = chosen.spec, chosen.name
         if spec.blue != spec.red:
             teams = f"{scenario} with {spec.red} red and {spec.blue} blue"
             raise refused("--scenario", "one with two teams of the same size", teams)
@@ -77,6 +86,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     from multigrid_rl.judge.cup.cup import play_cup
     from multigrid_rl.judge.cup.folder import versions, write_results
     from multigrid_rl.judge.cup.standings import results
+    from multigrid_rl.show.cup_page import history_sentence
     from multigrid_rl.show.report import write_cup_report
 
     screen, began = console(120), time.perf_counter()
@@ -87,10 +97,14 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     played = play_cup(entries, config, folder, lambda progress: screen.print(_told(progress)))
     found = results(entries, played, config, versions())
     files = [*write_results(found, played, folder), write_cup_report(folder, found=found)]
-    screen.print(f"winner: {', '.join(row.name for row in found.standings if row.rank == 1)}")
+    screen.print(f"winner: {', '.join(row.name for row in found.standings if row.rank == 1) or 'nobody'}")
     for circle in found.cycles:
         screen.print(f"circle: {' beats '.join([*circle, circle[0]])}")
     screen.print(_standings(found))
+    if found.unranked:
+        screen.print(f"not ranked, without a finished game: {', '.join(found.unranked)}")
+    if found.history:
+        screen.print(f"history: {history_sentence(found.history)}")
     screen.print(f"wrote {', '.join(map(str, files))}")
     last = {
         "entries": len(found.entries),
@@ -99,6 +113,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
         "forfeited": sum(side.forfeited for side in found.sides),
         "seconds": round(time.perf_counter() - began, 3),
         "ranking": [row.name for row in found.standings],
+        "unranked": found.unranked,
     }
     typer.echo(json.dumps(last))
 

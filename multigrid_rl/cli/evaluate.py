@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import datetime
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, one_thread, refused, written_beside
+from multigrid_rl.cli.app import console, ended_by_signals, one_thread, refused, written_beside
 
 if TYPE_CHECKING:
     from multigrid_rl.judge.environments import EnvTarget
     from multigrid_rl.judge.evaluation import Evaluation, Mode
+    from multigrid_rl.judge.grading import Rubric
     from multigrid_rl.judge.lineups import EvalTarget, Sides
 
 
@@ -98,7 +100,7 @@ def find_env_target(
     from multigrid_rl.config import compose, data_root
     from multigrid_rl.judge import environments
     from multigrid_rl.players.cards import read_card
-    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+    from multigrid_rl.players.catalogue import Catalogue, is_program
     from multigrid_rl.runs.reader import run_config
 
     folder, env, home = Path(who), None, None
@@ -107,7 +109,7 @@ def find_env_target(
             return None
     else:
         catalogue = Catalogue(data_root() / "checkpoints")
-        if who in BUILT_IN or not (who in catalogue.entries or folder.is_dir()):
+        if is_program(who) or not (who in catalogue.entries or folder.is_dir()):
             return None
         home = catalogue.folder(who)
         env = read_card(home).env
@@ -134,7 +136,7 @@ def find_target(
     from multigrid_rl.config import compose, data_root
     from multigrid_rl.judge import lineups
     from multigrid_rl.players.cards import read_card
-    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+    from multigrid_rl.players.catalogue import Catalogue, is_program
 
     usual: Sides = "own"
     if (Path(who) / "config.yaml").is_file():
@@ -145,7 +147,7 @@ def find_target(
         if not any(override.startswith(("scenario=", "experiment=")) for override in overrides):
             # A frozen player is judged where it was made, unless told otherwise.
             catalogue = Catalogue(data_root() / "checkpoints")
-            home = "1v1" if who in BUILT_IN else read_card(catalogue.folder(who)).scenario
+            home = "1v1" if is_program(who) else read_card(catalogue.folder(who)).scenario
             overrides = [f"scenario={home}", *overrides]
         judged = lineups.player_target(who, compose(overrides))
         usual = "both" if judged.spec.blue == judged.spec.red else "own"
@@ -221,21 +223,29 @@ def _means(row: dict[str, Any]) -> list[str]:
 
 
 def grade(
-    bundle: Annotated[Path, typer.Argument(help="Folder with a bundle (see `export`).")],
+    bundle: Annotated[Path, typer.Argument(help="Folder with a bundle (see `export`); with -o TABLE.csv, of a class.")],
     rubric: Annotated[Path, typer.Option(help="What it is graded by, for example configs/grade/1v1.yaml.")],
     seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="Of the games, instead of the rubric's own.")
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Of the games; by default the rubric's, or a fresh one.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="JSON to write, too.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="JSON to write, too; or the csv of a class, to go on with.")
+    ] = None,
 ) -> None:
     """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
-    from multigrid_rl.judge import grading
+    from multigrid_rl.judge import gradebook, grading
     from multigrid_rl.players.cards import PlayerError
 
     one_thread()
     rules = grading.read_rubric(rubric)
     if seed is not None:
         rules = rules.model_copy(update={"seed": seed})
+    if output is not None and output.suffix == ".csv":
+        _grade_class(gradebook.hand_ins(bundle), rubric, rules, output)
+        return
+    gradebook.check_hand_in(bundle)
+    if "seed" not in rules.model_fields_set:
+        typer.echo(f"games of a fresh seed: --seed {rules.seed} plays them again", err=True)
     result = None
     try:
         with written_beside(output) if output is not None else nullcontext() as file:
@@ -250,6 +260,25 @@ def grade(
             _show_grade(result)
     if not result["passed"]:
         raise typer.Exit(1)
+
+
+def _grade_class(folders: list[Path], rubric: Path, rules: Rubric, table: Path) -> None:
+    from multigrid_rl.judge.gradebook import FEEDBACK, Gradebook
+    from multigrid_rl.players.leftovers import alone_in
+
+    screen, began = console(120), time.perf_counter()
+    screen.print(f"{len(folders)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
+
+    def show(name: str, result: dict[str, Any], now: bool) -> None:
+        told = result["problem"] or ("passed" if result["passed"] else "not passed")
+        screen.print(f"  {name}: {result['points']:g} points, {told}{'' if now else ' (graded before)'}")
+
+    with ended_by_signals("the same command goes on with the class"), alone_in(table.with_suffix("")):
+        results = Gradebook(table, rubric, rules).grade_all(folders, show)
+    screen.print(f"wrote {table}, {table.with_suffix('') / FEEDBACK}")
+    passed, refused = (sum(bool(result[key]) for result in results) for key in ("passed", "problem"))
+    last = {"graded": len(results), "passed": passed, "refused": refused}
+    typer.echo(json.dumps({**last, "seconds": round(time.perf_counter() - began, 3)}))
 
 
 def _show_grade(result: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import io
 import logging
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,6 +23,7 @@ from rich.text import Text
 from multigrid_rl.cli.app import silence
 from multigrid_rl.config import RunConfig
 from multigrid_rl.gates import GateKeeper
+from multigrid_rl.learn.demonstrations import read_data_card
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.schema import TrainConfig
 from multigrid_rl.sizes import Sizes
@@ -99,6 +101,8 @@ def interruption(screen: Console) -> Iterator[Callable[[], bool]]:
 
     # nohup has hang-ups ignored, and means it.
     heard = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    if threading.current_thread() is not threading.main_thread():
+        heard = []  # of a program that trains beside something else: signals are the main thread's
     before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield lambda: bool(asked) or (isinstance(screen.file, Output) and screen.file.lost)
@@ -122,7 +126,7 @@ def warnings_on_screen() -> Iterator[None]:
 
 def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str]:
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go."""
-    train, runners, game, sizes = config.train, config.cluster.runners, config.scenario.game, Sizes(config, {})
+    train, game, sizes = config.train, config.scenario.game, Sizes(config, {})
     recipe = f"experiment/{config.experiment}" if config.experiment else "none, the defaults of train/ppo"
     if config.train.objective != "ppo":
         recipe = f"{recipe.partition(',')[0]}; objective {config.train.objective}"
@@ -148,14 +152,7 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
     for name, values, course in schedules(train):
         if " to " in values or (name == "entropy bonus" and values != "0"):
             lines.append(f"schedule: {name} {values}, {course}")
-    who = f"{runners} remote env runner(s), 1 torch thread each" if runners else "the driver process, 0 env runners"
-    if train.runner == "stock":
-        who = f"RLlib's own env runner in {who}"
-    batch = f"{train.num_envs} {plays(config)} x {train.num_steps} steps = {train.batch_size} steps a batch"
-    lines.append(f"sampling: {who}; {batch}")
-    lines.append(
-        f"learner:  {sizes.learner_threads} torch thread(s), {train.epochs} epochs, minibatches of {train.minibatch}"
-    )
+    lines += _learning(config, sizes)
     for k, stage in enumerate(config.curriculum):
         ends = [f"after {stage.steps:,} steps"] if stage.steps else []
         ends += ["when its gates are held"] if stage.held else []
@@ -165,6 +162,29 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
     whole = "" if sizes.env_steps == train.until else f", {sizes.env_steps:,} in whole batches"
     lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} environment steps{whole})")
     return lines
+
+
+def _learning(config: RunConfig, sizes: Sizes) -> list[str]:
+    """Tell what is learned from, and who plays and computes."""
+    train, runners = config.train, config.cluster.runners
+    threads = f"learner:  {sizes.learner_threads} torch thread(s)"
+    if train.cloning is not None:
+        often = f"every {train.cloning.play_every:,} recorded steps"
+        lines = [f"data:     {read_data_card(Path(config.data)).told()}"] if config.data is not None else []
+        if train.dagger is not None:
+            lines.append(f"expert:   {train.dagger.expert} labels every step of {train.num_envs} {plays(config)}")
+        lines += [
+            f"playing:  {config.scenario.report_episodes} whole episodes {often}; gates go by them",
+            f"{threads}, {train.batch_size:,} recorded steps an iteration, minibatches of {train.minibatch}",
+        ]
+        if any(gate.of_values for gate in config.scenario.gates):
+            lines.append("gates:    all but that on explained_variance: no value network is trained")
+        return lines
+    who = f"{runners} remote env runner(s), 1 torch thread each" if runners else "the driver process, 0 env runners"
+    if train.runner == "stock":
+        who = f"RLlib's own env runner in {who}"
+    batch = f"{train.num_envs} {plays(config)} x {train.num_steps} steps = {train.batch_size} steps a batch"
+    return [f"sampling: {who}; {batch}", f"{threads}, {train.epochs} epochs, minibatches of {train.minibatch}"]
 
 
 def plays(config: RunConfig) -> str:

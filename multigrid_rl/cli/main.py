@@ -8,8 +8,10 @@ from multigrid_rl.cli.app import Verbs
 from multigrid_rl.cli.checks import doctor, verify_trace
 from multigrid_rl.cli.compare import ManyAgainst, compare
 from multigrid_rl.cli.cup import cup
+from multigrid_rl.cli.data import data, record
 from multigrid_rl.cli.evaluate import evaluate, grade
 from multigrid_rl.cli.explain import explain
+from multigrid_rl.cli.exploit import exploit
 from multigrid_rl.cli.mlagents import import_mlagents
 from multigrid_rl.cli.overlay import overlay, reference
 from multigrid_rl.cli.players import export, freeze, inspect, players, rate
@@ -20,7 +22,8 @@ from multigrid_rl.cli.watch import play, report, video
 #: What one does first comes first.
 VERBS: tuple[Callable[..., None], ...] = (
     *(train, search, explain, overlay, evaluate, report, video, play, compare),
-    *(export, inspect, grade, cup, players, freeze, rate, reference, import_mlagents, verify_trace, doctor),
+    *(export, inspect, grade, cup, players, freeze, rate, exploit, record, data, reference),
+    *(import_mlagents, verify_trace, doctor),
 )
 app = Verbs(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="The ``multigrid-rl`` command"

@@ -33,15 +33,15 @@ def players(
     from multigrid_rl.players.catalogue import BUILT_IN, WHAT
 
     catalogue = _catalogue(checkpoints)
-    titles = ("player", "seats", "what it is", "against random: win / draw / loss", "sha256")
+    titles = ("player", "seats", "what it is", "against random: win / draw / loss", "best response", "sha256")
     table = Table(*titles, box=None, pad_edge=False)
     for name in catalogue.names():
         if name in BUILT_IN:
-            seats, what, sha = "any", WHAT[name], "-"
+            seats, what, sha, best = "any", WHAT[name], "-", None
         else:
             card = read_card(catalogue.folder(name))
             trained, architecture = card.provenance.get("env_steps"), card.architecture["name"]
-            seats, sha = ", ".join(card.seats), card.sha256[:16]
+            seats, sha, best = ", ".join(card.seats), card.sha256[:16], card.best_response
             what = f"frozen {architecture} of {card.scenario}" + (f", {trained:,} steps" if trained else "")
         rows = [row for row in catalogue.strength(name) if row.opponent == "random"]
         if measure:
@@ -54,7 +54,8 @@ def players(
         shares = (
             f"{row.win:.1%} / {row.draw:.1%} / {row.loss:.1%} ({row.scenario}, {row.episodes} games)" for row in rows
         )
-        table.add_row(name, seats, what, "\n".join(shares) or "not measured", sha)
+        response = "-" if best is None else f"{best.win:.1%} after {best.env_steps:,} steps ({best.scenario})"
+        table.add_row(name, seats, what, "\n".join(shares) or "not measured", response, sha)
     Console(highlight=False).print(table)
 
 

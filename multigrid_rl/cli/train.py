@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from multigrid_rl.rllib.stages import Stage
     from multigrid_rl.runs.checkpoints import Checkpoint
     from multigrid_rl.runs.folder import RunFolder
+    from multigrid_rl.types import MultiAgentSpec
 
 LOG = logging.getLogger(__name__)
 
@@ -112,6 +113,7 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
     """
     from multigrid_rl.config import ConfigError
     from multigrid_rl.rllib.stages import seated_in, stages_of
+    from multigrid_rl.runs.players import initial_weights, player_in_place_of
     from multigrid_rl.runs.reader import opponent_hashes
 
     try:
@@ -120,9 +122,35 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
         for stage in stages:
             if stage.scenario.package != "unity":  # has said who it is; what it plays is the run's own
                 stage.factory.build(1, 0)
+        check_data(config, stages[-1].factory.specs, before)
+        if config.train.dagger is not None:
+            for agent in stages[-1].factory.specs.agents:
+                player_in_place_of(agent, str(config.train.dagger.expert), config)
+        if config.init is not None and before is None:
+            initial_weights(config, stages[-1].factory.specs)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return stages, seated
+
+
+def check_data(config: RunConfig, specs: MultiAgentSpec, before: Path | None) -> None:
+    """Check the recorded play that a run learns from; it must be what the run ``before`` has learned from.
+
+    Raises ``ConfigError``.
+    """
+    from multigrid_rl.config import ConfigError
+    from multigrid_rl.learn.demonstrations import read_demonstrations
+    from multigrid_rl.players.factories import env_signature
+    from multigrid_rl.runs.reader import read_provenance
+    from multigrid_rl.text import expected
+
+    if config.data is None:
+        return
+    env = env_signature(config.scenario)
+    found = [read_demonstrations(Path(config.data), specs.agent_of(module), env).card for module in specs.modules]
+    known = read_provenance(before).get("data", {}).get("sha256") if before else found[0].sha256
+    if known != found[0].sha256:
+        raise ConfigError(expected(f"data: {config.data}: sha256", f"{known}, as before", found[0].sha256))
 
 
 def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, Any]:

@@ -154,15 +154,15 @@ def _home_side(source: str) -> Sides:
     """Return the side on which a player is shown unless told otherwise: the one that it learned."""
     from multigrid_rl.config import data_root
     from multigrid_rl.players.cards import CARD_FILE, read_card
-    from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+    from multigrid_rl.players.catalogue import Catalogue, is_program
 
     path = Path(source)
     if path.is_dir() and not any((path / name).is_file() for name in ("config.yaml", CARD_FILE)):
         raise refused(source, "a folder with games.json, results.json, a run or a player", "none of them")
+    if is_program(source) or (path / "config.yaml").is_file():
+        return "own"
     if not path.exists() and ("/" in source or path.suffix):
         raise refused(source, "a file of games, a run folder or a player", "no such file or folder")
-    if source in BUILT_IN or (path / "config.yaml").is_file():
-        return "own"
     seats = read_card(Catalogue(data_root() / "checkpoints").folder(source)).seats
     return "blue" if all(seat.startswith("blue") for seat in seats) else "red"
 

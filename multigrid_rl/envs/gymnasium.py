@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
-from multigrid_rl.envs import mujoco
+from multigrid_rl.envs import bodies, mujoco
 from multigrid_rl.envs.base import AGENT, TEAM, SingleAgentEnvs, suggestion
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec, MultiAgentSpec
@@ -205,8 +205,8 @@ class GymnasiumFactory:
 
     def build(self, num_envs: int, first: int) -> SingleAgentEnvs:
         """Build environments number ``first`` to ``first + num_envs - 1``, side by side in MuJoCo where it can."""
-        if mujoco.carries(self.env_id):
-            body = mujoco.body_of(make_env(self.env_id, self.env_args))
+        if bodies.carries(self.env_id):
+            body = bodies.body_of(make_env(self.env_id, self.env_args))
             if body is not None:
                 return mujoco.MujocoEnvs(self.env_id, body, num_envs, seed=self.seed, first=first)
         return GymnasiumEnvs(self.env_id, num_envs, env_args=self.env_args, seed=self.seed, first=first)

@@ -10,10 +10,10 @@ from gymnasium.envs.mujoco.humanoid_v5 import HumanoidEnv
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.mujoco import Follower
+from multigrid_rl.envs.bodies import Follower
 
 
-class WalkerEnv(HumanoidEnv):  # type: ignore[misc]
+class WalkerEnv(HumanoidEnv):
     """A humanoid walks at one speed to a target, looking at it; when it is there, the target is elsewhere.
 
     Each step pays (1 - (|v - v*| / |v*|)^2)^2 times half of 1 plus the cosine between where the torso points and where

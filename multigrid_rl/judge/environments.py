@@ -15,15 +15,15 @@ from multigrid_rl.config import ConfigError
 from multigrid_rl.envs.base import AGENT, reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.judge.evaluation import means
-from multigrid_rl.players.cards import Card, PlayerError, Source, read_card, read_network, signature
+from multigrid_rl.players.cards import PlayerError, Source, read_card, read_network
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected
-from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, EpisodeTable, SeatView
+from multigrid_rl.types import BatchedStep, EnvFactory, EpisodeTable, SeatView
 from multigrid_rl.world.streams import Streams
 
 #: Environments that are played side by side.
@@ -61,7 +61,7 @@ def run_env_target(run: Path, config: RunConfig | None = None, checkpoint: str |
     }
     if config is not None:
         for agent in factory.specs.agents:
-            _check_fits(read_card(sources[agent.name]), agent)
+            check_agent(read_card(sources[agent.name]), agent)
     return EnvTarget(run.name, factory, sources)
 
 
@@ -75,7 +75,7 @@ def player_env_target(source: Path, config: RunConfig) -> EnvTarget:
     agents = factory.specs.agents
     if len(agents) != 1:
         raise PlayerError(f"{card.name}: expected an environment with one agent, got {len(agents)}")
-    _check_fits(card, agents[0])
+    check_agent(card, agents[0])
     return EnvTarget(card.name, factory, {agents[0].name: source})
 
 
@@ -83,15 +83,6 @@ def _asked(config: RunConfig) -> EnvFactory:
     if config.scenario.package == "unity":  # its agents come and go: no episode can be asked for
         raise ConfigError(expected("scenario.package", "gymnasium or multigrid, to play episodes", "unity"))
     return env_factory(config)
-
-
-def _check_fits(card: Card, agent: AgentSpec) -> None:
-    wanted = signature(agent, card.observation.view_size)
-    needed = Card.model_validate({**card.model_dump(), **wanted})
-    for part, theirs in wanted.items():
-        if getattr(card, part) != getattr(needed, part):
-            mine = card.model_dump(exclude_none=True)[part]
-            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {theirs}, got {mine}")
 
 
 def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> EpisodeTable:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
+import secrets
 import time
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from multigrid_rl.config import ConfigError, data_root, load_scenario
+from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.judge.evaluation import Mode, results_of
 from multigrid_rl.judge.seeds import Interval
 from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
 from multigrid_rl.players.bundle import bundle_sha256, load_team
-from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import play_episodes
@@ -82,7 +82,7 @@ class Exam(_Part):
     name: str
     opponent: str | None = None
     sides: Literal["own", "other", "both"] = "own"
-    episodes: int = Field(default=1000, ge=100)
+    episodes: int = Field(default=1000, ge=100, le=1_000_000)
     checks: list[Check] = Field(min_length=1)
 
 
@@ -92,7 +92,7 @@ class Rubric(_Part):
     scenario: str
     mode: Mode = "stochastic"
     team: Literal["red", "blue"] = "red"
-    seed: int = Field(ge=0, lt=2**63)
+    seed: int = Field(default_factory=lambda: secrets.randbits(62), ge=0, lt=2**63)
     pass_points: float
     exams: list[Exam] = Field(min_length=1)
 
@@ -109,16 +109,39 @@ class Rubric(_Part):
         """All points that there are."""
         return sum(check.points for exam in self.exams for check in exam.checks)
 
+    @property
+    def sha256(self) -> str:
+        """Hash of everything but the seed."""
+        return sha256_of(self.model_dump_json(exclude={"seed"}).encode())
+
+    def teams_of(self, exam: Exam) -> list[str]:
+        """Return the teams that the bundle plays for in an exam."""
+        other = other_seat(self.team)
+        return {"own": [str(self.team)], "other": [other], "both": [self.team, other]}[exam.sides]
+
 
 def read_rubric(path: Path) -> Rubric:
-    """Read a rubric. Raises ``ConfigError`` naming key and value."""
+    """Read a rubric, and see to it that its games can be played.
+
+    Raises:
+        ConfigError: names key and value of what cannot be used, opponents included.
+    """
     try:
-        with path.open("rb") as file:  # of a text, its errors would quote lines: the seed's, too
-            return Rubric.model_validate(yaml.safe_load(file))
+        rubric = Rubric.model_validate(read_plain_yaml(path))
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_error(error)}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise ConfigError(expected(path, "a rubric in yaml", error.strerror)) from error
+    except ValueError as error:
         raise ConfigError(expected(path, "a rubric in yaml", error)) from error
+    spec = load_scenario(rubric.scenario).spec
+    for number, exam in enumerate(rubric.exams):
+        for team in rubric.teams_of(exam):
+            if not spec.seats_of(team):
+                there = "team with seats in " + rubric.scenario
+                raise ConfigError(expected(f"{path}: exams.{number}.sides", f"a {there}", f"{exam.sides}: {team}"))
+            _opponents(exam.opponent, other_seat(team), spec, path.parent)
+    return rubric
 
 
 def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
@@ -127,7 +150,6 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
     The result may be shown to whom it grades: it never holds the seed, nor a hash by which guesses could be checked.
 
     Raises:
-        ConfigError: the rubric's own scenario or opponents cannot be used.
         PlayerError: the bundle cannot be used; see :func:`refused`.
     """
     spec = load_scenario(rubric.scenario).spec
@@ -140,7 +162,7 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric) -> dict[str, Any]:
         "format": 1,
         "bundle": bundle.name,
         "sha256": sha,
-        "rubric_sha256": hashlib.sha256(rubric.model_dump_json(exclude={"seed"}).encode()).hexdigest(),
+        "rubric_sha256": rubric.sha256,
         "passed": points >= rubric.pass_points,
         "points": points,
         "of": rubric.points,
@@ -182,8 +204,7 @@ def _opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dic
 
 
 def _sit(exam: Exam, number: int, bundle: Path, rubric: Rubric, spec: GameSpec, beside: Path) -> dict[str, Any]:
-    own_team, other = str(rubric.team), other_seat(rubric.team)
-    teams = {"own": [own_team], "other": [other], "both": [own_team, other]}[exam.sides]
+    teams = rubric.teams_of(exam)
     tables: list[tuple[str, EpisodeTable]] = []
     meters: list[Metered] = []
     for team in teams:

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.players.cards import PlayerError, read_card
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, is_program
 from multigrid_rl.players.factories import env_factory, seat_players
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import opponent_hashes, run_config
+from multigrid_rl.scenario import CODE, TRUSTED_MODULES, may_import
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy
@@ -139,7 +140,7 @@ def player_target(name: str, config: RunConfig) -> EvalTarget:
             )
         )
     catalogue = Catalogue(config.checkpoint_root())
-    called = name if name in catalogue.names() else read_card(catalogue.folder(name)).name
+    called = name if name in catalogue.names() or is_program(name) else read_card(catalogue.folder(name)).name
     refs = dict.fromkeys(learning, name)
     return EvalTarget(called, spec, learning, refs, config.scenario.opponents, catalogue, {})
 
@@ -168,6 +169,10 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     if config is None:
         rest = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own}
         opponents, hashes = {**trained.scenario.opponents, **rest}, opponent_hashes(run)
+        for name in (name for names in trained.scenario.opponents.values() for name in names):
+            if CODE.fullmatch(name) and not may_import(name):
+                wanted = f"players of this project, or of a module in {TRUSTED_MODULES}, as their code is run"
+                raise PlayerError(expected(f"{run}: opponents", wanted, name))
     else:
         opponents, hashes = config.scenario.opponents, {}
     scenario = (config or trained).scenario

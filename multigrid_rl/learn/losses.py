@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from multigrid_rl.jit import float_kernel
-from multigrid_rl.models.distributions import HALF_LOG_2PI, Categorical, Distribution
+from multigrid_rl.models.distributions import HALF_LOG_2PI, Categorical, Distribution, Gaussian
 from multigrid_rl.scenario import ConfigError, import_object
 from multigrid_rl.text import expected
 
@@ -249,7 +249,8 @@ class _Loss(torch.autograd.Function):
 
 def compiled(distribution: Distribution, objective: Objective) -> bool:
     """Whether :func:`ppo_gradient` computes it: PPO, of Gaussians or with equally many choices in each component."""
-    return objective is ppo and (not isinstance(distribution, Categorical) or distribution.equal)
+    known = isinstance(distribution, Gaussian) or (isinstance(distribution, Categorical) and distribution.equal)
+    return objective is ppo and known
 
 
 def loss_of(

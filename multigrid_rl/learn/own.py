@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,20 +13,9 @@ from torch import Tensor, nn
 from multigrid_rl.learn.losses import Rows, objective_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.scenario import ConfigError
+from multigrid_rl.scenario import ConfigError, mistakes_told
 from multigrid_rl.types import AgentSpec
 
-#: What somebody's code may raise by mistake.
-MISTAKES = (
-    TypeError,
-    ValueError,
-    AttributeError,
-    RuntimeError,
-    LookupError,
-    ArithmeticError,
-    AssertionError,
-    NameError,
-)
 _ROWS = 3
 
 
@@ -37,27 +25,18 @@ def check_parts(agent: AgentSpec, architecture: Mapping[str, Any], objective: st
     Raises:
         ConfigError, ArchitectureError: one line naming the key, what is expected and what came.
     """
-    distribution = distribution_of(agent.action_space)
     name = str(architecture.get("name"))
     if ":" in name:
-        with _told(f"model.name={name}"):
-            _check_network(name, network_of(agent, architecture), agent, distribution)
+        with mistakes_told(f"model.name={name}"):
+            network = network_of(agent, architecture)
+            distribution = distribution_of(agent.action_space, network=network)
+            _check_network(name, network, agent, distribution)
     else:
-        network_of(agent, architecture)
+        distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
     objective_of(objective)
     if ":" in objective:
-        with _told(f"train.objective={objective}"):
+        with mistakes_told(f"train.objective={objective}"):
             _check_objective(objective, distribution)
-
-
-@contextmanager
-def _told(key: str) -> Iterator[None]:
-    try:
-        yield
-    except ConfigError:
-        raise
-    except MISTAKES as error:
-        raise ConfigError(f"{key}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 def _check_network(name: str, network: nn.Module, agent: AgentSpec, distribution: Distribution) -> None:

@@ -75,6 +75,7 @@ class Estimator(NamedTuple):
     lam: float
     psi: Psi = "gae"
     critic: bool = True  # a value network is trained; without one all values count as 0
+    deadly: bool = False  # running out of time counts as a termination
 
 
 class Batch(NamedTuple):
@@ -143,7 +144,7 @@ class Paths(NamedTuple):
             self.rewards,
             every,
             following,
-            terminated=self.terminated,
+            terminated=self.terminated | self.done if how.deadly else self.terminated,
             done=self.done,
             active=self.active,
             starts=self.starts,
@@ -170,7 +171,8 @@ def estimate(rollout: Rollout, how: Estimator) -> Batch:
     active = np.asarray(rollout.mask.any(axis=2))
     r = rollout
     values, following = (r.values, r.next_values) if how.critic else (np.zeros_like(r.values),) * 2
-    flags = {"terminated": r.terminated, "done": r.done, "active": active, "starts": r.starts}
+    terminated = r.terminated | r.done if how.deadly else r.terminated
+    flags = {"terminated": terminated, "done": r.done, "active": active, "starts": r.starts}
     weights, targets = weigh(r.rewards, values, following, **flags, psi=how.psi, gamma=how.gamma, lam=how.lam)
     logp, entropy = ((column * r.mask).sum(axis=2) for column in (r.logp, r.entropy))
     columns = (r.obs, r.actions, r.mask, logp, values, weights, targets, entropy)
@@ -212,7 +214,9 @@ class Collector:
         self.clock = Clock()
         numbers = np.arange(first, first + env.num_envs, dtype=np.int64)
         self.streams = {name: Streams(seed, numbers, LEARNER_PURPOSE + k) for k, name in enumerate(self.agents)}
-        self.distributions = {name: distribution_of(agent.action_space, bound) for name, agent in self.agents.items()}
+        self.distributions = {
+            name: distribution_of(agent.action_space, bound, self._net(name)) for name, agent in self.agents.items()
+        }
         obs = env.observations()
         deciding = getattr(env, "deciding", None)  # agents come and go: see learn.gaps
         self._done = np.empty((steps + (deciding is not None), env.num_envs), np.bool_)

@@ -69,6 +69,10 @@ class Distribution(Protocol):
         """Return entropies (B, C) in nats."""
         ...
 
+    def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return what imitating ``actions`` (B, width) costs in each row (B,): minus their log-probability."""
+        return -self.log_prob(outputs, actions).sum(1)
+
 
 @kernel
 def _sample(
@@ -119,7 +123,7 @@ def sample(logits: NDArray[np.float32], uniform: NDArray[np.float64]) -> Draw:
     return drawn
 
 
-class Categorical:
+class Categorical(Distribution):
     """Independent choices given the outputs: one for each seat of a team, or for each part of a ``MultiDiscrete``.
 
     Args:
@@ -177,7 +181,7 @@ class Categorical:
         return -(every.exp() * every).sum(-1)
 
 
-class Gaussian:
+class Gaussian(Distribution):
     """A diagonal Gaussian over ``A`` numbers; outputs are ``A`` means, then ``A`` logarithms of standard deviations.
 
     A batch keeps the raw draw and the environment gets the bounded one, so that ratios of densities need no Jacobian.
@@ -200,7 +204,7 @@ class Gaussian:
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
         """Draw one action for each row of ``outputs`` (N, 2 A) from the row's own stream."""
         mean, log_std = outputs[:, : self.width], outputs[:, self.width :]
-        normal = _normal(rng, self.width)
+        normal = normal_numbers(rng, self.width)
         actions = mean + np.exp(log_std) * normal
         logp = (-0.5 * normal**2 - log_std - HALF_LOG_2PI).sum(axis=1, keepdims=True)
         entropy = (log_std + 0.5 + HALF_LOG_2PI).sum(axis=1, keepdims=True)
@@ -230,7 +234,7 @@ class Gaussian:
         return (outputs[:, self.width :] + 0.5 + HALF_LOG_2PI).sum(1, keepdim=True)
 
 
-def _normal(rng: UniformSource, columns: int) -> NDArray[np.float32]:
+def normal_numbers(rng: UniformSource, columns: int) -> NDArray[np.float32]:
     """Return (N, columns) standard normal numbers (Box and Muller 1958) from each row's own stream."""
     pairs = (columns + 1) // 2
     uniform = rng.uniform(2 * pairs)
@@ -240,12 +244,17 @@ def _normal(rng: UniformSource, columns: int) -> NDArray[np.float32]:
     return both[:, :columns].astype(np.float32)
 
 
-def distribution_of(space: spaces.Space[Any], bound: Bound = "clip") -> Categorical | Gaussian:
+def distribution_of(space: spaces.Space[Any], bound: Bound = "clip", network: Any = None) -> Distribution:
     """Return the distribution over the actions of ``space``: ``Box`` (A,) or ``MultiDiscrete`` (C,).
+
+    A ``network`` with a head of its own (``models.heads``) says by that what its outputs mean.
 
     Raises:
         TypeError: another space.
     """
+    head: Distribution | None = getattr(network, "head", None)
+    if head is not None:
+        return head
     if isinstance(space, spaces.Box):
         return Gaussian(space.low, space.high, bound)
     if isinstance(space, spaces.MultiDiscrete):

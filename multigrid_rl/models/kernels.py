@@ -34,7 +34,8 @@ _ONE, _ZERO = np.float32(1), np.float32(0)
 
 
 @float_inlined
-def _sum_rows(tokens: Any, column: int, first: Any, table: Floats, start: int, rows: Any, out: Floats) -> None:
+def gather(tokens: Any, column: int, first: Any, table: Floats, start: int, rows: Any, out: Floats) -> None:
+    """Add rows ``first[d] + tokens[b, column + d]`` of a table, its columns from ``start`` on, to ``out[b]``."""
     width = np.uint64(out.shape[1])
     offset = np.uint64(start)  # unsigned: an index that might be negative is not vectorised
     count = len(first)
@@ -55,7 +56,8 @@ def _sum_rows(tokens: Any, column: int, first: Any, table: Floats, start: int, r
 
 
 @float_inlined
-def _add_rows(tokens: Any, column: int, first: Any, gradient: Floats, start: int, out: Floats) -> None:
+def scatter(tokens: Any, column: int, first: Any, gradient: Floats, start: int, out: Floats) -> None:
+    """Go back through :func:`gather`: add ``gradient[b]`` to all rows of the table ``out`` that it read."""
     width = np.uint64(gradient.shape[1])
     offset = np.uint64(start)
     # Token by token: what one token can switch on is a small part of the table, which stays in the fastest cache.
@@ -67,14 +69,26 @@ def _add_rows(tokens: Any, column: int, first: Any, gradient: Floats, start: int
 
 
 @float_inlined
-def _add_bias(bias: Floats, rows: Any, values: Floats) -> None:
+def add_bias(bias: Floats, rows: Any, values: Floats) -> None:
+    """Set the rows of a block to ``bias``."""
     for b in range(rows[0], rows[1]):
         for h in range(values.shape[1]):
             values[b, h] = bias[h]
 
 
 @float_inlined
-def _activate(kind: int, rows: Any, values: Floats) -> None:
+def tanh(x: Any) -> Any:
+    """Return the hyperbolic tangent of a float32."""
+    x = _BOUND if x > _BOUND else x  # comparisons that leave NaN as it is
+    x = -_BOUND if x < -_BOUND else x
+    s = x * x
+    p = _P1 + s * (_P3 + s * (_P5 + s * (_P7 + s * (_P9 + s * (_P11 + s * _P13)))))
+    return x * p / (_Q0 + s * (_Q2 + s * (_Q4 + s * _Q6)))
+
+
+@float_inlined
+def activate(kind: int, rows: Any, values: Floats) -> None:
+    """Apply an activation to the rows of a block."""
     if kind == RELU:
         for b in range(rows[0], rows[1]):
             for h in range(values.shape[1]):
@@ -83,16 +97,12 @@ def _activate(kind: int, rows: Any, values: Floats) -> None:
         return
     for b in range(rows[0], rows[1]):
         for h in range(values.shape[1]):
-            x = values[b, h]
-            x = _BOUND if x > _BOUND else x  # comparisons that leave NaN as it is
-            x = -_BOUND if x < -_BOUND else x
-            s = x * x
-            p = _P1 + s * (_P3 + s * (_P5 + s * (_P7 + s * (_P9 + s * (_P11 + s * _P13)))))
-            values[b, h] = x * p / (_Q0 + s * (_Q2 + s * (_Q4 + s * _Q6)))
+            values[b, h] = tanh(values[b, h])
 
 
 @float_inlined
-def _slope(kind: int, activations: Floats, rows: Any, gradient: Floats) -> None:
+def slope(kind: int, activations: Floats, rows: Any, gradient: Floats) -> None:
+    """Multiply a gradient by the slope of an activation, on the rows of a block."""
     if kind == RELU:
         for b in range(rows[0], rows[1]):
             for h in range(gradient.shape[1]):
@@ -104,8 +114,8 @@ def _slope(kind: int, activations: Floats, rows: Any, gradient: Floats) -> None:
 
 
 @float_inlined
-def _multiply(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
-    """``out += x @ matrix`` on the rows of a block."""
+def multiply(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
+    """Compute ``out += x @ matrix`` on the rows of a block."""
     low, high = rows
     inner, width = x.shape[1], np.uint64(matrix.shape[1])
     even = inner - inner % 4
@@ -138,8 +148,8 @@ def _multiply(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
 
 
 @float_dot
-def _project(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
-    """``out += x @ matrix^T`` on the rows of a block, for few outputs: one sum of products after the other."""
+def project(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
+    """Compute ``out += x @ matrix^T`` on the rows of a block, for few outputs: one sum of products after the other."""
     inner = np.uint64(x.shape[1])
     for b in range(rows[0], rows[1]):
         for o in range(matrix.shape[0]):
@@ -150,8 +160,8 @@ def _project(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
 
 
 @float_inlined
-def _outer(gradient: Floats, x: Floats, rows: Any, matrix: Floats, bias: Floats) -> None:
-    """``matrix += gradient^T @ x`` and ``bias += gradient`` summed, over the rows of a block."""
+def outer(gradient: Floats, x: Floats, rows: Any, matrix: Floats, bias: Floats) -> None:
+    """Compute ``matrix += gradient^T @ x`` and ``bias += gradient`` summed, over the rows of a block."""
     low, high = rows
     outputs, width = gradient.shape[1], np.uint64(x.shape[1])
     fours = high - (high - low) % 4
@@ -241,14 +251,14 @@ def sum_rows(tokens: NDArray[Any], first: NDArray[np.int64], table: Floats, out:
         for d in range(len(first)):
             if tokens[b, d] < 0 or first[d] + tokens[b, d] >= table.shape[0]:
                 return b
-    _sum_rows(tokens, 0, first, table, 0, (0, len(tokens)), out)
+    gather(tokens, 0, first, table, 0, (0, len(tokens)), out)
     return -1
 
 
 @float_kernel
 def add_rows(tokens: NDArray[Any], first: NDArray[np.int64], gradient: Floats, out: Floats) -> None:
     """Go back through :func:`sum_rows`: add ``gradient[b]`` (H,) to each row of ``out`` (R, H) that was summed."""
-    _add_rows(tokens, 0, first, gradient, 0, out)
+    scatter(tokens, 0, first, gradient, 0, out)
 
 
 @float_kernel
@@ -283,16 +293,59 @@ def tower_forward(
                 transposed[depth][i, o] = weights[depth][o, i]
     for low in range(0, batch, BLOCK):
         rows = (low, min(low + BLOCK, batch))
-        _add_bias(biases[0], rows, layers[0])
-        _sum_rows(tokens, 0, own[0], own[1], own[2], rows, layers[0])
-        _sum_rows(tokens, len(own[0]), extra[0], extra[1], 0, rows, layers[0])
-        _activate(kind, rows, layers[0])
+        add_bias(biases[0], rows, layers[0])
+        gather(tokens, 0, own[0], own[1], own[2], rows, layers[0])
+        gather(tokens, len(own[0]), extra[0], extra[1], 0, rows, layers[0])
+        activate(kind, rows, layers[0])
         for depth in range(1, last):
-            _add_bias(biases[depth], rows, layers[depth])
-            _multiply(layers[depth - 1], transposed[depth - 1], rows, layers[depth])
-            _activate(kind, rows, layers[depth])
-        _add_bias(biases[last], rows, layers[last])
-        _project(layers[last - 1], weights[last - 1], rows, layers[last])
+            add_bias(biases[depth], rows, layers[depth])
+            multiply(layers[depth - 1], transposed[depth - 1], rows, layers[depth])
+            activate(kind, rows, layers[depth])
+        add_bias(biases[last], rows, layers[last])
+        project(layers[last - 1], weights[last - 1], rows, layers[last])
+
+
+@float_kernel
+def stack_forward(
+    tokens: NDArray[Any],
+    first: NDArray[np.int64],
+    tables: Floats,
+    kind: int,
+    transposed: tuple[Floats, ...],
+    heads: Floats,
+    biases: tuple[Floats, ...],
+    layers: tuple[Floats, ...],
+) -> None:
+    """Fill ``layers`` as :func:`tower_forward` does, each row by one of ``N`` networks that are alike.
+
+    Args:
+        tokens: (B, D + 1); the last is the number of the row's network. Rows of one network follow one another.
+        first: row of value 0 of each of the ``D`` tokens.
+        tables: (N, R, H) of the first layer.
+        kind: ``TANH`` or ``RELU``.
+        transposed: (N, inputs, outputs) of each hidden layer after the first.
+        heads: (N, outputs, inputs) of the last layer.
+        biases: (N, outputs) of each layer.
+        layers: to be filled.
+    """
+    batch, last = tokens.shape[0], len(layers) - 1
+    low = 0
+    while low < batch:
+        n = tokens[low, len(first)]
+        high = low + 1
+        while high < min(low + BLOCK, batch) and tokens[high, len(first)] == n:
+            high += 1
+        rows = (low, high)
+        add_bias(biases[0][n], rows, layers[0])
+        gather(tokens, 0, first, tables[n], 0, rows, layers[0])
+        activate(kind, rows, layers[0])
+        for depth in range(1, last):
+            add_bias(biases[depth][n], rows, layers[depth])
+            multiply(layers[depth - 1], transposed[depth - 1][n], rows, layers[depth])
+            activate(kind, rows, layers[depth])
+        add_bias(biases[last][n], rows, layers[last])
+        project(layers[last - 1], heads[n], rows, layers[last])
+        low = high
 
 
 @float_kernel
@@ -323,12 +376,12 @@ def dense_forward(
         rows = (low, min(low + BLOCK, x.shape[0]))
         before = x
         for depth in range(last):
-            _add_bias(biases[depth], rows, layers[depth])
-            _multiply(before, transposed[depth], rows, layers[depth])
-            _activate(kind, rows, layers[depth])
+            add_bias(biases[depth], rows, layers[depth])
+            multiply(before, transposed[depth], rows, layers[depth])
+            activate(kind, rows, layers[depth])
             before = layers[depth]
-        _add_bias(biases[last], rows, layers[last])
-        _project(before, weights[last], rows, layers[last])
+        add_bias(biases[last], rows, layers[last])
+        project(before, weights[last], rows, layers[last])
 
 
 @float_kernel
@@ -348,10 +401,10 @@ def dense_backward(
     for low in range(0, x.shape[0], BLOCK):
         rows = (low, min(low + BLOCK, x.shape[0]))
         for depth in range(len(hidden), 0, -1):
-            _outer(gradients[depth], hidden[depth - 1], rows, by_weights[depth], by_biases[depth])
-            _multiply(gradients[depth], weights[depth], rows, gradients[depth - 1])
-            _slope(kind, hidden[depth - 1], rows, gradients[depth - 1])
-        _outer(gradients[0], x, rows, by_weights[0], by_biases[0])
+            outer(gradients[depth], hidden[depth - 1], rows, by_weights[depth], by_biases[depth])
+            multiply(gradients[depth], weights[depth], rows, gradients[depth - 1])
+            slope(kind, hidden[depth - 1], rows, gradients[depth - 1])
+        outer(gradients[0], x, rows, by_weights[0], by_biases[0])
 
 
 @float_kernel
@@ -384,11 +437,11 @@ def tower_backward(
     for low in range(0, batch, BLOCK):
         rows = (low, min(low + BLOCK, batch))
         for depth in range(len(hidden), 0, -1):
-            _outer(gradients[depth], hidden[depth - 1], rows, by_weights[depth - 1], by_biases[depth])
-            _multiply(gradients[depth], weights[depth - 1], rows, gradients[depth - 1])
-            _slope(kind, hidden[depth - 1], rows, gradients[depth - 1])
+            outer(gradients[depth], hidden[depth - 1], rows, by_weights[depth - 1], by_biases[depth])
+            multiply(gradients[depth], weights[depth - 1], rows, gradients[depth - 1])
+            slope(kind, hidden[depth - 1], rows, gradients[depth - 1])
         for b in range(rows[0], rows[1]):
             for h in range(gradients[0].shape[1]):
                 by_biases[0][h] += gradients[0][b, h]
-    _add_rows(tokens, 0, own[0], gradients[0], own[2], own[1])
-    _add_rows(tokens, len(own[0]), extra[0], gradients[0], 0, extra[1])
+    scatter(tokens, 0, own[0], gradients[0], own[2], own[1])
+    scatter(tokens, len(own[0]), extra[0], gradients[0], 0, extra[1])

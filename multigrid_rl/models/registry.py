@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,18 +12,17 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from multigrid_rl.models.cells import CellActorCritic
-from multigrid_rl.models.distributions import Gaussian, distribution_of
+from multigrid_rl.models.distributions import Distribution, Gaussian, distribution_of
+from multigrid_rl.models.heads import Bins, Deterministic, Diffusion, Head, Mixture
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
 from multigrid_rl.models.towers import KINDS
 from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
 from multigrid_rl.scenario import import_object
-from multigrid_rl.schema import CELL_WISE, MAX_LAYERS, MAX_UNITS, NETWORKS, NORMS, RECURRENT
+from multigrid_rl.schema import CELL_WISE, HEADS, MAX_HEAD_SIZE, MAX_LAYERS, MAX_UNITS, NETWORKS, NORMS, RECURRENT
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec
 
-#: Environment variable: modules, separated by commas, whose networks a player's card may name.
-NETWORKS_FROM = "MULTIGRID_RL_NETWORKS"
 #: Weights that only a central critic has: a player does not need them.
 CENTRAL = "central"
 
@@ -62,13 +60,7 @@ def build(
     name = architecture.get("name")
     if name not in NETWORKS:
         raise ArchitectureError(expected("architecture.name", ", ".join(NETWORKS), name))
-    hidden = architecture.get("hidden")
-    sizes = hidden if isinstance(hidden, (list, tuple)) else []
-    good = all(type(units) is int and 1 <= units <= MAX_UNITS for units in sizes)
-    layers = 1 if name in RECURRENT else MAX_LAYERS
-    if not 1 <= len(sizes) <= layers or not good:
-        wanted = f"a list of 1 to {MAX_UNITS} units per layer, at most {layers} layer(s)"
-        raise ArchitectureError(expected("architecture.hidden", wanted, hidden))
+    sizes = _units(architecture)
     activation = architecture.get("activation", "tanh")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ArchitectureError(expected("architecture.activation", ", ".join(ACTIVATIONS), activation))
@@ -94,6 +86,18 @@ def build(
     return MLPActorCritic(observation, outputs, tuple(sizes), activation, central, generator)
 
 
+def _units(architecture: Mapping[str, Any]) -> Sequence[int]:
+    """Return the units of each hidden layer. Raises :class:`ArchitectureError` for sizes that make no network."""
+    hidden = architecture.get("hidden")
+    sizes = hidden if isinstance(hidden, (list, tuple)) else []
+    good = all(type(units) is int and 1 <= units <= MAX_UNITS for units in sizes)
+    layers = 1 if architecture.get("name") in RECURRENT else MAX_LAYERS
+    if not 1 <= len(sizes) <= layers or not good:
+        wanted = f"a list of 1 to {MAX_UNITS} units per layer, at most {layers} layer(s)"
+        raise ArchitectureError(expected("architecture.hidden", wanted, hidden))
+    return sizes
+
+
 def _options(name: str, architecture: Mapping[str, Any], *, vector: bool) -> tuple[bool, bool]:
     """Return whether to normalise observations and layers. Raises :class:`ArchitectureError` where that cannot be."""
     plain = vector and name == "mlp"
@@ -115,19 +119,47 @@ def _options(name: str, architecture: Mapping[str, Any], *, vector: bool) -> tup
 
 def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0) -> nn.Module:
     """Build the network that plays an agent, its critic included. Raises :class:`ArchitectureError`."""
-    distribution = distribution_of(agent.action_space)
+    distribution = _head(agent.action_space, architecture, seed)
     name = str(architecture.get("name"))
     if ":" in name:
-        return custom(name, architecture, agent.observation_space, distribution.outputs, seed)
-    gaussian = isinstance(distribution, Gaussian)
+        network = custom(name, architecture, agent.observation_space, distribution.outputs, seed)
+    else:
+        network = _ours(agent, architecture, distribution, seed)
+    if isinstance(distribution, Head):
+        network.head = distribution
+    return network
+
+
+def _ours(agent: AgentSpec, architecture: Mapping[str, Any], distribution: Distribution, seed: int) -> nn.Module:
     return build(
         architecture,
         signature_of(agent.observation_space),
-        distribution.width if gaussian else distribution.outputs,
+        distribution.width if isinstance(distribution, Gaussian) else distribution.outputs,
         seed,
         () if agent.critic_space is None else tuple(agent.critic_space.nvec.tolist()),
-        log_std=architecture.get("log_std", 0.0) if gaussian else None,
+        log_std=architecture.get("log_std", 0.0) if isinstance(distribution, Gaussian) else None,
     )
+
+
+def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) -> Distribution:
+    """Return what outputs mean over actions of ``space``. Raises :class:`ArchitectureError` where that cannot be."""
+    name, size, bound = (architecture.get(key) for key in ("head", "head_size", "bound"))
+    plain = distribution_of(space, bound or "clip")
+    if name is None or (name == "gaussian" and isinstance(plain, Gaussian)):
+        return plain
+    if not isinstance(plain, Gaussian) or name not in HEADS:
+        wanted = ", ".join(HEADS) if isinstance(plain, Gaussian) else "null for choices"
+        raise ArchitectureError(expected("architecture.head", wanted, name))
+    if bound not in (None, "clip"):
+        raise ArchitectureError(expected("architecture.bound", f"clip with head {name}", bound))
+    if name == "deterministic":
+        return Deterministic(plain.low, plain.high)
+    if type(size) is not int or not 1 < size <= MAX_HEAD_SIZE:
+        raise ArchitectureError(expected("architecture.head_size", f"2 to {MAX_HEAD_SIZE} with head {name}", size))
+    if name == "mixture":
+        return Mixture(plain.low, plain.high, size)
+    kind = Bins if name == "bins" else Diffusion
+    return kind(plain.low, plain.high, size, _units(architecture)[-1], torch.Generator().manual_seed(seed))
 
 
 def custom(
@@ -148,11 +180,6 @@ def custom(
     if lacking:
         raise ArchitectureError(f"model.name={name}: expected a network with {' and '.join(lacking)}, got none")
     return network
-
-
-def may_import(name: str) -> bool:
-    """Whether a player's card may name this network of somebody's own: its module is listed in ``NETWORKS_FROM``."""
-    return name.partition(":")[0] in os.environ.get(NETWORKS_FROM, "").split(",")
 
 
 def signature_of(space: spaces.Space[Any]) -> tuple[int, ...] | int:

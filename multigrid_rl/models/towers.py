@@ -77,13 +77,22 @@ class Towers:
 
     def __init__(self, layout: Layout, flat: Sequence[Tensor | None]) -> None:
         self.layout = layout
-        self._places = _places(flat)
+        self._at = places(flat)
         self._towers = _towers(layout, flat)
         self._transposed = [tuple(np.empty_like(weight.T, order="C") for weight in t.weights) for t in self._towers]
 
     def reads(self, flat: Sequence[Tensor | None]) -> bool:
         """Whether these weights lie where those that it was made of do: it then reads their newest values."""
-        return self._places == _places(flat)
+        return self._at == places(flat)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """What is the same of networks that can go into one :class:`Stack`."""
+        return tuple(self.layout.sizes.tolist()), self.layout.kind, *(len(bias) for bias in self._towers[0].biases)
+
+    def policy_tower(self) -> _Tower:
+        """Return the weights of the policy tower."""
+        return self._towers[0]
 
     def run(self, tokens: Array, which: int) -> tuple[Array, ...]:
         """Activations (B, H) of each hidden layer and the outputs (B, K) of tower 0, the policy, or 1, the value."""
@@ -114,18 +123,20 @@ class Towers:
             kernels.tower_backward(tokens, own, extra, self.layout.kind, weights, hidden, inner, by_weights, by_biases)
 
 
-def _places(flat: Sequence[Tensor | None]) -> list[int]:
+def places(flat: Sequence[Tensor | None]) -> list[int]:
+    """Return where tensors lie in memory."""
     return [0 if weight is None else weight.data_ptr() for weight in flat]
 
 
-class _Distinct(NamedTuple):
+class Distinct(NamedTuple):
     """A batch without its repetitions: in a small room many games look alike at a time."""
 
     tokens: Array  # (U, D)
     inverse: Array | None  # (B,) which of them each row is; None: too few are alike to be worth it
 
     @classmethod
-    def of(cls, tokens: Array, sizes: Array) -> _Distinct:
+    def of(cls, tokens: Array, sizes: Array) -> Distinct:
+        """Find them in ``tokens`` (B, D), contiguous, whose values are below ``sizes`` (D,)."""
         batch = len(tokens)
         slots = np.empty(2 << batch.bit_length(), np.int32)
         inverse = np.empty(batch, np.int64)
@@ -172,7 +183,7 @@ class Pass:
         if tokens.shape[1] != len(towers.layout.sizes):
             raise IndexError(expected("tokens", f"{len(towers.layout.sizes)} columns", tokens.shape[1]))
         self._towers, self._flat = towers, flat
-        self._batch = _Distinct.of(tokens, towers.layout.sizes)
+        self._batch = Distinct.of(tokens, towers.layout.sizes)
         self._passed = [towers.run(self._batch.tokens, which) for which in (0, 1)]
         self.logits, self.values = (self._batch.spread(layers[-1]) for layers in self._passed)
 
@@ -215,5 +226,38 @@ def policy(towers: Towers, tokens: Array) -> Array:
     layout = towers.layout
     if not layout.tokens <= tokens.shape[1] <= len(layout.sizes):
         raise IndexError(expected("tokens", f"{layout.tokens} to {len(layout.sizes)} columns", tokens.shape[1]))
-    batch = _Distinct.of(tokens, layout.sizes)
+    batch = Distinct.of(tokens, layout.sizes)
     return batch.spread(towers.run(batch.tokens, 0)[-1])
+
+
+class Stack:
+    """The policies of networks that are alike (:attr:`Towers.shape`), in one call, for players whose weights stay.
+
+    A league's opponents have a few games each: what surrounds a pass would take longer than the pass.
+
+    Args:
+        networks: at least one; their weights are copied.
+    """
+
+    def __init__(self, networks: Sequence[Towers]) -> None:
+        layout, towers = networks[0].layout, [network.policy_tower() for network in networks]
+        self._first, self._kind = towers[0].own[0], layout.kind
+        self._sizes = np.append(layout.sizes[: layout.tokens], len(networks))
+        self._number = np.min_scalar_type(len(networks))
+        width = len(towers[0].biases[0])
+        self._tables = np.stack([tower.own[1][:, :width] for tower in towers])
+        *hidden, self._heads = (np.stack(layer) for layer in zip(*(tower.weights for tower in towers), strict=True))
+        self._biases = tuple(np.stack(layer) for layer in zip(*(tower.biases for tower in towers), strict=True))
+        transposed = tuple(np.ascontiguousarray(weights.swapaxes(1, 2)) for weights in hidden)
+        self._transposed = transposed or (self._heads,)  # numba has no empty tuple of arrays
+
+    def policy(self, tokens: Array, numbers: Array) -> Array:
+        """Logits (B, K) of ``tokens`` (B, D), of each row by the network ``numbers`` (B,), which ascend."""
+        numbered = np.empty((len(tokens), len(self._sizes)), np.result_type(tokens, self._number))
+        numbered[:, :-1] = tokens[:, : len(self._first)]
+        numbered[:, -1] = numbers
+        batch = Distinct.of(numbered, self._sizes)
+        layers = tuple(np.empty((len(batch.tokens), bias.shape[1]), np.float32) for bias in self._biases)
+        places = self._tables, self._kind, self._transposed, self._heads, self._biases
+        kernels.stack_forward(batch.tokens, self._first, *places, layers)
+        return batch.spread(layers[-1])

@@ -28,11 +28,12 @@ from pydantic import (
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from multigrid_rl.models.distributions import BOUNDS, Categorical, Gaussian, distribution_of
-from multigrid_rl.models.registry import NETWORKS_FROM, ArchitectureError, may_import, network_of, signature_of
+from multigrid_rl.models.distributions import BOUNDS
+from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
+from multigrid_rl.scenario import TRUSTED_MODULES, may_import
 from multigrid_rl.text import expected, first_error, printable, shown
-from multigrid_rl.types import AgentSpec, GameSpec
-from multigrid_rl.world.constants import MISSIONS, NUM_CODES
+from multigrid_rl.types import AgentSpec
+from multigrid_rl.world.constants import NUM_CODES
 
 MODEL_FILE = "model.safetensors"
 CARD_FILE = "card.json"
@@ -75,11 +76,13 @@ class PlayerFiles(NamedTuple):
 Source = Path | PlayerFiles
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A part of a card: no key beyond its own, finite numbers."""
+
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class ObservationSignature(_Strict):
+class ObservationSignature(Strict):
     """What the network reads."""
 
     view_size: int | None = None
@@ -100,14 +103,18 @@ class ObservationSignature(_Strict):
         return f"views of {self.view_size}x{self.view_size} cells, {len(self.categories)} tokens"
 
 
-class BoxSignature(_Strict):
+class BoxSignature(Strict):
     """Bounds of continuous actions."""
 
     low: list[float] = Field(min_length=1, max_length=1000)
     high: list[float] = Field(min_length=1, max_length=1000)
 
 
-class EnvSignature(_Strict):
+#: Number of choices of one seat; of each part, where an action has parts with different ones; or bounds.
+ActionSignature = Annotated[int, Field(ge=1, le=100)] | list[Annotated[int, Field(ge=1, le=100)]] | BoxSignature
+
+
+class EnvSignature(Strict):
     """Environment of another package that a player was trained in."""
 
     package: Literal["multigrid", "gymnasium", "unity"]
@@ -116,7 +123,7 @@ class EnvSignature(_Strict):
     agents: int = Field(default=1, ge=1, le=4)
 
 
-class Returns(_Strict):
+class Returns(Strict):
     """Measured returns: mean of ``episodes`` episodes and its 95 % interval."""
 
     episodes: int
@@ -126,7 +133,7 @@ class Returns(_Strict):
     seed: int
 
 
-class Strength(_Strict):
+class Strength(Strict):
     """Measured results against one opponent: shares of ``episodes`` games decided by the win flag."""
 
     scenario: Text
@@ -139,15 +146,28 @@ class Strength(_Strict):
     seed: int
 
 
-class Card(_Strict):
+class BestResponse(Strict):
+    """What was reached by training against a player alone: a lower bound of how often it can be beaten."""
+
+    scenario: Text
+    env_steps: int  # of each run
+    runs: int  # over seeds, and from both sides
+    episodes: int  # fresh games of the best of them
+    win: float  # share of those that it won, with its 95 % interval
+    low: float
+    high: float
+    half_steps: int | None  # environment steps after which the first of them won half of its games
+    seed: int
+
+
+class Card(Strict):
     """Everything about a frozen player but its weights."""
 
     format: int = Field(default=1, ge=1, le=1)
     name: Text
     architecture: dict[str, Any]
     observation: ObservationSignature
-    #: Number of choices of one seat; of each part, where an action has parts with different ones; or bounds.
-    actions: Annotated[int, Field(ge=1, le=100)] | list[Annotated[int, Field(ge=1, le=100)]] | BoxSignature
+    actions: ActionSignature
     #: Seats that the player acts for at once: more than one for a team with a joint action.
     members: int = Field(default=1, ge=1, le=4)
     scenario: Text
@@ -161,6 +181,8 @@ class Card(_Strict):
     strength: list[Strength] = []
     #: For comparison: random against random in the same game.
     baseline: list[Strength] = []
+    #: By whom it is beaten, as far as that was tried.
+    best_response: BestResponse | None = None
 
     @property
     def action_space(self) -> spaces.Box | spaces.MultiDiscrete:
@@ -169,11 +191,6 @@ class Card(_Strict):
         if isinstance(acts, BoxSignature):
             return spaces.Box(np.array(acts.low, np.float32), np.array(acts.high, np.float32))
         return spaces.MultiDiscrete(acts if isinstance(acts, list) else [acts] * self.members)
-
-    @property
-    def distribution(self) -> Categorical | Gaussian:
-        """What the network's outputs mean."""
-        return distribution_of(self.action_space, self.architecture.get("bound", "clip"))
 
     @model_validator(mode="after")
     def _bounds(self) -> Card:
@@ -193,11 +210,6 @@ class Card(_Strict):
         if not isinstance(value.get("env_steps", 0), int):
             raise ValueError(expected("env_steps", "an integer", shown(str(value["env_steps"]))))
         return value
-
-
-def token_categories(spec: GameSpec) -> list[int]:
-    """Return the number of values of each observation token: cell codes, heading, mission."""
-    return [NUM_CODES] * spec.view_size**2 + [4, len(MISSIONS)]
 
 
 def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
@@ -302,7 +314,7 @@ def read_network(source: Source, card: Card) -> nn.Module:
 def _network(card: Card) -> nn.Module:
     name = card.architecture["name"]
     if ":" in name and not may_import(name):
-        wanted = f"a network of this project, or one whose module is in {NETWORKS_FROM}, as loading it runs its code"
+        wanted = f"a network of this project, or one whose module is in {TRUSTED_MODULES}, as loading it runs its code"
         raise ArchitectureError(expected("architecture.name", wanted, name))
     seen = card.observation
     reads: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (seen.size or 0,))
@@ -319,6 +331,8 @@ def _home(source: Source) -> Path:
 def _ordinary(card: Card) -> bool:
     """Whether any network of this size may be built before its file was compared: a hundred megabytes at most."""
     hidden, categories = card.architecture.get("hidden"), card.observation.categories or []
+    if card.architecture.get("head") is not None:
+        return False
     if not isinstance(hidden, list) or not all(type(units) is int and units <= _UNITS for units in hidden):
         return False
     return len(hidden) <= _LAYERS and len(categories) <= _TOKENS and sum(categories) <= _TOKENS * NUM_CODES

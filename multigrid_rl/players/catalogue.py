@@ -1,4 +1,4 @@
-"""The catalogue of players: scripted ones by name, frozen ones by name or folder."""
+"""The catalogue of players: scripted ones by name, frozen ones by name or folder, one's own as ``module:Class``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from multigrid_rl.players.cards import (
     read_network,
 )
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.players.own import own_player
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
+from multigrid_rl.scenario import CODE
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, Policy
 
@@ -39,6 +41,11 @@ WHAT = {
     "hunter": "knows the board; chases and eliminates opponents",
 }
 CATALOGUE_FILE = "catalogue.yaml"
+
+
+def is_program(name: str) -> bool:
+    """Whether a player is code, ours or ``module:Class``, and has no folder."""
+    return name in BUILT_IN or CODE.fullmatch(name) is not None
 
 
 class LoadedPlayer(NamedTuple):
@@ -80,7 +87,8 @@ class Catalogue:
             return self.root / name
         if "/" in name or Path(name).is_dir():
             return Path(name)
-        raise PlayerError(expected("player", f"{', '.join(self.names())}, or a folder with a frozen player", name))
+        wanted = f"{', '.join(self.names())}, a folder with a frozen player, or module:Class"
+        raise PlayerError(expected("player", wanted, name))
 
     def packed(self, names: Iterable[str]) -> Catalogue:
         """Return a catalogue of ``names`` alone, their files in it, for a process that may not see their folders.
@@ -90,7 +98,7 @@ class Catalogue:
         wanted = tuple(dict.fromkeys(names))
         result = copy.copy(self)
         result.entries = {name: self.entries[name] for name in wanted if name in self.entries}
-        frozen = [name for name in wanted if name not in BUILT_IN]
+        frozen = [name for name in wanted if not is_program(name)]
         result._files = {name: self._files.get(name) or read_files(self.folder(name)) for name in frozen}
         return result
 
@@ -102,7 +110,10 @@ class Catalogue:
 
         Raises:
             PlayerError: unknown, damaged, or made for another seat or game.
+            ConfigError: a player of somebody's own (``module:Class``) that cannot be imported, or does not play.
         """
+        if CODE.fullmatch(name):
+            return LoadedPlayer(own_player(name, spec, seat), name, None, [])
         if name in BUILT_IN:
             return LoadedPlayer(BUILT_IN[name](spec), name, None, self.strength(name))
         source = self._source(name)
@@ -115,7 +126,7 @@ class Catalogue:
 
     def strength(self, name: str) -> list[Strength]:
         """Return the measured results of a player. Raises :class:`PlayerError` for an unknown one."""
-        if name in BUILT_IN:
+        if is_program(name):
             return [Strength(**row) for row in self.entries.get(name, {}).get("strength", [])]
         return read_card(self._source(name)).strength
 

@@ -14,7 +14,7 @@ from multigrid_rl.envs.multigrid import MultigridFactory
 from multigrid_rl.envs.unity import UnityFactory
 from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import METRICS
-from multigrid_rl.players.cards import PlayerError, token_categories
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
@@ -25,6 +25,7 @@ from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
+from multigrid_rl.world.spaces import token_categories
 
 #: All snapshots of a league in the names of metrics.
 SNAPSHOTS = "snapshots"
@@ -259,8 +260,12 @@ def _one_of(rows: tuple[LoadedPlayer, ...]) -> Policy:
 
 
 def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
-    """Return the run's gates. Raises ``ConfigError`` for one on something that this run never reports."""
-    return [_gate(gate, name) for gate in config.scenario.gates for name in metrics_of(gate, specs)]
+    """Return the run's gates: cloning has no values that could explain anything, and is not judged by that.
+
+    Raises ``ConfigError`` for one on something that this run never reports.
+    """
+    gates = [gate for gate in config.scenario.gates if config.train.cloning is None or not gate.of_values]
+    return [_gate(gate, name) for gate in gates for name in metrics_of(gate, specs)]
 
 
 def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:

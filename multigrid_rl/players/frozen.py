@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,13 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from multigrid_rl.models.distributions import Categorical, Distribution, Draw
+from multigrid_rl.models.distributions import Categorical, Distribution, Draw, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
-from multigrid_rl.models.towers import Towers, policy
-from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, token_categories
+from multigrid_rl.models.towers import Stack, Towers, policy
+from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
 from multigrid_rl.text import expected, shown
-from multigrid_rl.types import GameSpec, SeatView, UniformSource
+from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.world.spaces import token_categories
 from multigrid_rl.world.symmetry import other_seat, other_side
 
 
@@ -55,7 +57,8 @@ class FrozenPlayer:
     @classmethod
     def of(cls, card: Card, network: nn.Module, *, mirrored: bool = False, greedy: bool = False) -> FrozenPlayer:
         """Return the player that a card describes."""
-        options: dict[str, Any] = {"distribution": card.distribution, "members": card.members}
+        meaning = distribution_of(card.action_space, card.architecture.get("bound", "clip"), network)
+        options: dict[str, Any] = {"distribution": meaning, "members": card.members}
         return cls(card.name, network, card.sha256, mirrored=mirrored, greedy=greedy, **options)
 
     def initial_state(self, games: int) -> torch.Tensor:
@@ -70,13 +73,10 @@ class FrozenPlayer:
 
     @property
     def kind(self) -> tuple[Any, ...] | None:
-        """What is the same of players that can act together (:meth:`look`, :meth:`decide`, :meth:`taken`).
-
-        ``None``: it acts for itself, having memory or bounded numbers as actions.
-        """
-        if self.network.state_size or not isinstance(self.distribution, Categorical):
+        """What is the same of players that can act together (:class:`Alike`); ``None``: it acts for itself."""
+        if self.towers is None or not isinstance(self.distribution, Categorical):
             return None
-        return (self.distribution.choices, self.mirrored, self.greedy)
+        return (self.distribution.choices, self.greedy, self.towers.shape)
 
     def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[Any], torch.Tensor]:
         """Draw actions (N,), of a team (N, C), or bounded numbers (N, A)."""
@@ -105,14 +105,15 @@ class FrozenPlayer:
 
     def decide(self, seen: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Compute what a policy without memory puts out (N, outputs)."""
-        if self._towers is not None:
-            return policy(self._towers, seen)
+        if self.towers is not None:
+            return policy(self.towers, seen)
         with torch.inference_mode():
             outputs: NDArray[np.float32] = self.network.logits(torch.from_numpy(seen)).numpy()
         return outputs
 
     @cached_property
-    def _towers(self) -> Towers | None:
+    def towers(self) -> Towers | None:
+        """What computes its policy, if that is compiled."""
         # To look whether the weights are still where they were takes as long as the network on a few rows.
         return self.network.compiled() if isinstance(self.network, MLPActorCritic) else None
 
@@ -120,6 +121,28 @@ class FrozenPlayer:
         """Draw actions with their log-probabilities and entropies out of ``outputs`` (N, outputs)."""
         drawn = self.distribution.draw(outputs, rng)  # in any case: a game's stream moves on alike
         return drawn._replace(actions=self.distribution.mode(outputs)) if self.greedy else drawn
+
+
+class Alike:
+    """Players of one kind (:attr:`FrozenPlayer.kind`) that act in one call, each as it would alone.
+
+    Args:
+        players: at least one.
+    """
+
+    def __init__(self, players: Sequence[FrozenPlayer]) -> None:
+        self._first = players[0]
+        self._stack = Stack([player.towers for player in players if player.towers is not None])
+        self._mirrored = np.array([player.mirrored for player in players])
+
+    def act(self, tokens: NDArray[np.uint8], numbers: NDArray[np.intp], rng: UniformSource) -> NDArray[Any]:
+        """Draw actions (N,), of a team (N, C): of each row by the player with the place ``numbers`` (N,), ascending."""
+        mirrored = self._mirrored[numbers]
+        if mirrored.all():
+            tokens = other_side(tokens, self._first.members)
+        elif mirrored.any():
+            tokens[mirrored] = other_side(tokens[mirrored], self._first.members)
+        return self._first.taken(self._stack.policy(tokens, numbers), rng)
 
 
 def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
@@ -147,3 +170,13 @@ def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
                 expected(f"player {card.name} does not fit seat {seat}: {part}", wanted, shown(str(got), 200))
             )
     return mirrored
+
+
+def check_agent(card: Card, agent: AgentSpec) -> None:
+    """Raise :class:`PlayerError` unless the player reads and decides what ``agent`` does."""
+    wanted = signature(agent, card.observation.view_size)
+    needed = Card.model_validate({**card.model_dump(), **wanted})
+    for part, theirs in wanted.items():
+        if getattr(card, part) != getattr(needed, part):
+            mine = card.model_dump(exclude_none=True)[part]
+            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {theirs}, got {mine}")

@@ -2,73 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.config import ScenarioConfig, data_root, load_scenario, scenario_names
-from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.config import ScenarioConfig, data_root, load_scenario
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.match import Match
+from multigrid_rl.players.own import OwnPlayer, tried
 from multigrid_rl.text import expected
-from multigrid_rl.types import Policy
+from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.rendering import render_frame
 from multigrid_rl.world.spaces import (
     Info,
-    Observation,
     action_space,
     check_action,
     check_render_mode,
+    flat_observation,
+    flat_space,
     info,
     observation,
     observation_space,
 )
 
-
-def register_envs() -> list[str]:
-    """Make every scenario known to ``gymnasium.make`` and return the ids: ``multigrid_rl/<scenario>-v0``.
-
-    Importing this package registers nothing; call this once in your program. Calling it again does no harm::
-
-        from multigrid_rl.players.gymnasium_env import register_envs
-
-        register_envs()
-        env = gymnasium.make("multigrid_rl/1v1-v0", players={"blue_0": "hunter"}, render_mode="rgb_array")
-
-    The keyword arguments are those of :class:`SeatEnv`, ``scenario`` excepted.
-    """
-    ids = []
-    for name in scenario_names():
-        env_id = f"multigrid_rl/{name}-v0"
-        if env_id not in gymnasium.registry:
-            gymnasium.register(env_id, f"{__name__}:{SeatEnv.__name__}", kwargs={"scenario": name})
-        ids.append(env_id)
-    return ids
+#: Who may sit on a seat: a player, or a mixture of players that take turns.
+Seated: TypeAlias = "str | Policy | Mapping[str | Policy, float]"
 
 
 class SeatEnv(gymnasium.Env):
     """A game seen from one seat.
 
-    * Observation: see :func:`multigrid_rl.world.spaces.observation_space`.
+    * Observation: see :func:`multigrid_rl.world.spaces.observation_space`, or ``flat_space`` there.
     * Action: Discrete(7): left, right, forward, pickup, drop, toggle, done.
     * Reward: the seat's canonical reward (rules, section 5).
     * Terminated: the game is won by anyone or, under ``fair`` rules, this seat is eliminated, though its team mates may
       play on. Truncated: after ``max_steps`` steps. A win in the last step is both.
-    * Info: see :func:`multigrid_rl.world.spaces.info`; no ``winner`` if this seat is out before the game is over.
+    * Info: see :func:`multigrid_rl.world.spaces.info`.
 
     Everything random in a game, the other seats included, follows from ``reset(seed=...)``. Without a seed, each game's
     own is drawn from ``np_random``.
 
     Args:
-        scenario: one of ``multigrid_rl.config.scenario_names()``, or an environment name of the original course.
+        scenario: one of ``multigrid_rl.config.scenario_names()``, the file of another (``./mine.yaml``), or an
+            environment name of the original course.
         seat: the seat to play, such as ``red_0``.
-        players: for other seats, the name of a player or the folder of a frozen one; a seat not named keeps the player
-            that the scenario puts there.
+        players: for other seats a player: a name, the folder of a frozen one, ``module:Class``, or an object with
+            ``act`` (``types.Policy``) or its class; or a mixture of such with their weights, one of which plays each
+            game. A seat not named keeps the player that the scenario puts there.
         render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
         checkpoints: folder of frozen players; by default the project's own.
+        flat: observations are vectors.
 
     Raises:
         ConfigError: unknown scenario.
@@ -82,23 +70,25 @@ class SeatEnv(gymnasium.Env):
         self,
         scenario: str = "1v1",
         seat: str = "red_0",
-        players: dict[str, str] | None = None,
+        players: Mapping[str, Seated] | None = None,
         render_mode: str | None = None,
         checkpoints: Path | None = None,
+        *,
+        flat: bool = False,
     ) -> None:
         chosen = load_scenario(scenario)
         self.game = chosen.spec
         self.game.team_of(seat)
         self.seat = seat
         self.render_mode = check_render_mode(render_mode)
-        catalogue = Catalogue(data_root() / "checkpoints" if checkpoints is None else checkpoints)
-        self.match = Match(self.game, _fill(chosen, seat, players or {}, catalogue), 1, auto_reset=False)
-        self.observation_space = observation_space(self.game)
+        self.match = match_around(chosen, seat, players, checkpoints, 1)
+        self._seen = flat_observation if flat else observation
+        self.observation_space = flat_space(self.game) if flat else observation_space(self.game)
         self.action_space = action_space()
         self._agent = self.game.seats.index(seat)
         self._playing = False
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Info]:
         """Start a new game; returns the seat's observation and info. ``options`` are not used.
 
         Raises:
@@ -109,7 +99,7 @@ class SeatEnv(gymnasium.Env):
         self._playing = True
         return self._observation(), info(self.match.world, self._agent)
 
-    def step(self, action: Any) -> tuple[Observation, float, bool, bool, Info]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
         """Play one step with an action 0 to 6; returns observation, reward, terminated, truncated, info.
 
         Raises:
@@ -129,11 +119,25 @@ class SeatEnv(gymnasium.Env):
         """Frame uint8 (256, 512, 3) of the whole board as it stands; ``None`` if made without a render mode."""
         return None if self.render_mode is None else render_frame(self.match.world, 0)
 
-    def _observation(self) -> Observation:
-        return observation(self.game, self.match.world.outputs.tokens[0, self._agent])
+    def _observation(self) -> Any:
+        return self._seen(self.game, self.match.world.outputs.tokens[0, self._agent])
 
 
-def _fill(scenario: ScenarioConfig, focal: str, players: dict[str, str], catalogue: Catalogue) -> dict[str, Policy]:
+def match_around(
+    scenario: ScenarioConfig, focal: str, players: Mapping[str, Seated] | None, checkpoints: Path | None, games: int
+) -> Match:
+    """Return games in which every seat but ``focal`` is filled; several begin anew when they end.
+
+    Raises as :class:`SeatEnv` does.
+    """
+    catalogue = Catalogue(data_root() / "checkpoints" if checkpoints is None else checkpoints)
+    seated = _seated_around(scenario, focal, players or {}, catalogue)
+    return Match(scenario.spec, seated, games, auto_reset=games > 1)
+
+
+def _seated_around(
+    scenario: ScenarioConfig, focal: str, players: Mapping[str, Seated], catalogue: Catalogue
+) -> dict[str, Policy]:
     spec = scenario.spec
     others = [seat for seat in spec.seats if seat != focal]
     for seat in players:
@@ -141,10 +145,20 @@ def _fill(scenario: ScenarioConfig, focal: str, players: dict[str, str], catalog
             raise ValueError(expected("players", f"seats beside {focal}: {', '.join(others) or 'none'}", seat))
     seated = {}
     for seat in others:
-        names = {players[seat]: 1.0} if seat in players else scenario.opponents.get(seat, {})
-        if not names:
-            wanted = f"one of {', '.join(catalogue.names())}, or a folder with a frozen player"
+        given = players.get(seat, scenario.opponents.get(seat, {}))
+        mixture = given if isinstance(given, Mapping) else {given: 1.0}
+        if not mixture or min(mixture.values()) <= 0:
+            wanted = f"one of {', '.join(catalogue.names())}, a folder with a frozen player, or an object that acts"
             raise ValueError(expected(f"players[{seat!r}]", wanted, f"none, and {scenario.name} has none there"))
-        rows = [catalogue.seat(name, spec, seat)._replace(weight=weight) for name, weight in names.items()]
-        seated[seat] = tuple(rows)
+        seated[seat] = tuple(
+            _loaded(who, spec, seat, catalogue)._replace(weight=weight) for who, weight in mixture.items()
+        )
     return seat_players(spec, seated)
+
+
+def _loaded(who: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:
+    if isinstance(who, str):
+        return catalogue.seat(who, spec, seat)
+    player = who(spec) if isinstance(who, type) else who
+    name = str(getattr(player, "name", type(player).__name__))
+    return LoadedPlayer(tried(OwnPlayer(name, player), spec, seat), name, None, [])

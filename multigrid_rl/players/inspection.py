@@ -8,22 +8,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch import nn
+
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.agents import fresh_copy, read_agent
 from multigrid_rl.players.bundle import bundle_folders, folder_kind, load_team, read_cards
 from multigrid_rl.players.cards import BoxSignature, Card, PlayerError, read_network
 from multigrid_rl.players.external import ExternalPlayer
+from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.leftovers import none_left
 from multigrid_rl.players.match import Played, PlayerFaultError, play_games
 from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.text import shown
-from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.types import GameSpec, Policy, SeatView
 from multigrid_rl.world.constants import BLUE, RED
+from multigrid_rl.world.streams import Streams
 
 GAMES = 20
 SEED = 1
+#: Of a player, to find out how long one takes.
+CALLS = 40
 #: Of what a card says about its strength: a stranger may say it of thousands of opponents.
 ROWS = 30
 AGENTS_SCENARIO = "1v1"
@@ -50,6 +57,7 @@ def inspect_folder(folder: Path, scenario: str | None, limits: Limits = Limits()
     for part, path in bundle_folders(folder).items():
         network = read_network(path, cards[part])
         yield from _about(cards[part], sum(weight.numel() for weight in network.state_dict().values()))
+        yield _line("latency", f"{1e3 * seconds_per_action(cards[part], network):.2f} ms an action, one at a time")
     card = next(iter(cards.values()))
     if card.env is not None and scenario is None:
         yield f"ok: for {card.env.env_id}; multigrid-rl evaluate {shown(str(folder))} plays it there"
@@ -76,7 +84,7 @@ def _about(card: Card, weights: int) -> Iterator[str]:
     told: dict[str, Any] = card.provenance
     bounded = isinstance(card.actions, BoxSignature)
     silent = {"name"} if bounded else {"name", "bound", "log_std"}
-    silent |= {key for key, value in card.architecture.items() if value in (False, "none")}
+    silent |= {key for key, value in card.architecture.items() if value in (None, False, "none")}
     kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key not in silent)
     acts = "numbers within bounds" if bounded else f"among {card.actions} actions"
     members = f"for {card.members} seats at once" if card.members > 1 else "for one seat"
@@ -102,6 +110,20 @@ def _about(card: Card, weights: int) -> Iterator[str]:
         rows[ROWS:] = [f"and {len(card.strength) - ROWS:,} rows more"]
     for k, row in enumerate(rows or ["not measured"]):
         yield _line("" if k else "strength", row)
+
+
+def seconds_per_action(card: Card, network: nn.Module) -> float:
+    """Return how long a player takes to act in one game: the median of some calls, the first ones left out."""
+    player, streams = FrozenPlayer.of(card, network), Streams(SEED, np.zeros(1, np.int64))
+    tokens = card.observation.categories
+    seen: Any = np.zeros((1, card.observation.size or 0), np.float32)
+    view = SeatView(seen if tokens is None else np.zeros((1, len(tokens)), np.uint8), None, 0)
+    seconds = []
+    for _ in range(CALLS):
+        begin = time.perf_counter()
+        player.act(view, player.initial_state(1), streams)
+        seconds.append(time.perf_counter() - begin)
+    return float(np.median(seconds[CALLS // 4 :]))
 
 
 def _opponents(value: object) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import expected
 
 _PREFIX = "multigrid-rl-agent-"
@@ -62,6 +63,26 @@ def lock(handle: int) -> bool:
     except OSError:  # a network drive without locks
         return False
     return False
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make ``folder`` and keep it locked for the block.
+
+    Raises:
+        PlayerError: another cup or grading is at work in it, or it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise PlayerError(expected(folder, "a folder that can be written", error.strerror)) from error
+    try:
+        if lock(handle):
+            raise PlayerError(expected(folder, "another --output, or to wait", "a folder in which another is at work"))
+        yield
+    finally:
+        os.close(handle)
 
 
 def remove_leftovers() -> None:

@@ -52,8 +52,12 @@ class _EpisodeLog:
         done = step.done
         if done.any():
             self._finished.append(self.rows(done, step.winner, players))
-            for array in self._sums:
-                array[done] = 0
+            self.forget(done)
+
+    def forget(self, which: NDArray[np.bool_]) -> None:
+        """Begin the sums of the games in ``which`` (N,) anew."""
+        for array in self._sums:
+            array[which] = 0
 
     def rows(self, which: NDArray[np.bool_], winner: NDArray[np.int8], players: NDArray[np.int16]) -> EpisodeTable:
         """Return rows of the games in ``which`` as far as they went."""
@@ -131,6 +135,7 @@ class Match:
 
     Attributes:
         actions: those (N, A) of the last step; the match writes over them in the next.
+        board: of all games as they stand, for those who may see it.
 
     Raises:
         ValueError: a player for a seat that the game does not have.
@@ -157,7 +162,7 @@ class Match:
         self._players = players
         self._shaping = shaping
         self.actions = np.zeros((num_games, spec.num_agents), np.int8)
-        self._board = self.world.board()
+        self.board = self.world.board()
         self._clock = Clock()
         self._start(seed)
 
@@ -197,7 +202,7 @@ class Match:
             self.actions[:, a] = actions[seat]
         self._clock.begin()
         for bench in self._benches:
-            bench.act(tokens, self._board, self.actions)
+            bench.act(tokens, self.board, self.actions)
         self._clock.lap("players")
         step = self.world.step(self.actions)
         self._clock.lap("engine")
@@ -218,6 +223,13 @@ class Match:
             truncated=step.truncated,
             done=step.done,
         )
+
+    def restart(self, which: NDArray[np.bool_]) -> None:
+        """Begin the games in ``which`` (N,) anew before they are over; they are in no table."""
+        self.world.reset(None, which)
+        self._log.forget(which)
+        for bench in self._benches:
+            bench.restart(which)
 
     def join(self, team: str, newcomers: Mapping[int, Policy], weights: Mapping[int, float]) -> None:
         """Change who takes turns as a whole ``team``, from the next games on; see ``OpponentPool.update``."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.players.frozen import Alike, FrozenPlayer
 from multigrid_rl.types import Board, Policy, SeatView
 
 
@@ -51,6 +52,7 @@ class OpponentPool:
         self.weights = tuple(float(weight) for weight in weights)
         self._numbers = np.array(list(self.players), np.intp)
         self._bounds = bounds[:-1] / total
+        self._group()
 
     def update(self, newcomers: Mapping[int, Policy], weights: Mapping[int, float], state: PoolState) -> PoolState:
         """Take in players and draw with other weights while games are under way; those go on as they are.
@@ -93,37 +95,37 @@ class OpponentPool:
     def act(self, view: SeatView, state: PoolState, rng: Any) -> tuple[NDArray[np.int8], PoolState]:
         """Return actions (N,), of a team (N, C); ``rng`` is a ``world.streams.Streams``."""
         states, parts = dict(state.states), []
-        alike: dict[Any, dict[int, NDArray[np.intp]]] = {}
-        for k in np.unique(state.chosen).tolist():
-            player, rows = self.players[k], np.flatnonzero(state.chosen == k)
-            kind = getattr(player, "kind", None)
-            if kind is not None:
-                alike.setdefault(kind, {})[k] = rows
+        groups = self._group_of[np.searchsorted(self._numbers, state.chosen)]
+        for group in np.unique(groups).tolist():
+            rows, (alike, numbers) = np.flatnonzero(groups == group), self._groups[group]
+            if alike is not None:
+                places = np.searchsorted(numbers, state.chosen[rows])
+                order = np.argsort(places, kind="stable")
+                rows = rows[order]
+                parts.append((rows, alike.act(view.tokens[rows], places[order], rng.rows(rows))))
                 continue
+            player, memory = self.players[numbers[0]], states[numbers[0]]
             board = view.board if getattr(player, "reads_board", True) else None
             board = None if board is None else Board(*(column[rows] for column in board))
-            memory = states[k]
             seen = SeatView(view.tokens[rows], board, view.seat)
             taken, following = player.act(seen, None if memory is None else memory[rows], rng.rows(rows))
             if memory is not None:
                 memory[rows] = following
             parts.append((rows, taken))
-        parts += [self._together(games, view, rng) for games in alike.values()]
         actions = np.empty((len(state.chosen), *parts[0][1].shape[1:]), parts[0][1].dtype)
         for rows, taken in parts:
             actions[rows] = taken
         return actions, PoolState(state.chosen, states)
 
-    def _together(
-        self, games: dict[int, NDArray[np.intp]], view: SeatView, rng: Any
-    ) -> tuple[NDArray[np.intp], NDArray[np.int8]]:
-        """Return rows and actions of networks of one kind, by number with the rows of their games.
-
-        Each computes its own games; what surrounds that is done once for all of them, which with a league's few games
-        for each takes longer than the networks themselves.
-        """
-        rows = np.concatenate(list(games.values()))
-        first: Any = self.players[next(iter(games))]
-        seen = first.look(view.tokens)
-        outputs = [cast(Any, self.players[k]).decide(seen[its]) for k, its in games.items()]
-        return rows, first.taken(np.concatenate(outputs), rng.rows(rows))
+    def _group(self) -> None:
+        """Sort the players into those that act together, and others alone."""
+        kinds: dict[Any, list[int]] = {}
+        for n, player in self.players.items():
+            kind = getattr(player, "kind", None)
+            kinds.setdefault(n if kind is None else kind, []).append(n)
+        self._groups = [
+            (None if isinstance(kind, int) else Alike([cast(FrozenPlayer, self.players[n]) for n in numbers]), numbers)
+            for kind, numbers in kinds.items()
+        ]
+        group_of = {n: group for group, (_, numbers) in enumerate(self._groups) for n in numbers}
+        self._group_of = np.array([group_of[n] for n in self.players], np.intp)

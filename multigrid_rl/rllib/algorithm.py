@@ -16,7 +16,7 @@ from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.teams import Roster
 from multigrid_rl.rllib.env_runner_pool import GENERATION, STAGE, EnvRunnerPool
-from multigrid_rl.rllib.learner import learn, set_schedules
+from multigrid_rl.rllib.learner import begin_with, learn, set_schedules
 from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.types import EpisodeTable, RunError
 
@@ -102,6 +102,11 @@ class BatchPPO(TrackedPPO):
             self.env_runner.begin(self._games[self.stage], self.stage * STAGE + fresh * GENERATION)
         return same
 
+    def begin_with(self, weights: dict[str, Any], rows: int) -> None:
+        """Begin with a player's weights, by module, on learners and runners; ``rows``: behind their normalisers."""
+        self.learner_group.foreach_learner(begin_with, weights=weights, rows=rows)
+        self.send_weights()
+
     def training_step(self) -> None:
         """Play, learn and send weights once."""
         marks = [time.perf_counter()]
@@ -172,7 +177,7 @@ class BatchPPO(TrackedPPO):
         if len(told) < max(learners, 1):
             raise RunError(f"a learner process was lost: {len(told)} of {learners} answered")
         self.gradient_steps += int(max(told[0][name]["gradient_steps"] for name in given))
-        return _learner_metrics(told[0])
+        return learner_metrics(told[0])
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return what Tune adds to every result; outside Tune nobody reads the whole configuration in each of them."""
@@ -191,11 +196,12 @@ class BatchPPO(TrackedPPO):
             self.pool.send(modules)
 
 
-def _learner_metrics(results: dict[str, dict[str, float]]) -> dict[str, float]:
+def learner_metrics(results: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Return what learners tell as metrics by name."""
     row = {f"timing/{part}_s": seconds for part, seconds in results.pop(SECONDS).items()}
     for module, statistics in results.items():
         # The gate's entropy is that of the policy that played; this one is that of the last minibatch.
         left_out = ("entropy", "gradient_steps", *_OF_UPDATE)
         row |= {f"learner/{module}/{name}": value for name, value in statistics.items() if name not in left_out}
-        row |= {f"{name}/{module}": statistics[name] for name in _OF_UPDATE}
+        row |= {f"{name}/{module}": statistics[name] for name in _OF_UPDATE if name in statistics}
     return row

@@ -9,14 +9,17 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from multigrid_rl.config import RunConfig
+from multigrid_rl.learn.cloning import CloningConfig
 from multigrid_rl.learn.rollout import Estimator
 from multigrid_rl.learn.update import Schedule, UpdateConfig
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
+from multigrid_rl.rllib.imitation import CloningPPO, DaggerPPO
 from multigrid_rl.rllib.learner import BatchLearner
 from multigrid_rl.rllib.modules import module_specs
 from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
+from multigrid_rl.schema import TrainConfig
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.types import MultiAgentSpec
 
@@ -43,6 +46,8 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
         "bound": config.model.bound,
         "estimator": estimator_of(config),
         "recompute": train.recompute,
+        "cloning": train.cloning,
+        "run": config if train.dagger is not None else None,
         "sample_timeout_s": config.cluster.sample_timeout_s,
         "max_consecutive_failures": config.cluster.max_consecutive_failures,
     }
@@ -50,8 +55,9 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
         spec = stock_module_specs(spec, specs)
         sampling = stock_sampling(config, sizes, env_config, specs)
     else:
+        update = cloning_config(config) if train.cloning is not None else update_config(config, sizes)
         sampling = _batched_sampling(config, env_config, specs, spec).learners(
-            learner_config_dict={"update": update_config(config, sizes), "scale_values": config.model.scale_values}
+            learner_config_dict={"update": update, "scale_values": config.model.scale_values}
         )
     return (
         sampling.rl_module(rl_module_spec=spec)
@@ -74,6 +80,23 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
     )
 
 
+def cloning_config(config: RunConfig) -> CloningConfig:
+    """Say how recorded play is learned from."""
+    train, options = config.train, config.train.cloning
+    assert options is not None
+    return CloningConfig(
+        data=config.data,
+        held_out=options.held_out,
+        batch_size=train.batch_size * (train.epochs if train.dagger else 1),
+        minibatch_size=train.minibatch,
+        asked=train.dagger is not None,
+        lr=Schedule(train.lr, train.lr_end, train.until),
+        weight_decay=options.weight_decay,
+        grad_clip=train.grad_clip,
+        seed=config.seed,
+    )
+
+
 def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:
     """Say how a run's batches are learned from."""
     train = config.train
@@ -91,6 +114,7 @@ def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:
         v_lr=None if train.v_lr is None else Schedule(train.v_lr, train.v_lr * train.lr_end / train.lr, train.until),
         target_kl=train.target_kl,
         standardise=train.standardise,
+        warm_up=train.warm_up,
         recompute=estimator_of(config) if train.recompute else None,
     )
 
@@ -98,7 +122,8 @@ def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:
 def estimator_of(config: RunConfig) -> Estimator:
     """Say how a run's rewards become weights of log-probabilities."""
     train = config.train
-    return Estimator(train.gamma, train.lam, train.psi, critic=train.vf_coef > 0)
+    deadly = train.time_limits == "death"
+    return Estimator(train.gamma, train.lam, train.psi, critic=train.vf_coef > 0, deadly=deadly)
 
 
 def _batched_sampling(
@@ -107,7 +132,7 @@ def _batched_sampling(
     runners, cluster = config.cluster.runners, config.cluster
     one = spec.rl_module_specs[specs.modules[0]]
     return (
-        PPOConfig(algo_class=BatchPPO)
+        PPOConfig(algo_class=_algorithm_class(config.train))
         .environment(
             env=None,
             observation_space=one.observation_space,
@@ -132,6 +157,12 @@ def _batched_sampling(
         .fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)
         .multi_agent(policies=set(specs.modules), policy_mapping_fn=_agent_is_module)
     )
+
+
+def _algorithm_class(train: TrainConfig) -> type[BatchPPO]:
+    if train.dagger is not None:
+        return DaggerPPO
+    return BatchPPO if train.cloning is None else CloningPPO
 
 
 def _agent_is_module(agent: str, *_: Any, **__: Any) -> str:

@@ -8,11 +8,13 @@ import ray
 import torch
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 
+from multigrid_rl.learn.cloning import Cloning, CloningConfig
+from multigrid_rl.learn.dagger import Dagger
 from multigrid_rl.learn.update import Update
 
 
 class BatchLearner(PPOTorchLearner):
-    """A learner whose modules are trained by :class:`~multigrid_rl.learn.update.Update`.
+    """A learner whose modules are trained by :class:`~multigrid_rl.learn.update.Update`, or by ``Cloning``.
 
     RLlib's own keeps what it is good at: placing modules on devices, remote learner processes, checkpoints of weights
     and optimisers. ``config.learner_config_dict`` holds the update's configuration.
@@ -27,14 +29,22 @@ class BatchLearner(PPOTorchLearner):
     def configure_optimizers(self) -> None:
         """Register the one Adam of each network."""
         modules = {name: self._module[name] for name in self._module.keys()}  # noqa: SIM118 - no dict
-        self.our_update = Update(
-            {name: module.net for name, module in modules.items()},
-            {name: module.action_space for name, module in modules.items()},
-            self.config.learner_config_dict["update"],
-            device=torch.device(self._device),
-            scale_values=self.config.learner_config_dict["scale_values"],
-            part=(self._learner_index or 0, max(self.config.num_learners, 1)),
-        )
+        settings, device = self.config.learner_config_dict, torch.device(self._device)
+        networks = {name: module.net for name, module in modules.items()}
+        action_spaces = {name: module.action_space for name, module in modules.items()}
+        self.our_update: Any
+        if isinstance(settings["update"], CloningConfig):
+            kind = Dagger if settings["update"].asked else Cloning
+            self.our_update = kind(networks, action_spaces, settings["update"], device)
+        else:
+            self.our_update = Update(
+                networks,
+                action_spaces,
+                settings["update"],
+                device=device,
+                scale_values=settings["scale_values"],
+                part=(self._learner_index or 0, max(self.config.num_learners, 1)),
+            )
         for name, optimizers in self.our_update.optimizers.items():
             for k, optimizer in enumerate(optimizers):
                 self.register_optimizer(
@@ -68,7 +78,13 @@ def learn(learner: BatchLearner, batches: Any, env_steps: int) -> dict[str, dict
         env_steps: environment steps so far.
     """
     given = ray.get(batches) if isinstance(batches, ray.ObjectRef) else batches
-    return learner.our_update.learn(given[0], env_steps, given[1])
+    told: dict[str, dict[str, float]] = learner.our_update.learn(given[0], env_steps, given[1])
+    return told
+
+
+def begin_with(learner: BatchLearner, weights: dict[str, Any], rows: int) -> None:
+    """Let a learner begin with a player's weights; see ``Update.begin_with``."""
+    learner.our_update.begin_with(weights, rows)
 
 
 def set_schedules(learner: BatchLearner, env_steps: int) -> None:

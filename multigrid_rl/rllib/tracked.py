@@ -47,6 +47,7 @@ class TrackedPPO(PPO):
         env_runner_restarts: env runners that were lost so far, and replaced.
         tracker: metrics, reports and gates.
         league: who joins the opponents, and who of them plays; ``None``: they stay as they are.
+        plateau: nothing more is learned, by a measure of its own; the run ends.
     """
 
     def setup(self, config: Any) -> None:
@@ -63,6 +64,7 @@ class TrackedPPO(PPO):
         self.env_runners = 1
         self.env_runner_restarts = 0
         self.league: RunLeague | None = None
+        self.plateau = False
         with without_object_store():
             super().setup(config)
         self.tracker = MetricsTracker(self.stages[0].gates, self.stages[0].scenario.report_episodes)
@@ -95,6 +97,10 @@ class TrackedPPO(PPO):
         """Be judged by the gates of another stage, from here on."""
         self.stage, self.stage_from = stage, self.env_steps
         self.tracker.set_gates(self.stages[stage].gates, self.stages[stage].scenario.report_episodes)
+
+    def begin_with(self, weights: dict[str, Any], rows: int) -> None:
+        """Begin with a player's weights, by module; ``rows`` observations are behind their normalisers."""
+        raise NotImplementedError
 
     def open_league(self, run: Path) -> None:
         """Have a league in the folder of the ``run``, if its scenario has one."""
@@ -131,7 +137,8 @@ class TrackedPPO(PPO):
         Returns:
             Whether the games are taken up where they stood; else fresh ones are played.
         """
-        self.restore_from_path(str(path.resolve()))
+        with without_object_store():  # RLlib would start a cluster, or find somebody else's, to hand weights to nobody
+            self.restore_from_path(str(path.resolve()))
         if state["stage"]:
             self.enter(state["stage"])
         for name in _COUNTERS:

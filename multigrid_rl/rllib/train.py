@@ -26,6 +26,7 @@ from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
+from multigrid_rl.runs.players import initial_weights
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, RunError
@@ -74,6 +75,8 @@ def train(
                 ended = _ended(config, algorithm, lambda: False)
             if ended is None and algorithm.stage_over():  # it ended in the very iteration in which the run did
                 algorithm.enter(algorithm.stage + 1)
+        elif config.init is not None:
+            algorithm.begin_with(*initial_weights(config, stages[-1].factory.specs))
         last_checkpoint = algorithm.env_steps
         while ended is None:
             row = algorithm.iterate()
@@ -126,6 +129,8 @@ def _ended(config: RunConfig, algorithm: TrackedPPO, interrupted: Callable[[], b
         return "held"
     if algorithm.env_steps >= config.train.until:
         return "until"
+    if algorithm.plateau:
+        return "plateau"
     return "interrupted" if interrupted() else None
 
 
@@ -152,6 +157,8 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None) -> None:
     networks = {module: network_of(factory.specs.agent_of(module), architecture) for module in factory.specs.modules}
     collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=2, bound=config.model.bound)
     rollouts = collector.collect()
+    if config.train.cloning is not None:
+        return
     batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in factory.specs.agents}
     spaces = {module: factory.specs.agent_of(module).action_space for module in networks}
     once = replace(update_config(config, Sizes(config, {})), epochs=1, minibatch_size=None, recompute=None)

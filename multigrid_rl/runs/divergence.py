@@ -17,7 +17,13 @@ from multigrid_rl.types import RunError
 LOG = logging.getLogger(__name__)
 #: Iterations in a row with something that is not finite after which a run ends.
 PATIENCE = 10
-_QUANTITIES = ("entropy/{}", "learner/{}/policy_loss", "learner/{}/vf_loss", "learner/{}/grad_norm")
+_QUANTITIES = (
+    "entropy/{}",
+    "learner/{}/policy_loss",
+    "learner/{}/cloning_loss",
+    "learner/{}/vf_loss",
+    "learner/{}/grad_norm",
+)
 _DROPPED = "learner/{}/dropped_updates"
 #: Tensors by name, by module.
 Weights = Mapping[str, Mapping[str, Any]]

@@ -25,6 +25,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus, data_root, to_yaml
 from multigrid_rl.files import write_whole
+from multigrid_rl.learn.demonstrations import read_data_card
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.league import League, Snapshot
 from multigrid_rl.runs.checkpoints import Checkpoint, newest_good, read_state, set_aside_newer
@@ -55,6 +56,14 @@ def git_commit() -> str | None:
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "") if head.returncode == 0 else None
 
 
+def data_provenance(config: RunConfig) -> dict[str, Any]:
+    """Tell what recorded play a run learns from. Raises ``ConfigError`` for a damaged card."""
+    if config.data is None:
+        return {}
+    card = read_data_card(Path(config.data))
+    return {"data": {"folder": config.data, **card.model_dump(include={"who", "sha256", "rows", "episodes"})}}
+
+
 def _opponent(seat: str, player: LoadedPlayer) -> dict[str, Any]:
     """Tell who sits on a background seat, for verdict and provenance."""
     own = {"name": player.name, "weight": player.weight, "sha256": player.sha256}
@@ -81,6 +90,7 @@ class RunFolder:
             **circumstances(),
             "seed": config.seed,
             "opponents": [_opponent(seat, player) for seat, players in seated.items() for player in players],
+            **data_provenance(config),
         }
         self._open(config, first_step=None)
 

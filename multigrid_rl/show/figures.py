@@ -103,6 +103,18 @@ def save_figure(figure: Figure, path: Path) -> None:
     write_file(path, image.getvalue())
 
 
+def draw_best_responses(player: str, curves: dict[str, list[tuple[int, float]]]) -> Figure:
+    """Return the share of games (steps, share) that those win who train against a player, by their names."""
+    figure, (axes,) = panel_grid(1, f"Best responses to {player}")
+    for number, (name, points) in enumerate(curves.items()):
+        axes.plot(*zip(*points, strict=True), label=name, **_SIDES[number % 2], alpha=0.85)
+    axes.axhline(0.5, color=GREY, linewidth=1)
+    dress(axes, "games won", "share", max(steps for points in curves.values() for steps, _ in points))
+    axes.set_ylim(0, 1)
+    add_legend(figure, 3)
+    return figure
+
+
 # --- a run over reference curves
 
 

@@ -19,17 +19,20 @@ from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import living_agents, render_frame
 from multigrid_rl.world.spaces import (
     Info,
-    Observation,
     action_space,
     check_action,
     check_render_mode,
+    flat_observation,
+    flat_space,
     info,
     observation,
     observation_space,
 )
 
 
-def parallel_env(scenario: str = "1v1", *, render_mode: str | None = None, rules: str | None = None) -> RedBlueDoors:
+def parallel_env(
+    scenario: str = "1v1", *, render_mode: str | None = None, rules: str | None = None, flat: bool = False
+) -> RedBlueDoors:
     """Make the environment of a scenario.
 
     Args:
@@ -37,6 +40,7 @@ def parallel_env(scenario: str = "1v1", *, render_mode: str | None = None, rules
             as ``MultiGrid-CompetativeRedBlueDoor-v3-DTDE-1v1``.
         render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
         rules: ``"fair"`` or ``"classic"`` in place of the scenario's own rules.
+        flat: observations are vectors; see :func:`multigrid_rl.world.spaces.flat_space`.
 
     Raises:
         ConfigError: unknown scenario or rules.
@@ -48,14 +52,14 @@ def parallel_env(scenario: str = "1v1", *, render_mode: str | None = None, rules
         if rules not in RULE_SETS:
             raise ConfigError(expected("rules", ", ".join(RULE_SETS), rules))
         spec = replace(spec, rules=RULE_SETS[rules])
-    return RedBlueDoors(chosen.name, spec, render_mode)
+    return RedBlueDoors(chosen.name, spec, render_mode, flat=flat)
 
 
 class RedBlueDoors(ParallelEnv):
     """One game, all seats played from outside. Make it with :func:`parallel_env`.
 
     * Agents: ``spec.seats``, blue first: ``blue_0``, ``red_0`` in 1v1.
-    * Observation: see :func:`multigrid_rl.world.spaces.observation_space`.
+    * Observation: see :func:`multigrid_rl.world.spaces.observation_space`, or ``flat_space`` there.
     * Action: Discrete(7): left, right, forward, pickup, drop, toggle, done.
     * Reward: the canonical reward of the rules, section 5.
     * Terminated: everybody when the game is won; under ``fair`` rules an eliminated agent at once, and it leaves
@@ -69,6 +73,7 @@ class RedBlueDoors(ParallelEnv):
         name: shown as ``metadata["name"]``.
         spec: the game.
         render_mode: ``None`` or ``"rgb_array"``.
+        flat: observations are vectors.
 
     Raises:
         ValueError: unknown render mode.
@@ -76,20 +81,21 @@ class RedBlueDoors(ParallelEnv):
 
     metadata = {"name": "multigrid_rl", "render_modes": ["rgb_array"], "is_parallelizable": True, "render_fps": 10}  # noqa: RUF012
 
-    def __init__(self, name: str, spec: GameSpec, render_mode: str | None = None) -> None:
+    def __init__(self, name: str, spec: GameSpec, render_mode: str | None = None, *, flat: bool = False) -> None:
         self.metadata = {**type(self).metadata, "name": name}
         self.render_mode = check_render_mode(render_mode)
         self.spec = spec
         self.possible_agents: list[str] = list(spec.seats)
         self.agents: list[str] = []
-        self.observation_spaces = {seat: observation_space(spec) for seat in spec.seats}
+        self._seen = flat_observation if flat else observation
+        self.observation_spaces = {seat: flat_space(spec) if flat else observation_space(spec) for seat in spec.seats}
         self.action_spaces = {seat: action_space() for seat in spec.seats}
         self.state_space = spaces.Box(0, int(CELL.max()), (WIDTH, HEIGHT, 3), np.uint8)
         self.world = World(spec, 1, auto_reset=False)
         self._index = {seat: a for a, seat in enumerate(spec.seats)}
         self._rng: np.random.Generator | None = None
 
-    def observation_space(self, agent: str) -> spaces.Dict:
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
         """Return the observation space of one agent, always the same object; ``KeyError`` for an unknown one."""
         return self.observation_spaces[agent]
 
@@ -101,7 +107,7 @@ class RedBlueDoors(ParallelEnv):
         self,
         seed: int | None = None,
         options: dict[str, Any] | None = None,  # noqa: ARG002
-    ) -> tuple[dict[str, Observation], dict[str, Info]]:
+    ) -> tuple[dict[str, Any], dict[str, Info]]:
         """Start a new game; returns observations and infos of all agents. ``options`` are not used.
 
         Raises:
@@ -115,7 +121,7 @@ class RedBlueDoors(ParallelEnv):
 
     def step(
         self, actions: dict[str, Any]
-    ) -> tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Info]]:
+    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Info]]:
         """Play one step.
 
         Args:
@@ -160,9 +166,9 @@ class RedBlueDoors(ParallelEnv):
     def close(self) -> None:
         """Nothing to give back."""
 
-    def _observations(self, seats: list[str]) -> dict[str, Observation]:
+    def _observations(self, seats: list[str]) -> dict[str, Any]:
         tokens = self.world.outputs.tokens[0]
-        return {seat: observation(self.spec, tokens[self._index[seat]]) for seat in seats}
+        return {seat: self._seen(self.spec, tokens[self._index[seat]]) for seat in seats}
 
     def _infos(self, seats: list[str]) -> dict[str, Info]:
         return {seat: info(self.world, self._index[seat]) for seat in seats}

@@ -10,17 +10,21 @@ from numpy.typing import NDArray
 
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec
-from multigrid_rl.world.constants import ACTIONS, BLUE, CELL, EVENTS, MISSIONS, RED, decode
+from multigrid_rl.world.constants import ACTIONS, CELL, EVENTS, MISSIONS, NUM_CODES, decode
 from multigrid_rl.world.engine import World
 
 #: One seat's observation: the keys are those of :func:`observation_space`.
 Observation: TypeAlias = dict[str, Any]
-#: One seat's info: event name -> value, ``mission`` -> string and, once the game is over, ``winner``.
+#: One seat's info, numbers alone: event name -> value, ``mission`` and ``winner``.
 Info: TypeAlias = dict[str, Any]
 
 #: Largest number in any (type, colour, state) triple. Below 255, so that nobody takes a view for a picture to rescale.
 _HIGHEST = int(CELL.max())
-_WINNERS = {RED: "red", BLUE: "blue", -1: None}
+
+
+def token_categories(spec: GameSpec) -> list[int]:
+    """Return the number of values of each observation token: cell codes, heading, mission."""
+    return [NUM_CODES] * spec.view_size**2 + [4, len(MISSIONS)]
 
 
 def observation_space(spec: GameSpec) -> spaces.Dict:
@@ -46,29 +50,41 @@ def action_space() -> spaces.Discrete:
 
 
 def observation(spec: GameSpec, tokens: NDArray[np.uint8]) -> Observation:
-    """Turn one seat's tokens (D,) into a dictionary that :func:`observation_space` contains; nothing is shared."""
+    """Turn a seat's tokens (..., D) into a dictionary that :func:`observation_space` contains; nothing is shared."""
     size = spec.view_size
     seen: Observation = {
-        "image": decode(tokens[: size * size]).reshape(size, size, 3),
-        "direction": np.int64(tokens[-2]),
+        "image": decode(tokens[..., : size * size]).reshape(*tokens.shape[:-1], size, size, 3),
+        "direction": tokens[..., -2].astype(np.int64)[()],  # a number, not an array without axes
     }
     if spec.mission_observed:
-        seen["mission"] = np.int64(tokens[-1])
+        seen["mission"] = tokens[..., -1].astype(np.int64)[()]
     return seen
+
+
+def flat_space(spec: GameSpec) -> spaces.Box:
+    """Space of the same as one vector: a 1 for the value of each token, cells, heading and mission in turn."""
+    return spaces.Box(0.0, 1.0, (sum(token_categories(spec)),), np.float32)
+
+
+def flat_observation(spec: GameSpec, tokens: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Turn a seat's tokens (..., D) into vectors that :func:`flat_space` contains."""
+    categories = token_categories(spec)
+    width, starts = sum(categories), np.cumsum([0, *categories[:-1]])
+    rows = tokens.reshape(-1, len(categories))
+    seen = np.zeros(len(rows) * width, np.float32)
+    seen[np.arange(len(rows))[:, None] * width + starts + rows] = 1.0
+    return seen.reshape(*tokens.shape[:-1], width)
 
 
 def info(world: World, agent: int) -> Info:
     """Tell what happened to one agent of game 0 in the last step; zeros after a reset.
 
-    Keys are ``constants.EVENTS`` (float), ``mission`` (string) and, in the step that ends the game, ``winner``:
-    ``"red"``, ``"blue"`` or ``None``.
+    Keys are ``constants.EVENTS`` (float), ``mission`` (index in ``constants.MISSIONS``) and ``winner``: 0 red, 1 blue,
+    -1 nobody (yet).
     """
     o = world.outputs
     told: Info = dict(zip(EVENTS, o.events[0, agent].tolist(), strict=True))
-    told["mission"] = MISSIONS[o.obs_mission[0, agent]]
-    if world.state.over[0]:
-        told["winner"] = _WINNERS[int(o.winner[0])]
-    return told
+    return told | {"mission": int(o.obs_mission[0, agent]), "winner": int(o.winner[0])}
 
 
 def check_action(action: Any, seat: str) -> int:

@@ -12,8 +12,9 @@ from gymnasium.utils.env_checker import check_env
 
 from multigrid_rl.config import compose
 from multigrid_rl.envs.base import AGENT
+from multigrid_rl.envs.bodies import body_of, carries
 from multigrid_rl.envs.gymnasium import GymnasiumEnvs, GymnasiumFactory, make_env
-from multigrid_rl.envs.mujoco import MujocoEnvs, body_of, carries, threads_to_use
+from multigrid_rl.envs.mujoco import MujocoEnvs, threads_to_use
 from multigrid_rl.players.factories import env_factory
 
 SIGHT = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")

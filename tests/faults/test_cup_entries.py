@@ -108,7 +108,8 @@ def played(entries, tmp_path_factory):
 def test_everybody_has_a_place_and_the_sound_ones_win(played, entries):
     found, _, _ = played
     assert [row["name"] for row in found["standings"]][:2] == ["key-runner", "good"]
-    assert len(found["standings"]) == len(list(entries.iterdir())) + 1
+    assert len(found["standings"]) + len(found["unranked"]) == len(list(entries.iterdir())) + 1
+    assert {"pickle", "zipped.zip", "never-ready"} <= set(found["unranked"])
     for row in found["standings"][:2]:
         assert row["forfeited"] == 0
 

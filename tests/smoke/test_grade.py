@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import csv
 import errno
 import json
 import shutil
@@ -16,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from bundles import bundle, vouch
 from commands import call, complaint
 from multigrid_rl.config import data_root, load_scenario
-from multigrid_rl.judge import grading
+from multigrid_rl.judge import gradebook, grading
 from multigrid_rl.judge.grading import Metered, read_rubric
 from multigrid_rl.players.bundle import load_team
 from multigrid_rl.players.cards import MODEL_FILE
@@ -176,7 +178,8 @@ def test_a_fault_of_the_program_is_no_verdict(tmp_path, monkeypatch):
         ({"pass_points": 99}, "pass_points: expected above 0 to 9, all there are, got 99"),
         ({"scenario": "1v7"}, "1v7"),
         ({"colour": "red"}, "colour"),
-        ({"seed": 2**63}, "seed: expected less than 9223372036854775808"),
+        ({"seed": 2**63}, "whole numbers beyond 64 bits are not allowed"),
+        ({"seed": -1}, "seed: expected greater than or equal to 0"),
         ({"exams": [RUBRIC["exams"][0] | {"opponent": "nobody"}]}, "opponent=nobody"),
         ({"exams": [RUBRIC["exams"][0] | {"checks": [{"metric": "luck", "at_least": 1, "points": 9}]}]}, "got luck"),
         (
@@ -208,3 +211,122 @@ def test_entropy_is_that_of_the_decisions_that_were_made():
     meter = metered["blue_0"]
     assert meter.decisions == played.table.length.sum()
     assert 0 < meter.mean < np.log(7)
+
+
+# --- mistakes of whoever grades are no verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere", "nowhere: expected a folder with a bundle, got nothing there"),
+        ("a.zip", "a.zip: expected a folder with a bundle, got a file"),
+        ("class", "-o grades.csv grades each folder in it, got one with other folders, anna first"),
+    ],
+)
+def test_rejects_what_is_no_hand_in(name, said, tmp_path):
+    bundle(tmp_path / "class" / "anna", ("blue_0",))
+    (tmp_path / "a.zip").touch()
+    assert said in complaint(grade(tmp_path, SHORT, tmp_path / name)[0])
+
+
+def test_rejects_a_rubric_whose_games_cannot_be_played_before_any_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(grading, "play_episodes", lambda *_: pytest.fail("it played"))
+    bundle(tmp_path / "elsewhere", ("red_0",), scenario="2v2", members=2)
+    exam = RUBRIC["exams"][0]
+    for change, said in (
+        ({"scenario": "single", "exams": [exam | {"opponent": None}]}, "exams.0.sides: expected a team with seats"),
+        ({"scenario": "cartpole"}, "expected one of the red/blue-door game"),
+        ({"exams": [exam, copy.deepcopy(exam) | {"opponent": "elsewhere"}]}, "opponent=elsewhere"),
+        ({"exams": [exam | {"episodes": 10**9}]}, "episodes"),
+        ({"pass_point": 3}, "pass_point"),
+    ):
+        assert said in complaint(grade(tmp_path, RUBRIC | change)[0])
+
+
+def test_rejects_rubrics_that_multiply(tmp_path):
+    path = tmp_path / "rubric.yaml"
+    path.write_text("a: &a [x, x]\nb: &b [*a, *a]\nscenario: 1v1\n")
+    assert "anchors and aliases" in complaint(call("grade", BUNDLE, "--rubric", path))
+
+
+def test_without_a_seed_every_grading_draws_one_and_tells_it_to_whoever_grades(tmp_path):
+    fresh = {key: value for key, value in SHORT.items() if key != "seed"}
+    one, two = (grade(tmp_path, fresh)[0].stderr for _ in range(2))
+    assert one != two
+    seed = one.split("--seed ")[1].split()[0]
+    assert int(seed) > 2**32
+    played = [grade(tmp_path, fresh, BUNDLE, "--seed", seed)[1]["exams"] for _ in range(2)]
+    assert played[0] == played[1]
+
+
+# --- a class
+
+
+@pytest.fixture
+def a_class(tmp_path):
+    folder = tmp_path / "class"
+    for seed, name in enumerate(("anna", "bert", "Müller", "=1+1")):
+        bundle(folder / name, ("blue_0",), seed=seed)
+    (folder / "bert" / MODEL_FILE).write_bytes(b"")
+    (folder / "notes.txt").touch()
+    (folder / "caro").mkdir()
+    return folder
+
+
+def table_of(path):
+    with path.open(newline="") as file:
+        return {row["student"]: row for row in csv.DictReader(file)}
+
+
+def test_a_class_is_a_table_with_points_for_each_check_and_feedback_for_each_student(tmp_path, a_class):
+    result, line = grade(tmp_path, SHORT, a_class, "-o", tmp_path / "out" / "grades.csv")
+    assert result.exit_code == 0, result.output
+    assert (line["graded"], line["refused"]) == (5, 2)
+    rows = table_of(tmp_path / "out" / "grades.csv")
+    assert list(rows) == ["'=1+1", "Müller", "anna", "bert", "caro"]
+    assert "truncated" in rows["bert"]["problem"]
+    points = [float(value) for key, value in rows["anna"].items() if key.startswith("against")]
+    assert float(rows["anna"]["points"]) == sum(points)
+    for name, row in rows.items():
+        told = (tmp_path / "out" / "grades" / row["feedback"]).read_text()
+        assert f"{float(row['points']):g} of 9 points" in told
+        assert ("could not be played" in told) == bool(row["problem"]), name
+        assert "31337" not in told
+    key = tmp_path / "out" / "grades" / "keep-to-yourself.json"
+    assert key.stat().st_mode & 0o077 == 0
+    assert json.loads(key.read_text())["seed"] == 31_337
+
+
+def test_a_class_that_is_cut_off_goes_on_and_ends_with_the_same_table(tmp_path, a_class, monkeypatch):
+    fresh = {key: value for key, value in SHORT.items() if key != "seed"}
+    played, sit = [], gradebook.grade
+
+    def noted(folder, *rest):
+        if folder.name == "caro" and not played.count("caro"):
+            played.append("caro")
+            raise KeyboardInterrupt
+        played.append(folder.name)
+        return sit(folder, *rest)
+
+    monkeypatch.setattr(gradebook, "grade", noted)
+    table = tmp_path / "grades.csv"
+    cut = grade(tmp_path, fresh, a_class, "-o", table)[0]
+    assert (cut.exit_code, "goes on with the class" in cut.stderr, table.exists()) == (130, True, False)
+    assert grade(tmp_path, fresh, a_class, "-o", table)[0].exit_code == 0
+    whole = table.read_text()
+    assert sorted(set(played)) == ["=1+1", "Müller", "anna", "bert", "caro"]
+    assert [played.count(name) for name in ("anna", "Müller")] == [1, 1]
+    # A hand-in that changes is graded again, the others are not; another rubric wants another table.
+    shutil.rmtree(a_class / "anna")
+    shutil.copytree(BUNDLE, a_class / "anna")
+    assert grade(tmp_path, fresh, a_class, "-o", table)[0].exit_code == 0
+    assert [played.count(name) for name in ("anna", "Müller")] == [2, 1]
+    assert table.read_text() != whole
+    assert "rubric and seed it began with" in complaint(grade(tmp_path, SHORT, a_class, "-o", table)[0])
+
+
+def test_rejects_a_class_without_hand_ins_or_with_a_folder_that_is_something_else(tmp_path, a_class):
+    (tmp_path / "empty").mkdir()
+    assert "one folder for each student" in complaint(grade(tmp_path, SHORT, tmp_path / "empty", "-o", "g.csv")[0])
+    assert "something else" in complaint(grade(tmp_path, SHORT, a_class, "-o", tmp_path / "class.csv")[0])

@@ -238,8 +238,8 @@ def test_the_docs_own_objective_and_network_train_and_play(tmp_path, monkeypatch
     monkeypatch.syspath_prepend(str(tmp_path))
     own = ("train.objective=my_objectives:half_clipped", "model.name=my_networks:Wide")
     tiny_run(tmp_path / "pole", "env_id=CartPole-v1", "model.hidden=[32]", *own, *SHORT)
-    assert complaint(call("evaluate", tmp_path / "pole", "-o", tmp_path / "refused")).count("MULTIGRID_RL_NETWORKS")
-    monkeypatch.setenv("MULTIGRID_RL_NETWORKS", "my_networks")
+    assert complaint(call("evaluate", tmp_path / "pole", "-o", tmp_path / "refused")).count("MULTIGRID_RL_MODULES")
+    monkeypatch.setenv("MULTIGRID_RL_MODULES", "my_networks")
     assert judged(tmp_path / "judged", tmp_path / "pole", "--episodes", 4)["modes"]["argmax"]["episodes"] == 4
     _, rows = tiny_run(tmp_path / "game", "scenario=1v1", "model.hidden=[32]", *own, *SHORT)
     assert rows[-1]["env_steps"] == 512

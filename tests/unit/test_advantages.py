@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from multigrid_rl.learn.advantages import gae, standardise, weigh
+from multigrid_rl.learn.rollout import Estimator, Paths, Rollout, estimate
+from multigrid_rl.models.distributions import distribution_of
 
 GAMMA, LAM = 0.5, 0.5
 EXACT = {"rel": 1e-6}
@@ -189,3 +192,21 @@ def test_total_reward_is_that_of_each_path_of_the_batch():
     weights, targets = weigh(**given, starts=starts, psi="total_reward", gamma=GAMMA, lam=LAM)
     assert weights[:, 0].tolist() == [2, 2, 8, 8]
     assert targets[:, 0].tolist() == [2, 2, 8, 8]
+
+
+def test_running_out_of_time_counts_as_death_where_one_asks_for_it():
+    # Two steps of reward 1, then the time is over: worth 10 from there on, or nothing.
+    discrete = distribution_of(spaces.MultiDiscrete([2]))
+    rollout = Rollout.empty(np.array([[False], [True]]), np.zeros((1, 3), np.float32), discrete, 0)
+    for column in rollout:
+        column[:] = 0
+    rollout.done[1], rollout.mask[:], rollout.rewards[:] = True, True, 1.0
+    rollout.next_values[1] = 10.0
+    for deadly, targets in ((False, [1 + 0.5 * (1 + 0.5 * 10), 1 + 0.5 * 10]), (True, [1 + 0.5 * 1, 1])):
+        how = Estimator(gamma=0.5, lam=1.0, deadly=deadly)
+        assert estimate(rollout, how).targets.tolist() == targets
+        paths = Paths(
+            *(np.array(c) for c in (rollout.rewards, rollout.terminated, rollout.done, rollout.mask[..., 0])),
+            rollout.starts, rollout.done, np.zeros((1, 3)), np.zeros((1, 3)),
+        )  # fmt: skip
+        assert paths.weigh(np.zeros(2), np.array([10.0]), np.zeros(1), how)[1].tolist() == targets

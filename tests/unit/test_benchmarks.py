@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import growth, machine, measure, results, tables, training, world
+from benchmarks import control, growth, machine, measure, results, tables, training, world
 from benchmarks.measure import BenchmarkError, Peers
 from multigrid_rl.config import compose
 
@@ -218,3 +218,9 @@ class TestSections:
 
     def test_every_number_of_agents_makes_a_game(self):
         assert [world.spec_of(agents, 7).num_agents for agents in world.TEAMS] == list(world.TEAMS)
+
+
+def test_stable_baselines_is_told_the_recipe_of_halfcheetah():
+    train = compose(["scenario=halfcheetah", "experiment=halfcheetah"]).train
+    batch = train.num_envs * train.num_steps
+    assert (batch, train.minibatch_size, train.epochs) == (control.BATCH, control.MINIBATCH, control.EPOCHS)

@@ -243,7 +243,9 @@ def test_a_player_sees_the_same_seat_of_the_other_team_from_its_own_side(folder)
 
 
 def test_rejects_an_unknown_name_with_the_known_ones(tmp_path):
-    with pytest.raises(PlayerError, match=r"^player: expected random, idle, key-runner, hunter, or a .*, got nobody$"):
+    with pytest.raises(
+        PlayerError, match=r"^player: expected random, idle, key-runner, hunter, a folder .*, got nobody$"
+    ):
         Catalogue(tmp_path).seat("nobody", ONE, "blue_0")
 
 

@@ -20,11 +20,11 @@ from multigrid_rl.judge.cup import entries as cup_entries
 from multigrid_rl.judge.cup import folder as cup_folder
 from multigrid_rl.judge.cup.cup import play_cup, play_pairing
 from multigrid_rl.judge.cup.entries import CupConfig, Entry, find_entries
-from multigrid_rl.judge.cup.folder import alone_in
 from multigrid_rl.players import inspection
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.external import ExternalPlayer
+from multigrid_rl.players.leftovers import alone_in
 from multigrid_rl.players.sandbox import Limits
 
 SPEC = load_scenario("1v1").spec
@@ -263,7 +263,7 @@ def test_rejects_a_second_cup_at_work_in_the_same_folder(tmp_path):
     command = ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "1", "-o", tmp_path / "cup"]
     with alone_in(tmp_path / "cup"):
         said = complaint(call(*command))
-    assert "another cup is at work" in said
+    assert "another is at work" in said
     assert call(*command).exit_code == 0
 
 

@@ -13,7 +13,7 @@ import torch
 from multigrid_rl.config import compose
 from multigrid_rl.envs.grouping import agents_of
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.players.cards import PlayerError, read_files, signature, token_categories, write_player
+from multigrid_rl.players.cards import PlayerError, read_files, signature, write_player
 from multigrid_rl.players.factories import MatchFactory, env_factory
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import Match
@@ -22,6 +22,7 @@ from multigrid_rl.players.teams import Roster, TeamPlayer, snapshot_player
 from multigrid_rl.rllib.league import RunLeague
 from multigrid_rl.types import EpisodeTable, GameSpec, SeatView
 from multigrid_rl.world.constants import ACTIONS, NUM_EVENTS
+from multigrid_rl.world.spaces import token_categories
 
 ONE = compose(
     ["scenario=1v1-league", "scenario.league.most=1", "scenario.league.redraw=1000", "scenario.game.max_steps=10"]
@@ -251,3 +252,13 @@ def test_games_of_a_league_depend_on_seed_and_number_alone(tmp_path):
     factory = env_factory(ONE).with_roster(Roster({0: 0.3, 2: 0.3, 3: 0.4}, {3: files(tmp_path / "s")}))
     many, one = played(factory), played(factory, games=1, first=7)
     np.testing.assert_array_equal(many[:, 7], one[:, 0])
+
+
+def test_players_that_act_together_do_what_each_would_do_alone(tmp_path, monkeypatch):
+    for n in (3, 4, 6):
+        write(tmp_path / str(n), seed=n)
+    roster = Roster({0: 0.1, 1: 0.3, 3: 0.2, 4: 0.2, 6: 0.2}, {n: files(tmp_path / str(n)) for n in (3, 4, 6)})
+    factory = env_factory(ONE).with_roster(roster)
+    together = played(factory, steps=40, games=64)
+    monkeypatch.setattr(FrozenPlayer, "kind", None)
+    np.testing.assert_array_equal(together, played(factory, steps=40, games=64))

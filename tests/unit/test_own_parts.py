@@ -1,20 +1,24 @@
-"""Networks and objectives of one's own, ``module:name``: where they may be imported, and how mistakes are told."""
+"""Networks, objectives, players and scenarios of one's own: where they may come from, and how mistakes are told."""
 
 from __future__ import annotations
 
 import sys
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
+import yaml
 from torch import nn
 
 from commands import call, complaint
-from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.config import ConfigError, compose, data_root, load_scenario
 from multigrid_rl.learn.losses import objective_of
 from multigrid_rl.models.registry import ArchitectureError, custom
 from multigrid_rl.players.cards import PlayerError, read_card, read_network, write_player
+from multigrid_rl.players.factories import env_factory
 from multigrid_rl.recipes import recipe_overrides
+from multigrid_rl.types import RunError
 
 SPACE = gymnasium.spaces.Box(-1, 1, (3,))
 SOURCE = """
@@ -160,18 +164,163 @@ def test_a_card_imports_nothing_unless_its_module_is_listed(own_parts, monkeypat
     folder = own_parts / "player"
     write_player(folder, network.state_dict(), card)
     sys.modules.pop("own_parts")
-    with pytest.raises(PlayerError, match=r"architecture\.name: .*MULTIGRID_RL_NETWORKS.*, got own_parts:Small"):
+    with pytest.raises(PlayerError, match=r"architecture\.name: .*MULTIGRID_RL_MODULES.*, got own_parts:Small"):
         read_network(folder, read_card(folder))
     assert "own_parts" not in sys.modules
-    monkeypatch.setenv("MULTIGRID_RL_NETWORKS", "other,own_parts")
+    monkeypatch.setenv("MULTIGRID_RL_MODULES", "other,own_parts")
     loaded = read_network(folder, read_card(folder))
     assert torch.equal(loaded.policy.weight, network.policy.weight)
 
 
-@pytest.mark.parametrize("line", ["model: {name: 'a:B'}", "train: {objective: 'a:b'}", "scenario: {env_id: 'a:B-v0'}"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "model: {name: 'a:B'}",
+        "model: 'a:B'",
+        "train: {objective: 'a:b'}",
+        "scenario: {env_id: 'a:B-v0'}",
+        "scenario: {seats: {blue_0: 'a:B'}}",
+        "scenario: {league: {anchors: {'a:B': 1}}}",
+        "curriculum: [{seats: {blue_0: 'a:B'}, steps: 3}]",
+    ],
+)
 def test_recipe_files_name_no_code_unless_trusted(tmp_path, line):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"defaults: []\n{line}\n")
     with pytest.raises(ConfigError, match="imports code"):
         recipe_overrides(str(recipe), trusted=False)
     assert recipe_overrides(str(recipe), trusted=True)
+
+
+BOTS = """
+import numpy as np
+
+
+class Left:
+    def __init__(self, spec):
+        self.spec = spec
+
+    def act(self, view, state, rng):
+        return np.zeros(len(view.tokens), np.int64), state
+
+
+class Counting(Left):
+    def initial_state(self, games):
+        return np.zeros(games, np.int64)
+
+    def reset_state(self, state, done):
+        return np.where(done, 0, state)
+
+    def act(self, view, state, rng):
+        return state % 7, state + 1
+
+
+class Late(Left):
+    def __init__(self, spec):
+        self.steps = 0
+
+    def act(self, view, state, rng):
+        self.steps += 1
+        return np.full(len(view.tokens), 7 * (self.steps > 3)), state
+
+
+class Wild(Left):
+    def act(self, view, state, rng):
+        return np.full(len(view.tokens), 7), state
+
+
+class Bare(Left):
+    act = None
+
+
+class Alone(Left):
+    def act(self, view, state, rng):
+        return np.zeros(len(view.tokens), np.int64)
+"""
+
+
+@pytest.fixture
+def own_bots(own_parts):
+    (own_parts / "own_bots.py").write_text(BOTS)
+    yield own_parts
+    sys.modules.pop("own_bots", None)
+
+
+def test_seats_players_from_outside_alone_and_in_mixtures(own_bots):
+    config = compose(["scenario.seats.blue_0=own_bots:Left:3,own_bots:Counting:1,random:1", "experiment=none"])
+    assert config.scenario.opponents == {"blue_0": {"own_bots:Left": 3, "own_bots:Counting": 1, "random": 1}}
+    factory = env_factory(config)
+    assert [row.name for row in factory.packed().load()["blue_0"]] == ["own_bots:Left", "own_bots:Counting", "random"]
+    env = factory.build(64, 0)
+    for _ in range(3):
+        env.step({"red_0": np.full((64, 1), 6)})
+    env.set_state(env.get_state())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "own_bots:Wild",
+            "player own_bots:Wild: actions: expected integers 0 to 6, one for each of 3 games",
+        ),
+        ("own_bots:Bare", "player own_bots:Bare: TypeError: 'NoneType' object is not callable"),
+        ("own_bots:Alone", "player own_bots:Alone: act: expected actions and the next memory, a tuple of two, got nd"),
+        ("own_bots:Right", "player own_bots:Right: expected module:Class, got own_bots:Right: module 'own_bots' has"),
+        ("own_bots:np", "got own_bots:np: <module 'numpy'"),
+    ],
+)
+def test_refuses_mistaken_players_before_a_run_folder_is_made(own_bots, name, said):
+    run = own_bots / "run"
+    assert said in complaint(call("train", f"scenario.seats.blue_0={name}", f"run_dir={run}"))
+    assert not run.exists()
+
+
+def test_a_player_that_fails_in_the_middle_is_told_in_one_line(own_bots):
+    env = env_factory(compose(["scenario.seats.blue_0=own_bots:Late"])).build(2, 0)
+    done = {"red_0": np.full((2, 1), 6)}
+    env.step(done)
+    env.step(done)
+    with pytest.raises(RunError, match="player own_bots:Late: actions: expected integers 0 to 6, one for each of 2"):
+        env.step(done)
+
+
+def test_takes_a_scenario_and_a_network_by_their_names(own_parts, monkeypatch):
+    mine = {**yaml.safe_load((data_root() / "configs/scenario/1v1.yaml").read_text()), "aliases": []}
+    mine["seats"]["blue_0"] = "hunter"
+    (own_parts / "mine.yaml").write_text(yaml.safe_dump(mine))
+    monkeypatch.chdir(own_parts)
+    config = compose(["scenario=./mine.yaml", "scenario.game.max_steps=50", "model=own_parts:Small"])
+    assert (config.scenario.name, config.scenario.game.max_steps, config.experiment) == ("mine", 50, None)
+    assert (config.scenario.seats["blue_0"], config.model.name) == ("hunter", "own_parts:Small")
+    (own_parts / "mine.yaml").write_text(yaml.safe_dump({**mine, "seats": {"blue_0": "idle", "red_0": "learn"}}))
+    assert compose(["scenario=./mine.yaml"]).scenario.seats["blue_0"] == "idle"  # read anew
+    monkeypatch.setenv("MULTIGRID_RL_SCENARIOS", f"nowhere:{own_parts}")
+    assert load_scenario("mine") == compose(["scenario=mine"]).scenario
+    assert compose(["curriculum=[{scenario: ./mine.yaml, steps: 9}]"]).curriculum[0].scenario.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("1v1", {}, "scenario: expected a file with a name of its own, of letters, digits and -, got ./1v1.yaml"),
+        ("mine", {"seats": {"blue_0": "a:B", "red_0": "learn"}}, "'scenario.seats.blue_0=a:B' in mine.yaml; trust_rec"),
+        ("mine", {"seats": {"blue_0": {"a:B": 1, "idle": 1}, "red_0": "learn"}}, "a:B:1"),
+        ("mine", {"description": "${oc.env:HOME}"}, "trust_recipe=true if you have read it"),
+        ("mine", {"package": "gymnasium", "env_id": "a:B-v0"}, "trust_recipe=true if you have read it"),
+        ("mine", {"colour": 3}, "scenario.colour: "),
+        ("mine", None, "scenario: expected a file like those in configs/scenario, got ./mine.yaml: list"),
+        ("none", None, "No such file"),
+    ],
+)
+def test_refuses_scenario_files_that_are_none_or_do_more_than_set_values(own_parts, monkeypatch, name, change, said):
+    mine = {**yaml.safe_load((data_root() / "configs/scenario/1v1.yaml").read_text()), "aliases": []}
+    if name != "none":
+        (own_parts / f"{name}.yaml").write_text(yaml.safe_dump([1] if change is None else {**mine, **change}))
+    monkeypatch.chdir(own_parts)
+    with pytest.raises(ConfigError) as error:
+        compose([f"scenario=./{name}.yaml"])
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    if "trust_rec" in said and "seats" in (change or {}):
+        assert compose([f"scenario=./{name}.yaml", "trust_recipe=true"]).scenario.seats["blue_0"] == "a:B"

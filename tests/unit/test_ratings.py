@@ -9,9 +9,11 @@ import pytest
 
 from multigrid_rl.judge.cup.cup import forfeited
 from multigrid_rl.judge.cup.entries import CupConfig, Entry
+from multigrid_rl.judge.cup.folder import write_results
 from multigrid_rl.judge.cup.results import Pairing
 from multigrid_rl.judge.cup.standings import cycles, ratings, results
 from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.types import GameSpec
 
 TABLE = CupConfig("1v1", GameSpec(), 4, 7, Limits())
@@ -128,22 +130,27 @@ def test_forfeits_are_losses_with_their_reason():
     assert found.sides[0].length_mean == 10.0
 
 
-def test_two_broken_entries_win_nothing_from_each_other():
-    one, two, three = entry("a", "no card"), entry("b", "NaN"), entry("c")
-    pairings = []
-    for red, blue in ((one, two), (two, one)):
-        pairings.append(forfeited(red, blue, TABLE, {"a": "no card", "b": "NaN"}))
-    for broken in (one, two):
-        for red, blue in ((broken, three), (three, broken)):
-            pairings.append(forfeited(red, blue, TABLE, {broken.name: str(broken.problem)}))
-    found = table_of([one, two, three], pairings)
-    assert [(row.name, row.win, row.loss, row.games) for row in found.standings] == [
-        ("c", 16, 0, 16),
-        ("a", 0, 8, 8),
-        ("b", 0, 8, 8),
-    ]
-    assert found.entries[0].problem == "no card"
-    assert found.entries[0].faults == []
+def test_who_has_finished_no_game_is_not_ranked_and_lifts_nobody():
+    sound = [pairing("a", "b", "RRDB"), pairing("b", "a", "RBDD")]
+    alone = table_of([entry("a"), entry("b")], sound)
+    broken = [forfeited(entry(red), entry(blue), TABLE, {"x": "no card"}) for red, blue in ("ax", "xa", "bx")]
+    # It hangs in every game against b, and would win by forfeit against a.
+    hung = [pairing("x", "b", "rrrr", reason="no answer"), pairing("y", "x", "rrrr", reason="no card")]
+    found = table_of([entry("a"), entry("b"), entry("x"), entry("y")], [*sound, *broken, *hung])
+    ranks = [[(row.name, row.rating, row.points, row.games) for row in its.standings] for its in (alone, found)]
+    assert ranks[0] == ranks[1]
+    assert (alone.unranked, found.unranked) == ([], ["x", "y"])
+    with_x = [(side.games, side.forfeited) for side in found.sides if "x" in (side.red, side.blue)]
+    assert with_x == [(0, 4)] * 5
+    assert found.entries[2].faults[-1].reason == "no answer"
+
+
+def test_a_cup_in_which_nobody_finished_a_game_has_tables(tmp_path):
+    found = table_of([entry("a"), entry("b")], [pairing("a", "b", "rrrr"), pairing("b", "a", "----")])
+    assert (found.standings, found.unranked) == ([], ["a", "b"])
+    write_results(found, [pairing("a", "b", "rrrr")], tmp_path)
+    assert (tmp_path / "standings.csv").read_text().startswith("rank,name,rating")
+    assert "No entry has finished a game" in cup_page(found)
 
 
 def test_a_circle_is_named_only_beyond_doubt():

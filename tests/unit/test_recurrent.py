@@ -220,3 +220,44 @@ def test_a_frozen_player_remembers_its_game_and_forgets_it_at_the_end(cell):
         played.append(actions)
     assert np.stack(played, axis=1).tolist() == wanted.tolist()
     assert len(set(wanted.flatten().tolist())) > 2
+
+
+@pytest.mark.parametrize("games", [1, GAMES, 70])
+@both_critics
+def test_compiled_pass_through_time_is_torchs(central, games):
+    net = network("gru", central)
+    rng = np.random.default_rng(3)
+    columns = [rng.integers(0, count, (games, STEPS)) for count in (*CATEGORIES, *central)]
+    tokens = np.stack(columns, axis=-1).astype(np.uint8)
+    starts = rng.random((games, STEPS)) < 0.2
+    memory = rng.standard_normal((games, 8)).astype(np.float32)
+    logits, values = net.sequence(*map(torch.from_numpy, (tokens, memory, starts)))
+    by_logits, by_values = (rng.standard_normal(part.shape).astype(np.float32) for part in (logits, values))
+    torch.autograd.backward((logits, values), (torch.from_numpy(by_logits), torch.from_numpy(by_values)))
+    wanted = {name: weight.grad.clone() for name, weight in net.named_parameters()}
+    net.zero_grad(set_to_none=False)
+    passed = net.start(tokens, memory, starts)
+    np.testing.assert_allclose(passed.logits, logits.detach().numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(passed.values[:, 0], values.detach().numpy(), rtol=1e-4, atol=1e-5)
+    passed.add_gradients((by_logits, by_values[:, None]))
+    for name, weight in net.named_parameters():
+        np.testing.assert_allclose(weight.grad, wanted[name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_compiled_step_is_torchs():
+    net, tokens = network("gru"), tokens_of()
+    state = torch.randn(GAMES, net.state_size, generator=torch.Generator().manual_seed(5))
+    wanted = net(tokens[:, 0], state)
+    with torch.no_grad():
+        found = net(tokens[:, 0], state)
+    assert wanted[0].requires_grad
+    assert not found[0].requires_grad
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.detach().numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_only_what_is_compiled_has_a_compiled_pass():
+    lstm, memory = network("lstm"), np.zeros((GAMES, 16), np.float32)
+    assert lstm.start(tokens_of().numpy(), memory, starts_of().numpy()) is None
+    with pytest.raises(IndexError, match="tokens: expected 0 to less than"):
+        network("gru").start(np.full((1, 1, 3), 9, np.uint8), np.zeros((1, 8), np.float32), np.zeros((1, 1), bool))

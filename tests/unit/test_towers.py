@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from multigrid_rl.models.registry import build
-from multigrid_rl.models.towers import MAX_WIDTH
+from multigrid_rl.models.towers import MAX_WIDTH, Stack, policy
 
 CATEGORIES = [28] * 9 + [4, 3, 2]
 CENTRAL = [5, 6, 7]
@@ -162,3 +162,22 @@ def test_tanh_is_within_a_few_units_in_the_last_place():
         found = net.logits(torch.arange(2001)[:, None])[:, 0].double().numpy()
     np.testing.assert_allclose(found, np.tanh(exact), rtol=4e-7, atol=1e-9)
     assert np.abs(found).max() <= 1.0
+
+
+@pytest.mark.parametrize("hidden", [(8,), (5, 3), (64, 64), (16, 24, 8)], ids=str)
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("distinct", [None, 5])
+def test_networks_in_a_stack_compute_to_the_last_bit_what_each_computes_alone(hidden, activation, distinct):
+    networks = [network(hidden, activation, CENTRAL if seed == 2 else (), seed=seed).compiled() for seed in range(4)]
+    tokens = tokens_of(150, distinct=distinct).numpy()
+    numbers = np.sort(np.random.default_rng(1).choice([0, 2, 3], 150))
+    together = Stack(networks).policy(tokens, numbers)
+    alone = [policy(networks[n], tokens[numbers == n]) for n in (0, 2, 3)]
+    np.testing.assert_array_equal(together, np.concatenate(alone))
+
+
+def test_a_stack_refuses_tokens_that_have_no_row():
+    tokens = tokens_of(3).numpy()
+    tokens[1, 0] = CATEGORIES[0]
+    with pytest.raises(IndexError, match=r"^tokens: expected 0 to less than "):
+        Stack([network().compiled()] * 2).policy(tokens, np.array([0, 0, 1]))

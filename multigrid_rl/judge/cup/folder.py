@@ -10,8 +10,7 @@ import hashlib
 import io
 import json
 import logging
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib import metadata
@@ -22,10 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from multigrid_rl.files import write_whole
 from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, external
-from multigrid_rl.judge.cup.results import CupResults, Pairing
+from multigrid_rl.judge.cup.results import CupResults, Pairing, Standing
 from multigrid_rl.players.agents import copy_folder, folder_sha256
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.leftovers import lock, remove_tree
+from multigrid_rl.players.leftovers import remove_tree
 from multigrid_rl.text import expected, first_error
 
 LOG = logging.getLogger(__name__)
@@ -62,28 +61,6 @@ class Manifest(BaseModel):
     agents_key: str  # what agents are given as their seeds follows from this, not from `seed`
     limits: dict[str, float]
     entries: list[EntryLine]
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Make ``folder`` and keep it locked for the block.
-
-    Raises:
-        PlayerError: another cup is at work in it, or it cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise PlayerError(expected(folder, "a folder that can be written", error.strerror)) from error
-    try:
-        if lock(handle):
-            raise PlayerError(
-                expected(folder, "another --output, or to wait", "a folder in which another cup is at work")
-            )
-        yield
-    finally:
-        os.close(handle)
 
 
 # --- what is played, and by whom
@@ -233,7 +210,7 @@ def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> l
     """Write results, standings, pairs, sides and every single game; returns the files. They are made anew each time."""
     files = {
         RESULTS_FILE: found.model_dump_json(indent=1),
-        "standings.csv": _csv([row.model_dump() for row in found.standings]),
+        "standings.csv": _csv([row.model_dump() for row in found.standings], Standing.model_fields),
         "pairs.csv": _csv([row.model_dump() for row in found.pairs]),
         "sides.csv": _csv([row.model_dump() for row in found.sides]),
         "games.csv": _csv(list(_games(pairings))),
@@ -260,9 +237,9 @@ def _games(pairings: list[Pairing]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
+def _csv(rows: list[dict[str, Any]], columns: Iterable[str] = ()) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, list(columns or rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

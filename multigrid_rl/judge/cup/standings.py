@@ -45,7 +45,7 @@ def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamp
         resamples: how many times the games are drawn anew.
     """
     pairs = [pair for pair, rows in games.items() if rows.sum()]
-    if len(names) < 2 or not pairs:
+    if not pairs:
         return {name: Interval(MEAN, MEAN, MEAN) for name in names}
     values = _fit(names, pairs, np.stack([games[pair].sum(axis=0) for pair in pairs]))
     drawn = []
@@ -97,13 +97,16 @@ _DECIDERS = ("rating", "points between them", "more wins", "larger margin")
 def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, versions: dict[str, str]) -> CupResults:
     """Work out everything that a cup's pairings say."""
     names = [entry.name for entry in entries]
+    finished = {name for p in pairings if p.count(_PLAYED) for name in (p.red, p.blue)}
+    counted = [_counted(pairing, finished) for pairing in pairings]
     between = {
-        (one, two): [pairing for pairing in pairings if {pairing.red, pairing.blue} == {one, two}]
+        (one, two): [pairing for pairing in counted if {pairing.red, pairing.blue} == {one, two}]
         for one, two in combinations(names, 2)
     }
     pairs = [_pair(one, two, both) for (one, two), both in between.items()]
     games = {(one, two): _by_game(one, both) for (one, two), both in between.items()}
     beats = [(p.one, p.two) for p in pairs if p.low > 0.5] + [(p.two, p.one) for p in pairs if p.high < 0.5]
+    ranked = [name for name in names if name in finished]
     # The bootstrap's own stream follows from what was played: the same results, the same intervals.
     text = json.dumps([[p.red, p.blue, p.outcomes] for p in pairings])
     rng = np.random.default_rng(int(hashlib.sha256(text.encode()).hexdigest()[:16], 16))
@@ -113,9 +116,10 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
         seed=config.seed,
         rules=rules(config),
         entries=[_entry(entry, pairings) for entry in entries],
-        standings=_standings(names, pairings, ratings(names, games, rng)),
+        standings=_standings(ranked, counted, ratings(ranked, games, rng)),
+        unranked=[name for name in names if name not in finished],
         pairs=pairs,
-        sides=[_side(pairing) for pairing in pairings],
+        sides=[_side(pairing, pairings[number].count(_FORFEITED)) for number, pairing in enumerate(counted)],
         cycles=cycles(beats),
         games=[game for pairing in pairings for game in pairing.kept],
         versions=versions,
@@ -134,9 +138,17 @@ def rules(config: CupConfig) -> list[str]:
         "then by the larger margin of returns; who is still equal shares the rank.",
         "An entry that cannot be loaded forfeits all its games. One that exits, answers late or wrongly, or breaks a "
         "limit forfeits the unfinished games of that pairing; after three such pairings all the rest. "
-        "Forfeited games are losses. Games between two that cannot play count for nobody.",
+        "Forfeited games are losses. An entry that has finished no game at all is not ranked, and what was forfeited "
+        "to it or by it counts for nobody.",
         "Intervals of shares are Wilson's, 95 %. A circle is named where each beats the next beyond such an interval.",
     ]
+
+
+def _counted(pairing: Pairing, finished: set[str]) -> Pairing:
+    """Return a pairing as it counts: a walk-over is no win, and must not lift who met the one that could not play."""
+    if {pairing.red, pairing.blue} <= finished:
+        return pairing
+    return pairing.model_copy(update={"outcomes": "-" * len(pairing.outcomes)})
 
 
 def _letters(pairing: Pairing, name: str) -> tuple[str, str, str]:
@@ -184,7 +196,7 @@ def _pair(one: str, two: str, both: list[Pairing]) -> PairResult:
     )
 
 
-def _side(pairing: Pairing) -> SideResult:
+def _side(pairing: Pairing, forfeited: int) -> SideResult:
     win, draw, loss = (pairing.count(letters) for letters in _LETTERS["red"])
     return SideResult(
         red=pairing.red,
@@ -193,7 +205,7 @@ def _side(pairing: Pairing) -> SideResult:
         red_win=win,
         draw=draw,
         blue_win=loss,
-        forfeited=pairing.count(_FORFEITED),
+        forfeited=forfeited,
         length_mean=_mean(_played(pairing.length, pairing)),
         return_red=_mean(_played(pairing.return_red, pairing)),
         return_blue=_mean(_played(pairing.return_blue, pairing)),
@@ -206,9 +218,8 @@ def _entry(entry: Entry, pairings: list[Pairing]) -> EntryResult:
         for p in pairings
         if p.at_fault == entry.name and entry.kind != "broken"
     ]
-    return EntryResult(
-        name=entry.name, kind=entry.kind, sha256=entry.sha256, about=entry.about, problem=entry.problem, faults=faults
-    )
+    told = {key: getattr(entry, key) for key in ("name", "kind", "sha256", "env_steps", "about", "problem")}
+    return EntryResult(**told, faults=faults)
 
 
 def _standings(names: list[str], pairings: list[Pairing], rated: dict[str, Interval]) -> list[Standing]:

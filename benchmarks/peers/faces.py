@@ -1,0 +1,155 @@
+"""Other people's libraries on our faces: checks, trains, measures; prints one line of JSON.
+
+Runs in the environment of the benchmarks::
+
+    .venv-bench/bin/python -m benchmarks.peers.faces
+
+* TorchRL's ``check_env_specs`` on its ``PettingZooWrapper`` around every scenario;
+* SuperSuit's frame stack on the flat PettingZoo face;
+* Stable-Baselines3's PPO on the vector face;
+* steps a second of the vector face, on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import supersuit
+from numpy.typing import NDArray
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import VecEnv
+from torchrl.envs.libs.pettingzoo import PettingZooWrapper
+from torchrl.envs.utils import check_env_specs
+
+from multigrid_rl.config import scenario_names
+from multigrid_rl.players.registration import register_envs
+from multigrid_rl.players.vector_env import SeatVectorEnv
+from multigrid_rl.world.pettingzoo_env import parallel_env
+
+
+class VectorFace(VecEnv):
+    """The vector face as Stable-Baselines3 takes it: flat observations, and infos where an episode ended."""
+
+    def __init__(self, env: SeatVectorEnv) -> None:
+        self.env = env
+        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+
+    def reset(self) -> NDArray[np.float32]:
+        """Start all games anew."""
+        seen: NDArray[np.float32] = self.env.reset(seed=self._seeds[0])[0]
+        self._reset_seeds()
+        return seen
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        """Keep the actions."""
+        self._actions = actions
+
+    def step_wait(self) -> Any:
+        """Play the step."""
+        seen, rewards, terminated, truncated, infos = self.env.step(self._actions)
+        ended = terminated | truncated
+        told: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for k in np.flatnonzero(ended):
+            cut = bool(truncated[k] and not terminated[k])
+            told[k] = {"terminal_observation": infos["final_obs"][k], "TimeLimit.truncated": cut}
+        return seen, rewards.astype(np.float32), ended, told
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """Return the attribute of the games' one environment, for each of them."""
+        return [getattr(self.env, attr_name, None)] * len(list(self._get_indices(indices)))
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Refuse: games have no attributes of their own."""
+        raise NotImplementedError
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **options: Any) -> list[Any]:
+        """Refuse: games have no methods of their own."""
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:  # noqa: ARG002
+        """No game is wrapped."""
+        return [False] * len(list(self._get_indices(indices)))
+
+
+def check_torchrl(names: Sequence[str]) -> dict[str, bool]:
+    """Check the PettingZoo face of each scenario; raises ``AssertionError`` where TorchRL refuses it."""
+    for name in names:
+        check_env_specs(PettingZooWrapper(parallel_env(name), use_mask=True))
+    return dict.fromkeys(names, True)
+
+
+def check_supersuit() -> list[int]:
+    """Stack frames of the flat face; returns the shape of an observation."""
+    env = supersuit.frame_stack_v1(parallel_env("2v2", flat=True), 3)
+    seen, _ = env.reset(seed=0)
+    return list(seen["red_0"].shape)
+
+
+def train_sb3(steps: int, num_envs: int) -> dict[str, float]:
+    """Train against random; returns steps a second, and the mean reward of a step early and late."""
+    face = VectorFace(SeatVectorEnv(num_envs, "1v1", players={"blue_0": "random"}, flat=True))
+    face.seed(0)
+    model = PPO("MlpPolicy", face, n_steps=32, batch_size=1024, n_epochs=4, gamma=0.97, seed=0, device="cpu")
+    paid: list[float] = []
+
+    def note(own: dict[str, Any], _: dict[str, Any]) -> bool:
+        paid.append(float(own["rewards"].mean()))
+        return True
+
+    began = time.perf_counter()
+    model.learn(steps, callback=note)
+    tenth = max(len(paid) // 10, 1)
+    early, late = np.mean(paid[:tenth]), np.mean(paid[-tenth:])
+    return {
+        "steps_per_s": model.num_timesteps / (time.perf_counter() - began),
+        "reward_early": float(early),
+        "reward_late": float(late),
+    }
+
+
+def steps_per_s(num_envs: int, seconds: float, *, flat: bool) -> float:
+    """Measure ``gymnasium.make_vec`` on 1v1 against random; processor seconds, so that a busy machine says the same."""
+    register_envs()
+    players = {"blue_0": "random"}
+    env = gymnasium.make_vec("multigrid_rl/1v1-red-v0", num_envs=num_envs, players=players, flat=flat)
+    env.reset(seed=0)
+    actions = np.random.default_rng(0).integers(0, 7, (64, num_envs))
+    env.step(actions[0])
+    steps, began = 0, time.process_time()
+    while time.process_time() - began < seconds:
+        env.step(actions[steps % 64])
+        steps += 1
+    return steps * num_envs / (time.process_time() - began)
+
+
+def main() -> None:
+    """Parse, check, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=5.0, help="of processor time for each speed")
+    parser.add_argument("--steps", type=int, default=200_000, help="that Stable-Baselines3 trains")
+    parser.add_argument("--num-envs", type=int, default=1024)
+    options = parser.parse_args()
+    speeds = {
+        kind: round(steps_per_s(options.num_envs, options.seconds, flat=kind == "flat")) for kind in ("dict", "flat")
+    }
+    told = {
+        "torchrl": check_torchrl(scenario_names()),
+        "supersuit": check_supersuit(),
+        "sb3": train_sb3(options.steps, 64),
+        "num_envs": options.num_envs,
+        "vector_steps_per_s": speeds,
+    }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

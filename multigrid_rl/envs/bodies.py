@@ -1,0 +1,262 @@
+"""Bodies of Gymnasium's MuJoCo environments, and ``Walker-v0``'s: what is seen of them and paid to them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+from numpy.typing import NDArray
+
+from multigrid_rl.envs import WALKER
+
+Array = NDArray[np.float64]
+
+
+class Body:
+    """What is seen of a body and paid to it, for many at a time; this one is HalfCheetah's.
+
+    The formulas are those of ``gymnasium.envs.mujoco.*_v5``, in the same order of operations; their numbers are read
+    from an environment that was built, so all its arguments count.
+
+    Args:
+        env: the environment.
+    """
+
+    #: Arrays of ``MjData`` that are read after every step, beside positions and velocities.
+    reads: tuple[str, ...] = ()
+    #: Whether forces between bodies are computed after a step.
+    forces = False
+    #: Numbers of an episode beside its physics: :meth:`begin`; they come last in what is read.
+    goals = 0
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self.env: Any = env.unwrapped
+        self.model: Any = self.env.model
+        self.action_space = env.action_space
+        self.limit: int | None = None if env.spec is None else env.spec.max_episode_steps
+        self.skipped = int(self.env._exclude_current_positions_from_observation)
+
+    def noise(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return positions and velocities of a fresh episode."""
+        env, scale = self.env, self.env._reset_noise_scale
+        qpos = env.init_qpos + rng.uniform(low=-scale, high=scale, size=self.model.nq)
+        return qpos, np.asarray(env.init_qvel + scale * rng.standard_normal(self.model.nv))
+
+    def begin(self, rng: np.random.Generator) -> Array:  # noqa: ARG002
+        """Return what a fresh episode has beside its physics (``goals``,)."""
+        return np.zeros(self.goals)
+
+    def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:  # noqa: ARG002
+        """Return the observations (N, D)."""
+        return np.concatenate((qpos[:, self.skipped :], qvel), axis=1)
+
+    def place(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
+        """Return how far each body is (N,), or where (N, 3)."""
+        return np.array(qpos[:, 0])
+
+    def healthy(self, qpos: Array, qvel: Array) -> NDArray[np.bool_] | None:  # noqa: ARG002
+        """Return which bodies stand (N,); ``None``: nothing is said of that."""
+        return None
+
+    def cost(self, actions: NDArray[Any], read: list[Array]) -> NDArray[Any]:  # noqa: ARG002
+        """Return what the actions (N, A), as they came, and contacts cost (N,)."""
+        weight: float = self.env._ctrl_cost_weight
+        return np.asarray(weight * np.sum(np.square(actions), axis=1))
+
+    def judge(
+        self, moved: Array, actions: NDArray[Any], state: tuple[Array, Array], read: list[Array]
+    ) -> tuple[Array, NDArray[np.bool_]]:
+        """Return rewards and terminations (N,) of bodies that ``moved`` so far in one step and are in ``state`` now.
+
+        Goals that are reached change.
+        """
+        env = self.env
+        rewards = env._forward_reward_weight * (moved / env.dt)
+        healthy = self.healthy(*state)
+        if healthy is None:
+            return rewards - self.cost(actions, read), np.zeros(len(moved), np.bool_)
+        rewards = rewards + healthy * env._healthy_reward
+        return rewards - self.cost(actions, read), ~healthy & bool(env._terminate_when_unhealthy)
+
+
+class Walker(Body):
+    """Walker2d: stands between two heights and two angles; shown velocities are clipped."""
+
+    def noise(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return positions and velocities of a fresh episode."""
+        env, scale = self.env, self.env._reset_noise_scale
+        qpos = np.asarray(env.init_qpos + rng.uniform(low=-scale, high=scale, size=self.model.nq))
+        return qpos, env.init_qvel + rng.uniform(low=-scale, high=scale, size=self.model.nv)
+
+    def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:
+        """Return the observations (N, D)."""
+        return super().observe(qpos, np.clip(qvel, -10, 10), read)
+
+    def healthy(self, qpos: Array, qvel: Array) -> NDArray[np.bool_]:  # noqa: ARG002
+        """Return which bodies stand (N,)."""
+        env = self.env
+        return _within(qpos[:, 1], env._healthy_z_range) & _within(qpos[:, 2], env._healthy_angle_range)
+
+
+class Hopper(Walker):
+    """Hopper: as Walker2d, and no part of its state may grow without bounds."""
+
+    def healthy(self, qpos: Array, qvel: Array) -> NDArray[np.bool_]:
+        """Return which bodies stand (N,)."""
+        state = np.concatenate((qpos, qvel), axis=1)[:, 2:]
+        return super().healthy(qpos, qvel) & _within(state, self.env._healthy_state_range).all(axis=1)
+
+
+class Humanoid(Walker):
+    """Humanoid: its centre of mass moves, and contacts cost; what its observation holds is chosen by its arguments."""
+
+    SEEN = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.skipped *= 2
+        own = self.env
+        self.shown = tuple(name for name in self.SEEN if getattr(own, f"_include_{name}_in_observation"))
+        # A fall onto the ground costs up to 10, a step upright mostly nothing: 3 % of what random actions are paid.
+        self.forces = bool(own._contact_cost_weight) or "cfrc_ext" in self.shown
+        self.reads = tuple(dict.fromkeys(("xipos", *self.shown, *(("cfrc_ext",) if self.forces else ()))))
+        self._mass = self.model.body_mass[:, None]
+        self._offsets = {name: 6 if name == "qfrc_actuator" else 1 for name in self.SEEN}
+
+    def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:
+        """Return the observations (N, D)."""
+        known = dict(zip(self.reads, read, strict=True))
+        parts = [known[name][:, self._offsets[name] :].reshape(len(qpos), -1) for name in self.shown]
+        return np.concatenate((qpos[:, self.skipped :], qvel, *parts), axis=1)
+
+    def place(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
+        """Return how far each body's centre of mass is (N,)."""
+        centre = np.sum(self._mass * read[0], axis=1) / np.sum(self._mass)
+        return np.asarray(centre[:, 0])
+
+    def healthy(self, qpos: Array, qvel: Array) -> NDArray[np.bool_]:  # noqa: ARG002
+        """Return which bodies stand (N,)."""
+        return _within(qpos[:, 2], self.env._healthy_z_range)
+
+    def cost(self, actions: NDArray[Any], read: list[Array]) -> NDArray[Any]:
+        """Return what the actions (N, A) and contacts cost (N,)."""
+        control = super().cost(actions.astype(np.float64), read)
+        if not self.forces:
+            return control
+        forces = read[self.reads.index("cfrc_ext")]
+        contact = self.env._contact_cost_weight * np.sum(np.square(forces).reshape(len(forces), -1), axis=1)
+        return np.asarray(control + np.clip(contact, *self.env._contact_cost_range))
+
+
+class Follower(Humanoid):
+    """``Walker-v0``: a humanoid that is to walk at one speed to a target, which moves on when it is reached.
+
+    Reward and ends are those of ML-Agents' Walker. Directions are seen from the target: where it is does not matter.
+    """
+
+    #: An episode's targets, each so far from the one before (metres), in a direction so different (radians).
+    _TARGETS, _AWAY, _TURN = 16, (4.0, 8.0), math.pi / 4
+    #: A target is reached from so near; farther ones than the second number look as far as that.
+    _REACHED, _FARTHEST = 1.0, 10.0
+    goals = 1 + 2 * _TARGETS
+
+    def begin(self, rng: np.random.Generator) -> Array:
+        """Return the number of the first target and the places of all."""
+        turned = np.cumsum(rng.uniform(-self._TURN, self._TURN, self._TARGETS))
+        away = rng.uniform(*self._AWAY, self._TARGETS)
+        places = np.cumsum(away[:, None] * np.stack((np.cos(turned), np.sin(turned)), axis=1), axis=0)
+        return np.concatenate(([0.0], places.reshape(-1)))
+
+    def target(self, goals: Array) -> Array:
+        """Return where the targets (N, 2) are."""
+        places = goals[:, 1:].reshape(len(goals), -1, 2)
+        return np.asarray(places[np.arange(len(goals)), goals[:, 0].astype(np.intp)])
+
+    def _way(self, qpos: Array, goals: Array) -> tuple[Array, Array]:
+        """Return how far the targets are (N,), and in which direction (N, 2)."""
+        way = self.target(goals) - qpos[:, :2]
+        far = np.sqrt(way[:, 0] ** 2 + way[:, 1] ** 2)
+        return far, way / np.maximum(far, 1e-6)[:, None]
+
+    def observe(self, qpos: Array, qvel: Array, read: list[Array]) -> Array:
+        """Return height, directions of the torso, joints, velocities, parts, and how far the target is (N, 87)."""
+        far, ahead = self._way(qpos, read[-1])
+        parts = read[0][:, 1:] - qpos[:, None, :3]
+        seen = np.concatenate((*_axes(qpos), qvel[:, None, :3], parts), axis=1)
+        x, y = seen[..., 0], seen[..., 1]
+        along = ahead[:, :1] * x + ahead[:, 1:] * y
+        across = ahead[:, :1] * y - ahead[:, 1:] * x
+        turned = np.stack((along, across, seen[..., 2]), axis=2).reshape(len(qpos), -1)
+        far = np.minimum(far, self._FARTHEST)[:, None]
+        return np.concatenate((qpos[:, 2:3], turned, qpos[:, 7:], qvel[:, 3:], far), axis=1)
+
+    def place(self, qpos: Array, read: list[Array]) -> Array:  # noqa: ARG002
+        """Return where the parts of each body are on average (N, 3)."""
+        return np.asarray(np.mean(read[0][:, 1:], axis=1))
+
+    def judge(
+        self,
+        moved: Array,
+        actions: NDArray[Any],  # noqa: ARG002
+        state: tuple[Array, Array],
+        read: list[Array],
+    ) -> tuple[Array, NDArray[np.bool_]]:
+        """Return rewards, matching speed times looking at the target, and falls (N,)."""
+        goals, speed = read[-1], self.env.speed
+        far, ahead = self._way(state[0], goals)
+        off = moved / self.env.dt
+        off[:, :2] -= speed * ahead
+        missed = np.minimum(np.sqrt(np.sum(off**2, axis=1)), speed) / speed
+        forward = _axes(state[0])[0][:, 0]
+        looking = (forward[:, 0] * ahead[:, 0] + forward[:, 1] * ahead[:, 1] + 1) / 2
+        goals[:, 0] = np.minimum(goals[:, 0] + (far < self._REACHED), self._TARGETS - 1)
+        return (1 - missed**2) ** 2 * looking, ~self.healthy(*state)
+
+
+def _axes(qpos: Array) -> tuple[Array, Array]:
+    """Return where the torso's front and its top point to, each (N, 1, 3), from its quaternion."""
+    w, x, y, z = qpos[:, 3:7].T
+    front = (1 - 2 * (y * y + z * z), 2 * (x * y + w * z), 2 * (x * z - w * y))
+    top = (2 * (x * z + w * y), 2 * (y * z - w * x), 1 - 2 * (x * x + y * y))
+    return np.stack(front, axis=1)[:, None], np.stack(top, axis=1)[:, None]
+
+
+def _within(values: Array, bounds: tuple[float, float]) -> NDArray[np.bool_]:
+    return np.asarray((bounds[0] < values) & (values < bounds[1]))
+
+
+_ROOM = "gymnasium.envs.mujoco."
+_BODIES: dict[str, type[Body]] = {
+    f"{_ROOM}half_cheetah_v5:HalfCheetahEnv": Body,
+    f"{_ROOM}walker2d_v5:Walker2dEnv": Walker,
+    f"{_ROOM}hopper_v5:HopperEnv": Hopper,
+    f"{_ROOM}humanoid_v5:HumanoidEnv": Humanoid,
+    WALKER: Follower,
+}
+
+
+def carries(env_id: str) -> bool:
+    """Return whether an id is registered for one of the bodies of this module; nothing is built."""
+    spec = gymnasium.registry.get(env_id)
+    return spec is not None and spec.entry_point in _BODIES
+
+
+def body_of(env: gymnasium.Env[Any, Any]) -> Body | None:
+    """Return the body of an environment of Gymnasium's; ``None`` where it is another, or more than a body.
+
+    A model of one's own (``xml_file``) may have muscles or plugins, whose state is in none of the three vectors.
+    """
+    import mujoco  # noqa: PLC0415 - an extra: not every installation has it
+
+    inner, layer = type(env.unwrapped), env
+    kind = _BODIES.get(f"{inner.__module__}:{inner.__qualname__}")
+    while isinstance(layer, gymnasium.Wrapper) and type(layer) in (TimeLimit, OrderEnforcing):
+        layer = layer.env
+    if kind is None or layer is not env.unwrapped:
+        return None
+    model = layer.model
+    whole = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_FULLPHYSICS.value)
+    return kind(env) if whole == 1 + model.nq + model.nv else None

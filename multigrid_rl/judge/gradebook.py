@@ -1,0 +1,172 @@
+"""Grading a class: a result and a page of feedback for each hand-in, one table; goes on where it was killed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from multigrid_rl.files import write_whole
+from multigrid_rl.judge.cup.entries import filed_name, reason_of
+from multigrid_rl.judge.grading import Rubric, grade, refused
+from multigrid_rl.players.agents import folder_sha256
+from multigrid_rl.players.bundle import folder_kind
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.text import expected, first_error, printable
+
+#: Whoever has its seed can play the games before they count: it is the instructor's alone.
+KEY_FILE = "keep-to-yourself.json"
+RESULTS, FEEDBACK = "results", "feedback"
+
+
+class _Key(BaseModel):
+    """By what a class is graded: all the same games, now and when it goes on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: int = Field(default=1, ge=1, le=1)
+    rubric_sha256: str
+    seed: int
+
+
+def hand_ins(folder: Path) -> list[Path]:
+    """Return the folders below ``folder``, one for each student, sorted; files and hidden folders are nobody's.
+
+    Raises:
+        PlayerError: no such folder, or none in it.
+    """
+    try:
+        found = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith((".", "_"))]
+    except OSError as error:
+        raise PlayerError(expected(folder, "a folder with hand-ins", error.strerror)) from error
+    if not found:
+        raise PlayerError(expected(folder, "a folder with one folder for each student", "none in it"))
+    return found
+
+
+def check_hand_in(path: Path) -> None:
+    """See to it that there is something to grade: whoever calls made a mistake otherwise, no student.
+
+    Raises:
+        PlayerError: no folder, or one that holds other folders and nothing to grade itself.
+    """
+    if not path.is_dir():
+        raise PlayerError(expected(path, "a folder with a bundle", "a file" if path.exists() else "nothing there"))
+    try:
+        folder_kind(path)
+    except PlayerError:
+        with_cards = [inner.name for inner in path.iterdir() if inner.is_dir() and not inner.name.startswith(".")]
+        if with_cards:
+            wanted = "a folder with a bundle; -o grades.csv grades each folder in it"
+            raise PlayerError(expected(path, wanted, f"one with other folders, {with_cards[0]} first")) from None
+
+
+class Gradebook:
+    """A class's grades: ``TABLE.csv``, and beside it the folder ``TABLE`` with all that belongs to it.
+
+    Args:
+        table: the csv.
+        rubric_file: where the rubric lies; hidden opponents lie beside it.
+        rubric: what is graded by. A class that goes on keeps the seed that it began with.
+
+    Raises:
+        PlayerError: the folder is something else, or belongs to another rubric or seed.
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, table: Path, rubric_file: Path, rubric: Rubric) -> None:
+        self.table, self.home, self.rubric_file = table, table.with_suffix(""), rubric_file
+        path = self.home / KEY_FILE
+        try:
+            key = _Key.model_validate_json(path.read_bytes()) if path.exists() else None
+        except ValidationError as error:
+            raise PlayerError(expected(path, "a gradebook's own file", first_error(error))) from error
+        if key is None:
+            if any(self.home.iterdir()):
+                raise PlayerError(expected(self.home, "a new folder, or grades to go on with", "something else"))
+            key = _Key(rubric_sha256=rubric.sha256, seed=rubric.seed)
+            write_whole(path, key.model_dump_json().encode())
+            path.chmod(0o600)
+        if "seed" not in rubric.model_fields_set:
+            rubric = rubric.model_copy(update={"seed": key.seed})
+        if (key.rubric_sha256, key.seed) != (rubric.sha256, rubric.seed):
+            raise PlayerError(expected(self.home, "the rubric and seed it began with, or another -o", "other ones"))
+        self.rubric = rubric
+
+    def grade_all(self, folders: list[Path], show: Callable[[str, dict[str, Any], bool], None]) -> list[dict[str, Any]]:
+        """Grade hand-ins and write the table; one that was graded before, and has not changed since, is not played.
+
+        Args:
+            folders: see :func:`hand_ins`.
+            show: called with each name, its result, and whether it was graded now.
+        """
+        results = []
+        for folder in folders:
+            kept = self._kept(folder)
+            results.append(self._graded(folder) if kept is None else kept)
+            show(printable(folder.name), results[-1], kept is None)
+        write_whole(self.table, _csv(folders, results, self.rubric).encode())
+        return results
+
+    def _kept(self, folder: Path) -> dict[str, Any] | None:
+        """Return the result of an earlier session; nothing if the hand-in has changed, or the file is damaged."""
+        try:
+            result = json.loads(self._file(folder, RESULTS, ".json").read_bytes())
+            same = result["files_sha256"] == folder_sha256(folder)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return result if same else None
+
+    def _graded(self, folder: Path) -> dict[str, Any]:
+        try:
+            files = folder_sha256(folder)  # before it is read: what changes meanwhile is graded again next time
+            result = {**grade(folder, self.rubric_file, self.rubric), "files_sha256": files}
+        except PlayerError as error:
+            result = refused(folder, self.rubric, reason_of(error, folder, folder.name))
+        # The result comes last: where there is one, there is everything.
+        for kind, suffix, text in ((FEEDBACK, ".md", feedback(result)), (RESULTS, ".json", json.dumps(result))):
+            write_whole(self._file(folder, kind, suffix), text.encode())
+        return result
+
+    def _file(self, folder: Path, kind: str, suffix: str) -> Path:
+        return self.home / kind / f"{filed_name(folder.name)}{suffix}"
+
+
+def feedback(result: dict[str, Any]) -> str:
+    """Return what a student is told, in Markdown: each check, what was measured, and what it is worth."""
+    lines = [f"# {'Passed' if result['passed'] else 'Not passed'}: {result['points']:g} of {result['of']:g} points", ""]
+    lines += [f"{result['pass_points']:g} points are needed. Graded by play, in games that nobody has seen before."]
+    if result["problem"]:
+        lines += ["", "It could not be played:", "", f"    {result['problem']}"]
+    for exam in result["exams"]:
+        lines += ["", f"## {exam['name']}", ""]
+        lines += [f"{exam['episodes']:,} games against {exam['opponent'] or 'nobody'}, sides: {exam['sides']}.", ""]
+        lines += ["| check | measured | 95 % | points |", "|---|---:|---:|---:|"]
+        for check in exam["checks"]:
+            between = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])
+            points = f"{check['points']:g} of {check['of']:g}"
+            lines.append(f"| {check['check'].replace('*', '&#42;')} | {check['value']:.3f} | {between} | {points} |")
+    return "\n".join(lines) + "\n"
+
+
+def _csv(folders: list[Path], results: list[dict[str, Any]], rubric: Rubric) -> str:
+    checks = [f"{exam.name}: {check}" for exam in rubric.exams for check in exam.checks]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["student", "points", "of", "passed", *checks, "problem", "feedback"])
+    for folder, result in zip(folders, results, strict=True):
+        points = [check["points"] for exam in result["exams"] for check in exam["checks"]] or [0.0] * len(checks)
+        row = [result["points"], result["of"], result["passed"], *points, _cell(result["problem"] or "")]
+        writer.writerow([_cell(folder.name), *row, f"{FEEDBACK}/{filed_name(folder.name)}.md"])
+    return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    """Return text that a spreadsheet shows and never computes."""
+    plain = printable(text)
+    return f"'{plain}" if plain[:1] in ("=", "+", "-", "@") else plain

@@ -1,0 +1,422 @@
+"""Recorded play on disk: columns in ``data.safetensors``, what they are in ``card.json``. Nothing is ever unpickled.
+
+A row is one step of one agent; rows of an episode stand together, in order. Columns are mapped into memory when they
+are read, so data may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError, safe_open
+
+from multigrid_rl.learn.update import Moments
+from multigrid_rl.players.cards import (
+    ActionSignature,
+    BoxSignature,
+    EnvSignature,
+    ObservationSignature,
+    PlayerError,
+    Strict,
+    Text,
+    read_plain_file,
+    signature,
+)
+from multigrid_rl.scenario import ConfigError
+from multigrid_rl.text import expected, first_error, shown
+from multigrid_rl.types import AgentSpec
+
+Array = NDArray[Any]
+DATA_FILE, CARD_FILE = "data.safetensors", "card.json"
+_MAX_CARD_BYTES = 1_000_000
+#: Rows that are checked, and bytes that are hashed, in one go.
+_AT_ONCE = 1 << 16
+_CHUNK = 1 << 22
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+    "I64": np.dtype("<i8"),
+}
+
+
+class EpisodeReturns(Strict):
+    """Returns of the whole episodes."""
+
+    episodes: int = Field(ge=1)
+    mean: float
+    std: float
+    least: float
+    most: float
+
+
+class DataCard(Strict):
+    """Everything about recorded play but the columns."""
+
+    format: int = Field(default=1, ge=1, le=1)
+    who: Text
+    #: Of the player's weights; ``None`` for scripted players and for play that came from elsewhere.
+    who_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    scenario: Text
+    env: EnvSignature | None = None
+    observation: ObservationSignature
+    actions: ActionSignature
+    members: int = Field(default=1, ge=1, le=4)
+    seed: int | None = None
+    rows: int = Field(ge=1)
+    episodes: int = Field(ge=1)
+    #: Whether it is known where episodes begin and end; else ``episodes`` is 1.
+    bounds: bool = True
+    returns: EpisodeReturns | None = None
+    bytes: int = Field(ge=1)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    versions: dict[str, str] = Field(default_factory=dict)
+
+    def told(self) -> str:
+        """Say in a line what was recorded."""
+        line = f"{self.rows:,} steps of {self.who} in {self.env.env_id if self.env else self.scenario}"
+        if self.returns is None:
+            return f"{line}, returns unknown"
+        its = self.returns
+        return f"{line}, {its.episodes:,} whole episodes of return {its.mean:,.2f} +- {its.std:,.2f}"
+
+
+class Episode(NamedTuple):
+    """``L`` steps of one agent, one after the other."""
+
+    observations: Array  # (L, D) float32 or uint8
+    actions: Array  # (L, C) uint8 or (L, A) float32, as the environment took them
+    rewards: Array  # (L,) canonical
+    terminated: bool  # it ended with the last step; neither: recording did
+    truncated: bool
+    final_observation: Array  # (D,) after the last step
+    seed: tuple[int, int, int]  # of the environments, number of the environment, number of the episode in it
+
+
+class Demonstrations(NamedTuple):
+    """``M`` recorded steps in ``E`` episodes, mapped into memory."""
+
+    card: DataCard
+    observations: Array  # (M, D)
+    actions: Array  # (M, C) or (M, A)
+    rewards: Array  # (M,) float32
+    terminated: Array  # (M,) bool
+    truncated: Array  # (M,) bool
+    episode_ends: Array  # (E,) int64 row behind the last of each episode
+    final_observations: Array  # (E, D) what was seen after it
+    seeds: Array  # (E, 3) int64, -1 where unknown; see ``Episode``
+
+
+def _columns_of(card: DataCard) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return type and shape of each column; those with larger numbers come first, so that all lie at their own size."""
+    seen, acts = card.observation, card.actions
+    width = seen.size or len(seen.categories or ())
+    numbers = isinstance(acts, BoxSignature)
+    parts = len(acts.low) if isinstance(acts, BoxSignature) else len(acts) if isinstance(acts, list) else card.members
+    tokens = "F32" if seen.size else "U8"
+    return {
+        "episode_ends": ("I64", (card.episodes,)),
+        "seeds": ("I64", (card.episodes, 3)),
+        "rewards": ("F32", (card.rows,)),
+        **{
+            name: (dtype, shape)
+            for dtype, name, shape in sorted(
+                (
+                    (tokens, "observations", (card.rows, width)),
+                    (tokens, "final_observations", (card.episodes, width)),
+                    ("F32" if numbers else "U8", "actions", (card.rows, parts)),
+                )
+            )
+        },
+        "terminated": ("BOOL", (card.rows,)),
+        "truncated": ("BOOL", (card.rows,)),
+    }
+
+
+# --- writing
+
+
+def write(folder: Path, episodes: Iterable[Episode], facts: Mapping[str, Any]) -> DataCard:
+    """Write ``episodes``, as they come, into a new ``folder``, and a card with ``facts``; one episode is in memory.
+
+    Raises:
+        FileExistsError: there is such a folder.
+        OSError: it cannot be written.
+        ValueError: there are no episodes, or the facts do not fit them.
+    """
+    folder.mkdir(parents=True)
+    # Counts come in the end: the card is made twice, to know the columns' types and then their shapes.
+    draft = DataCard(**facts, rows=1, episodes=1, bytes=1, sha256="0" * 64)
+    kinds = {name: (_DTYPES[dtype], shape[1:]) for name, (dtype, shape) in _columns_of(draft).items()}
+    rows, count, returns = 0, 0, []
+    with ExitStack() as stack:
+        parts = {name: stack.enter_context((folder / f"{name}.part").open("w+b")) for name in kinds}
+        for episode in episodes:
+            length = len(episode.rewards)
+            rows, count = rows + length, count + 1
+            last = np.arange(1, length + 1) == length
+            values: dict[str, Any] = {
+                **{name: getattr(episode, name) for name in ("observations", "actions", "rewards")},
+                "terminated": last & episode.terminated,
+                "truncated": last & episode.truncated,
+                "episode_ends": rows,
+                "final_observations": episode.final_observation,
+                "seeds": episode.seed,
+            }
+            for name, value in values.items():
+                (dtype, shape), found = kinds[name], np.shape(value)
+                if found not in (shape, (length, *shape)):
+                    raise ConfigError(expected(f"column {name}", f"{shape} for each row", found))
+                parts[name].write(np.ascontiguousarray(value, dtype).tobytes())
+            if episode.terminated or episode.truncated:
+                returns.append(float(np.sum(episode.rewards, dtype=np.float64)))
+        counted = draft.model_copy(update={"rows": rows, "episodes": count, "returns": _returns(returns)})
+        if not rows:
+            raise ValueError("none")
+        size, digest = _assemble(folder / DATA_FILE, _columns_of(counted), parts)
+    for name in kinds:
+        (folder / f"{name}.part").unlink()
+    card = DataCard.model_validate({**counted.model_dump(), "bytes": size, "sha256": digest})
+    (folder / CARD_FILE).write_text(json.dumps(card.model_dump(), indent=2) + "\n", encoding="utf-8")
+    return card
+
+
+def _returns(returns: list[float]) -> EpisodeReturns | None:
+    if not returns:
+        return None
+    least, most = min(returns), max(returns)
+    mean, std = float(np.mean(returns)), float(np.std(returns))
+    return EpisodeReturns(episodes=len(returns), mean=mean, std=std, least=least, most=most)
+
+
+def _assemble(
+    file: Path, columns: dict[str, tuple[str, tuple[int, ...]]], parts: Mapping[str, IO[bytes]]
+) -> tuple[int, str]:
+    """Put the columns one after the other behind a header of safetensors; returns size and sha256."""
+    header, first = {}, 0
+    for name, (dtype, shape) in columns.items():
+        behind = first + int(np.prod(shape)) * _DTYPES[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [first, behind]}
+        first = behind
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with file.open("w+b") as whole:
+        whole.write(len(text).to_bytes(8, "little") + text)
+        for name in columns:
+            parts[name].seek(0)
+            shutil.copyfileobj(parts[name], whole, _CHUNK)
+        whole.flush()
+        os.fsync(whole.fileno())
+        size = whole.tell()
+        whole.seek(0)
+        return size, _sha256_of(whole)
+
+
+def _sha256_of(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+# --- reading
+
+
+def read_data_card(folder: Path) -> DataCard:
+    """Read and check the card alone. Raises ``ConfigError``."""
+    path = folder / CARD_FILE
+    try:
+        return DataCard.model_validate_json(read_plain_file(path, _MAX_CARD_BYTES))
+    except PlayerError as error:
+        raise ConfigError(f"data: {error}") from error
+    except ValidationError as error:
+        raise ConfigError(f"data: {path}: {first_error(error)}") from error
+
+
+def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any = None) -> Demonstrations:
+    """Map recorded play into memory, after checking size, hash, types, shapes and every number.
+
+    Args:
+        folder: what ``record`` or ``data import`` wrote.
+        agent: who is to learn from it; ``None``: nobody yet.
+        env: its environment, as ``env_signature`` says it.
+
+    Raises:
+        ConfigError: in one line: damaged, truncated, not finite, or of another environment.
+    """
+    card, path = read_data_card(folder), folder / DATA_FILE
+    if agent is not None:
+        _check_fits(folder, card, agent, env)
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != card.bytes:
+                hint = " (truncated?)" if size < card.bytes else ""
+                raise ConfigError(expected(f"data: {path}", f"the {card.bytes} bytes of its card", f"{size}{hint}"))
+            found = _sha256_of(file)
+        if found != card.sha256:
+            wanted, got = f"{card.sha256[:16]}... of its card", f"{found[:16]}...: changed since it was written"
+            raise ConfigError(expected(f"data: {path}: sha256", wanted, got))
+        with safe_open(
+            path, framework="pt"
+        ) as tensors:  # of torch's framework alone: its tensors are views of the file
+            columns = {name: tensors.get_tensor(name).numpy() for name in tensors.keys()}  # noqa: SIM118 - no dict
+    except OSError as error:
+        raise ConfigError(expected("data", "a folder that `multigrid-rl record` wrote", f"{path}: {error}")) from error
+    except SafetensorError as error:
+        raise ConfigError(expected(f"data: {path}", "a safetensors file", shown(str(error), 200))) from error
+    for name, (dtype, shape) in _columns_of(card).items():
+        column = columns.get(name)
+        if column is None or column.shape != shape or column.dtype != _DTYPES[dtype]:
+            got = "none" if column is None else f"{column.dtype} {column.shape}"
+            raise ConfigError(expected(f"data: {path}: column {name}", f"{_DTYPES[dtype]} {shape} of its card", got))
+    if len(columns) > len(_columns_of(card)):
+        raise ConfigError(expected(f"data: {path}", "the columns of its card", ", ".join(map(shown, columns))))
+    data = Demonstrations(card, **columns)
+    _check_numbers(path, data)
+    return data
+
+
+def _check_fits(folder: Path, card: DataCard, agent: AgentSpec, env: Any) -> None:
+    theirs = card.env and card.env.model_dump(include={"package", "env_id"})
+    mine = env and {name: env[name] for name in ("package", "env_id")}
+    if theirs != mine:
+        names = [one["env_id"] if one else "the red/blue-door game" for one in (mine, theirs)]
+        raise ConfigError(expected(f"data: {folder}: env", names[0], names[1]))
+    wanted = signature(agent, card.observation.view_size)
+    needed = DataCard.model_validate({**card.model_dump(), **wanted})
+    for part, value in wanted.items():
+        if getattr(card, part) != getattr(needed, part):
+            got = card.model_dump(exclude_none=True)[part]
+            raise ConfigError(expected(f"data: {folder}: {part}", shown(str(value), 200), shown(str(got), 200)))
+
+
+def _check_numbers(path: Path, data: Demonstrations) -> None:
+    ends = data.episode_ends
+    if ends[0] < 1 or (np.diff(ends) < 1).any() or ends[-1] != data.card.rows:
+        raise ConfigError(expected(f"data: {path}: column episode_ends", "rows that grow up to the last", "others"))
+    seen, acts = data.card.observation.categories, data.card.actions
+    most: dict[str, Any] = {"observations": seen, "final_observations": seen, "actions": None}
+    if not isinstance(acts, BoxSignature):
+        most["actions"] = acts if isinstance(acts, list) else [acts] * data.card.members
+    for name, limits in {"rewards": None, **most}.items():
+        column = getattr(data, name)
+        for first in range(0, len(column), _AT_ONCE):
+            part = column[first : first + _AT_ONCE]
+            fine = np.isfinite(part) if limits is None else part < np.array(limits)
+            if not fine.all():
+                row = first + int(np.argwhere(~fine)[0][0])
+                wanted = "finite numbers" if limits is None else f"numbers below {shown(str(limits))}"
+                raise ConfigError(expected(f"data: {path}: column {name}", wanted, f"{column[row]} in row {row}"))
+
+
+# --- an order to learn in
+
+
+class Pairs(NamedTuple):
+    """What was seen, and what was done."""
+
+    obs: Array  # (B, D)
+    actions: Array  # (B, C) or (B, A)
+
+
+class Passes:
+    """Passes over recorded steps without an end, in an order that follows from seed and position alone.
+
+    What is read together lies together: a pass visits stretches of neighbouring rows in an order of its own, and rows
+    of many stretches are shuffled among themselves. So nothing but the position is needed to go on, and the disk is
+    read in large pieces. Small data is shuffled as a whole.
+
+    Args:
+        data: what was recorded.
+        held_out: share of the episodes that are not learned from.
+        seed: of the order, and of which episodes are held out.
+    """
+
+    #: Neighbouring rows that stay together on the way, and rows that are shuffled among themselves.
+    STRETCH, TOGETHER = 1024, 1 << 18
+    #: Fewer episodes than these, and stretches are held out in their stead.
+    FEW = 20
+
+    def __init__(self, data: Demonstrations, held_out: float, seed: int) -> None:
+        self.data = data
+        self._seed = seed
+        ends = data.episode_ends if len(data.episode_ends) >= self.FEW else _cuts(data.card.rows, self.STRETCH)
+        bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
+        order = np.random.default_rng((seed, 1)).permutation(len(bounds))
+        out = int(np.ceil(held_out * len(bounds)))
+        self._out, kept = bounds[np.sort(order[:out])], bounds[np.sort(order[out:])]
+        if not len(kept):
+            raise ConfigError(
+                expected("train.cloning.held_out", f"a share that leaves some of {len(bounds)}", held_out)
+            )
+        self._stretches = np.concatenate([_pieces(low, high, self.STRETCH) for low, high in _merged(kept)])
+        self.rows = int((self._stretches[:, 1] - self._stretches[:, 0]).sum())
+        self._at: tuple[int, int] | None = None
+
+    def take(self, position: int, count: int) -> Pairs:
+        """Return observations and actions of ``count`` rows, from number ``position`` of the endless order on."""
+        parts: list[Pairs] = []
+        while count:
+            first, obs, actions = self._around(position)
+            part = slice(position - first, position - first + count)
+            parts.append(Pairs(obs[part], actions[part]))
+            position, count = position + len(parts[-1].obs), count - len(parts[-1].obs)
+        return parts[0] if len(parts) == 1 else Pairs._make(map(np.concatenate, zip(*parts, strict=True)))
+
+    def _around(self, position: int) -> tuple[int, Array, Array]:
+        """Return the rows that are shuffled together with number ``position``, and the position of the first."""
+        which, inside = divmod(position, self.rows)
+        order = np.random.default_rng((self._seed, 2, which)).permutation(len(self._stretches))
+        behind = np.cumsum(self._stretches[order, 1] - self._stretches[order, 0])
+        # Groups end with the first stretch that fills them.
+        marks = np.searchsorted(behind, np.arange(self.TOGETHER, self.rows, self.TOGETHER)) + 1
+        edges = np.unique([0, *marks[marks < len(order)], len(order)])
+        starts = np.concatenate([[0], behind])[edges]
+        group = int(np.searchsorted(starts, inside, side="right")) - 1
+        if self._at != (which, group):
+            rows = np.concatenate([np.arange(*self._stretches[k]) for k in order[edges[group] : edges[group + 1]]])
+            np.random.default_rng((self._seed, 3, which, group)).shuffle(rows)
+            self._rows = (self.data.observations[rows], self.data.actions[rows])
+            self._at = (which, group)
+        return which * self.rows + int(starts[group]), *self._rows
+
+    def held_out(self, most: int) -> Pairs | None:
+        """Return observations and actions of at most ``most`` held-out rows; ``None``: there are none."""
+        if not len(self._out):
+            return None
+        rows = np.concatenate([np.arange(low, high) for low, high in self._out])
+        rows = rows[:: -(-len(rows) // most)]
+        return Pairs(self.data.observations[rows], self.data.actions[rows])
+
+    def moments(self) -> Moments:
+        """Return mean and variance of the observations that are learned from."""
+        found = Moments(self.data.observations.shape[1])
+        for low, high in self._stretches:
+            found.add(self.data.observations[low:high])
+        return found
+
+
+def _cuts(rows: int, length: int) -> Array:
+    return np.append(np.arange(length, rows, length), rows)
+
+
+def _pieces(low: int, high: int, length: int) -> Array:
+    ends = low + _cuts(high - low, length)
+    return np.stack([np.concatenate([[low], ends[:-1]]), ends], axis=1)
+
+
+def _merged(bounds: Array) -> Array:
+    """Return ``bounds`` (E, 2) with neighbours joined: many short episodes make few stretches."""
+    apart = bounds[1:, 0] != bounds[:-1, 1]
+    return np.stack([bounds[np.append(True, apart), 0], bounds[np.append(apart, True), 1]], axis=1)

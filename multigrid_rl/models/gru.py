@@ -1,0 +1,298 @@
+"""A GRU over tokens with its two heads on the CPU, forward and back through time, in one compiled call each.
+
+Rows are steps of sequences, time before sequence: row ``t * B + b``. A block of sequences passes through all its steps
+while it is in the fastest cache; what tokens become on their way in is computed once for those that are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from multigrid_rl.jit import float_inlined, float_kernel
+from multigrid_rl.models.kernels import (
+    BLOCK,
+    TANH,
+    activate,
+    add_bias,
+    add_rows,
+    gather,
+    multiply,
+    outer,
+    project,
+    scatter,
+    slope,
+    tanh,
+)
+from multigrid_rl.models.towers import Distinct, places
+
+Array = NDArray[Any]
+_HALF, _ONE, _ZERO = np.float32(0.5), np.float32(1), np.float32(0)
+
+
+class Weights(NamedTuple):
+    """Weights of the network, or their gradients, as arrays that share the tensors' memory; ``H`` units."""
+
+    table: Array  # (R, H) of the first layer
+    bias: Array  # (H,)
+    by_input: Array  # (3 H, H): reset, update and new gate, as ``torch.nn.GRUCell`` has them
+    by_hidden: Array  # (3 H, H)
+    bias_input: Array  # (3 H,)
+    bias_hidden: Array  # (3 H,)
+    policy: Array  # (K, H)
+    policy_bias: Array  # (K,)
+    critic: Array  # (H, H)
+    critic_bias: Array  # (H,)
+    value: Array  # (1, H)
+    value_bias: Array  # (1,)
+    central: Array  # (R', H) of the tokens that only the critic reads
+
+
+@float_inlined
+def _transpose(matrix: Array, out: Array) -> None:
+    for i in range(matrix.shape[0]):
+        for j in range(matrix.shape[1]):
+            out[j, i] = matrix[i, j]
+
+
+@float_kernel
+def _read(tokens: Array, first: Array, weights: Weights, room: Array, encoded: Array, inputs: Array) -> None:
+    """Fill ``encoded`` (U, H) and ``inputs`` (U, 3 H), what the gates get of ``tokens`` (U, D)."""
+    _transpose(weights.by_input, room)
+    for low in range(0, len(tokens), BLOCK):
+        rows = (low, min(low + BLOCK, len(tokens)))
+        add_bias(weights.bias, rows, encoded)
+        gather(tokens, 0, first, weights.table, 0, rows, encoded)
+        activate(TANH, rows, encoded)
+        add_bias(weights.bias_input, rows, inputs)
+        multiply(encoded, room, rows, inputs)
+
+
+@float_kernel
+def _forward(
+    given: tuple[Array, ...],
+    extra: tuple[Array, ...],
+    weights: Weights,
+    rooms: tuple[Array, ...],
+    passed: tuple[Array, ...],
+    outputs: tuple[Array, ...],
+) -> None:
+    """Fill what :class:`Pass` keeps: ``passed`` and ``outputs``.
+
+    Args:
+        given: ``inputs`` of distinct tokens; which of them each row has (R,); the memory (B, H) before the first step;
+            steps (T, B) before which it is cleared.
+        extra: tokens (R, D') that only the critic reads, and the row of each one's value 0.
+        weights: of the network.
+        rooms: for transposed weights, (H, 3 H) and (H, H).
+        passed: memory before and after each step (R, H), gates (R, 3 H): reset, update, and what the reset gate weighs;
+            the new gate (R, H); the critic's hidden layer (R, H).
+        outputs: logits (R, K), values (R, 1).
+    """
+    inputs, which, memory, starts = given
+    before, after, gates, new, critic = passed
+    by_hidden, by_critic = rooms
+    games, size = memory.shape[0], np.uint64(memory.shape[1])
+    _transpose(weights.by_hidden, by_hidden)
+    _transpose(weights.critic, by_critic)
+    for low in range(0, games, BLOCK):
+        high = min(low + BLOCK, games)
+        for t in range(starts.shape[0]):
+            base = t * games
+            rows = (base + low, base + high)
+            for b in range(low, high):
+                source = memory[b] if t == 0 else after[base - games + b]
+                for h in range(size):
+                    before[base + b, h] = _ZERO if starts[t, b] else source[h]
+            add_bias(weights.bias_hidden, rows, gates)
+            multiply(before, by_hidden, rows, gates)
+            for row in range(rows[0], rows[1]):
+                u = which[row]
+                for h in range(size):
+                    k, j = h + size, h + size + size
+                    reset = _HALF + _HALF * tanh(_HALF * (inputs[u, h] + gates[row, h]))
+                    update = _HALF + _HALF * tanh(_HALF * (inputs[u, k] + gates[row, k]))
+                    fresh = tanh(inputs[u, j] + reset * gates[row, j])
+                    gates[row, h], gates[row, k], new[row, h] = reset, update, fresh
+                    after[row, h] = fresh + update * (before[row, h] - fresh)
+            add_bias(weights.policy_bias, rows, outputs[0])
+            project(after, weights.policy, rows, outputs[0])
+            add_bias(weights.critic_bias, rows, critic)
+            multiply(after, by_critic, rows, critic)
+            gather(extra[0], 0, extra[1], weights.central, 0, rows, critic)
+            activate(TANH, rows, critic)
+            add_bias(weights.value_bias, rows, outputs[1])
+            project(critic, weights.value, rows, outputs[1])
+
+
+@float_kernel
+def _backward(
+    starts: Array,
+    upstream: tuple[Array, ...],
+    weights: Weights,
+    passed: tuple[Array, ...],
+    rooms: tuple[Array, ...],
+    gradients: Weights,
+) -> None:
+    """Go back through :func:`_forward`: add to ``gradients``, but for those of the way in and of central tokens.
+
+    Args:
+        starts: as there.
+        upstream: gradients by logits (R, K) and values (R, 1).
+        weights: of the network.
+        passed: as there.
+        rooms: zeros; become the gradients by the critic's hidden layer (R, H), by the memory before and after each
+            step (R, H), by what the gates get of it (R, 3 H), and by what they get of the tokens (R, 3 H).
+        gradients: by the weights.
+    """
+    before, after, gates, new, critic = passed
+    by_critic, by_memory, by_hidden, by_inputs = rooms
+    steps, games = starts.shape
+    size = np.uint64(after.shape[1])
+    for low in range(0, games, BLOCK):
+        high = min(low + BLOCK, games)
+        for t in range(steps - 1, -1, -1):
+            base = t * games
+            rows = (base + low, base + high)
+            multiply(upstream[1], weights.value, rows, by_critic)
+            outer(upstream[1], critic, rows, gradients.value, gradients.value_bias)
+            slope(TANH, critic, rows, by_critic)
+            outer(by_critic, after, rows, gradients.critic, gradients.critic_bias)
+            outer(upstream[0], after, rows, gradients.policy, gradients.policy_bias)
+            multiply(by_critic, weights.critic, rows, by_memory)
+            multiply(upstream[0], weights.policy, rows, by_memory)
+            for row in range(rows[0], rows[1]):
+                for h in range(size):
+                    k, j = h + size, h + size + size
+                    reset, update, fresh, some = gates[row, h], gates[row, k], new[row, h], by_memory[row, h]
+                    by_fresh = some * (_ONE - update) * (_ONE - fresh * fresh)
+                    by_update = some * (before[row, h] - fresh) * update * (_ONE - update)
+                    by_reset = by_fresh * gates[row, j] * reset * (_ONE - reset)
+                    by_hidden[row, h], by_hidden[row, k], by_hidden[row, j] = by_reset, by_update, by_fresh * reset
+                    by_inputs[row, h], by_inputs[row, k], by_inputs[row, j] = by_reset, by_update, by_fresh
+                    by_memory[row, h] = some * update  # from here on by the memory before the step
+            outer(by_hidden, before, rows, gradients.by_hidden, gradients.bias_hidden)
+            if t == 0:
+                continue
+            multiply(by_hidden, weights.by_hidden, rows, by_memory)
+            for b in range(low, high):
+                if not starts[t, b]:
+                    for h in range(size):
+                        by_memory[base - games + b, h] += by_memory[base + b, h]
+
+
+@float_kernel
+def _read_backward(
+    tokens: Array, first: Array, encoded: Array, upstream: tuple[Array, Array], weights: Weights, gradients: Weights
+) -> None:
+    """Go back through :func:`_read`; ``upstream``: gradients by ``inputs`` (U, 3 H), and zeros (U, H)."""
+    by_inputs, room = upstream
+    for low in range(0, len(tokens), BLOCK):
+        rows = (low, min(low + BLOCK, len(tokens)))
+        outer(by_inputs, encoded, rows, gradients.by_input, gradients.bias_input)
+        multiply(by_inputs, weights.by_input, rows, room)
+        slope(TANH, encoded, rows, room)
+        for b in range(rows[0], rows[1]):
+            for h in range(room.shape[1]):
+                gradients.bias[h] += room[b, h]
+    scatter(tokens, 0, first, room, 0, gradients.table)
+
+
+class GRU:
+    """The network's weights, ready to run.
+
+    Args:
+        flat: tensors in the order of :class:`Weights`, float32 on the CPU; the last may be ``None``.
+        first: (D + D',) int64, row of value 0 of each token, those of central tokens in a table of their own.
+        sizes: (D,) int64, values of each token that is no central one.
+    """
+
+    def __init__(self, flat: Sequence[Tensor | None], first: Array, sizes: Array) -> None:
+        self._at = places(flat)
+        self.weights = _arrays(flat)
+        self.first, self.central = first[: len(sizes)], first[len(sizes) :]
+        self.sizes = sizes
+
+    def reads(self, flat: Sequence[Tensor | None]) -> bool:
+        """Whether these weights lie where those that it was made of do: it then reads their newest values."""
+        return self._at == places(flat)
+
+
+def _arrays(flat: Sequence[Tensor | None]) -> Weights:
+    width = len(flat[1]) if flat[1] is not None else 0
+    none = np.zeros((0, width), np.float32)
+    return Weights(*(none if tensor is None else tensor.detach().numpy() for tensor in flat))
+
+
+class Pass:
+    """One pass through many steps, and the way back.
+
+    Args:
+        net: the network.
+        flat: its weights, to whose gradients :meth:`add_gradients` adds.
+        tokens: (B, T, D + D').
+        memory: (B, H), before the first step.
+        starts: (B, T), a new episode begins with this step.
+
+    Attributes:
+        logits: (B * T, K), a sequence's steps one after the other.
+        values: (B * T, 1).
+        memory: (B, H), after the last step.
+
+    Raises:
+        IndexError: another number of tokens, or one that the network has no row for.
+    """
+
+    def __init__(self, net: GRU, flat: Sequence[Tensor | None], tokens: Array, memory: Array, starts: Array) -> None:
+        self._net, self._flat, weights = net, flat, net.weights
+        self._shape = games, steps = tokens.shape[:2]
+        rows, size = games * steps, memory.shape[1]
+        inner = np.ascontiguousarray(tokens.swapaxes(0, 1)).reshape(rows, -1)
+        self._starts = np.ascontiguousarray(starts.T)
+        self._extra = np.ascontiguousarray(inner[:, len(net.sizes) :])
+        self._batch = Distinct.of(np.ascontiguousarray(inner[:, : len(net.sizes)]), net.sizes)
+        self._which = np.arange(rows) if self._batch.inverse is None else self._batch.inverse
+        count = len(self._batch.tokens)
+        self._encoded, inputs = _empty(count, size), _empty(count, 3 * size)
+        _read(self._batch.tokens, net.first, weights, _empty(size, 3 * size), self._encoded, inputs)
+        self._passed = tuple(_empty(rows, width) for width in (size, size, 3 * size, size, size))
+        outputs = _empty(rows, len(weights.policy)), _empty(rows, 1)
+        given = inputs, self._which, np.ascontiguousarray(memory), self._starts
+        rooms = _empty(size, 3 * size), _empty(size, size)
+        # A player is not shown what only a critic reads.
+        self._central = net.central[: self._extra.shape[1]]
+        _forward(given, (self._extra, self._central), weights, rooms, self._passed, outputs)
+        self.logits, self.values = map(self._by_sequence, outputs)
+        self.memory = self._passed[1][rows - games :]
+
+    def _by_sequence(self, rows: Array) -> Array:
+        games, steps = self._shape
+        return np.ascontiguousarray(rows.reshape(steps, games, -1).swapaxes(0, 1)).reshape(games * steps, -1)
+
+    def _by_step(self, rows: Array) -> Array:
+        games, steps = self._shape
+        return np.ascontiguousarray(rows.reshape(games, steps, -1).swapaxes(0, 1)).reshape(games * steps, -1)
+
+    def add_gradients(self, upstream: Sequence[Array]) -> None:
+        """Add the gradients of all weights, from those by logits (B * T, K) and values (B * T, 1)."""
+        net, batch = self._net, self._batch
+        gradients = _arrays([None if weight is None else weight.grad for weight in self._flat])
+        by_outputs = tuple(map(self._by_step, upstream))
+        rooms = tuple(np.zeros((len(self._which), width), np.float32) for width in _widths(net.weights))
+        _backward(self._starts, by_outputs, net.weights, self._passed, rooms, gradients)
+        add_rows(self._extra, self._central, rooms[0], gradients.central)
+        by_inputs = batch.gather(rooms[3]), np.zeros_like(self._encoded)
+        _read_backward(batch.tokens, net.first, self._encoded, by_inputs, net.weights, gradients)
+
+
+def _widths(weights: Weights) -> tuple[int, int, int, int]:
+    size = len(weights.bias)
+    return size, size, 3 * size, 3 * size
+
+
+def _empty(rows: int, width: int) -> Array:
+    return np.empty((rows, width), np.float32)

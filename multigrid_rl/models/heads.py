@@ -1,0 +1,323 @@
+"""Heads for bounded numbers beside the Gaussian: what a policy's outputs mean, as a part of its network.
+
+Inside, actions are scaled so that the bounds are -1 and 1; outside they are what the environment takes. Every head is
+a distribution (:class:`~multigrid_rl.models.distributions.Distribution`), and its weights are weights of the network.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from multigrid_rl.models.distributions import HALF_LOG_2PI, Array, Draw, normal_numbers, sample
+from multigrid_rl.types import UniformSource
+
+#: Smallest standard deviation of a mixture's component, as a share of half the range. Where an expert always does the
+#: same, a density could else grow without end.
+LEAST_STD = 0.01
+
+
+class Head(nn.Module):
+    """A distribution over ``A`` numbers within bounds that may have weights of its own.
+
+    Args:
+        low, high: bounds (A,) of the environment's actions, finite.
+        outputs: how many numbers the network puts out for it.
+    """
+
+    components = 1
+    dtype = np.float32
+
+    def __init__(self, low: Array, high: Array, outputs: int) -> None:
+        super().__init__()
+        self.low, self.high = np.asarray(low, np.float32), np.asarray(high, np.float32)
+        self.width, self.outputs = len(self.low), outputs
+        self.register_buffer("middle", torch.from_numpy((self.low + self.high) / 2), persistent=False)
+        self.register_buffer("reach", torch.from_numpy((self.high - self.low) / 2), persistent=False)
+        self.middle: Tensor
+        self.reach: Tensor
+
+    def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
+        """Draw one action for each row of ``outputs`` (N, outputs) from the row's own stream; NaN: no probability."""
+        with torch.no_grad():
+            given = torch.from_numpy(outputs)
+            drawn = self._drawn(given, rng)
+            return Draw(*(column.numpy() for column in (drawn * self.reach + self.middle, *self._told(given, drawn))))
+
+    def mode(self, outputs: NDArray[np.float32]) -> Array:
+        """Return the likeliest action (N, A) of each row, or what stands for it."""
+        with torch.no_grad():
+            best: Array = (self._mode(torch.from_numpy(outputs)) * self.reach + self.middle).numpy()
+        return best
+
+    def bounded(self, actions: Array) -> Array:
+        """Return ``actions`` (N, A) cut off at the bounds."""
+        inside: Array = np.clip(actions, self.low, self.high)
+        return inside
+
+    def scaled(self, actions: Tensor) -> Tensor:
+        """Return ``actions`` (B, A) in units in which the bounds are -1 and 1."""
+        return (actions - self.middle) / self.reach
+
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return log-probabilities (B, 1) of ``actions`` (B, A).
+
+        Raises:
+            NotImplementedError: this head has none.
+        """
+        raise NotImplementedError(f"{type(self).__name__.lower()}: its actions have no probability")
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Return entropies (B, 1) in nats. Raises as :meth:`log_prob`."""
+        raise NotImplementedError(f"{type(self).__name__.lower()}: its actions have no probability")
+
+    def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return what imitating ``actions`` (B, A) costs in each row (B,): minus the log-probability."""
+        return -self.log_prob(outputs, actions).squeeze(1)
+
+    def _drawn(self, outputs: Tensor, rng: UniformSource) -> Tensor:
+        """Return scaled actions (N, A)."""
+        raise NotImplementedError
+
+    def _told(self, outputs: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies (N, 1) of what was drawn."""
+        return self.log_prob(outputs, drawn * self.reach + self.middle), self.entropy(outputs)
+
+    def _mode(self, outputs: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class _WithoutProbability(Head):
+    def _told(self, outputs: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        nothing = outputs.new_full((len(outputs), 1), math.nan)
+        return nothing, nothing
+
+
+class Deterministic(_WithoutProbability):
+    """One action and nothing else, fitted by its mean squared error. Between two ways to act it does neither."""
+
+    def __init__(self, low: Array, high: Array) -> None:
+        super().__init__(low, high, len(low))
+
+    def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return mean squared errors (B,), scaled."""
+        return (outputs - self.scaled(actions)).pow(2).mean(1)
+
+    def _drawn(self, outputs: Tensor, rng: UniformSource) -> Tensor:  # noqa: ARG002
+        return outputs
+
+    def _mode(self, outputs: Tensor) -> Tensor:
+        return outputs
+
+
+class Mixture(Head):
+    """``K`` diagonal Gaussians (Bishop 1994; as in robomimic, Mandlekar et al. 2021, https://arxiv.org/abs/2108.03298).
+
+    Outputs are ``K`` logits of the weights, then ``K A`` means, then ``K A`` numbers that become standard deviations.
+
+    Args:
+        low, high: bounds (A,).
+        size: components ``K``.
+    """
+
+    def __init__(self, low: Array, high: Array, size: int) -> None:
+        super().__init__(low, high, size * (1 + 2 * len(low)))
+        self.size = size
+        # Components that begin at one place would stay there together.
+        places = torch.linspace(-0.5, 0.5, size) if size > 1 else torch.zeros(1)
+        self.register_buffer("places", places[:, None], persistent=False)
+        self.places: Tensor
+
+    def _parts(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log weights (B, K), means and log standard deviations (B, K, A), scaled."""
+        weights, rest = outputs[:, : self.size], outputs[:, self.size :]
+        means, spread = rest.reshape(-1, 2, self.size, self.width).unbind(1)
+        log_std = torch.log(functional.softplus(spread) + LEAST_STD)
+        return torch.log_softmax(weights, 1), means + self.places, log_std
+
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return log-densities (B, 1) of ``actions`` (B, A): a log-sum over components."""
+        weights, means, log_std = self._parts(outputs)
+        normal = (self.scaled(actions).unsqueeze(1) - means) * torch.exp(-log_std)
+        each = (-0.5 * normal.pow(2) - log_std - HALF_LOG_2PI - self.reach.log()).sum(2)
+        return torch.logsumexp(weights + each, 1, keepdim=True)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Return upper bounds (B, 1) of the entropies (Huber et al. 2008): exact where components lie far apart."""
+        weights, _, log_std = self._parts(outputs)
+        each = (log_std + 0.5 + HALF_LOG_2PI + self.reach.log()).sum(2)
+        return (weights.exp() * (each - weights)).sum(1, keepdim=True)
+
+    def _drawn(self, outputs: Tensor, rng: UniformSource) -> Tensor:
+        weights, means, log_std = self._parts(outputs)
+        chosen = torch.from_numpy(sample(weights.numpy(), rng.uniform(1)).actions).long()
+        rows = torch.arange(len(outputs))
+        return means[rows, chosen] + log_std[rows, chosen].exp() * torch.from_numpy(normal_numbers(rng, self.width))
+
+    def _mode(self, outputs: Tensor) -> Tensor:
+        weights, means, log_std = self._parts(outputs)
+        highest = (weights - log_std.sum(2)).argmax(1)  # of the components' peaks
+        return means[torch.arange(len(outputs)), highest]
+
+
+class Bins(Head):
+    """Each number is one of ``B`` equally spaced values, bounds included, given the numbers before it.
+
+    Autoregressive (Metz et al. 2017, https://arxiv.org/abs/1705.05035): for number ``d`` a hidden layer adds up the
+    outputs, a bias of ``d``'s own and one row for each earlier number's value. Probabilities are those of values.
+
+    Args:
+        low, high: bounds (A,).
+        size: values ``B``.
+        features: outputs ``H`` of the network.
+        generator: source of the initial weights.
+    """
+
+    def __init__(self, low: Array, high: Array, size: int, features: int, generator: torch.Generator) -> None:
+        super().__init__(low, high, features)
+        self.size = size
+        rows = torch.empty(self.width, size, features)
+        self.table = nn.Parameter(rows.normal_(std=features**-0.5, generator=generator))
+        first = torch.empty(self.width, features)
+        self.place = nn.Parameter(first.normal_(generator=generator))
+        self.weight = nn.Parameter(torch.zeros(self.width, features, size))
+        self.bias = nn.Parameter(torch.zeros(self.width, size))
+
+    def _logits(self, seen: Tensor, d: int | slice) -> Tensor:
+        """Return logits (B, size) of number ``d``, or (B, A, size) of all; ``seen``: outputs plus earlier rows."""
+        hidden = functional.silu(seen + self.place[d])
+        if isinstance(d, int):
+            return hidden @ self.weight[d] + self.bias[d]
+        return torch.einsum("bah,ahk->bak", hidden, self.weight) + self.bias
+
+    def _every(self, outputs: Tensor, chosen: Tensor) -> Tensor:
+        """Return log-probabilities (B, A, size) of all values, given those ``chosen`` (B, A) before each."""
+        rows = self.table[torch.arange(self.width, device=chosen.device), chosen]
+        return torch.log_softmax(self._logits(outputs.unsqueeze(1) + rows.cumsum(1) - rows, slice(None)), 2)
+
+    def _chosen(self, outputs: Tensor, uniform: Array | None) -> Tensor:
+        """Choose (N, A) numbers of values one after the other: drawn with ``uniform`` (N, A), or the likeliest."""
+        seen, chosen = outputs, []
+        for d in range(self.width):
+            logits = self._logits(seen, d)
+            if uniform is None:
+                its = logits.argmax(1)
+            else:
+                its = torch.from_numpy(sample(logits.numpy(), uniform[:, d : d + 1]).actions).long()
+            seen = seen + self.table[d, its]
+            chosen.append(its)
+        return torch.stack(chosen, 1)
+
+    def _numbers(self, actions: Tensor) -> Tensor:
+        nearest = ((self.scaled(actions) + 1) / 2 * (self.size - 1)).round()
+        return nearest.long().clamp(0, self.size - 1)
+
+    def _values(self, chosen: Tensor) -> Tensor:
+        return chosen.float() * (2 / (self.size - 1)) - 1
+
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return log-probabilities (B, 1) of the values nearest to ``actions`` (B, A)."""
+        chosen = self._numbers(actions)
+        each = self._every(outputs, chosen).gather(2, chosen.unsqueeze(2))
+        return each.sum(1)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Return entropies (B, 1) of the numbers given those before them, summed along the likeliest action."""
+        with torch.no_grad():
+            likeliest = self._chosen(outputs, None)
+        every = self._every(outputs, likeliest)
+        return -(every.exp() * every).sum(2).sum(1, keepdim=True)
+
+    def _drawn(self, outputs: Tensor, rng: UniformSource) -> Tensor:
+        return self._values(self._chosen(outputs, rng.uniform(self.width)))
+
+    def _mode(self, outputs: Tensor) -> Tensor:
+        return self._values(self._chosen(outputs, None))
+
+
+class Diffusion(_WithoutProbability):
+    """Actions out of noise in ``T`` steps (Ho et al. 2020; for policies Chi et al. 2023, https://arxiv.org/abs/2303.04137).
+
+    A small network says what noise is in an action, given the outputs, which are its condition, and an embedding of the
+    step. The schedule is the cosine of Nichol and Dhariwal 2021 (https://arxiv.org/abs/2102.09672, equation 17).
+
+    Args:
+        low, high: bounds (A,).
+        size: steps ``T``.
+        features: outputs ``H`` of the network.
+        generator: source of the initial weights.
+    """
+
+    def __init__(self, low: Array, high: Array, size: int, features: int, generator: torch.Generator) -> None:
+        super().__init__(low, high, features)
+        self.size = size
+        share = torch.arange(size + 1, dtype=torch.float64) / size
+        curve = torch.cos((share + 0.008) / 1.008 * math.pi / 2) ** 2
+        kept = 1 - (1 - curve[1:] / curve[:-1]).clamp(max=0.999)  # of the variance in each step
+        self.register_buffer("kept", kept.float(), persistent=False)
+        self.register_buffer("clean", kept.cumprod(0).float(), persistent=False)  # share of the action in its variance
+        self.register_buffer("waves", _waves(size, features), persistent=False)
+        self.kept: Tensor
+        self.clean: Tensor
+        self.waves: Tensor
+        self.step = nn.Linear(features, features)
+        self.noisy = nn.Linear(self.width, features)
+        self.hidden = nn.Linear(features, features)
+        self.noise = nn.Linear(features, self.width)
+        for layer in (self.step, self.noisy, self.hidden, self.noise):
+            nn.init.orthogonal_(layer.weight, 2**0.5 if layer is not self.noise else 0.01, generator=generator)
+            nn.init.zeros_(layer.bias)
+
+    def predicted(self, outputs: Tensor, noisy: Tensor, steps: Tensor) -> Tensor:
+        """Return the noise (B, A) that is in ``noisy`` (B, A), scaled actions, after ``steps`` (B,) of noise."""
+        seen = outputs + self.noisy(noisy) + functional.silu(self.step(self.waves[steps]))
+        found: Tensor = self.noise(functional.silu(self.hidden(functional.silu(seen))))
+        return found
+
+    def noise_loss(self, outputs: Tensor, actions: Tensor, steps: Tensor, noise: Tensor) -> Tensor:
+        """Return mean squared errors (B,) of the predicted ``noise`` (B, A) after ``steps`` (B,), each below ``T``."""
+        clean = self.clean[steps].unsqueeze(1)
+        noisy = clean.sqrt() * self.scaled(actions) + (1 - clean).sqrt() * noise
+        return (self.predicted(outputs, noisy, steps) - noise).pow(2).mean(1)
+
+    def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return :meth:`noise_loss` (B,) of one random step and noise for each row."""
+        # Drawn from what is to be learned: a resumed run then draws what the unbroken one would.
+        seed = int(outputs.detach().double().sum().view(torch.int64))
+        generator = torch.Generator().manual_seed(seed)
+        steps = torch.randint(self.size, (len(outputs),), generator=generator).to(outputs.device)
+        noise = torch.randn(actions.shape, generator=generator).to(outputs.device)
+        return self.noise_loss(outputs, actions, steps, noise)
+
+    def _denoised(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """Return scaled actions (N, A) out of ``noise`` (N, T, A): the first, and what each step but the last adds."""
+        actions = noise[:, 0]
+        for t in range(self.size - 1, -1, -1):
+            clean, kept = self.clean[t], self.kept[t]
+            before = self.clean[t - 1] if t else torch.ones_like(clean)
+            found = self.predicted(outputs, actions, torch.full((len(outputs),), t))
+            whole = ((actions - (1 - clean).sqrt() * found) / clean.sqrt()).clamp(-1, 1)
+            actions = (before.sqrt() * (1 - kept) * whole + kept.sqrt() * (1 - before) * actions) / (1 - clean)
+            if t:
+                actions = actions + ((1 - kept) * (1 - before) / (1 - clean)).sqrt() * noise[:, self.size - t]
+        return actions
+
+    def _drawn(self, outputs: Tensor, rng: UniformSource) -> Tensor:
+        noise = normal_numbers(rng, self.size * self.width)
+        return self._denoised(outputs, torch.from_numpy(noise).view(-1, self.size, self.width))
+
+    def _mode(self, outputs: Tensor) -> Tensor:
+        """Return what comes of no noise at all: there is no likeliest action without probabilities."""
+        return self._denoised(outputs, outputs.new_zeros(len(outputs), self.size, self.width))
+
+
+def _waves(steps: int, width: int) -> Tensor:
+    """Return the embedding (steps, width) of each step: sines and cosines (Vaswani et al. 2017)."""
+    places = torch.arange(width)
+    angle = torch.arange(steps)[:, None] / 10_000 ** (places // 2 * 2 / width)
+    return torch.where(places % 2 == 0, angle.sin(), angle.cos())

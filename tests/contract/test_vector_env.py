@@ -1,0 +1,156 @@
+"""The vector face: the same games as one seat's, begun anew where they end; ids; flat observations."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from games import EAST, NORTH, place
+from multigrid_rl.config import load_scenario, scenario_names
+from multigrid_rl.players.gymnasium_env import SeatEnv
+from multigrid_rl.players.registration import register_envs, sides
+from multigrid_rl.players.vector_env import SeatVectorEnv
+from multigrid_rl.world import constants as c
+from multigrid_rl.world.pettingzoo_env import parallel_env
+
+GAMES = 8
+
+
+@pytest.fixture
+def registered():
+    before = set(gymnasium.registry)
+    yield register_envs()
+    for env_id in set(gymnasium.registry) - before:
+        del gymnasium.registry[env_id]
+
+
+def filled(scenario, player="random"):
+    return {seat: player for seat in load_scenario(scenario).spec.seats if seat != "red_0"}
+
+
+@pytest.mark.parametrize("scenario", scenario_names())
+@pytest.mark.parametrize("flat", [False, True])
+def test_every_scenario_steps_within_its_spaces(scenario, flat):
+    env = SeatVectorEnv(GAMES, scenario, players=filled(scenario), flat=flat)
+    seen, infos = env.reset(seed=3)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        assert env.observation_space.contains(seen)
+        seen, rewards, terminated, truncated, infos = env.step(rng.integers(0, 7, GAMES))
+        assert (rewards.shape, terminated.dtype, truncated.dtype) == ((GAMES,), np.bool_, np.bool_)
+    assert {*c.EVENTS, "mission", "winner"} <= set(infos)
+    assert all(infos[name].shape == (GAMES,) for name in (*c.EVENTS, "mission", "winner"))
+
+
+def test_games_are_those_of_the_batched_engine_and_the_seed_decides():
+    envs = [SeatVectorEnv(GAMES, "1v1", players={"blue_0": "hunter"}) for _ in range(2)]
+    rng = np.random.default_rng(1)
+    ends = 0
+    first, again = (env.reset(seed=9)[0] for env in envs)
+    for _ in range(200):
+        assert all(np.array_equal(first[key], again[key]) for key in first)
+        actions = rng.integers(0, 7, GAMES)
+        (first, _, terminated, truncated, infos), (again, *_) = (env.step(actions) for env in envs)
+        ended = terminated | truncated
+        ends += ended.sum()
+        assert ended.any() == ("final_obs" in infos)
+        if ended.any():
+            assert np.array_equal(infos["_final_obs"], ended)
+            assert (infos["winner"][terminated] >= 0).all()
+            assert (envs[0].match.world.state.clock[ended] == 0).all()
+    assert ends > GAMES
+
+
+def test_the_last_observation_is_that_of_the_seat_alone():
+    env, one = SeatVectorEnv(2, "1v1", players={"blue_0": "idle"}), SeatEnv("1v1", players={"blue_0": "idle"})
+    seen, _ = env.reset(seed=4)
+    alone, _ = one.reset(seed=4)  # game 0 of the same seed
+    for step in range(env.game.max_steps):
+        assert all(np.array_equal(seen[key][0], alone[key]) for key in alone)
+        action = (c.RIGHT, c.FORWARD, c.LEFT, c.FORWARD)[step % 4]
+        seen, _, _, truncated, infos = env.step(np.full(2, action))
+        alone, *_ = one.step(action)
+    assert truncated.all()
+    assert all(np.array_equal(infos["final_obs"][key][0], alone[key]) for key in alone)
+    assert seen["direction"].tolist() == [2, 2]  # of new games
+
+
+def test_an_eliminated_seat_begins_a_new_game_while_the_others_play_on():
+    env = SeatVectorEnv(3, "2v2-deathmatch", players=filled("2v2-deathmatch", "idle") | {"blue_0": "key-runner"})
+    env.reset(seed=0)
+    world = env.match.world
+    place(world, "red_0", 7, 3, NORTH)
+    place(world, "blue_0", 6, 3, EAST)
+    _, paid, terminated, truncated, infos = env.step(np.full(3, c.DONE))
+    assert (terminated.tolist(), truncated.tolist()) == ([True, False, False], [False] * 3)
+    assert (paid[0], infos["_final_obs"].tolist()) == (-1.0, [True, False, False])
+    assert world.state.clock.tolist() == [0, 1, 1]
+    assert world.state.out.sum() == 0
+    assert len(env.match.unfinished(np.ones(3, bool)).returns) == 3
+    assert env.match.unfinished(np.ones(3, bool)).length.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: SeatVectorEnv(1), "^num_envs: expected at least 2, got 1$"),
+        (lambda: SeatVectorEnv(2, "1v1", "green_0"), "^seat: expected blue_0, red_0"),
+        (
+            lambda: SeatVectorEnv(2, players={"blue_0": "idle"}).reset(seed=[1, 2]),
+            "^seed: expected an integer, for all",
+        ),
+        (
+            lambda: SeatVectorEnv(2, players={"blue_0": "idle"}).step(np.array([0, 7])),
+            r"^actions: expected \(2,\) integ",
+        ),
+        (lambda: SeatVectorEnv(2, players={"blue_0": "idle"}).step(np.zeros(3, int)), r"got \(3,\): \[0, 0, 0\]"),
+    ],
+)
+def test_tells_mistakes_in_one_line(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_ids_name_a_side_and_make_one_game_or_many(registered):
+    assert sides() == {
+        name: tuple(dict.fromkeys(load_scenario(name).spec.team_of(s) for s in load_scenario(name).spec.seats)[::-1])
+        for name in scenario_names()
+    }
+    blue = gymnasium.make("multigrid_rl/1v1-blue-v0", players={"red_0": "random"}).unwrapped
+    assert (type(blue), blue.seat) == (SeatEnv, "blue_0")
+    many = gymnasium.make_vec("multigrid_rl/1v1-red-v0", num_envs=4, players={"blue_0": "random"}, flat=True)
+    assert (type(many), many.seat, many.num_envs) == (SeatVectorEnv, "red_0", 4)
+    assert many.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+    assert many.observation_space.shape == (4, 583)
+    assert "multigrid_rl/single-blue-v0" not in registered
+
+
+def test_registering_costs_nothing():
+    """Gymnasium calls it whenever it is imported."""
+    code = (
+        "import sys, gymnasium; from multigrid_rl.players.registration import register_envs; register_envs(); "
+        "print([name for name in ('torch', 'pydantic', 'numba', 'ray') if name in sys.modules])"
+    )
+    root = Path(__file__).parents[2]
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert told.stdout.strip() == "[]"
+
+
+def test_flat_views_say_the_same():
+    whole, flat = parallel_env("2v2"), parallel_env("2v2", flat=True)
+    seen, vectors = whole.reset(seed=5)[0], flat.reset(seed=5)[0]
+    for seat, vector in vectors.items():
+        assert flat.observation_space(seat).contains(vector)
+        assert vector.sum() == 27
+        cells = vector[: 25 * 23].reshape(5, 5, 23).argmax(axis=-1)
+        assert np.array_equal(c.decode(cells.astype(np.uint8)), seen[seat]["image"])
+        assert vector[25 * 23 :].reshape(2, 4).argmax(axis=1).tolist() == [
+            seen[seat]["direction"],
+            seen[seat]["mission"],
+        ]

@@ -1,0 +1,49 @@
+"""Every snippet of docs/extending.md does what the page says, in an empty folder."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from commands import call
+from tiny_runs import TINY
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
+
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+_BLOCK = re.compile(r"^```(?:python|yaml)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SMALL = [*(word for word in TINY if not word.startswith(("model.hidden", "train.until"))), "train.until=512"]
+_FEW = {"evaluate": ["--episodes", "8"], "video": ["--episodes", "4"]}
+
+
+def _sections() -> dict[str, tuple[dict[str, str], list[str]]]:
+    """Heading -> files by name, and command lines; those without commands are left out."""
+    found = {}
+    for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]:
+        blocks = _BLOCK.findall(part)
+        files = {name[1]: block for block in blocks if (name := re.match(r"# (\S+\.(?:py|yaml))\n", block))}
+        lines = [line for block in blocks for line in block.splitlines() if line.startswith("multigrid-rl ")]
+        if lines:
+            found[part.splitlines()[0]] = (files, lines)
+    return found
+
+
+@pytest.mark.parametrize("heading", _sections())
+def test_snippets_run_in_an_empty_folder(heading, tmp_path, monkeypatch):
+    files, lines = _sections()[heading]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    for line in lines:
+        verb, *words = line.split()[1:]
+        # What the line says comes last: it wins.
+        result = call(verb, *(_SMALL if verb == "train" else []), *words, *_FEW.get(verb, []))
+        assert result.exit_code == 0, (line, result.output, result.exception)
+
+
+def test_every_kind_of_part_is_shown():
+    assert {"A scenario", "A player", "A training reward", "An objective", "A network"} <= set(_sections())

@@ -1,0 +1,109 @@
+"""The Python API: docs/python.md and the notebooks do what they say; importing does nothing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import multigrid_rl
+from multigrid_rl.config import ConfigError
+from multigrid_rl.players.cards import PlayerError
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture
+def notebook(tmp_path, monkeypatch):
+    """An empty folder and a module like a notebook's, in which cells run one after the other."""
+    module = ModuleType("notebook_main")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    return module
+
+
+def run_cells(module, text):
+    """Run a cell and return the value of its last line, as a notebook shows it; training is as short as it can be."""
+    tree = ast.parse(re.sub(r"\b200_000\b", "20_480", text))
+    last = ast.Expression(tree.body.pop().value) if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "cell", "exec"), module.__dict__)
+    return None if last is None else eval(compile(last, "cell", "eval"), module.__dict__)
+
+
+def shown_by(module, cells):
+    return [run_cells(module, cell) for cell in cells]
+
+
+def cells_of(path):
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+def test_train_look_improve(notebook):
+    verdict, table, win, replay, returns = shown_by(notebook, cells_of(NOTEBOOKS[0]))
+    assert verdict == (False, "until")
+    assert list(table.columns) == ["return_mean/red_0", "episode_len_mean"]
+    assert 0 <= win <= 1
+    assert replay._repr_html_().startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+    assert "worst (stochastic, red)" in replay.save("game.html").read_text()
+    assert returns[0] != returns[1]
+
+
+def test_your_player_in_a_cup(notebook):
+    _, step, interval, win, entries = shown_by(notebook, cells_of(NOTEBOOKS[1]))
+    assert step[1:3] == (False, False)
+    assert len(interval) == 2
+    assert 0 <= win <= 1
+    assert [path.name for path in entries] == ["mine"]
+    assert notebook.run.config["scenario"]["seats"]["blue_0"] == {"notebook_main:Toggler": 1.0, "random": 1.0}
+
+
+def test_the_page_does_what_it_says(notebook):
+    block = re.search(r"^```python\n(.*?)^```$", (ROOT / "docs" / "python.md").read_text(), re.M | re.S)[1]
+    exec(block.replace("200_000", "20_480"), notebook.__dict__)
+    assert notebook.observation["image"].shape == (5, 5, 3)
+    assert notebook.everybody.possible_agents == ["blue_0", "blue_1", "red_0", "red_1"]
+    again = multigrid_rl.Run(notebook.run.path)
+    assert again.metrics.equals(notebook.run.metrics)
+    assert multigrid_rl.load_player(again).name == "1v1-red_0"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (
+            lambda: multigrid_rl.train("1v1", lrr=3),
+            ConfigError,
+            r"^train: expected keys of configs/, got lrr \(did you",
+        ),
+        (lambda: multigrid_rl.train("1v2"), ConfigError, "^scenario: expected 1v1, .*, got 1v2"),
+        (lambda: multigrid_rl.train(players={"blue_0": lambda spec: None}), ConfigError, "not one inside of another"),
+        (lambda: multigrid_rl.evaluate("nobody"), PlayerError, "^player: expected random, .*, got nobody$"),
+        (lambda: multigrid_rl.load_player("hunter", "red_7"), ValueError, "red_7"),
+        (lambda: multigrid_rl.make("1v1", "green"), ValueError, "^seat: expected blue_0, red_0, got 'green'$"),
+        (lambda: multigrid_rl.Run("nowhere"), ConfigError, "nowhere"),
+        (lambda: multigrid_rl.trian, AttributeError, "no attribute 'trian'"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(call, error, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=said) as told:
+        call()
+    assert "\n" not in str(told.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_does_nothing_and_takes_no_time():
+    code = "import sys; before = set(sys.modules); import multigrid_rl; print(len(set(sys.modules) - before))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert int(told.stdout) <= 2
+    assert (Path(multigrid_rl.__file__).with_suffix(".pyi")).read_text().count(" as ") == 5

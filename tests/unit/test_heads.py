@@ -1,0 +1,351 @@
+"""Heads for bounded numbers: losses by hand, gradients, two ways to act at once, and players that keep them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.models.distributions import Categorical, Gaussian, distribution_of
+from multigrid_rl.models.heads import LEAST_STD, Bins, Deterministic, Diffusion, Mixture
+from multigrid_rl.models.registry import ArchitectureError, network_of
+from multigrid_rl.players.cards import CARD_FILE, PlayerError, read_card, read_network, signature, write_player
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.inspection import inspect_folder
+from multigrid_rl.types import AgentSpec, SeatView
+from multigrid_rl.world.streams import Streams
+
+LOW, HIGH = np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32)
+ACTS = spaces.Box(LOW, HIGH)
+AGENT = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (1,)), ACTS)
+SIZES = {"deterministic": None, "mixture": 3, "bins": 9, "diffusion": 4}
+SIZED = [name for name in SIZES if name != "deterministic"]
+
+
+def architecture(head: str | None, **more) -> dict:
+    return {"name": "mlp", "hidden": [16, 12], "activation": "tanh", "head": head, "head_size": SIZES.get(head)} | more
+
+
+def network(head: str | None, **more):
+    """A network with outputs and a head that are far from what they are at the start, and its head."""
+    net = network_of(AGENT, architecture(head, **more), seed=2)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in [*net.policy[-1].parameters(), *getattr(net, "head", torch.nn.Identity()).parameters()]:
+            parameter.normal_(std=0.5, generator=generator)
+    return net, distribution_of(ACTS, network=net)
+
+
+def streams(rows: int, seed: int = 3) -> Streams:
+    return Streams(seed, np.arange(rows, dtype=np.int64))
+
+
+def some(rows: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(8)
+    obs = torch.rand((rows, 1), generator=generator) * 2 - 1
+    return obs, torch.rand((rows, 2), generator=generator) * torch.tensor(HIGH - LOW) + torch.tensor(LOW)
+
+
+# --- losses by hand
+
+
+def test_a_deterministic_head_costs_its_mean_squared_error():
+    # Actions 1 and 0.75 are 0.5 of both ranges around their middle.
+    loss = Deterministic(LOW, HIGH).cloning_loss(
+        torch.tensor([[0.5, 0.0], [0.5, 0.5]]), torch.tensor([[1.0, 0.75]] * 2)
+    )
+    assert loss.tolist() == pytest.approx([0.125, 0.0])
+
+
+def test_a_mixture_costs_the_log_of_its_weighted_densities():
+    head = Mixture(LOW, HIGH, 2)
+    spread = math.log(math.expm1(0.5 - LEAST_STD))  # a standard deviation of 0.5
+    outputs = torch.tensor([[0.0, math.log(3), 0.5, 0.5, 0.0, 0.0, spread, spread, spread, spread]])
+    # Means, scaled, are (0, 0) and (0.5, 0.5); in units of actions (0, 0.5) and (1, 0.75), deviations (1, 0.25).
+    action = torch.tensor([[1.0, 0.75]])
+    near = 1 / (2 * math.pi * 1 * 0.25)
+    wanted = -math.log(0.75 * near + 0.25 * near * math.exp(-0.5 - 0.5))
+    assert head.cloning_loss(outputs, action).item() == pytest.approx(wanted, rel=1e-5)
+    assert head.mode(outputs.numpy())[0].tolist() == pytest.approx([1.0, 0.75])
+    apart = 0.25 * math.log(4) + 0.75 * math.log(4 / 3)  # entropy of the weights
+    assert head.entropy(outputs).item() == pytest.approx(apart + 1 + math.log(2 * math.pi * 0.25), rel=1e-5)
+
+
+def test_bins_cost_a_cross_entropy_for_each_number_given_those_before_it():
+    head = Bins(LOW, HIGH, 3, 1, torch.Generator())  # values -2, 0, 2 and 0, 0.5, 1
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.zero_()
+        head.table[0, 2] = 1.0  # a first number of 2
+        head.bias[0] = torch.tensor([0.0, 0.0, math.log(2)])
+        head.weight[1, 0, 1] = math.log(3) * (1 + math.exp(-1))  # ... makes 0.5 three times as likely: silu(1)
+    outputs = torch.zeros(3, 1)
+    actions = torch.tensor([[2.0, 0.5], [1.9, 0.2], [0.0, 0.5]])  # 0.2 is nearest to 0
+    wanted = [-math.log(0.5 * 0.6), -math.log(0.5 * 0.2), -math.log(0.25 / 3)]
+    assert head.cloning_loss(outputs, actions).tolist() == pytest.approx(wanted, rel=1e-5)
+    assert head.mode(outputs[:1].numpy()).tolist() == [[2.0, 0.5]]
+    both = math.log(4) - 0.5 * math.log(2), math.log(5) - 0.6 * math.log(3)
+    assert head.entropy(outputs[:1]).item() == pytest.approx(sum(both), rel=1e-5)
+
+
+def test_diffusion_costs_the_error_of_the_predicted_noise():
+    head = Diffusion(LOW, HIGH, 4, 3, torch.Generator())
+    curve = [math.cos((t / 4 + 0.008) / 1.008 * math.pi / 2) ** 2 for t in range(5)]
+    wanted = [curve[t] / curve[0] for t in (1, 2, 3)] + [curve[3] / curve[0] * 0.001]  # the last share is capped
+    assert head.clean.tolist() == pytest.approx(wanted, rel=1e-4)
+    seen = []
+    head.predicted = lambda outputs, noisy, steps: seen.append(noisy) or torch.ones_like(noisy)
+    noise = torch.tensor([[3.0, -1.0]])
+    loss = head.noise_loss(torch.zeros(1, 3), torch.tensor([[1.0, 0.75]]), torch.tensor([1]), noise)
+    assert loss.item() == pytest.approx((4 + 4) / 2)
+    clean = curve[2] / curve[0]
+    parts = [math.sqrt(clean) * 0.5 + math.sqrt(1 - clean) * value for value in (3.0, -1.0)]
+    assert seen[0][0].tolist() == pytest.approx(parts, rel=1e-4)
+
+
+def test_diffusion_finds_the_action_whose_noise_it_knows():
+    head = Diffusion(LOW, HIGH, 10, 3, torch.Generator())
+    told = torch.tensor([0.25, -0.5])
+
+    def exact(outputs, noisy, steps):
+        clean = head.clean[steps].unsqueeze(1)
+        return (noisy - clean.sqrt() * told) / (1 - clean).sqrt()
+
+    head.predicted = exact
+    outputs = np.zeros((5, 3), np.float32)
+    for actions in (head.draw(outputs, streams(5)).actions, head.mode(outputs)):
+        np.testing.assert_allclose(actions, np.tile([0.5, 0.25], (5, 1)), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "plain", [Gaussian(LOW, HIGH, "clip"), Categorical((3, 4))], ids=lambda one: type(one).__name__
+)
+def test_other_distributions_cost_minus_their_log_probability(plain):
+    outputs = torch.randn(6, plain.outputs, generator=torch.Generator().manual_seed(1))
+    actions = torch.ones(6, 2) if isinstance(plain, Gaussian) else torch.ones(6, 2, dtype=torch.int64)
+    torch.testing.assert_close(plain.cloning_loss(outputs, actions), -plain.log_prob(outputs, actions).sum(1))
+
+
+# --- gradients
+
+
+@pytest.mark.parametrize("head", SIZES)
+def test_gradients_are_those_of_differences(head):
+    net, ours = network(head)
+    ours.double()
+    obs, actions = some(5)
+    given = [net.logits(obs).detach().double(), *(one.detach().double() for one in ours.parameters())]
+    steps, noise = torch.tensor([0, 1, 2, 3, 0]), torch.linspace(-1, 1, 10).double().view(5, 2)
+
+    def loss(outputs, *weights):
+        called = {name: value for (name, _), value in zip(ours.named_parameters(), weights, strict=True)}
+        how = _Costs(ours, "noise_loss") if head == "diffusion" else _Costs(ours, "cloning_loss")
+        more = (steps, noise) if head == "diffusion" else ()
+        called = {f"head.{name}": value for name, value in called.items()}
+        return torch.func.functional_call(how, called, (outputs, actions.double(), *more))
+
+    assert torch.autograd.gradcheck(loss, [one.requires_grad_() for one in given])
+
+
+class _Costs(torch.nn.Module):
+    def __init__(self, head, name: str) -> None:
+        super().__init__()
+        self.head, self.name = head, name
+
+    def forward(self, *given):
+        return getattr(self.head, self.name)(*given)
+
+
+# --- drawing
+
+
+@pytest.mark.parametrize("head", SIZES)
+def test_a_row_is_drawn_from_its_own_stream_alone(head):
+    net, ours = network(head)
+    obs, _ = some(16)
+    outputs = net.logits(obs).detach().numpy()
+    together, again = ours.draw(outputs, streams(16)), ours.draw(outputs, streams(16))
+    alone = ours.draw(outputs[7:8], Streams(3, np.array([7], dtype=np.int64)))
+    np.testing.assert_array_equal(together.actions, again.actions)
+    np.testing.assert_allclose(together.actions[7], alone.actions[0], atol=1e-5)
+    other = ours.draw(outputs, streams(16, seed=4)).actions
+    assert (head == "deterministic") == np.array_equal(together.actions, other)
+    assert [column.shape for column in together] == [(16, 2), (16, 1), (16, 1)]
+    assert {column.dtype for column in together} == {np.dtype(np.float32)}
+    inside = ours.bounded(together.actions * 9)
+    assert (inside >= LOW).all()
+    assert (inside <= HIGH).all()
+
+
+@pytest.mark.parametrize("head", ["mixture", "bins"])
+def test_what_is_drawn_comes_with_its_probability_and_as_often(head):
+    net, ours = network(head)
+    rows = 20_000
+    outputs = net.logits(torch.zeros(rows, 1)).detach()
+    drawn = ours.draw(outputs.numpy(), streams(rows))
+    wanted = ours.log_prob(outputs, torch.from_numpy(drawn.actions)).detach()
+    np.testing.assert_allclose(drawn.logp, wanted, atol=1e-5)
+    np.testing.assert_allclose(drawn.entropy, ours.entropy(outputs).detach(), atol=1e-5)
+    if head == "bins":
+        values, counts = np.unique(drawn.actions, axis=0, return_counts=True)
+        every = np.stack(np.meshgrid(np.linspace(-2, 2, 9), np.linspace(0, 1, 9)), -1).reshape(-1, 2).astype(np.float32)
+        shares = ours.log_prob(outputs[:81], torch.from_numpy(every)).exp().detach()
+        assert shares.sum().item() == pytest.approx(1, abs=1e-5)
+        likely = ours.log_prob(outputs[: len(values)], torch.from_numpy(values)).exp()[:, 0].detach().numpy()
+        assert np.abs(counts / rows - likely).max() < 5 * 0.5 / rows**0.5
+    else:  # an action's probability is its share below a value: against torch's own mixture
+        weights, means, log_std = (part[0].detach().double() for part in ours._parts(outputs[:1]))
+        normal = torch.distributions.Normal(means[:, 0], log_std[:, 0].exp())
+        share = float((weights.exp() * normal.cdf(torch.tensor(0.1))).sum())
+        assert np.mean(drawn.actions[:, 0] < 0.2) == pytest.approx(share, abs=5 * 0.5 / rows**0.5)
+
+
+@pytest.mark.parametrize("head", ["deterministic", "diffusion"])
+def test_without_probabilities_none_are_told(head):
+    net, ours = network(head)
+    outputs = net.logits(torch.zeros(3, 1)).detach()
+    drawn = ours.draw(outputs.numpy(), streams(3))
+    assert np.isnan(drawn.logp).all()
+    assert np.isnan(drawn.entropy).all()
+    for asked in (lambda: ours.log_prob(outputs, torch.zeros(3, 2)), lambda: ours.entropy(outputs)):
+        with pytest.raises(NotImplementedError, match=f"^{head}: its actions have no probability$"):
+            asked()
+
+
+# --- two ways to act
+
+
+def fitted(head: str | None, steps: int):
+    """A network cloned from somebody who goes left or right, further the larger the observation; its head."""
+    net = network_of(
+        AGENT,
+        architecture(head, hidden=[32, 32], head_size={"bins": 21, "diffusion": 10}.get(head, SIZES.get(head))),
+        seed=1,
+    )
+    ours = distribution_of(ACTS, network=net)
+    adam = torch.optim.Adam(net.parameters(), 1e-2)
+    schedule = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.05, steps)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        obs = torch.rand((256, 1), generator=generator) * 2 - 1
+        side = torch.where(torch.rand((256, 1), generator=generator) < 0.7, 1.0, -1.0)
+        noise = torch.randn((256, 2), generator=generator) * torch.tensor([0.08, 0.02])
+        actions = torch.cat([side * (1 + 0.4 * obs), 0.5 + 0.3 * side], 1) + noise
+        adam.zero_grad()
+        ours.cloning_loss(net.logits(obs), actions).mean().backward()
+        adam.step()
+        schedule.step()
+    return net, ours
+
+
+@pytest.mark.parametrize(
+    ("head", "steps"), [("mixture", 300), ("bins", 300), ("diffusion", 900), ("gaussian", 300), ("deterministic", 300)]
+)
+def test_two_ways_to_act_are_learned_by_heads_that_can(head, steps):
+    net, ours = fitted(head, steps)
+    drawn = 1000
+    with torch.no_grad():
+        outputs = net.logits(torch.full((drawn, 1), 0.5)).numpy()
+    actions = ours.bounded(ours.draw(outputs, streams(drawn)).actions)
+    right, left = (
+        (np.abs(actions - [side * 1.2, 0.5 + 0.3 * side]) < [0.4, 0.15]).all(axis=1).mean() for side in (1, -1)
+    )
+    if head in ("gaussian", "deterministic"):  # in between, or everywhere
+        assert right + left < 0.6
+    else:
+        assert right + left > 0.95
+        assert right == pytest.approx(0.7, abs=0.1)
+
+
+# --- players
+
+
+@pytest.mark.parametrize("head", [None, "gaussian", *SIZES])
+@pytest.mark.parametrize("name", ["mlp", "gru"])
+def test_a_player_keeps_its_head(tmp_path, head, name):
+    shape = architecture(head, name=name, **({"hidden": [12]} if name == "gru" else {}))
+    net = network_of(AGENT, shape, seed=2)
+    card = {
+        "name": "one", "architecture": shape, **signature(AGENT, None), "scenario": "gymnasium", "seats": ["a"],
+        "env": {"package": "gymnasium", "env_id": "Some-v0"}, "provenance": {},
+    }  # fmt: skip
+    write_player(tmp_path / "one", net.state_dict(), card)
+    read = read_card(tmp_path / "one")
+    player, own = FrozenPlayer.of(read, read_network(tmp_path / "one", read)), FrozenPlayer.of(read, net)
+    view = SeatView(some(9)[0].numpy(), None, 0)
+    for one in (player, own):
+        one.taken_twice = [one.act(view, one.initial_state(9), streams(9))[0] for _ in range(2)]
+    np.testing.assert_array_equal(player.taken_twice, own.taken_twice)
+    assert player.taken_twice[0].shape == (9, 2)
+    told = "\n".join(inspect_folder(tmp_path / "one", None))
+    assert " ms an action, one at a time" in told
+    assert (f"head {head}" in told) == (head is not None)
+    assert (f"head_size {SIZES.get(head)}" in told) == (head in SIZED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"head": "crystal"},
+            "architecture.head: expected gaussian, deterministic, mixture, bins, diffusion, got crystal",
+        ),
+        ({"head_size": 4}, "shape"),
+        ({"head_size": 1}, "architecture.head_size: expected 2 to 1000 with head bins, got 1"),
+        ({"head_size": 10**9}, "architecture.head_size: expected 2 to 1000 with head bins"),
+        ({"bound": "tanh"}, "architecture.bound: expected clip with head bins, got tanh"),
+        ({"head": "diffusion"}, "head.bias: expected shape None"),
+        ({"head": None}, "shape"),
+    ],
+)
+def test_rejects_a_card_whose_head_is_another(tmp_path, changes, said):
+    net, _ = network("bins")
+    card = {
+        "name": "one", "architecture": architecture("bins"), **signature(AGENT, None), "scenario": "gymnasium",
+        "seats": ["a"], "env": {"package": "gymnasium", "env_id": "Some-v0"}, "provenance": {},
+    }  # fmt: skip
+    write_player(tmp_path / "one", net.state_dict(), card)
+    told = json.loads((tmp_path / "one" / CARD_FILE).read_text())
+    told["architecture"] |= changes
+    (tmp_path / "one" / CARD_FILE).write_text(json.dumps(told))
+    with pytest.raises(PlayerError, match=r"^[^\n]*$") as caught:
+        read_network(tmp_path / "one", read_card(tmp_path / "one"))
+    assert said in str(caught.value)
+
+
+def test_rejects_a_head_for_choices():
+    agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (1,)), spaces.MultiDiscrete([3]))
+    with pytest.raises(ArchitectureError, match=r"^architecture.head: expected null for choices, got mixture$"):
+        network_of(agent, architecture("mixture"))
+
+
+# --- what a run may say
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["model.head=deterministic"], "model.head: expected gaussian, mixture, bins or null with train.objective=ppo"),
+        (["model.head=diffusion", "train=a2c"], "with train.objective=policy_gradient, as actions need a probability"),
+        (["model.head=mixture", "model.bound=tanh"], "model.bound: expected clip with head=mixture, got tanh"),
+        (["model.head_size=4"], "model.head_size: expected null with head=null, got 4"),
+        (["model.head=mixture", "model.head_size=1"], "model.head_size: expected"),
+        (["model.head=best"], "model.head: expected"),
+    ],
+)
+def test_rejects_what_a_head_cannot(overrides, said):
+    with pytest.raises(ConfigError, match=r"^[^\n]*$") as caught:
+        compose(["env_id=Pendulum-v1", "experiment=none", *overrides])
+    assert said in str(caught.value)
+
+
+def test_a_head_has_a_size_unless_one_is_said():
+    def size(*more):
+        return compose(["env_id=Pendulum-v1", "experiment=none", *more]).model.head_size
+
+    assert (size(), size("model.head=mixture"), size("model.head=bins", "model.head_size=7")) == (None, 5, 7)
