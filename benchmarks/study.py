@@ -32,6 +32,13 @@ STUDIES = Path(__file__).parent / "studies"
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 #: What a claim compares.
 _MODES = {"draw": "after training", "argmax": "after training, likeliest action", "training": "over training"}
+#: What a run's updates are told by: name of a column, of a metric, and whether its last value counts or the mean.
+_UPDATES = (
+    ("length at the end", "episode_len_mean", True),
+    ("KL of an update", "approx_kl/agent_0", False),
+    ("clipped", "clip_fraction/agent_0", False),
+    ("entropy at the end", "entropy/agent_0", True),
+)
 #: Points of a curve.
 _POINTS = 40
 _RESAMPLES = 2000
@@ -129,6 +136,7 @@ class Arm(NamedTuple):
 
     results: list[dict[str, float]]
     curves: list[tuple[NDArray[Any], NDArray[Any]]]  # environment steps and mean return of each report
+    updates: list[list[float]]  # what ``_UPDATES`` says of it
 
     def scores(self, mode: str = "draw") -> NDArray[np.float64]:
         """Return a number for each seed: the mean return of fresh episodes after training, or over ``training``."""
@@ -144,15 +152,22 @@ def read_arms(jobs: Sequence[Job]) -> dict[str, Arm]:
     for job in jobs:
         result = job.folder / "study.json"
         if result.is_file():
-            arm = arms.setdefault(job.arm, Arm([], []))
+            arm = arms.setdefault(job.arm, Arm([], [], []))
             arm.results.append(json.loads(result.read_text(encoding="utf-8")))
-            arm.curves.append(_curve(job.folder / "metrics.jsonl"))
+            with (job.folder / "metrics.jsonl").open(encoding="utf-8") as file:
+                rows = [json.loads(line) for line in file]
+            arm.curves.append(_curve(rows))
+            arm.updates.append([_told(rows, metric, last=last) for _, metric, last in _UPDATES])
     return arms
 
 
-def _curve(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    with path.open(encoding="utf-8") as file:
-        rows = [row for row in map(json.loads, file) if row.get("return_mean/agent_0") is not None]
+def _told(rows: list[dict[str, Any]], metric: str, *, last: bool) -> float:
+    values = [row[metric] for row in rows if row.get(metric) is not None] or [float("nan")]
+    return float(values[-1] if last else np.mean(values))
+
+
+def _curve(rows: list[dict[str, Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
+    rows = [row for row in rows if row.get("return_mean/agent_0") is not None]
     return np.array([row["env_steps"] for row in rows]), np.array([row["return_mean/agent_0"] for row in rows])
 
 
@@ -206,6 +221,12 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
                 f"{scores.min():,.0f} | {scores.max():,.0f} | {iqm(arm.scores('argmax')):,.0f} | "
                 f"{iqm(arm.scores('training')):,.0f} | {speed:,.0f} |"
             )
+        yield ""
+        told = {name: arms[name].updates for name in group["arms"] if name in arms and arms[name].updates}
+        if told:
+            yield f"| medians over seeds | {' | '.join(name for name, *_ in _UPDATES)} |\n|---|--:|--:|--:|--:|"
+        for name, updates in told.items():
+            yield f"| {name} | {' | '.join(f'{value:.3g}' for value in np.median(updates, axis=0))} |"
         yield ""
     yield from _claims(study, arms, rng)
 

@@ -72,7 +72,7 @@ class FakeWalker(threading.Thread):
                 said = message(header={"status": status})
                 for name, part in parts.items():
                     getattr(said.unity_output, name).CopyFrom(part)
-                return call(said, wait_for_ready=True, timeout=60)
+                return call(said, wait_for_ready=True, timeout=600)
 
             hello = kinds["InitialOutput"](name="scripted", communication_version=self.version, package_version="2.2.1")
             told = exchange(rl_initialization_output=hello)

@@ -127,7 +127,8 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
         for name in config.scenario.held_out:
             Catalogue(config.checkpoint_root()).seat(name, config.scenario.spec, seats[0])
         for stage in stages:
-            stage.factory.build(1, 0)
+            if stage.scenario.package != "unity":  # has said who it is; what it plays is the run's own
+                stage.factory.build(1, 0)
         check_data(config, stages[-1].factory.specs, before)
         if config.train.dagger is not None:
             for agent in stages[-1].factory.specs.agents:

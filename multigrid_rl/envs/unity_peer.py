@@ -30,7 +30,7 @@ _OLDEST = (1, 3)
 _OK, _OVER = 200, 400
 STEP, RESET, QUIT = 0, 1, 2
 _PACKAGE, _SERVICE = "communicator_objects", "communicator_objects.UnityToExternalProto"
-#: Seconds between looks at the program that was started.
+#: Seconds between looks at who else is there: the program that was started, a caller.
 _LOOK_S = 0.5
 _ENGINE = uuid.UUID("e951342c-4f7e-11ea-b238-784f4387d1f7")
 _PARAMETERS = uuid.UUID("534c891e-810f-11ea-a9d0-822485860400")
@@ -168,9 +168,13 @@ class UnityPeer:
             self.close()
             raise
 
-    def _exchange(self, request: Any, context: Any) -> Any:  # noqa: ARG002 - gRPC's handler
+    def _exchange(self, request: Any, context: Any) -> Any:
+        """Hand over a call and wait for its answer; a caller that is gone gets none, so that the next one does."""
         self._heard.put(request)
-        return self._answers.get()
+        while context.is_active() and not self.closed:
+            with suppress(queue.Empty):
+                return self._answers.get(timeout=_LOOK_S)
+        return self._message(header={"status": _OVER})
 
     def _hear(self) -> Any:
         """Return what Unity says next. Raises ``RunError``: nothing in time, or that it ends."""

@@ -153,7 +153,8 @@ def restore(algorithm: TrackedPPO, start: Path) -> None:
 def warm_up(config: RunConfig, factory: EnvFactory | None = None) -> None:
     """Compile or load every kernel before the clock runs and before env runners would all compile them at once."""
     factory = factory or env_factory(config)
-    env = factory.build(2, 0)
+    # All agents of a Unity environment want a place.
+    env = factory.build(config.train.num_envs if config.scenario.package == "unity" else 2, 0)
     architecture = config.model.model_dump()
     networks = {module: network_of(factory.specs.agent_of(module), architecture) for module in factory.specs.modules}
     collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=2, bound=config.model.bound)

@@ -32,11 +32,13 @@ def test_page_tells_scores_over_seeds_and_who_is_better():
     curve = (np.array([100, 200]), np.array([10.0, 30.0]))
 
     def arm(*scores: float) -> Arm:
-        return Arm([{"draw": s, "argmax": s + 1, "env_steps_per_s": 5000.0} for s in scores], [curve] * len(scores))
+        results = [{"draw": s, "argmax": s + 1, "env_steps_per_s": 5000.0} for s in scores]
+        return Arm(results, [curve] * len(scores), [[s, 0.01, 0.1, 2.0] for s in scores])
 
     page = "\n".join(lines_of(study, {"gae": arm(400, 500, 500, 500), "vpg-20": arm(9, 10, 11, 450)}, "make study"))
     # The middle half of four is two; over training the curve holds 10 up to step 100 and rises to 30: 15 on average.
     assert "| gae | `-` | 4 | 500 | " in page
     assert "| 400 | 500 | 501 | 15 | 5,000 |" in page
+    assert "| gae | 500 | 0.01 | 0.1 | 2 |" in page
     assert "| gae | vpg-20 | after training | 0.94 |" in page  # 15 of 16 pairs
     assert "ppo-20 |" not in page  # nothing was trained

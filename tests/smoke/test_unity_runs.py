@@ -1,0 +1,36 @@
+"""A run with a Unity environment, played by a scripted peer: it trains, breaks off in one line, and goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from commands import call
+from multigrid_rl.cli.train import resume_training
+from multigrid_rl.envs.unity import UnityFactory
+from multigrid_rl.show.run_data import read_report
+from multigrid_rl.types import RunError
+from tiny_runs import rows_of, tiny_run
+from unity_walker import FakeWalker, free_port
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def test_a_run_with_unity_breaks_off_in_one_line_keeps_its_checkpoint_and_goes_on(tmp_path):
+    port, run = free_port(), tmp_path / "run"
+    FakeWalker(port, over=70).start()
+    short = ["train.num_envs=10", "train.num_steps=20", "train.minibatch_size=100", "train.checkpoint_every=400"]
+    with pytest.raises(RunError, match=rf"^Unity on port {port}: expected an answer, got its end: quit$"):
+        tiny_run(run, "scenario=unity", f"port={port}", *short, "train.until=1000")
+    rows = rows_of(run)
+    assert [row["env_steps"] for row in rows] == [200, 400, 600]
+    assert rows[-1]["learner/agent_0/grad_norm"] > 0
+    assert rows[-1]["episodes"] > 0
+    assert (run / "checkpoints" / "step_000000400").is_dir()
+    FakeWalker(port, seed=1).start()
+    verdict = resume_training(run, [])
+    UnityFactory("any", 0, port).close()
+    assert verdict["env_steps"] == 1000
+    assert [row["env_steps"] for row in rows_of(run)] == [200, 400, 600, 800, 1000]
+    report = read_report(run)
+    assert (report.episodes, report.own_missing.startswith("scenario.package: expected gymnasium")) == (None, True)
+    assert call("report", run).exit_code == 0
