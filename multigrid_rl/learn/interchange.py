@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +16,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.learn.demonstrations import Demonstrations, Episode
-from multigrid_rl.players.cards import BoxSignature
+from multigrid_rl.players.cards import space_of
 from multigrid_rl.scenario import ConfigError
 from multigrid_rl.text import expected, shown
 
@@ -183,34 +183,24 @@ def write_minari(data: Demonstrations, dataset_id: str) -> None:
     minari = _minari()
     from minari.data_collector import EpisodeBuffer  # noqa: PLC0415
 
-    def buffers() -> Iterable[Any]:
+    acts, tokens = space_of(data.card.actions, data.card.members), data.card.observation.categories
+    sees = spaces.Box(-np.inf, np.inf, data.observations.shape[1:]) if tokens is None else spaces.MultiDiscrete(tokens)
+
+    def buffers() -> Iterator[Any]:
         first = 0
         for number, behind in enumerate(data.episode_ends.tolist()):
             rows = slice(first, behind)
-            seen = np.concatenate([data.observations[rows], data.final_observations[number][None]])
-            ends = data.terminated[rows], data.truncated[rows]
-            yield EpisodeBuffer(
-                number, None, None, list(seen), list(data.actions[rows]), list(data.rewards[rows]), *map(list, ends)
-            )
+            seen = np.concatenate([data.observations[rows], data.final_observations[number][None]]).astype(sees.dtype)
+            done = data.actions[rows].astype(acts.dtype)
+            columns = (seen, done, data.rewards[rows], data.terminated[rows], data.truncated[rows])
+            yield EpisodeBuffer(number, None, None, *map(list, columns))
             first = behind
 
-    tokens, seen, acts = (
-        data.card.observation.categories,
-        spaces.Box(-np.inf, np.inf, data.observations.shape[1:]),
-        None,
-    )
-    its = data.card.actions
-    if isinstance(its, BoxSignature):
-        acts = spaces.Box(np.array(its.low, np.float32), np.array(its.high, np.float32))
-    else:
-        acts = spaces.MultiDiscrete(its if isinstance(its, list) else [its] * data.card.members)
-    if tokens is not None:
-        seen = spaces.MultiDiscrete(tokens, np.uint8)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it asks for authors and links
             minari.create_dataset_from_buffers(
-                dataset_id, list(buffers()), observation_space=seen, action_space=acts,
+                dataset_id, list(buffers()), observation_space=sees, action_space=acts,
                 algorithm_name=data.card.who, description=data.card.told(), data_format="arrow",
             )  # fmt: skip
     except ValueError as error:

@@ -13,9 +13,14 @@ from typing import Any
 
 
 def main(file: str, folder: str, most_bytes: str, seconds: str) -> None:
-    """Write ``observations.npy`` and ``actions.npy``. Raises ``SystemExit``: one line says what the file is instead."""
+    """Convert within limits."""
     resource.setrlimit(resource.RLIMIT_AS, (int(most_bytes),) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds),) * 2)
+    convert(file, folder)
+
+
+def convert(file: str, folder: str) -> None:
+    """Write ``observations.npy`` and ``actions.npy``. Raises ``SystemExit``: one line says what the file is instead."""
     import numpy as np  # noqa: PLC0415 - within the limits
     import torch  # noqa: PLC0415
 

@@ -187,10 +187,7 @@ class Card(Strict):
     @property
     def action_space(self) -> spaces.Box | spaces.MultiDiscrete:
         """What it decides in one step, for all its seats."""
-        acts = self.actions
-        if isinstance(acts, BoxSignature):
-            return spaces.Box(np.array(acts.low, np.float32), np.array(acts.high, np.float32))
-        return spaces.MultiDiscrete(acts if isinstance(acts, list) else [acts] * self.members)
+        return space_of(self.actions, self.members)
 
     @model_validator(mode="after")
     def _bounds(self) -> Card:
@@ -210,6 +207,13 @@ class Card(Strict):
         if not isinstance(value.get("env_steps", 0), int):
             raise ValueError(expected("env_steps", "an integer", shown(str(value["env_steps"]))))
         return value
+
+
+def space_of(acts: int | list[int] | BoxSignature, members: int) -> spaces.Box | spaces.MultiDiscrete:
+    """Return what a player decides in one step, for all its ``members`` seats."""
+    if isinstance(acts, BoxSignature):
+        return spaces.Box(np.array(acts.low, np.float32), np.array(acts.high, np.float32))
+    return spaces.MultiDiscrete(acts if isinstance(acts, list) else [acts] * members)
 
 
 def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from multigrid_rl.learn.dagger import Beta, Labelled, LabellingCollector
 from multigrid_rl.rllib.algorithm import BatchPPO, learner_metrics
 from multigrid_rl.rllib.learner import BatchLearner, set_schedules
 from multigrid_rl.runs.players import player_in_place_of
+from multigrid_rl.scenario import ConfigError
+from multigrid_rl.text import expected
 
 
 class CloningPPO(BatchPPO):
@@ -101,7 +103,8 @@ class DaggerPPO(CloningPPO):
         settings, run = self.config.env_config, self.config.env_config["run"]
         factory, options = self.stages[0].factory, run.train.dagger
         self._beta = Beta(options.schedule, options.rounds, options.base)
-        experts = {agent.name: player_in_place_of(agent, options.expert, run).player for agent in factory.specs.agents}
+        found = {agent.name: player_in_place_of(agent, options.expert, run) for agent in factory.specs.agents}
+        self._experts = {name: row.sha256 for name, row in found.items()}
         self._collector = LabellingCollector(
             factory.build(settings["num_envs"], 0),
             factory.specs,
@@ -110,7 +113,7 @@ class DaggerPPO(CloningPPO):
             first=0,
             steps=settings["num_steps"],
             bound=settings["bound"],
-            experts=experts,
+            experts={name: row.player for name, row in found.items()},
         )
 
     def _label(self) -> dict[str, float]:
@@ -119,6 +122,17 @@ class DaggerPPO(CloningPPO):
         self._collector.env.drain_episodes()  # partly the expert's: they say nothing of the learner
         labels = self._ask(label, labelled=self._collector.labelled())
         return {"dagger/beta": self._collector.beta, "dagger/labels": float(labels)}
+
+    def run_state(self) -> dict[str, Any]:
+        """Return what a run remembers beside RLlib's own state, and who was asked."""
+        return {**super().run_state(), "experts": self._experts}
+
+    def restore_run(self, path: Any, state: dict[str, Any]) -> bool:
+        """Go on from a checkpoint; see ``TrackedPPO.restore_run``. Raises ``ConfigError`` for another expert."""
+        if state["experts"] != self._experts:
+            wanted = f"the player of sha256 {', '.join(map(str, state['experts'].values()))}, as before"
+            raise ConfigError(expected("expert", wanted, ", ".join(map(str, self._experts.values()))))
+        return super().restore_run(path, state)
 
     def games_state(self) -> dict[int, Any]:
         """State of the games that the expert labels."""

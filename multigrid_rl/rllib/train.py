@@ -76,7 +76,9 @@ def train(
             if ended is None and algorithm.stage_over():  # it ended in the very iteration in which the run did
                 algorithm.enter(algorithm.stage + 1)
         elif config.init is not None:
-            algorithm.begin_with(*initial_weights(config, stages[-1].factory.specs))
+            weights, rows = initial_weights(config, stages[-1].factory.specs)
+            algorithm.begin_with(weights, rows)
+            folder.note("init", {"player": config.init, "weights": algorithm.fingerprints()})
         last_checkpoint = algorithm.env_steps
         while ended is None:
             row = algorithm.iterate()

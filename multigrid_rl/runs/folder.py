@@ -139,6 +139,11 @@ class RunFolder:
             start = SessionLog(status=SessionLog.START)
             self._board.add_event(Event(wall_time=time.time(), step=first_step, session_log=start))
 
+    def note(self, name: str, facts: Any) -> None:
+        """Put something more into the provenance of this run and of its players."""
+        self.provenance[name] = facts
+        self._write_json("provenance.json", self.provenance)
+
     @property
     def hashes(self) -> dict[str, str]:
         """The sha256 of every frozen opponent, by name."""
