@@ -311,7 +311,10 @@ class RunConfig(Part):
         if cloning is None:
             return
         _require(adversarial is None, "train.adversarial", "settings", "null with train=bc or dagger")
-        if dagger is not None:
+        if dagger is None:
+            allowed = f"1 {asked}: train.until says how often data is passed over"
+            _require(train.epochs == 1, "train.epochs", train.epochs, allowed)
+        else:
             _require(dagger.expert is not None, "expert", "null", f"a player, its folder or a run, {asked}")
             allowed = f"null {asked}: nothing is held out"
             _require(cloning.patience is None, "train.cloning.patience", cloning.patience, allowed)
