@@ -318,8 +318,6 @@ class RunConfig(Part):
             _require(dagger.expert is not None, "expert", "null", f"a player, its folder or a run, {asked}")
             allowed = f"null {asked}: nothing is held out"
             _require(cloning.patience is None, "train.cloning.patience", cloning.patience, allowed)
-        else:
-            _require(train.epochs == 1, "train.epochs", train.epochs, f"1 {asked}: train.until counts every pass")
         _require(self.scheme != "ctde", "scheme", self.scheme, f"dtde or ctce {asked}: no critic is trained")
         _require(not self.curriculum, "curriculum", "stages", f"[] {asked}")
         _require(self.scenario.league is None, "scenario.league", "settings", f"null {asked}")
