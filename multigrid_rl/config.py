@@ -26,7 +26,7 @@ from multigrid_rl.text import expected, first_error, one_line
 __all__ = ["ConfigError", "RunConfig", "ScenarioConfig", "available_cpus", "data_root"]
 
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
-_TEXT_KEYS = ("run_dir", "checkpoints", "data", "address", "cluster.address", "search.space")
+_TEXT_KEYS = ("run_dir", "checkpoints", "data", "init", "address", "cluster.address", "search.space")
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (
     "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
@@ -39,7 +39,7 @@ _BONUS = "train.bonus"
 #: Arguments of an environment are its own: any key may be one.
 _ENV_ARGS = "scenario.env_args"
 #: Keys that a user may write without the part that they belong to, beside ``env_id``.
-_SHORT = {"address": "cluster.address", "env_args": _ENV_ARGS}
+_SHORT = {"address": "cluster.address", "env_args": _ENV_ARGS, "expert": "train.dagger.expert"}
 
 Schema = TypeVar("Schema", bound=BaseModel)
 

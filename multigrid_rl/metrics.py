@@ -50,6 +50,11 @@ METRICS: dict[str, tuple[str, str]] = {
         "smallest win rate over all players of the league, a draw as half a win, older games fading",
         "share",
     ),
+    "dagger/beta": ("probability that the expert acted in a step of this round", "share"),
+    "dagger/labels": (
+        "steps that the expert labelled so far, over all modules, and recorded ones it began with",
+        "count",
+    ),
     "behaviour/<seat>/door_open": ("own door opened by this seat, per episode", "count"),
     "behaviour/<seat>/eliminated_opponents": ("opponents eliminated by this seat, per episode", "count"),
     "behaviour/<seat>/got_eliminated": ("times this seat was eliminated, per episode", "count"),

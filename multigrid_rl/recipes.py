@@ -20,7 +20,7 @@ from multigrid_rl.text import expected
 #: Override by which a file may say everything that its user could type.
 TRUST = "trust_recipe"
 #: What else only a trusted file may say: it names code to import, folders and machines.
-BARRED = ("train.shaping", "run_dir", "checkpoints", "data", "cluster", "address")
+BARRED = ("train.shaping", "run_dir", "checkpoints", "data", "init", "cluster", "address")
 
 #: Values that import code where they are written as ``module:name``.
 IMPORTING = ("model", "model.name", "train.objective", "scenario.env_id", "env_id")

@@ -64,6 +64,15 @@ class CloningOptions(Part):
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+class DaggerOptions(Part):
+    """Learning from an expert who is asked. What each key means stands in ``configs/train/dagger.yaml``."""
+
+    expert: str | None
+    schedule: Literal["linear", "exponential"]
+    rounds: int = Field(ge=1)
+    base: float = Field(ge=0, lt=1)
+
+
 class TrainConfig(Part):
     """PPO and its batch. The meaning of each key stands beside its value in ``configs/train/ppo.yaml``."""
 
@@ -99,9 +108,11 @@ class TrainConfig(Part):
     bonus: dict[str, dict[str, float]] = Field(default_factory=dict)
     checkpoint_every: int = Field(ge=1)
     keep_checkpoints: int = Field(default=3, ge=1)
+    warm_up: int = Field(default=0, ge=0)
     cloning: CloningOptions | None = None
+    dagger: DaggerOptions | None = None
 
-    @field_validator("until", "entropy_decay", "checkpoint_every", mode="before")
+    @field_validator("until", "entropy_decay", "checkpoint_every", "warm_up", mode="before")
     @classmethod
     def _whole(cls, value: Any) -> Any:
         return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -250,6 +261,7 @@ class RunConfig(Part):
     run_dir: str | None = None
     checkpoints: str | None = None
     data: str | None = None
+    init: str | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
@@ -259,6 +271,7 @@ class RunConfig(Part):
         self._check_scheme()
         self._check_objective()
         self._check_cloning()
+        self._check_init()
         self._check_runner()
         self._check_cluster()
         self._check_curriculum()
@@ -327,16 +340,33 @@ class RunConfig(Part):
         if self.train.cloning is None:
             _require(self.data is None, "data", self.data, "null without train=bc")
             return
-        _require(self.data is not None, "data", "null", "a folder that `multigrid-rl record` wrote, with train=bc")
-        cluster, memory = self.cluster, self.model.recurrent
+        cluster, memory, dagger = self.cluster, self.model.recurrent, self.train.dagger
+        if dagger is None:
+            _require(self.data is not None, "data", "null", "a folder that `multigrid-rl record` wrote, with train=bc")
+        else:
+            _require(dagger.expert is not None, "expert", "null", "a player, its folder or a run, with train=dagger")
+            patience = self.train.cloning.patience
+            _require(
+                patience is None, "train.cloning.patience", patience, "null with train=dagger: nothing is held out"
+            )
+            memory = memory and self.data is not None
         _require(self.scheme != "ctde", "scheme", self.scheme, "dtde or ctce with train=bc: no critic is trained")
-        _require(not memory, "model", self.model.name, "a network without memory with train=bc")
+        _require(not memory, "model", self.model.name, "a network without memory with data")
         _require(self.model.bound == "clip", "model.bound", self.model.bound, "clip with train=bc")
         _require(not self.curriculum, "curriculum", "stages", "[] with train=bc")
         _require(self.scenario.league is None, "scenario.league", "settings", "null with train=bc")
         _require(self.train.runner == "batched", "train.runner", self.train.runner, "batched with train=bc")
         _require(cluster.num_env_runners == 0, "cluster.num_env_runners", cluster.num_env_runners, "0 with train=bc")
         _require(cluster.num_learners == 0, "cluster.num_learners", cluster.num_learners, "0 with train=bc")
+
+    def _check_init(self) -> None:
+        warm_up, name = self.train.warm_up, self.model.name
+        batched = self.train.runner == "batched" or self.init is None
+        _require(batched, "train.runner", self.train.runner, "batched with init")
+        _require(self.init is not None or not warm_up, "train.warm_up", warm_up, "0 without init")
+        _require(self.train.cloning is None or not warm_up, "train.warm_up", warm_up, "0 with train=bc: no values")
+        apart = name in NETWORKS and not self.model.recurrent
+        _require(apart or not warm_up, "train.warm_up", warm_up, f"0 with model={name}, whose values share its policy")
 
     def _check_cluster(self) -> None:
         train, cluster = self.train, self.cluster

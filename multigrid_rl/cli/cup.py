@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 
 
 def cup(
-    folder: Annotated[Path, typer.Argument(help="Folder with one folder for each entry: a bundle or an agent.")],
-    scenario: Annotated[str, typer.Option(help="What is played: a scenario with two teams.")] = "1v1",
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Folder with one folder for each entry, a bundle or an agent; or a run with a league."),
+    ],
+    scenario: Annotated[
+        str | None, typer.Option(help="What is played: a scenario with two teams; 1v1, or the run's own, by default.")
+    ] = None,
     games: Annotated[int, typer.Option(min=1, help="Games for each pair and side.")] = 200,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Of the games, instead of one that nobody can guess; keep it to yourself.")
@@ -47,10 +52,13 @@ def cup(
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.players.leftovers import ScratchError, alone_in, remove_leftovers
     from multigrid_rl.players.sandbox import Limits
+    from multigrid_rl.runs.reader import run_config
     from multigrid_rl.types import RunError
 
     one_thread()
     with ended_by_signals("the same command goes on with the cup"):
+        if scenario is None:
+            scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
         chosen = load_scenario(scenario)
         spec, name = chosen.spec, chosen.name
         if spec.blue != spec.red:
@@ -78,6 +86,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     from multigrid_rl.judge.cup.cup import play_cup
     from multigrid_rl.judge.cup.folder import versions, write_results
     from multigrid_rl.judge.cup.standings import results
+    from multigrid_rl.show.cup_page import history_sentence
     from multigrid_rl.show.report import write_cup_report
 
     screen, began = console(120), time.perf_counter()
@@ -94,6 +103,8 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     screen.print(_standings(found))
     if found.unranked:
         screen.print(f"not ranked, without a finished game: {', '.join(found.unranked)}")
+    if found.history:
+        screen.print(f"history: {history_sentence(found.history)}")
     screen.print(f"wrote {', '.join(map(str, files))}")
     last = {
         "entries": len(found.entries),

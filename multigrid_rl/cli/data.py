@@ -75,14 +75,73 @@ def _side_by_side(steps: int) -> int:
 
 
 def data(
-    action: Annotated[Literal["show"], typer.Argument(help="show: check everything and tell what is in it.")],  # noqa: ARG001
-    folder: Annotated[Path, typer.Argument(help="Folder with recorded play.")],
+    action: Annotated[
+        Literal["show", "import", "export"],
+        typer.Argument(help="show: check everything and tell what is in it; import: from others; export: for others."),
+    ],
+    source: Annotated[
+        str, typer.Argument(help="Folder with recorded play; to import a .pt, .pth or .parquet file or minari:ID.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Where imported play was recorded: scenario=halfcheetah.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="Folder to import to; .parquet file or minari:ID to export to.")
+    ] = None,
+    who: Annotated[str, typer.Option(help="Who plays in what is imported.")] = "unknown",
 ) -> None:
-    """Check recorded play and show what is in it."""
+    """Check recorded play and show what is in it, or exchange it with others (docs/imitation.md)."""
+    from multigrid_rl.learn import interchange
     from multigrid_rl.learn.demonstrations import read_demonstrations
 
-    found = read_demonstrations(folder)
-    screen = console()
-    screen.print(found.card.told())
-    for name, value in found.card.model_dump(exclude_none=True, exclude={"format", "versions"}).items():
-        screen.print(f"{name}: {value}")
+    if action == "show":
+        found = read_demonstrations(Path(source))
+        screen = console()
+        screen.print(found.card.told())
+        for name, value in found.card.model_dump(exclude_none=True, exclude={"format", "versions"}).items():
+            screen.print(f"{name}: {value}")
+        return
+    if output is None:
+        raise refused("--output", "where to write", "none")
+    if action == "import":
+        _import(source, Path(output), list(overrides or []), who)
+        return
+    found = read_demonstrations(Path(source))
+    if output.startswith(interchange.MINARI):
+        interchange.write_minari(found, output.removeprefix(interchange.MINARI))
+    elif output.endswith(interchange.PARQUET):
+        with written_beside(Path(output)) as unfinished:
+            interchange.write_parquet(found, unfinished)
+    else:
+        raise refused("--output", "a file that ends in .parquet, or minari:ID", output)
+    typer.echo(f"exported {output}: {found.card.told()}")
+
+
+def _import(source: str, output: Path, overrides: list[str], who: str) -> None:
+    import numpy as np
+    from gymnasium.spaces import Box
+
+    from multigrid_rl.config import ConfigError, compose
+    from multigrid_rl.learn import demonstrations, interchange
+    from multigrid_rl.players.cards import signature
+    from multigrid_rl.players.factories import env_factory, env_signature
+    from multigrid_rl.runs.folder import versions
+
+    config = compose(overrides)
+    try:
+        agent = env_factory(config).specs.agents[0]
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    game, env = config.scenario.game, env_signature(config.scenario)
+    facts = {"who": who, "scenario": config.scenario.name, "env": env, "versions": versions()}
+    facts |= signature(agent, None if game is None else game.view_size)
+    vectors = {"observations": agent.observation_space, "actions": agent.action_space}
+    dtypes = {name: np.float32 if isinstance(space, Box) else np.uint8 for name, space in vectors.items()}
+    episodes, more = interchange.episodes_of(source, dtypes)
+    with written_beside(output, "folder") as unfinished:
+        try:
+            card = demonstrations.write(unfinished, episodes, {**facts, **more})
+        except ValueError as error:
+            raise error if isinstance(error, ConfigError) else refused(source, "recorded steps", error) from error
+        demonstrations.read_demonstrations(unfinished, agent, env)  # what nobody could learn from is not kept
+    typer.echo(f"imported {output}: {card.told()}; {card.bytes:,} bytes")

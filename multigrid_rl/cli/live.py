@@ -170,8 +170,10 @@ def _learning(config: RunConfig, sizes: Sizes) -> list[str]:
     threads = f"learner:  {sizes.learner_threads} torch thread(s)"
     if train.cloning is not None:
         often = f"every {train.cloning.play_every:,} recorded steps"
-        lines = [
-            f"data:     {read_data_card(Path(str(config.data))).told()}",
+        lines = [f"data:     {read_data_card(Path(config.data)).told()}"] if config.data is not None else []
+        if train.dagger is not None:
+            lines.append(f"expert:   {train.dagger.expert} labels every step of {train.num_envs} {plays(config)}")
+        lines += [
             f"playing:  {config.scenario.report_episodes} whole episodes {often}; gates go by them",
             f"{threads}, {train.batch_size:,} recorded steps an iteration, minibatches of {train.minibatch}",
         ]

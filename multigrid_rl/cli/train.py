@@ -113,6 +113,7 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
     """
     from multigrid_rl.config import ConfigError
     from multigrid_rl.rllib.stages import seated_in, stages_of
+    from multigrid_rl.runs.players import initial_weights, player_in_place_of
     from multigrid_rl.runs.reader import opponent_hashes
 
     try:
@@ -121,6 +122,11 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
         for stage in stages:
             stage.factory.build(1, 0)
         check_data(config, stages[-1].factory.specs, before)
+        if config.train.dagger is not None:
+            for agent in stages[-1].factory.specs.agents:
+                player_in_place_of(agent, str(config.train.dagger.expert), config)
+        if config.init is not None and before is None:
+            initial_weights(config, stages[-1].factory.specs)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return stages, seated

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.learn.demonstrations import Passes, read_demonstrations
+from multigrid_rl.learn.demonstrations import Pairs, Passes, read_demonstrations
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.rollout import Collector
-from multigrid_rl.learn.update import SECONDS, Schedule
+from multigrid_rl.learn.update import SECONDS, Schedule, take_over
 from multigrid_rl.models.distributions import Bound, distribution_of
 from multigrid_rl.models.vector import Normaliser, VectorActorCritic
 from multigrid_rl.types import EnvFactory, EpisodeTable
 
+Array = NDArray[Any]
 #: Held-out rows behind one value of the loss, at most; rows of one forward pass over them.
 HELD_OUT_ROWS, _ROWS = 1 << 16, 1 << 12
 #: Steps of all environments of a play-out that are played in one go, and after which one ends at the latest.
@@ -32,10 +33,11 @@ _STEPS, _MOST_STEPS = 32, 20_000
 class CloningConfig:
     """How recorded steps are learned from. What each number means stands in ``configs/train/bc.yaml``."""
 
-    data: str
+    data: str | None
     held_out: float
     batch_size: int  # rows of one call of ``learn``
     minibatch_size: int
+    asked: bool  # of an expert who is asked as the learner plays: DAgger
     lr: Schedule
     weight_decay: float
     grad_clip: float
@@ -67,7 +69,6 @@ class Cloning:
         device: torch.device,
     ) -> None:
         self.config = config
-        self.passes = Passes(read_demonstrations(Path(config.data)), config.held_out, config.seed)
         self.clock = Clock()
         self._networks, self._device = networks, device
         self._distributions = {
@@ -78,11 +79,12 @@ class Cloning:
             name: [torch.optim.AdamW([flat.weights], weight_decay=config.weight_decay, fused=True)]
             for name, flat in self._flat.items()
         }
-        self._measure()
+        self._open()
         self.schedule(0)
 
-    def _measure(self) -> None:
-        """Set normalisers to what was recorded."""
+    def _open(self) -> None:
+        """Map what was recorded into memory, and set normalisers to it."""
+        self.passes = Passes(read_demonstrations(Path(str(self.config.data))), self.config.held_out, self.config.seed)
         normalisers = [net.normaliser for net in self._networks.values() if hasattr(net, "normaliser")]
         normalisers = [one for one in normalisers if isinstance(one, Normaliser)]
         found = self.passes.moments() if normalisers else None
@@ -105,60 +107,76 @@ class Cloning:
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
 
-    def learn(self, position: int) -> dict[str, dict[str, float]]:
-        """Learn from the next ``batch_size`` rows, of which ``position`` were learned from before.
+    def begin_with(self, weights: Mapping[str, Mapping[str, Tensor]], rows: int) -> None:  # noqa: ARG002
+        """Take over ``weights``, by module, their normalisers included."""
+        for name, its in weights.items():
+            take_over(self._networks[name], its)
+
+    def learn(self, position: int, after: int) -> dict[str, dict[str, float]]:
+        """Learn from the next ``batch_size`` rows.
+
+        Args:
+            position: environment steps before.
+            after: environment steps afterwards, for the schedules.
 
         Returns:
             Statistics of each module: ``cloning_loss``, the mean over the rows, others of the last minibatch. Under
             ``SECONDS`` the seconds spent, by part.
         """
-        config = self.config
-        self.clock.begin()
-        obs, actions = self.passes.take(position, config.batch_size)
-        self.clock.lap("minibatch")
         told: dict[str, dict[str, float]] = {}
+        self.clock.begin()
         for name, flat in self._flat.items():
-            flat.dropped, total, steps, norm = 0, torch.zeros(()), 0, torch.zeros(())
-            for first in range(0, len(obs), config.minibatch_size):
-                rows = slice(first, first + config.minibatch_size)
+            rows = self._rows(name, position)
+            self.clock.lap("minibatch")
+            sequences = rows.obs.shape[1] if self._networks[name].state_size else 1
+            size = max(1, self.config.minibatch_size // sequences)
+            flat.dropped, total, count, steps, norm = 0, 0.0, 0, 0, torch.zeros(())
+            for first in range(0, len(rows.obs), size):
                 flat.gradient.zero_()
-                losses = self.losses(name, obs[rows], actions[rows])
+                losses = self.losses(name, rows._make(column[first : first + size] for column in rows))
                 torch.autograd.backward(losses.mean())
                 self.clock.lap("network")
-                norm = flat.clip(config.grad_clip)
+                norm = flat.clip(self.config.grad_clip)
                 self.optimizers[name][0].step()
-                total += losses.detach().sum().cpu()
-                steps += 1
+                total, count, steps = total + float(losses.detach().sum()), count + len(losses), steps + 1
                 self.clock.lap("optimizer")
             told[name] = {
-                "cloning_loss": float(total) / len(obs),
+                "cloning_loss": total / count,
                 "grad_norm": float(norm),
                 "lr": self._lr,
                 "dropped_updates": float(flat.dropped),
                 "gradient_steps": float(steps),
             }
-        self.schedule(position + config.batch_size)
+        self.schedule(after)
         return {**told, SECONDS: {"loss": 0.0, **self.clock.drain()}}
 
-    def losses(self, name: str, obs: NDArray[Any], actions: NDArray[Any]) -> Tensor:
-        """Return the cloning loss (B,) of each row of ``obs`` (B, D) and ``actions`` (B, C) or (B, A)."""
-        net, distribution = self._networks[name], self._distributions[name]
-        seen = torch.as_tensor(obs, device=self._device)
-        wanted = torch.as_tensor(actions.astype(distribution.dtype, copy=False), device=self._device)
+    def _rows(self, name: str, position: int) -> Any:  # noqa: ARG002 - all learn the same
+        """Return what ``name`` learns from next: a named tuple of columns, among them ``obs``."""
+        return self.passes.take(position, self.config.batch_size)
+
+    def losses(self, name: str, rows: Any) -> Tensor:
+        """Return the cloning loss (B,) of each row."""
+        net = self._networks[name]
+        seen = torch.as_tensor(rows.obs, device=self._device)
         outputs = net.logits(seen) if isinstance(net, VectorActorCritic) else net(seen)[0]
+        return self._loss(name, outputs, rows.actions)
+
+    def _loss(self, name: str, outputs: Tensor, actions: Array) -> Tensor:
+        distribution = self._distributions[name]
+        wanted = torch.as_tensor(actions.astype(distribution.dtype, copy=False), device=self._device)
         return distribution.cloning_loss(outputs, wanted)
 
     def held_out_losses(self) -> dict[str, float]:
         """Return the mean loss on steps that are not learned from, by module; nothing where there are none."""
-        found = self.passes.held_out(HELD_OUT_ROWS)
-        if found is None:
+        rows = self.passes.held_out(HELD_OUT_ROWS)
+        if rows is None:
             return {}
-        obs, actions = found
         told = {}
         with torch.no_grad():
             for name in self._networks:
                 parts = [
-                    self.losses(name, obs[k : k + _ROWS], actions[k : k + _ROWS]) for k in range(0, len(obs), _ROWS)
+                    self.losses(name, Pairs._make(c[k : k + _ROWS] for c in rows))
+                    for k in range(0, len(rows.obs), _ROWS)
                 ]
                 told[name] = float(torch.cat(parts).mean())
         return told

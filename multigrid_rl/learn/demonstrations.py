@@ -157,7 +157,7 @@ def write(folder: Path, episodes: Iterable[Episode], facts: Mapping[str, Any]) -
     folder.mkdir(parents=True)
     # Counts come in the end: the card is made twice, to know the columns' types and then their shapes.
     draft = DataCard(**facts, rows=1, episodes=1, bytes=1, sha256="0" * 64)
-    kinds = {name: _DTYPES[dtype] for name, (dtype, _) in _columns_of(draft).items()}
+    kinds = {name: (_DTYPES[dtype], shape[1:]) for name, (dtype, shape) in _columns_of(draft).items()}
     rows, count, returns = 0, 0, []
     with ExitStack() as stack:
         parts = {name: stack.enter_context((folder / f"{name}.part").open("w+b")) for name in kinds}
@@ -174,10 +174,15 @@ def write(folder: Path, episodes: Iterable[Episode], facts: Mapping[str, Any]) -
                 "seeds": episode.seed,
             }
             for name, value in values.items():
-                parts[name].write(np.ascontiguousarray(value, kinds[name]).tobytes())
+                (dtype, shape), found = kinds[name], np.shape(value)
+                if found not in (shape, (length, *shape)):
+                    raise ConfigError(expected(f"column {name}", f"{shape} for each row", found))
+                parts[name].write(np.ascontiguousarray(value, dtype).tobytes())
             if episode.terminated or episode.truncated:
                 returns.append(float(np.sum(episode.rewards, dtype=np.float64)))
         counted = draft.model_copy(update={"rows": rows, "episodes": count, "returns": _returns(returns)})
+        if not rows:
+            raise ValueError("none")
         size, digest = _assemble(folder / DATA_FILE, _columns_of(counted), parts)
     for name in kinds:
         (folder / f"{name}.part").unlink()
@@ -318,6 +323,13 @@ def _check_numbers(path: Path, data: Demonstrations) -> None:
 # --- an order to learn in
 
 
+class Pairs(NamedTuple):
+    """What was seen, and what was done."""
+
+    obs: Array  # (B, D)
+    actions: Array  # (B, C) or (B, A)
+
+
 class Passes:
     """Passes over recorded steps without an end, in an order that follows from seed and position alone.
 
@@ -352,15 +364,15 @@ class Passes:
         self.rows = int((self._stretches[:, 1] - self._stretches[:, 0]).sum())
         self._at: tuple[int, int] | None = None
 
-    def take(self, position: int, count: int) -> tuple[Array, Array]:
+    def take(self, position: int, count: int) -> Pairs:
         """Return observations and actions of ``count`` rows, from number ``position`` of the endless order on."""
-        parts: list[tuple[Array, Array]] = []
+        parts: list[Pairs] = []
         while count:
             first, obs, actions = self._around(position)
             part = slice(position - first, position - first + count)
-            parts.append((obs[part], actions[part]))
-            position, count = position + len(parts[-1][0]), count - len(parts[-1][0])
-        return parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts, strict=True)))  # type: ignore[return-value]
+            parts.append(Pairs(obs[part], actions[part]))
+            position, count = position + len(parts[-1].obs), count - len(parts[-1].obs)
+        return parts[0] if len(parts) == 1 else Pairs._make(map(np.concatenate, zip(*parts, strict=True)))
 
     def _around(self, position: int) -> tuple[int, Array, Array]:
         """Return the rows that are shuffled together with number ``position``, and the position of the first."""
@@ -379,13 +391,13 @@ class Passes:
             self._at = (which, group)
         return which * self.rows + int(starts[group]), *self._rows
 
-    def held_out(self, most: int) -> tuple[Array, Array] | None:
+    def held_out(self, most: int) -> Pairs | None:
         """Return observations and actions of at most ``most`` held-out rows; ``None``: there are none."""
         if not len(self._out):
             return None
         rows = np.concatenate([np.arange(low, high) for low, high in self._out])
         rows = rows[:: -(-len(rows) // most)]
-        return self.data.observations[rows], self.data.actions[rows]
+        return Pairs(self.data.observations[rows], self.data.actions[rows])
 
     def moments(self) -> Moments:
         """Return mean and variance of the observations that are learned from."""

@@ -60,6 +60,7 @@ class UpdateConfig:
     v_lr: Schedule | None = None  # of the values' own passes; None: as lr
     target_kl: float | None = None
     standardise: bool = True
+    warm_up: int = 0  # environment steps in which the values alone learn
     recompute: Estimator | None = None  # how advantages are computed anew before every pass but the first
 
 
@@ -165,6 +166,7 @@ class Update:
         self._newest: dict[str, dict[str, Any]] = {name: {} for name in networks}
         self._moved: dict[str, list[tuple[Any, Any]]] = {name: [] for name in networks}
         self._stopped: set[str] = set()
+        self._warming = False
         self._steps: Counter[str] = Counter()
         self._obs = {
             name: Moments(len(net.normaliser.mean))
@@ -202,6 +204,15 @@ class Update:
     def _measured(self) -> dict[str, dict[str, Moments]]:
         return {"obs": self._obs, "targets": self._targets}
 
+    def begin_with(self, weights: Mapping[str, Mapping[str, Tensor]], rows: int) -> None:
+        """Take over ``weights``, by module; their normalisers count as if ``rows`` observations were behind them."""
+        for name, its in weights.items():
+            take_over(self._networks[name], its)
+            if name in self._obs:
+                net, one = self._networks[name], self._obs[name]
+                one.count, one.mean = float(rows), net.normaliser.mean.cpu().numpy().astype(np.float64)
+                one.squares = net.normaliser.std.cpu().numpy().astype(np.float64) ** 2 * rows
+
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]] | None = None
     ) -> dict[str, dict[str, float]]:
@@ -223,6 +234,7 @@ class Update:
         self._stopped.clear()
         self._steps.clear()
         self._moved = {name: [] for name in batches}
+        self._warming = bool(config.warm_up) and env_steps <= config.warm_up
         self.clock.begin()
         rounds = config.epochs if config.recompute else 1
         current = self._ready(batches)
@@ -244,6 +256,8 @@ class Update:
         return told
 
     def _ready(self, batches: Mapping[str, Batch]) -> Mapping[str, Batch]:
+        if self._warming:  # nothing is gained by any action: the policy's gradient is zero
+            return {name: batch._replace(advantages=np.zeros_like(batch.advantages)) for name, batch in batches.items()}
         standardise = self.config.standardise
         return {name: batch.standardised() for name, batch in batches.items()} if standardise else batches
 
@@ -280,7 +294,8 @@ class Update:
             return
         flat, net, distribution = self._flat[name][0], self._networks[name], self._distributions[name]
         apart = self.config.v_iters is not None
-        weighting = Weighting(self._clip, 0.0 if apart else self._vf_coef(name), self._entropy_coef)
+        entropy_coef = 0.0 if self._warming else self._entropy_coef
+        weighting = Weighting(self._clip, 0.0 if apart else self._vf_coef(name), entropy_coef)
         flat.gradient.zero_()
         self.clock.lap("minibatch")
         passed = self._compiled_pass(name, batch)
@@ -380,7 +395,7 @@ class Update:
         """Set normalisers and scales to what was seen so far, this batch included."""
         for name, batch in batches.items():
             net, active = self._networks[name], batch.active
-            if name in self._obs and active.any():
+            if name in self._obs and active.any() and not self._warming:
                 self._obs[name].add(batch.obs[active])
                 net.normaliser.mean.copy_(torch.from_numpy(self._obs[name].mean))
                 net.normaliser.std.copy_(torch.from_numpy(self._obs[name].std))
@@ -388,6 +403,11 @@ class Update:
                 self._targets[name].add(batch.targets[active][:, None])
                 net.rescale_values(float(self._targets[name].std[0]))
         self.clock.lap("normalise")
+
+
+def take_over(net: Any, weights: Mapping[str, Tensor]) -> None:
+    """Load a player's weights; what only a central critic has, which no player does, stays as it is."""
+    net.load_state_dict({**net.state_dict(), **weights})
 
 
 def _parameters(net: Any, *, apart: bool) -> list[list[torch.nn.Parameter]]:

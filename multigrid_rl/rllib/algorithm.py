@@ -16,7 +16,7 @@ from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.teams import Roster
 from multigrid_rl.rllib.env_runner_pool import GENERATION, STAGE, EnvRunnerPool
-from multigrid_rl.rllib.learner import learn, set_schedules
+from multigrid_rl.rllib.learner import begin_with, learn, set_schedules
 from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.types import EpisodeTable, RunError
 
@@ -101,6 +101,11 @@ class BatchPPO(TrackedPPO):
         else:
             self.env_runner.begin(self._games[self.stage], self.stage * STAGE + fresh * GENERATION)
         return same
+
+    def begin_with(self, weights: dict[str, Any], rows: int) -> None:
+        """Begin with a player's weights, by module, on learners and runners; ``rows``: behind their normalisers."""
+        self.learner_group.foreach_learner(begin_with, weights=weights, rows=rows)
+        self.send_weights()
 
     def training_step(self) -> None:
         """Play, learn and send weights once."""

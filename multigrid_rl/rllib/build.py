@@ -14,11 +14,12 @@ from multigrid_rl.learn.rollout import Estimator
 from multigrid_rl.learn.update import Schedule, UpdateConfig
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
-from multigrid_rl.rllib.imitation import CloningPPO
+from multigrid_rl.rllib.imitation import CloningPPO, DaggerPPO
 from multigrid_rl.rllib.learner import BatchLearner
 from multigrid_rl.rllib.modules import module_specs
 from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
+from multigrid_rl.schema import TrainConfig
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.types import MultiAgentSpec
 
@@ -46,6 +47,7 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
         "estimator": estimator_of(config),
         "recompute": train.recompute,
         "cloning": train.cloning,
+        "run": config if train.dagger is not None else None,
         "sample_timeout_s": config.cluster.sample_timeout_s,
         "max_consecutive_failures": config.cluster.max_consecutive_failures,
     }
@@ -83,10 +85,11 @@ def cloning_config(config: RunConfig) -> CloningConfig:
     train, options = config.train, config.train.cloning
     assert options is not None
     return CloningConfig(
-        data=str(config.data),
+        data=config.data,
         held_out=options.held_out,
-        batch_size=train.batch_size,
+        batch_size=train.batch_size * (train.epochs if train.dagger else 1),
         minibatch_size=train.minibatch,
+        asked=train.dagger is not None,
         lr=Schedule(train.lr, train.lr_end, train.until),
         weight_decay=options.weight_decay,
         grad_clip=train.grad_clip,
@@ -111,6 +114,7 @@ def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:
         v_lr=None if train.v_lr is None else Schedule(train.v_lr, train.v_lr * train.lr_end / train.lr, train.until),
         target_kl=train.target_kl,
         standardise=train.standardise,
+        warm_up=train.warm_up,
         recompute=estimator_of(config) if train.recompute else None,
     )
 
@@ -128,7 +132,7 @@ def _batched_sampling(
     runners, cluster = config.cluster.runners, config.cluster
     one = spec.rl_module_specs[specs.modules[0]]
     return (
-        PPOConfig(algo_class=BatchPPO if config.train.cloning is None else CloningPPO)
+        PPOConfig(algo_class=_algorithm_class(config.train))
         .environment(
             env=None,
             observation_space=one.observation_space,
@@ -153,6 +157,12 @@ def _batched_sampling(
         .fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)
         .multi_agent(policies=set(specs.modules), policy_mapping_fn=_agent_is_module)
     )
+
+
+def _algorithm_class(train: TrainConfig) -> type[BatchPPO]:
+    if train.dagger is not None:
+        return DaggerPPO
+    return BatchPPO if train.cloning is None else CloningPPO
 
 
 def _agent_is_module(agent: str, *_: Any, **__: Any) -> str:

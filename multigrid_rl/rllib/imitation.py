@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from multigrid_rl.learn.cloning import play_out
+from multigrid_rl.learn.dagger import Beta, Labelled, LabellingCollector
 from multigrid_rl.rllib.algorithm import BatchPPO, learner_metrics
-from multigrid_rl.rllib.learner import BatchLearner
+from multigrid_rl.rllib.learner import BatchLearner, set_schedules
+from multigrid_rl.runs.players import player_in_place_of
 
 
 class CloningPPO(BatchPPO):
@@ -29,21 +31,27 @@ class CloningPPO(BatchPPO):
 
     def training_step(self) -> None:
         """Learn from the next recorded steps; play, if it is time."""
-        began, before = time.perf_counter(), self.env_steps
-        told = self._ask(clone, position=before)
-        learned = time.perf_counter()
+        before, asked = self.env_steps, time.perf_counter()
+        facts = self._label()
+        began = time.perf_counter()
         self.env_steps += self.config.train_batch_size
+        told = self._ask(clone, position=before, after=self.env_steps)
+        learned = time.perf_counter()
         self.policy_updates += 1
         self.gradient_steps += int(max(told[name]["gradient_steps"] for name in self.sent_weights))
         self.send_weights()
         sent = time.perf_counter()
-        self.latest = learner_metrics(told)
+        self.latest = {**learner_metrics(told), **facts}
         self.finished = None
         options = self.config.env_config["cloning"]
         if self.env_steps // options.play_every > before // options.play_every:
             self._play(options.patience)
-        spent = {"learn": learned - began, "sync": sent - learned, "sample": time.perf_counter() - sent}
+        spent = {"learn": learned - began, "sync": sent - learned, "sample": time.perf_counter() - sent + began - asked}
         self.latest |= {f"timing/{part}_s": seconds for part, seconds in spent.items()}
+
+    def _label(self) -> dict[str, float]:
+        """Get more to learn from; returns metrics of that. What was recorded is all that there is."""
+        return {}
 
     def _play(self, patience: int | None) -> None:
         """Play fresh episodes with what was learned, and look at the loss on what was not learned from."""
@@ -84,10 +92,56 @@ class CloningPPO(BatchPPO):
         return super().restore_run(path, state)
 
 
-def clone(learner: BatchLearner, position: int) -> dict[str, dict[str, float]]:
-    """Let a learner learn the recorded steps from ``position`` on; for ``LearnerGroup.foreach_learner``."""
-    told: dict[str, dict[str, float]] = learner.our_update.learn(position)
+class DaggerPPO(CloningPPO):
+    """Plays ``train.batch_size`` steps in each iteration, has an expert label them, and learns from all that it has."""
+
+    def setup(self, config: Any) -> None:
+        """Build runner and learner, and what the learner and the expert play."""
+        super().setup(config)
+        settings, run = self.config.env_config, self.config.env_config["run"]
+        factory, options = self.stages[0].factory, run.train.dagger
+        self._beta = Beta(options.schedule, options.rounds, options.base)
+        experts = {agent.name: player_in_place_of(agent, options.expert, run).player for agent in factory.specs.agents}
+        self._collector = LabellingCollector(
+            factory.build(settings["num_envs"], 0),
+            factory.specs,
+            {name: self.env_runner.module[name].net for name in factory.specs.modules},
+            seed=run.seed,
+            first=0,
+            steps=settings["num_steps"],
+            bound=settings["bound"],
+            experts=experts,
+        )
+
+    def _label(self) -> dict[str, float]:
+        self._collector.beta = self._beta.at(self.policy_updates)
+        self._collector.collect()
+        self._collector.env.drain_episodes()  # partly the expert's: they say nothing of the learner
+        labels = self._ask(label, labelled=self._collector.labelled())
+        return {"dagger/beta": self._collector.beta, "dagger/labels": float(labels)}
+
+    def games_state(self) -> dict[int, Any]:
+        """State of the games that the expert labels."""
+        return {0: self._collector.get_state()}
+
+    def go_on(self, games: dict[int, Any], env_runners: int) -> bool:  # noqa: ARG002
+        """Take up the games where they stood."""
+        self.learner_group.foreach_learner(set_schedules, env_steps=self.env_steps)
+        self.send_weights()
+        self._collector.set_state(games[0])
+        return True
+
+
+def clone(learner: BatchLearner, position: int, after: int) -> dict[str, dict[str, float]]:
+    """Let a learner learn from ``position`` on, until ``after``; for ``LearnerGroup.foreach_learner``."""
+    told: dict[str, dict[str, float]] = learner.our_update.learn(position, after)
     return told
+
+
+def label(learner: BatchLearner, labelled: dict[str, list[Labelled]]) -> int:
+    """Give a learner what was labelled; returns how many steps it has."""
+    learner.our_update.add(labelled)
+    return sum(int(rows.active.sum()) for rows in learner.our_update.known.values())
 
 
 def held_out_losses(learner: BatchLearner) -> dict[str, float]:

@@ -9,6 +9,7 @@ import torch
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 
 from multigrid_rl.learn.cloning import Cloning, CloningConfig
+from multigrid_rl.learn.dagger import Dagger
 from multigrid_rl.learn.update import Update
 
 
@@ -33,7 +34,8 @@ class BatchLearner(PPOTorchLearner):
         action_spaces = {name: module.action_space for name, module in modules.items()}
         self.our_update: Any
         if isinstance(settings["update"], CloningConfig):
-            self.our_update = Cloning(networks, action_spaces, settings["update"], device)
+            kind = Dagger if settings["update"].asked else Cloning
+            self.our_update = kind(networks, action_spaces, settings["update"], device)
         else:
             self.our_update = Update(
                 networks,
@@ -78,6 +80,11 @@ def learn(learner: BatchLearner, batches: Any, env_steps: int) -> dict[str, dict
     given = ray.get(batches) if isinstance(batches, ray.ObjectRef) else batches
     told: dict[str, dict[str, float]] = learner.our_update.learn(given[0], env_steps, given[1])
     return told
+
+
+def begin_with(learner: BatchLearner, weights: dict[str, Any], rows: int) -> None:
+    """Let a learner begin with a player's weights; see ``Update.begin_with``."""
+    learner.our_update.begin_with(weights, rows)
 
 
 def set_schedules(learner: BatchLearner, env_steps: int) -> None:

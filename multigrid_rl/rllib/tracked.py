@@ -98,6 +98,10 @@ class TrackedPPO(PPO):
         self.stage, self.stage_from = stage, self.env_steps
         self.tracker.set_gates(self.stages[stage].gates, self.stages[stage].scenario.report_episodes)
 
+    def begin_with(self, weights: dict[str, Any], rows: int) -> None:
+        """Begin with a player's weights, by module; ``rows`` observations are behind their normalisers."""
+        raise NotImplementedError
+
     def open_league(self, run: Path) -> None:
         """Have a league in the folder of the ``run``, if its scenario has one."""
         stage = self.stages[-1]

@@ -26,6 +26,7 @@ from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read_state, seal, write_state
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
+from multigrid_rl.runs.players import initial_weights
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, RunError
@@ -74,6 +75,8 @@ def train(
                 ended = _ended(config, algorithm, lambda: False)
             if ended is None and algorithm.stage_over():  # it ended in the very iteration in which the run did
                 algorithm.enter(algorithm.stage + 1)
+        elif config.init is not None:
+            algorithm.begin_with(*initial_weights(config, stages[-1].factory.specs))
         last_checkpoint = algorithm.env_steps
         while ended is None:
             row = algorithm.iterate()

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import Tensor
+
 from multigrid_rl.players.bundle import seat_folders
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected, shown
-from multigrid_rl.types import TEAM_ORDER, AgentSpec
+from multigrid_rl.types import TEAM_ORDER, AgentSpec, MultiAgentSpec
+
+#: What may differ between a player's network and one that begins with its weights.
+_FREE = {"log_std", "scale_values"}
 
 
 def _run_players(run: Path, checkpoint: str | None = None) -> Path:
@@ -71,10 +76,7 @@ def player_in_place_of(
     Raises:
         PlayerError: no such player, a damaged one, or one that does not fit.
     """
-    run = (Path(who) / "config.yaml").is_file()
-    # The slash says that this is a folder and no name.
-    name = f"{run_player(Path(who), agent.module, checkpoint)}/" if run else who
-    catalogue = Catalogue(config.checkpoint_root())
+    name, catalogue = _folder_of(agent, who, checkpoint), Catalogue(config.checkpoint_root())
     if config.scenario.game is None:
         folder = catalogue.folder(name)
         card = read_card(folder)
@@ -86,3 +88,33 @@ def player_in_place_of(
         wanted = f"one that acts for {' and '.join(agent.seats)}"
         raise PlayerError(expected(f"player {who}", wanted, f"one for {found.members} seats at once"))
     return found
+
+
+def _folder_of(agent: AgentSpec, who: str, checkpoint: str | None) -> str:
+    """Return a player's name or folder; of a run the folder of whom it trained for ``agent``."""
+    if (Path(who) / "config.yaml").is_file():
+        return f"{run_player(Path(who), agent.module, checkpoint)}/"  # the slash says that this is a folder and no name
+    return who
+
+
+def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str, dict[str, Tensor]], int]:
+    """Return the weights by module that training begins with, and the steps behind their normalisers.
+
+    Raises:
+        PlayerError: no such player, or one whose network is another than the run's.
+    """
+    weights, steps = {}, 1
+    for module in specs.modules:
+        agent, key = specs.agent_of(module), f"init: {config.init}"
+        player = player_in_place_of(agent, str(config.init), config).player
+        if not isinstance(player, FrozenPlayer) or player.mirrored:
+            raise PlayerError(expected(key, f"a network that plays {agent.seats[0]}", player.name))
+        card = read_card(Catalogue(config.checkpoint_root()).folder(_folder_of(agent, str(config.init), None)))
+        mine = config.model.model_dump(mode="json", exclude=_FREE)
+        theirs = type(config.model).model_validate(card.architecture).model_dump(mode="json", exclude=_FREE)
+        for part, value in mine.items():
+            if theirs[part] != value:
+                raise PlayerError(expected(f"{key}: model.{part}", f"{value} of this run", theirs[part]))
+        weights[module] = dict(player.network.state_dict())
+        steps = max(steps, card.provenance.get("env_steps", 0))
+    return weights, steps

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from multigrid_rl.judge.cup.results import CupResults, EntryResult, PairResult, SideResult, Standing
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.metrics import wilson_interval
+from multigrid_rl.runs.reader import Series
+from multigrid_rl.show.charts import Chart, Line
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.words import listed, percent, plural, spelled
@@ -35,6 +39,8 @@ def cup_page(found: CupResults) -> str:
         standings_title=standings_title(found),
         standings_lead=_standings_lead(found),
         rating_scale=rating_scale(found.standings),
+        history_title=history_sentence(found.history),
+        history_charts=_history_charts(found),
         made_with=", ".join(f"{name} {version}" for name, version in found.versions.items()),
         payoff_title=side_sentence(list(red.values())),
         names=names,
@@ -111,6 +117,41 @@ def side_sentence(cells: list[Cell]) -> str:
     if its < 0.52:
         return f"Neither side has it much easier: {side} takes {percent(its)} of the points"
     return f"{side.capitalize()} has it easier: it takes {percent(its)} of the points"
+
+
+def history_sentence(history: list[PairResult]) -> str:
+    """Return how a league's newest snapshot does against its earlier ones, and whom it has forgotten to beat."""
+    if not history:
+        return ""
+    worst = min(history, key=lambda pair: pair.share)
+    lost = [pair.two for pair in history if pair.share < 0.5]
+    smallest = f"the smallest share is {percent(worst.share)}, against {worst.two}"
+    if not lost:
+        return f"{worst.one} has forgotten nobody: {smallest}"
+    beyond = ", beyond doubt" if worst.high < 0.5 else ", within chance"
+    return f"{worst.one} takes less than half against {listed(lost)}: {smallest}{beyond}"
+
+
+def _history_charts(found: CupResults) -> list[Chart]:
+    """Return ratings over training, and what the newest snapshot takes from each earlier one."""
+    steps = {entry.name: entry.env_steps or 0 for entry in found.snapshots}
+    if len(steps) < 2:
+        return []
+    rows = sorted((row for row in found.standings if row.name in steps), key=lambda row: steps[row.name])
+    others = listed(f"{row.name} {row.rating:.0f}" for row in found.standings if row.name not in steps)
+    lines = (("rating", "rating"), ("low", "95% from"), ("high", "95% to"))
+
+    def line(label: str, pairs: list[tuple[str, float]]) -> Line:
+        return Line(label, Series(*np.array([(steps[name], value) for name, value in pairs], np.float64).T))
+
+    end = max(steps.values())
+    rated = tuple(line(label, [(row.name, getattr(row, key)) for row in rows]) for key, label in lines)
+    charts = [Chart("Rating over training", f"Beside it: {others}." if others else "", "Elo points", rated, end)]
+    if found.history:
+        shares = (line("share", [(pair.two, pair.share) for pair in found.history]),)
+        told = f"Of the newest, {found.history[0].one}."
+        charts.append(Chart("Against earlier selves", told, "points per game", shares, end, share=True))
+    return charts
 
 
 def _pairs_title(found: CupResults) -> str:
@@ -209,16 +250,8 @@ def pair_cells(pairs: list[PairResult]) -> Cells:
 def ranked_pairs(found: CupResults) -> list[PairResult]:
     """Return every pair, seen from the one who is ranked higher, the best first."""
     place = {name: number for number, name in enumerate(order(found))}
-    seen = [row if place[row.one] < place[row.two] else swapped(row) for row in found.pairs]
+    seen = [row if place[row.one] < place[row.two] else row.swapped() for row in found.pairs]
     return sorted(seen, key=lambda row: (place[row.one], place[row.two]))
-
-
-def swapped(row: PairResult) -> PairResult:
-    """Return the same pair seen from the other one."""
-    return row.model_copy(update={
-        "one": row.two, "two": row.one, "win": row.loss, "loss": row.win, "share": 1 - row.share,
-        "low": 1 - row.high, "high": 1 - row.low, "margin": -row.margin,
-    })  # fmt: skip
 
 
 def _met(name: str, names: list[str], sides: list[SideResult]) -> list[dict[str, Any]]:

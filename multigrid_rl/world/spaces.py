@@ -54,7 +54,7 @@ def observation(spec: GameSpec, tokens: NDArray[np.uint8]) -> Observation:
     size = spec.view_size
     seen: Observation = {
         "image": decode(tokens[..., : size * size]).reshape(*tokens.shape[:-1], size, size, 3),
-        "direction": tokens[..., -2].astype(np.int64)[()],  # of one game a number, no array
+        "direction": tokens[..., -2].astype(np.int64)[()],  # a number, not an array without axes
     }
     if spec.mission_observed:
         seen["mission"] = tokens[..., -1].astype(np.int64)[()]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn ab
 
 TINY = [
     "train.num_envs=8", "train.num_steps=128", "train.minibatch_size=128", "train.checkpoint_every=4096",
-    "train.cloning.play_every=4096", "train.lr_final=null", "model.hidden=[32,32]", "scenario.report_episodes=16",
+    "train.cloning.play_every=8192", "train.lr_final=null", "model.hidden=[32,32]",
 ]  # fmt: skip
 
 
@@ -49,8 +49,8 @@ def test_clone_learns_and_tells_its_story(run, demo):
     losses = [row["learner/red_0/cloning_loss"] for row in rows]
     assert losses[0] > 1.6 > losses[-1] + 0.3
     played = [row for row in rows if "win/red_0" in row]
-    assert [row["env_steps"] for row in played] == [4096 * k for k in range(1, 5)]
-    assert all(row["report_episodes"] == 16 and "learner/red_0/held_out_loss" in row for row in played)
+    assert [row["env_steps"] for row in played] == [8192, 16384]
+    assert all(row["report_episodes"] == 100 and "learner/red_0/held_out_loss" in row for row in played)
     assert played[-1]["entropy/red_0"] < np.log(7)
     verdict = json.loads((path / "verdict.json").read_text())
     assert [gate["metric"].split("/")[0] for gate in verdict["gates"]] == ["episode_len_mean", "return_mean", "entropy"]
@@ -91,5 +91,43 @@ def test_other_data_does_not_go_on_with_a_run(run, demo, tmp_path):
 def test_rejects_what_cannot_be_cloned(demo):
     assert error_of("scenario=1v1", "train=bc").startswith("data: expected a folder that `multigrid-rl record` wrote")
     assert error_of("scenario=1v1", "data=x") == "data: expected null without train=bc, got x"
+    assert error_of("scenario=1v1", "train=dagger").startswith("expert: expected a player, its folder or a run")
+    assert error_of("scenario=1v1", "train.warm_up=5") == "train.warm_up: expected 0 without init, got 5"
     for key, value in (("model", "gru"), ("cluster.num_env_runners", "1"), ("train.runner", "stock")):
         assert error_of("scenario=1v1", "train=bc", "data=x", f"{key}={value}").startswith(f"{key}: expected ")
+
+
+DAGGER = ["train=dagger", "expert=key-runner", "train.cloning.play_every=2048", "train.checkpoint_every=1024",
+          "train.num_envs=16", "train.num_steps=32", "train.dagger.rounds=3", "model=gru", "model.hidden=[16]",
+          "train.lr_final=null"]  # fmt: skip
+
+
+def test_asked_expert_teaches_a_network_with_memory_and_the_run_goes_on_exactly(tmp_path):
+    run_training(["scenario=1v1", *DAGGER, f"run_dir={tmp_path / 'whole'}", "train.until=3072"])
+    run_training(["scenario=1v1", *DAGGER, f"run_dir={tmp_path / 'short'}", "train.until=1536"])
+    resume_training(tmp_path / "short", ["train.until=3072"])
+    rows = rows_of(tmp_path / "whole")
+    assert without_time(rows_of(tmp_path / "short")) == without_time(rows)
+    assert [round(row["dagger/beta"], 3) for row in rows] == [1.0, 0.667, 0.333, 0.0, 0.0, 0.0]
+    assert (
+        [row["dagger/labels"] for row in rows] == [row["env_steps"] for row in rows] == [512 * k for k in range(1, 7)]
+    )
+    names = {name for row in rows for name in row}
+    assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
+    assert [row["env_steps"] for row in rows if "win/red_0" in row] == [2048]
+
+
+def test_training_begins_with_a_clone(run, tmp_path):
+    path, _ = run
+    verdict = run_training(
+        ["scenario=1v1", f"init={path}", f"run_dir={tmp_path / 'ppo'}", "train.num_envs=32", "train.num_steps=16",
+         "train.minibatch_size=256", "train.until=1024", "train.warm_up=512", "model.hidden=[32,32]"]
+    )  # fmt: skip
+    first, second = rows_of(tmp_path / "ppo")
+    assert first["entropy/red_0"] < 1.5 < np.log(7) - 0.3  # as the clone, not as a fresh network
+    assert second["entropy/red_0"] == pytest.approx(first["entropy/red_0"], abs=0.3)
+    assert verdict["ended"] == "until"
+    result = call("train", "scenario=1v1", f"init={path}", "model.hidden=[8]", f"run_dir={tmp_path / 'x'}")
+    assert "model.hidden: expected [8] of this run, got [32, 32]" in result.output + result.stderr
+    result = call("train", "scenario=1v1", "init=hunter", f"run_dir={tmp_path / 'x'}")
+    assert "init: hunter: expected a network that plays red_0, got hunter" in result.output + result.stderr

@@ -99,7 +99,7 @@ def test_rejects_data_that_is_not_what_its_card_says(folder):
 @pytest.mark.parametrize(
     ("name", "dtype", "value", "told"),
     [
-        ("observations", "<f4", np.nan, "column observations: expected finite numbers, got [2. 4. nan] in row 2"),
+        ("observations", "<f4", np.nan, "column observations: expected finite numbers, got [ 2. 4. nan] in row 2"),
         ("final_observations", "<f4", np.inf, "column final_observations: expected finite numbers"),
         ("rewards", "<f4", np.nan, "column rewards: expected finite numbers"),
         ("episode_ends", "<i8", 9, "column episode_ends: expected rows that grow up to the last"),

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from multigrid_rl.players.agents import AGENT_FILE, fresh_copy, read_agent
 from multigrid_rl.players.bundle import bundle_folders, bundle_sha256, load_team, read_cards
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue
 from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.runs.snapshots import FOLDER as LEAGUE
 from multigrid_rl.text import expected, printable, shown
 from multigrid_rl.types import GameSpec, Policy
 
@@ -26,6 +29,8 @@ Kind = Literal["scripted", "frozen", "external", "broken"]
 #: Files that somebody may have taken for an entry; others beside the entries (lists, notes) are nobody's.
 HANDED_IN = (".zip", ".tar", ".gz", ".tgz", ".safetensors", ".pt", ".pth", ".pkl", ".json", ".py")
 _TEAMS = ("red", "blue")
+#: Snapshots of a league that take part in a cup about it: everybody meets everybody.
+SNAPSHOTS = 12
 #: What reading a stranger's folder may raise. ``PlayerError`` and errors of encodings are a ``ValueError``.
 UNREADABLE = (ValueError, OSError, RecursionError)
 
@@ -40,6 +45,7 @@ class Entry:
     sha256: str | None = None  # of its files; ``None`` for scripted players
     problem: str | None = None  # why it is broken
     folder: Path | None = None  # its files; ``None`` for scripted players
+    env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
     #: Frozen players of each team, and the state of the files that they were loaded from.
     loaded: dict[str, tuple[object, dict[str, Policy]]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -106,6 +112,7 @@ class CupConfig:
 def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: CupConfig) -> list[Entry]:
     """Find entries in ``folder``, one for each folder below it, and players of ``catalogue``; in alphabetical order.
 
+    Of a run with a league they are its snapshots: the first, the last, and some evenly spaced ones between them.
     Whatever is wrong with an entry makes it ``broken``, with its ``problem``; it never raises. Where the
     folder is a catalogue of frozen players, those of other scenarios stay away.
 
@@ -117,6 +124,7 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     try:
         listed = Catalogue(folder).entries if (folder / CATALOGUE_FILE).is_file() else {}
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
+        paths = _snapshots(folder) or paths
         handed_in = [path for path in paths if path.is_dir() or path.suffix in HANDED_IN or path.is_symlink()]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error
@@ -129,6 +137,12 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     if len(entries) < 2:
         raise PlayerError(expected(folder, "at least 2 entries (see --with)", len(entries)))
     return sorted(entries, key=lambda entry: entry.name)
+
+
+def _snapshots(run: Path) -> list[Path]:
+    """Return the snapshots that stand for a league's whole history; none if ``run`` is no run with a league."""
+    found = sorted((run / LEAGUE).glob("step_*"))
+    return [found[k] for k in sorted({round(k) for k in np.linspace(0, len(found) - 1, SNAPSHOTS)})] if found else []
 
 
 def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
@@ -152,7 +166,9 @@ def _entry(path: Path, config: CupConfig) -> Entry:
             raise PlayerError("expected a folder with a bundle or an external agent, got a file")
         if (path / AGENT_FILE).exists():
             return external(path, name, note)
-        entry = Entry(name, "frozen", f"{_about(path)}{note}", bundle_sha256(path), folder=path)
+        about, steps = _about(path)
+        snapshot = steps if path.parent.name == LEAGUE and path.name.startswith("step_") else None
+        entry = Entry(name, "frozen", f"{about}{note}", bundle_sha256(path), folder=path, env_steps=snapshot)
         for team in _TEAMS:
             entry.load(path, config.spec, team)
         return entry
@@ -197,7 +213,10 @@ def _state(folder: Path) -> list[tuple[str, int, int, int, int]]:
     return [(name, its.st_ino, its.st_size, its.st_mtime_ns, its.st_ctime_ns) for name, its in found]
 
 
-def _about(path: Path) -> str:
+def _about(path: Path) -> tuple[str, int]:
     card = next(iter(read_cards(path).values()))
     steps = card.provenance.get("env_steps", 0)
-    return f"{card.architecture['name']} for {', '.join(card.seats)} of {card.scenario}, {steps:,} training steps"
+    return (
+        f"{card.architecture['name']} for {', '.join(card.seats)} of {card.scenario}, {steps:,} training steps",
+        steps,
+    )

@@ -63,6 +63,7 @@ class EntryResult(_Part):
     name: str
     kind: Literal["scripted", "frozen", "external", "broken"]
     sha256: str | None  # of its files; None for scripted players
+    env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
     about: str  # one line: network and training of a frozen player, command of an external one
     problem: str | None = None  # why it could not play at all
     faults: list[Fault] = []
@@ -102,6 +103,13 @@ class PairResult(_Part):
     margin: float  # mean difference of the returns over games that were not forfeited
     length_mean: float  # steps, the same games
 
+    def swapped(self) -> PairResult:
+        """Return the same pair seen from the other one."""
+        return self.model_copy(update={
+            "one": self.two, "two": self.one, "win": self.loss, "loss": self.win, "share": 1 - self.share,
+            "low": 1 - self.high, "high": 1 - self.low, "margin": -self.margin,
+        })  # fmt: skip
+
 
 class SideResult(_Part):
     """One pairing: ``red`` on the red side, ``blue`` on the blue side."""
@@ -134,3 +142,19 @@ class CupResults(_Part):
     cycles: list[list[str]]  # each beats the next, the last beats the first, all beyond doubt (interval above 1/2)
     games: list[GameRecord]  # to look at; `label` says why
     versions: dict[str, str]
+
+    @property
+    def snapshots(self) -> list[EntryResult]:
+        """A league's earlier learners that took part, oldest first."""
+        entries = [entry for entry in self.entries if entry.env_steps is not None]
+        return sorted(entries, key=lambda entry: entry.env_steps or 0)
+
+    @property
+    def history(self) -> list[PairResult]:
+        """A league's newest snapshot against each earlier one, oldest first."""
+        names = [entry.name for entry in self.snapshots]
+        pairs = [
+            pair for pair in self.pairs if pair.one in names and pair.two in names and names[-1] in (pair.one, pair.two)
+        ]
+        seen = [pair if pair.one == names[-1] else pair.swapped() for pair in pairs if pair.games]
+        return sorted(seen, key=lambda pair: names.index(pair.two))

@@ -218,9 +218,8 @@ def _entry(entry: Entry, pairings: list[Pairing]) -> EntryResult:
         for p in pairings
         if p.at_fault == entry.name and entry.kind != "broken"
     ]
-    return EntryResult(
-        name=entry.name, kind=entry.kind, sha256=entry.sha256, about=entry.about, problem=entry.problem, faults=faults
-    )
+    told = {key: getattr(entry, key) for key in ("name", "kind", "sha256", "env_steps", "about", "problem")}
+    return EntryResult(**told, faults=faults)
 
 
 def _standings(names: list[str], pairings: list[Pairing], rated: dict[str, Interval]) -> list[Standing]:

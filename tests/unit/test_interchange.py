@@ -1,0 +1,102 @@
+"""Recorded play from others and for others."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet as pq
+
+from commands import call, complaint
+from multigrid_rl.learn.demonstrations import DATA_FILE, read_demonstrations
+
+PENDULUM = ("env_id=Pendulum-v1", "experiment=none")
+
+
+def course(rows: int, **others):
+    rng = np.random.default_rng(0)
+    obs, actions = rng.normal(size=(rows, 3)), rng.uniform(-2, 2, (rows, 1))
+    return {"mean_reward": np.float64(9.5), "std_reward": 1.0, "observations": obs, "actions": actions, **others}
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_torch_file_of_a_course_is_converted_once(tmp_path, tensors):
+    content = course(3000)
+    if tensors:
+        content |= {name: torch.tensor(content[name], dtype=torch.float32) for name in ("observations", "actions")}
+    torch.save(content, tmp_path / "expert.pt")
+    out = tmp_path / "demo"
+    result = call("data", "import", tmp_path / "expert.pt", *PENDULUM, "-o", out, "--who", "expert")
+    assert result.exit_code == 0, (result.output, result.exception)
+    data = read_demonstrations(out)
+    assert (data.card.who, data.card.rows, data.card.bounds, data.card.returns) == ("expert", 3000, False, None)
+    np.testing.assert_allclose(data.observations, content["observations"], rtol=1e-6)
+    np.testing.assert_allclose(data.actions, content["actions"], rtol=1e-6)
+    assert data.seeds.tolist() == [[-1, -1, -1]]
+
+
+class Bomb:
+    def __reduce__(self):
+        return (print, ("boom",))
+
+
+def test_rejects_torch_files_that_hold_anything_else(tmp_path):
+    file, out = tmp_path / "x.pt", tmp_path / "demo"
+    for content, told in (
+        (course(4, bomb=Bomb()), "Weights only load failed"),
+        ([1], "expected a dictionary, got list"),
+        ({"observations": np.zeros((2, 3))}, "expected actions, an array, got observations"),
+        (course(4, actions=np.zeros((3, 1))), "as many actions as observations"),
+        (course(4, actions=np.full((4, 1), np.nan)), "column actions: expected finite numbers"),
+        (course(4, actions=np.zeros((4, 2))), "column actions"),
+    ):
+        torch.save(content, file)
+        said = complaint(call("data", "import", file, *PENDULUM, "-o", out))
+        assert told in said
+        assert "boom" not in said
+    file.write_bytes(pickle.dumps(Bomb()))
+    assert "a torch file of tensors" in complaint(call("data", "import", file, *PENDULUM, "-o", out))
+    said = complaint(call("data", "import", tmp_path / "nowhere.pt", *PENDULUM, "-o", out))
+    assert said.endswith(f"(.parquet) or minari:DATASET_ID that is there, got {tmp_path / 'nowhere.pt'}")
+    assert not out.exists()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demos") / "hunter"
+    assert call("record", "hunter", "scenario=1v1", "--steps", 300, "-o", out).exit_code == 0
+    return out
+
+
+def test_parquet_there_and_back_is_the_same(demo, tmp_path):
+    file, back = tmp_path / "demo.parquet", tmp_path / "back"
+    result = call("data", "export", demo, "-o", file)
+    assert result.exit_code == 0, (result.output, result.exception)
+    result = call("data", "import", file, "scenario=1v1", "-o", back, "--who", "hunter")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert (back / DATA_FILE).read_bytes() == (demo / DATA_FILE).read_bytes()
+
+
+def test_rejects_parquet_files_of_something_else(demo, tmp_path):
+    pq.write_table(pa.table({"observations": [[1]]}), tmp_path / "x.parquet")
+    said = complaint(call("data", "import", tmp_path / "x.parquet", "scenario=1v1", "-o", tmp_path / "y"))
+    assert "expected columns observations, actions, episode, got actions" in said
+    (tmp_path / "x.parquet").write_bytes(b"no")
+    said = complaint(call("data", "import", tmp_path / "x.parquet", "scenario=1v1", "-o", tmp_path / "y"))
+    assert "a Parquet file of recorded play" in said
+    assert complaint(call("data", "export", demo, "-o", tmp_path / "z.csv")).endswith(f"got {tmp_path / 'z.csv'}")
+
+
+def test_minari_there_and_back_is_the_same(demo, tmp_path, monkeypatch):
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    result = call("data", "export", demo, "-o", "minari:doors/hunter-v0")
+    assert result.exit_code == 0, (result.output, result.exception)
+    result = call("data", "import", "minari:doors/hunter-v0", "scenario=1v1", "-o", tmp_path / "back")
+    assert result.exit_code == 0, (result.output, result.exception)
+    mine, theirs = read_demonstrations(demo), read_demonstrations(tmp_path / "back")
+    for name in ("observations", "actions", "rewards", "terminated", "truncated", "episode_ends", "final_observations"):
+        assert (getattr(mine, name) == getattr(theirs, name)).all(), name

@@ -1,0 +1,85 @@
+"""A cup about a league: which snapshots take part, and what its page says of the league's history."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from catalogues import edit_card, make_player
+from multigrid_rl.config import load_scenario
+from multigrid_rl.judge.cup.cup import play_cup
+from multigrid_rl.judge.cup.entries import CupConfig, find_entries
+from multigrid_rl.judge.cup.results import CupResults
+from multigrid_rl.judge.cup.standings import results
+from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.show.cup_page import cup_page, history_sentence
+
+TABLE = CupConfig("1v1", load_scenario("1v1").spec, 4, 9, Limits())
+
+
+def league(run, *steps: int) -> None:
+    """A run's folder with snapshots after so many environment steps, all alike."""
+    player = make_player(run / "players", "one")
+    for count in steps:
+        home = run / "league" / f"step_{count:09d}" / "blue_0"
+        shutil.copytree(player, home)
+        edit_card(home, provenance={"env_steps": count})
+    (run / "league" / "aside").mkdir()
+
+
+@pytest.mark.parametrize(("number", "taken"), [(1, 1), (12, 12), (40, 12)])
+def test_snapshots_take_part_evenly_the_first_and_the_last_among_them(tmp_path, number, taken):
+    league(tmp_path, *range(100, 100 * number + 1, 100))
+    entries = find_entries(tmp_path, ["random"], Catalogue(tmp_path / "none"), TABLE)
+    steps = [entry.env_steps for entry in entries if entry.kind == "frozen"]
+    assert (len(steps), steps[0], steps[-1]) == (taken, 100, 100 * number)
+    assert [entry.env_steps for entry in entries if entry.kind != "frozen"] == [None]
+
+
+@pytest.fixture(scope="module")
+def cup(tmp_path_factory) -> CupResults:
+    run = tmp_path_factory.mktemp("run")
+    league(run, 100, 200, 1000)
+    entries = find_entries(run, ["random"], Catalogue(run / "none"), TABLE)
+    played = play_cup(entries, TABLE, run / "cup", lambda progress: None)
+    return results(entries, played, TABLE, {"multigrid-rl": "0"})
+
+
+def with_shares(cup: CupResults, **shares: tuple[float, float]) -> CupResults:
+    """The cup with other shares, and upper ends of their intervals, of the newest snapshot against others."""
+    rows = [
+        pair.model_copy(update={"share": 1 - shares[pair.one][0], "low": 1 - shares[pair.one][1]})
+        if pair.two == "step_000001000" and pair.one in shares
+        else pair
+        for pair in cup.pairs
+    ]
+    return cup.model_copy(update={"pairs": rows})
+
+
+def test_history_is_the_newest_against_each_earlier_one(cup):
+    assert [(pair.one, pair.two) for pair in cup.history] == [
+        ("step_000001000", "step_000000100"),
+        ("step_000001000", "step_000000200"),
+    ]
+    found = with_shares(cup, step_000000100=(0.75, 0.9), step_000000200=(0.625, 0.8))
+    said = "step_000001000 has forgotten nobody: the smallest share is 62%, against step_000000200"
+    assert history_sentence(found.history) == said
+    for high, doubt in ((0.45, "beyond doubt"), (0.55, "within chance")):
+        found = with_shares(cup, step_000000100=(0.25, high), step_000000200=(0.625, 0.8))
+        said = history_sentence(found.history)
+        assert said.startswith("step_000001000 takes less than half against step_000000100: the smallest share is 25%")
+        assert said.endswith(f", {doubt}")
+
+
+def test_page_shows_ratings_over_training_and_earlier_results_have_none(cup):
+    page = cup_page(cup)
+    assert '<section id="history"' in page
+    assert "Rating over training" in page
+    assert "Against earlier selves" in page
+    told = json.loads(cup.model_dump_json())
+    for entry in told["entries"]:
+        del entry["env_steps"]
+    assert '<section id="history"' not in cup_page(CupResults.model_validate(told))
