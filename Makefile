@@ -23,9 +23,10 @@ SEARCH ?= three-stage
 WHO ?= $(error WHO: expected a player or a run: make evaluate WHO=blue-master)
 FOLDER ?= $(error FOLDER: expected a folder of entries: make cup FOLDER=submissions)
 TORCH ?= cpu
+NAME ?= $(error NAME: expected the name of a study: make study NAME=policy-gradients, or another of benchmarks/studies/)
 RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/mine)
 
-.PHONY: help setup train search evaluate cup report test faults soak capacity check bench-setup bench bench-control bench-world bench-growth bench-faces docs explain results prove-multigrid players doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test faults soak capacity check bench-setup bench bench-control bench-world bench-growth bench-faces docs explain results study prove-multigrid players doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -117,6 +118,9 @@ explain: $(READY)  ## make explain SCENARIO=coop: what the sizes of a run are an
 
 results: $(READY)  ## every recipe over seeds, hours; one of them: make results ARGS="--only 1v1 --seeds 0 1 2"
 	$(BIN)/python -m benchmarks.results $(ARGS)
+
+study: $(READY)  ## make study NAME=policy-gradients [ARGS="--seeds 3 --arms gae td"]: arms x seeds and a page in docs/results
+	$(BIN)/python -m benchmarks.study $(NAME) $(ARGS)
 
 prove-multigrid: $(READY)  ## make prove-multigrid SEEDS="0 1 2": environments of the multigrid package, trained and random
 	$(BIN)/python -m benchmarks.multigrid --seeds $(SEEDS)
