@@ -113,11 +113,11 @@ def test_recomputed_advantages_are_those_of_the_new_values(env_id):
     rollout = collector.collect()[AGENT]
     batch = estimate(rollout, how)
     paths = {AGENT: [collector.paths()[AGENT]]}
-    same = update._recomputed({AGENT: batch}, paths)[AGENT]
+    same = update._recomputed({AGENT: batch}, paths, how)[AGENT]
     np.testing.assert_allclose(same.advantages, batch.advantages, rtol=1e-4, atol=1e-4)
     with torch.no_grad():
         net.value[-1].bias.add_(7.0)  # every value is larger by 7
-    moved = update._recomputed({AGENT: batch}, paths)[AGENT]
+    moved = update._recomputed({AGENT: batch}, paths, how)[AGENT]
     expected = estimate(
         rollout._replace(
             values=rollout.values + 7,
