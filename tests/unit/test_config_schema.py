@@ -48,6 +48,7 @@ def test_scenario_yaml_names_exactly_the_keys_of_its_schema(path):
     known = set(ScenarioConfig.model_fields) - DERIVED
     optional = {"aliases", "agents", "report_episodes", "league", "env_path", "port", "held_out"}
     optional |= {"package", "env_id", "env_args"} if content["game"] else set()
+    optional |= {"env_path", "port"} if content.get("package") != "unity" else set()
     assert known - optional <= set(content) <= known
     if content.get("league") is not None:
         assert set(content["league"]) == set(LeagueConfig.model_fields)
