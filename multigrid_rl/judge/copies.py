@@ -105,7 +105,7 @@ def _variation(one: NDArray[np.float64], other: NDArray[np.float64] | float) -> 
 def same_as(mine: Likeness, others: Mapping[str, Likeness]) -> list[Likely]:
     """Return whom a player is a copy of, or all but one, the closest first."""
     found = [Likely(name, its) for name, other in others.items() if (its := apart(mine, other)) is not None]
-    return sorted((likely for likely in found if likely.apart < BOUND), key=lambda likely: likely.apart)
+    return sorted((likely for likely in found if likely.apart < BOUND), key=lambda likely: (likely.apart, likely.name))
 
 
 class Originals:

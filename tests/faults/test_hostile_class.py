@@ -162,8 +162,8 @@ def test_a_hostile_class_changes_nobodys_result_and_is_named(option, tmp_path):
 def test_without_a_sandbox_whoever_kills_the_cup_loses_and_is_named(tmp_path):
     handed_in = class_of(tmp_path / "in", "killer")
     play(class_of(tmp_path / "alone" / "in"), tmp_path / "quiet", "--no-isolate")
-    found, starts = play(handed_in, tmp_path / "cup", "--no-isolate", starts=6)
-    assert 2 <= starts <= 5
+    found, starts = play(handed_in, tmp_path / "cup", "--no-isolate", starts=8)
+    assert 2 <= starts <= 7  # once for each pairing in which it was not out yet
     faults = next(entry for entry in found["entries"] if entry["name"] == "killer")["faults"]
     assert any("the cup was killed while it played this" in fault["reason"] for fault in faults)
     assert between_the_sound(tmp_path / "cup") == between_the_sound(tmp_path / "quiet")

@@ -19,10 +19,12 @@ from multigrid_rl.judge.copies import BOUND, Originals, apart, same_as
 from multigrid_rl.judge.cup.cup import forfeited
 from multigrid_rl.judge.cup.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.judge.cup.standings import results
+from multigrid_rl.judge.gradebook import KEY_FILE
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE, token_categories
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.players.usage import MAX_FILES, MAX_PROCESSES
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.world.constants import ACTIONS
 
@@ -148,3 +150,17 @@ def test_the_widest_network_that_a_bundle_may_hold_cannot_stall_a_cup(scale, tmp
     begin = time.process_time()
     originals.likeness(folder)
     assert time.process_time() - begin < 5.0  # 1,024 views; a step of a cup of 200 games is a fifth of that
+
+
+def test_the_page_for_instructors_says_what_is_so():
+    page = (data_root() / "docs" / "instructors.md").read_text(encoding="utf-8")
+    own = f"{MAX_PROCESSES} processes, `--memory-mb` for all together, {Limits().disk_mb} MB, {MAX_FILES:,} files"
+    assert own in page
+    assert f"is below {BOUND:.0%}".replace("%", " %") in page
+    assert KEY_FILE in page
+    for verb in ("cup", "grade"):
+        said = call(verb, "--help").output
+        for option in ("--isolate", "--no-isolate") if verb == "cup" else ("--earlier",):
+            assert option in said
+            assert option in page
+        assert "--allow-copies" in said
