@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from composing import error_of
+from multigrid_rl.architecture import HEAD_SIZES, HEADS
 from multigrid_rl.config import compose
 from multigrid_rl.learn.cloning import Cloning, CloningConfig
 from multigrid_rl.learn.demonstrations import Episode, write
 from multigrid_rl.learn.update import SECONDS, Schedule
 from multigrid_rl.models.registry import fingerprint, network_of
-from multigrid_rl.schema import HEAD_SIZES, HEADS
 from multigrid_rl.types import AgentSpec
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (3,))

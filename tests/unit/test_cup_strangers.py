@@ -93,7 +93,7 @@ def test_a_cup_of_folders_with_such_names_is_played(tmp_path):
 
 def test_letters_that_a_terminal_lacks_do_not_end_a_cup(tmp_path):
     bundle(tmp_path / "in" / "日本")
-    command = ["cup", tmp_path / "in", "--with", "idle", "--games", "1", "-o", tmp_path / "cup"]
+    command = ["cup", tmp_path / "in", "--with", "idle", "--games", "1", "--allow-copies", "-o", tmp_path / "cup"]
     result = CliRunner(charset="ascii").invoke(app, list(map(str, command)))
     assert result.exit_code == 0, (result.output, result.exception)
     assert r"(folder \u65e5\u672c)" in result.output

@@ -80,7 +80,7 @@ CASES = [
     ("metrics.jsonl", rows(**{"timing/sample_s": [1]}), "or null, got a list"),
     ("metrics.jsonl", behind(DEEP.encode() + b"\n{}\n"), "metrics.jsonl: line 61: "),
     ("metrics.jsonl", behind(b"9" * 5000 + b"\n"), "metrics.jsonl: line 61: "),
-    ("config.yaml", instead(b"a: \xff\n"), "got not valid yaml: 'utf-8'"),
+    ("config.yaml", instead(b"a: \xff\n"), "got not valid yaml: "),
     ("config.yaml", instead(BOMB), "got not valid yaml: anchors and aliases"),
     ("config.yaml", instead(DEEP), "got not valid yaml: maximum recursion"),
     ("config.yaml", instead("- 1\n"), "config.yaml: expected a valid dictionary"),
