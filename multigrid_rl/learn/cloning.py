@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.learn.demonstrations import Pairs, Passes, read_demonstrations
+from multigrid_rl.learn.demonstrations import read_demonstrations
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.rollout import Collector
+from multigrid_rl.learn.rows import Pairs, Passes
 from multigrid_rl.learn.update import SECONDS, Schedule, take_over
 from multigrid_rl.models.distributions import Bound, distribution_of
 from multigrid_rl.models.vector import Normaliser, VectorActorCritic

@@ -20,7 +20,7 @@ from multigrid_rl.learn.cloning import Cloning
 from multigrid_rl.learn.demonstrations import read_demonstrations
 from multigrid_rl.learn.recording import Actor
 from multigrid_rl.learn.rollout import Collector
-from multigrid_rl.learn.update import Moments
+from multigrid_rl.learn.rows import Moments
 from multigrid_rl.models.vector import Normaliser
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.types import BatchedStep, Policy

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -19,6 +18,7 @@ from multigrid_rl.clock import Clock
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.losses import Rows, Weighting, compiled, loss_of, objective_of, ppo_gradient
 from multigrid_rl.learn.rollout import Batch, Estimator, Paths
+from multigrid_rl.learn.rows import Moments, minibatches
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.vector import Normaliser
 
@@ -62,58 +62,6 @@ class UpdateConfig:
     standardise: bool = True
     warm_up: int = 0  # environment steps in which the values alone learn
     recompute: Estimator | None = None  # how advantages are computed anew before every pass but the first
-
-
-class Moments:
-    """Mean and variance of all rows ever added, in float64 (Chan et al. 1979).
-
-    Args:
-        width: columns of a row.
-    """
-
-    def __init__(self, width: int) -> None:
-        self.count, self.mean, self.squares = 0.0, np.zeros(width), np.zeros(width)
-
-    def add(self, rows: NDArray[Any]) -> None:
-        """Add ``rows`` (B, width), at least one."""
-        mean, count = rows.mean(axis=0, dtype=np.float64), self.count + len(rows)
-        squares = ((rows - mean) ** 2).sum(axis=0)
-        self.squares = self.squares + squares + (mean - self.mean) ** 2 * self.count * len(rows) / count
-        self.mean = self.mean + (mean - self.mean) * len(rows) / count
-        self.count = count
-
-    @property
-    def std(self) -> NDArray[np.float64]:
-        """Standard deviation (width,), never 0."""
-        result: NDArray[np.float64] = np.sqrt(self.squares / max(self.count, 1.0) + 1e-8)
-        return result
-
-
-def minibatches(
-    rows: Mapping[str, int], epochs: int, size: int, rng: np.random.Generator, *, shuffled: bool = False
-) -> Iterator[dict[str, NDArray[np.int64]]]:
-    """Yield row numbers of each minibatch, by module.
-
-    The first epoch passes over all rows of a module as they were played and every later one in an order of its own: so
-    does RLlib, and so were the recipes found. (With the first one shuffled, too, one seed of ten missed the gates of
-    2v2.) A minibatch that reaches the end of an epoch is filled from the next one. It goes on until the module with the
-    most rows was passed over ``epochs`` times; others begin further epochs meanwhile.
-
-    Args:
-        rows: module -> rows of its batch, at least 1.
-        epochs: passes over the largest batch.
-        size: rows of a minibatch.
-        rng: draws the orders.
-        shuffled: give the first epoch an order of its own, too.
-    """
-    ahead = {module: rng.permutation(count) if shuffled else np.arange(count) for module, count in rows.items()}
-    for _ in range(math.ceil(epochs * max(rows.values()) / size)):
-        chosen = {}
-        for module, count in rows.items():
-            while len(ahead[module]) < size:
-                ahead[module] = np.concatenate([ahead[module], rng.permutation(count)])
-            chosen[module], ahead[module] = ahead[module][:size], ahead[module][size:]
-        yield chosen
 
 
 class Update:

@@ -10,8 +10,9 @@ import pytest
 
 from commands import call, complaint
 from multigrid_rl.config import compose
-from multigrid_rl.learn.demonstrations import CARD_FILE, DATA_FILE, Episode, Passes, read_demonstrations, write
+from multigrid_rl.learn.demonstrations import CARD_FILE, DATA_FILE, Episode, read_demonstrations, write
 from multigrid_rl.learn.recording import record
+from multigrid_rl.learn.rows import Passes
 from multigrid_rl.players.factories import env_factory, env_signature
 from multigrid_rl.runs.players import player_in_place_of
 from multigrid_rl.scenario import ConfigError

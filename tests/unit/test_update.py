@@ -18,7 +18,8 @@ from multigrid_rl.config import compose
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.losses import Rows, Weighting, loss_of, ppo, reference
 from multigrid_rl.learn.rollout import Batch
-from multigrid_rl.learn.update import SECONDS, Schedule, Update, UpdateConfig, minibatches
+from multigrid_rl.learn.rows import minibatches
+from multigrid_rl.learn.update import SECONDS, Schedule, Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.rllib.build import algorithm_config

@@ -1,0 +1,167 @@
+"""Rows of a batch or of recorded play: in which order they are learned from, and their mean and variance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multigrid_rl.learn.demonstrations import Demonstrations
+from multigrid_rl.scenario import ConfigError
+from multigrid_rl.text import expected
+
+Array = NDArray[Any]
+
+
+class Moments:
+    """Mean and variance of all rows ever added, in float64 (Chan et al. 1979).
+
+    Args:
+        width: columns of a row.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.count, self.mean, self.squares = 0.0, np.zeros(width), np.zeros(width)
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Add ``rows`` (B, width), at least one."""
+        mean, count = rows.mean(axis=0, dtype=np.float64), self.count + len(rows)
+        squares = ((rows - mean) ** 2).sum(axis=0)
+        self.squares = self.squares + squares + (mean - self.mean) ** 2 * self.count * len(rows) / count
+        self.mean = self.mean + (mean - self.mean) * len(rows) / count
+        self.count = count
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """Standard deviation (width,), never 0."""
+        result: NDArray[np.float64] = np.sqrt(self.squares / max(self.count, 1.0) + 1e-8)
+        return result
+
+
+def minibatches(
+    rows: Mapping[str, int], epochs: int, size: int, rng: np.random.Generator, *, shuffled: bool = False
+) -> Iterator[dict[str, NDArray[np.int64]]]:
+    """Yield row numbers of each minibatch, by module.
+
+    The first epoch passes over all rows of a module as they were played and every later one in an order of its own: so
+    does RLlib, and so were the recipes found. (With the first one shuffled, too, one seed of ten missed the gates of
+    2v2.) A minibatch that reaches the end of an epoch is filled from the next one. It goes on until the module with the
+    most rows was passed over ``epochs`` times; others begin further epochs meanwhile.
+
+    Args:
+        rows: module -> rows of its batch, at least 1.
+        epochs: passes over the largest batch.
+        size: rows of a minibatch.
+        rng: draws the orders.
+        shuffled: give the first epoch an order of its own, too.
+    """
+    ahead = {module: rng.permutation(count) if shuffled else np.arange(count) for module, count in rows.items()}
+    for _ in range(math.ceil(epochs * max(rows.values()) / size)):
+        chosen = {}
+        for module, count in rows.items():
+            while len(ahead[module]) < size:
+                ahead[module] = np.concatenate([ahead[module], rng.permutation(count)])
+            chosen[module], ahead[module] = ahead[module][:size], ahead[module][size:]
+        yield chosen
+
+
+class Pairs(NamedTuple):
+    """What was seen, and what was done."""
+
+    obs: Array  # (B, D)
+    actions: Array  # (B, C) or (B, A)
+
+
+class Passes:
+    """Passes over recorded steps without an end, in an order that follows from seed and position alone.
+
+    What is read together lies together: a pass visits stretches of neighbouring rows in an order of its own, and rows
+    of many stretches are shuffled among themselves. So nothing but the position is needed to go on, and the disk is
+    read in large pieces. Small data is shuffled as a whole.
+
+    Args:
+        data: what was recorded.
+        held_out: share of the episodes that are not learned from.
+        seed: of the order, and of which episodes are held out.
+    """
+
+    #: Neighbouring rows that stay together on the way, and rows that are shuffled among themselves.
+    STRETCH, TOGETHER = 1024, 1 << 18
+    #: Fewer episodes than these, and stretches are held out in their stead.
+    FEW = 20
+
+    def __init__(self, data: Demonstrations, held_out: float, seed: int) -> None:
+        self.data = data
+        self._seed = seed
+        ends = data.episode_ends if len(data.episode_ends) >= self.FEW else _cuts(data.card.rows, self.STRETCH)
+        bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
+        order = np.random.default_rng((seed, 1)).permutation(len(bounds))
+        out = int(np.ceil(held_out * len(bounds)))
+        self._out, kept = bounds[np.sort(order[:out])], bounds[np.sort(order[out:])]
+        if not len(kept):
+            raise ConfigError(
+                expected("train.cloning.held_out", f"a share that leaves some of {len(bounds)}", held_out)
+            )
+        self._stretches = np.concatenate([_pieces(low, high, self.STRETCH) for low, high in _merged(kept)])
+        self.rows = int((self._stretches[:, 1] - self._stretches[:, 0]).sum())
+        self._at: tuple[int, int] | None = None
+
+    def take(self, position: int, count: int) -> Pairs:
+        """Return observations and actions of ``count`` rows, from number ``position`` of the endless order on."""
+        parts: list[Pairs] = []
+        while count:
+            first, obs, actions = self._around(position)
+            part = slice(position - first, position - first + count)
+            parts.append(Pairs(obs[part], actions[part]))
+            position, count = position + len(parts[-1].obs), count - len(parts[-1].obs)
+        return parts[0] if len(parts) == 1 else Pairs._make(map(np.concatenate, zip(*parts, strict=True)))
+
+    def _around(self, position: int) -> tuple[int, Array, Array]:
+        """Return the rows that are shuffled together with number ``position``, and the position of the first."""
+        which, inside = divmod(position, self.rows)
+        order = np.random.default_rng((self._seed, 2, which)).permutation(len(self._stretches))
+        behind = np.cumsum(self._stretches[order, 1] - self._stretches[order, 0])
+        # Groups end with the first stretch that fills them.
+        marks = np.searchsorted(behind, np.arange(self.TOGETHER, self.rows, self.TOGETHER)) + 1
+        edges = np.unique([0, *marks[marks < len(order)], len(order)])
+        starts = np.concatenate([[0], behind])[edges]
+        group = int(np.searchsorted(starts, inside, side="right")) - 1
+        if self._at != (which, group):
+            rows = np.concatenate([np.arange(*self._stretches[k]) for k in order[edges[group] : edges[group + 1]]])
+            np.random.default_rng((self._seed, 3, which, group)).shuffle(rows)
+            self._rows = (self.data.observations[rows], self.data.actions[rows])
+            self._at = (which, group)
+        return which * self.rows + int(starts[group]), *self._rows
+
+    def held_out(self, most: int) -> Pairs | None:
+        """Return observations and actions of at most ``most`` held-out rows; ``None``: there are none."""
+        if not len(self._out):
+            return None
+        rows = np.concatenate([np.arange(low, high) for low, high in self._out])
+        rows = rows[:: -(-len(rows) // most)]
+        return Pairs(self.data.observations[rows], self.data.actions[rows])
+
+    def moments(self) -> Moments:
+        """Return mean and variance of the observations that are learned from."""
+        found = Moments(self.data.observations.shape[1])
+        for low, high in self._stretches:
+            found.add(self.data.observations[low:high])
+        return found
+
+
+def _cuts(rows: int, length: int) -> Array:
+    return np.append(np.arange(length, rows, length), rows)
+
+
+def _pieces(low: int, high: int, length: int) -> Array:
+    ends = low + _cuts(high - low, length)
+    return np.stack([np.concatenate([[low], ends[:-1]]), ends], axis=1)
+
+
+def _merged(bounds: Array) -> Array:
+    """Return ``bounds`` (E, 2) with neighbours joined: many short episodes make few stretches."""
+    apart = bounds[1:, 0] != bounds[:-1, 1]
+    return np.stack([bounds[np.append(True, apart), 0], bounds[np.append(apart, True), 1]], axis=1)
