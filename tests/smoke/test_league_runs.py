@@ -79,7 +79,7 @@ def test_checkpoints_hold_no_snapshots(whole):
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.long] if kind == "mates" else []) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=[pytest.mark.long] if kind in ("mates", "env runners") else []) for kind in KINDS]
 )
 def test_resumed_run_is_the_unbroken_one(tmp_path, whole, kind):
     if kind == "driver":
