@@ -66,7 +66,7 @@ def record(
     with written_beside(output, "folder") as unfinished:
         episodes = recording.record(factory, lambda agent: loaded[agent.name].player, steps, _side_by_side(steps), seed)
         card = demonstrations.write(unfinished, episodes, facts)
-    typer.echo(f"recorded {output}: {card.told()}; {card.bytes:,} bytes, {time.perf_counter() - began:.1f} s")
+    typer.echo(f"recorded {output}: {card.summary()}; {card.bytes:,} bytes, {time.perf_counter() - began:.1f} s")
 
 
 def _side_by_side(steps: int) -> int:
@@ -97,7 +97,7 @@ def data(
     if action == "show":
         found = read_demonstrations(Path(source))
         screen = console()
-        screen.print(found.card.told())
+        screen.print(found.card.summary())
         for name, value in found.card.model_dump(exclude_none=True, exclude={"format", "versions"}).items():
             screen.print(f"{name}: {value}")
         return
@@ -114,7 +114,7 @@ def data(
             interchange.write_parquet(found, unfinished)
     else:
         raise refused("--output", "a file that ends in .parquet, or minari:ID", output)
-    typer.echo(f"exported {output}: {found.card.told()}")
+    typer.echo(f"exported {output}: {found.card.summary()}")
 
 
 def _import(source: str, output: Path, overrides: list[str], who: str) -> None:
@@ -144,4 +144,4 @@ def _import(source: str, output: Path, overrides: list[str], who: str) -> None:
         except ValueError as error:
             raise error if isinstance(error, ConfigError) else refused(source, "recorded steps", error) from error
         demonstrations.read_demonstrations(unfinished, agent, env)  # what nobody could learn from is not kept
-    typer.echo(f"imported {output}: {card.told()}; {card.bytes:,} bytes")
+    typer.echo(f"imported {output}: {card.summary()}; {card.bytes:,} bytes")

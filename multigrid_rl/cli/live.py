@@ -168,7 +168,7 @@ def _learning(config: RunConfig, sizes: Sizes) -> list[str]:
     """Tell what is learned from, and who plays and computes."""
     train, runners = config.train, config.cluster.runners
     threads = f"learner:  {sizes.learner_threads} torch thread(s)"
-    data = [] if config.data is None else [f"data:     {read_data_card(Path(config.data)).told()}"]
+    data = [] if config.data is None else [f"data:     {read_data_card(Path(config.data)).summary()}"]
     if train.cloning is not None:
         often = f"every {train.cloning.play_every:,} recorded steps"
         lines = list(data)

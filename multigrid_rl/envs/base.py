@@ -47,6 +47,26 @@ def reset_seed(seed: int, number: int, episode: int) -> int:
     return int(episode_sequence(seed, number, episode).generate_state(1)[0])
 
 
+def step_of(
+    obs: NDArray[Any],
+    final: NDArray[Any],
+    rewards: NDArray[Any],
+    mask: NDArray[np.bool_],
+    ended: tuple[NDArray[np.bool_], NDArray[np.bool_]],
+) -> BatchedStep:
+    """Return a step of one agent; ``ended`` (N,) says which episodes terminated, and which others were truncated."""
+    terminated, truncated = ended
+    return BatchedStep(
+        observations={AGENT: obs},
+        final_observations={AGENT: final},
+        rewards={AGENT: rewards},
+        terminated={AGENT: terminated},
+        mask={AGENT: mask},
+        truncated=truncated,
+        done=terminated | truncated,
+    )
+
+
 class SingleAgentEnvs(ABC):
     """``num_envs`` environments with one agent; implements ``types.BatchedEnv`` around two methods of a subclass.
 
@@ -112,15 +132,8 @@ class SingleAgentEnvs(ABC):
         if done.any():
             self._close(done)
         self._clock.lap("engine")
-        return BatchedStep(
-            observations={AGENT: self._obs},
-            final_observations={AGENT: final},
-            rewards={AGENT: rewards},
-            terminated={AGENT: terminated},
-            mask={AGENT: np.ones((self.num_envs, 1), np.bool_)},
-            truncated=truncated & ~terminated,
-            done=done,
-        )
+        mask = np.ones((self.num_envs, 1), np.bool_)
+        return step_of(self._obs, final, rewards, mask, (terminated, truncated & ~terminated))
 
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call; there are no event columns, and nobody wins."""

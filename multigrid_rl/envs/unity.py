@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, suggestion
+from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, step_of, suggestion
 from multigrid_rl.envs.unity_peer import ENGINE, RESET, STEP, UnityPeer, messages, side_channels
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec, RunError
@@ -36,7 +36,7 @@ class UnityEnvs:
         behavior: its behaviour.
         spec: spaces of it.
         num_envs: how many places ``N``.
-        setup: side channels that every reset is told.
+        setup: side channels, sent with every reset.
     """
 
     def __init__(self, peer: UnityPeer, behavior: str, spec: AgentSpec, num_envs: int, setup: bytes) -> None:
@@ -46,7 +46,7 @@ class UnityEnvs:
         self._finished: list[EpisodeTable] = []
         self.reset(0)
 
-    def reset(self, seed: int) -> dict[str, NDArray[Any]]:  # noqa: ARG002 - Unity is told its seed once
+    def reset(self, seed: int) -> dict[str, NDArray[Any]]:  # noqa: ARG002 - Unity gets its seed once
         """Let all agents begin afresh; returns observations (N, D), zeros where nobody is."""
         count = self.num_envs
         self._obs = np.zeros((count, self._spec.observation_size), np.float32)
@@ -75,22 +75,14 @@ class UnityEnvs:
         mask = self._turn.copy()
         self._length += mask
         self._clock.begin()
-        told = [self._action(actions[AGENT][place]) for place in self._order]
+        chosen = [self._action(actions[AGENT][place]) for place in self._order]
         rewards, final, terminated, truncated = self._nothing()
         self._obs, self._turn = self._obs.copy(), np.zeros(self.num_envs, np.bool_)
         while not (self._turn.any() or (terminated | truncated).any()):
-            said, told = self._peer.exchange(STEP, {self._behavior: told}), []
-            self._hear(said, rewards, final, terminated, truncated)
+            output, chosen = self._peer.exchange(STEP, {self._behavior: chosen}), []
+            self._hear(output, rewards, final, terminated, truncated)
         self._clock.lap("engine")
-        return BatchedStep(
-            observations=self.observations(),
-            final_observations={AGENT: final},
-            rewards={AGENT: rewards},
-            terminated={AGENT: terminated},
-            mask={AGENT: mask[:, None]},
-            truncated=truncated,
-            done=terminated | truncated,
-        )
+        return step_of(self._obs, final, rewards, mask[:, None], (terminated, truncated))
 
     def _nothing(self) -> tuple[NDArray[np.float64], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
         count = self.num_envs
@@ -182,7 +174,7 @@ class UnityFactory:
 
     Args:
         behavior: its name, without what stands behind a question mark, or ``any``.
-        seed: that Unity is told.
+        seed: sent to Unity.
         port: that is listened on.
         env_path: program to start; ``None``: Play is pressed in the editor.
         env_args: settings of the engine and of how Unity is started.

@@ -25,7 +25,7 @@ from multigrid_rl.types import RunError
 
 LOG = logging.getLogger(__name__)
 VERSION = "1.5.0"
-#: Since this minor version actions are told by kind, in fields of their own.
+#: Since this minor version actions are sent by kind, in fields of their own.
 _OLDEST = (1, 3)
 _OK, _OVER = 200, 400
 STEP, RESET, QUIT = 0, 1, 2
@@ -109,15 +109,15 @@ def _add_field(message: Any, kind: str, name: str, number: int, kinds: Mapping[s
 
 def side_channels(engine: Mapping[str, float], parameters: Mapping[str, float]) -> bytes:
     """Return what tells Unity settings of its engine and the environment's float parameters."""
-    told = [(_ENGINE, struct.pack("<iii", 0, int(engine["width"]), int(engine["height"])))] if "width" in engine else []
+    sent = [(_ENGINE, struct.pack("<iii", 0, int(engine["width"]), int(engine["height"])))] if "width" in engine else []
     for name, (number, kind) in ENGINE.items():
         if name in engine:
             value = engine[name] if kind == "f" else int(engine[name])
-            told.append((_ENGINE, struct.pack(f"<i{kind}", number, value)))
+            sent.append((_ENGINE, struct.pack(f"<i{kind}", number, value)))
     for name, value in parameters.items():
         key = name.encode("ascii")
-        told.append((_PARAMETERS, struct.pack("<i", len(key)) + key + struct.pack("<if", 0, value)))
-    return b"".join(channel.bytes_le + struct.pack("<i", len(data)) + data for channel, data in told)
+        sent.append((_PARAMETERS, struct.pack("<i", len(key)) + key + struct.pack("<if", 0, value)))
+    return b"".join(channel.bytes_le + struct.pack("<i", len(data)) + data for channel, data in sent)
 
 
 class UnityPeer:
@@ -127,7 +127,7 @@ class UnityPeer:
         port: that is listened on.
         command: program to start, without ``--mlagents-port``; empty: somebody presses Play in the editor.
         timeout_s: seconds that each answer may take.
-        seed: that Unity is told.
+        seed: sent to Unity.
         areas: copies of the training area that Unity is asked for.
 
     Raises:
@@ -220,10 +220,10 @@ class UnityPeer:
         Raises:
             RunError: it does not answer, and is not asked any more.
         """
-        told = messages()["Input"](command=command, side_channel=side_channel)
+        request = messages()["Input"](command=command, side_channel=side_channel)
         for name, rows in (actions or {}).items():
-            told.agent_actions[name].value.extend(rows)
-        self._answer(rl_input=told)
+            request.agent_actions[name].value.extend(rows)
+        self._answer(rl_input=request)
         try:
             return self._hear()
         except RunError:

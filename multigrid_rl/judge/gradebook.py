@@ -156,7 +156,7 @@ class Gradebook:
 
 
 def feedback(result: dict[str, Any]) -> str:
-    """Return what a student is told, in Markdown: each check, what was measured, and what it is worth."""
+    """Return the feedback of a student, in Markdown: each check, what was measured, and what it is worth."""
     lines = [f"# {'Passed' if result['passed'] else 'Not passed'}: {result['points']:g} of {result['of']:g} points", ""]
     lines += [f"{result['pass_points']:g} points are needed. Graded by play, in games that nobody has seen before."]
     if result["problem"]:

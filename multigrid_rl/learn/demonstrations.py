@@ -81,7 +81,7 @@ class DataCard(Strict):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     versions: dict[str, str] = Field(default_factory=dict)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Say in a line what was recorded."""
         line = f"{self.rows:,} steps of {self.who} in {self.env.env_id if self.env else self.scenario}"
         if self.returns is None:

@@ -201,7 +201,7 @@ def write_minari(data: Demonstrations, dataset_id: str) -> None:
             warnings.simplefilter("ignore")  # it asks for authors and links
             minari.create_dataset_from_buffers(
                 dataset_id, list(buffers()), observation_space=sees, action_space=acts,
-                algorithm_name=data.card.who, description=data.card.told(), data_format="arrow",
+                algorithm_name=data.card.who, description=data.card.summary(), data_format="arrow",
             )  # fmt: skip
     except ValueError as error:
         raise ConfigError(expected(f"minari:{dataset_id}", "a new data set that Minari can keep", error)) from error

@@ -55,7 +55,7 @@ def test_what_is_written_is_read(folder):
     assert data.seeds.tolist() == [[7, 0, 0], [7, 0, 4]]
     returns = data.card.returns
     assert (returns.episodes, returns.mean, returns.std, returns.least) == (2, 3.5, 0.5, 3)
-    assert data.card.told() == "7 steps of me in pole, 2 whole episodes of return 3.50 +- 0.50"
+    assert data.card.summary() == "7 steps of me in pole, 2 whole episodes of return 3.50 +- 0.50"
 
 
 def test_returns_are_those_of_whole_episodes_alone(tmp_path):
