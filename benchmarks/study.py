@@ -14,8 +14,9 @@ import json
 import multiprocessing
 import os
 import platform
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +65,8 @@ class Study(NamedTuple):
     episodes: int
     groups: list[dict[str, Any]]
     claims: list[dict[str, Any]]
+    before: dict[str, str]  # commands for folders that runs need
+    scale: dict[str, float] | None  # returns that make scores of 0 and 1
 
     @property
     def arms(self) -> dict[str, list[str]]:
@@ -73,6 +76,11 @@ class Study(NamedTuple):
             arms |= group["arms"]
         return arms
 
+    def score(self, value: float) -> float:
+        """Return what a return is worth between a random player's and the expert's."""
+        assert self.scale is not None
+        return (value - self.scale["random"]) / (self.scale["expert"] - self.scale["random"])
+
 
 def read_study(name: str) -> Study:
     """Read a study. Raises ``SystemExit`` with one line for a name that there is none of."""
@@ -80,16 +88,30 @@ def read_study(name: str) -> Study:
     if not path.is_file():
         known = ", ".join(sorted(path.stem for path in STUDIES.glob("*.yaml")))
         raise SystemExit(f"NAME: expected {known}, got {name}")
-    return Study(name=name, **({"claims": []} | yaml.safe_load(path.read_text(encoding="utf-8"))))
+    absent: dict[str, Any] = {"claims": [], "before": {}, "scale": None}
+    return Study(name=name, **(absent | yaml.safe_load(path.read_text(encoding="utf-8"))))
 
 
 def jobs_of(study: Study, seeds: int, root: Path) -> list[Job]:
     """Return every run of a study, seed by seed, so that a study that is broken off has whole seeds."""
     return [
-        Job(arm, seed, root / arm / str(seed), (*study.common, *overrides), study.episodes)
+        Job(arm, seed, root / arm / str(seed), _placed((*study.common, *overrides), root), study.episodes)
         for seed in range(seeds)
         for arm, overrides in study.arms.items()
     ]
+
+
+def _placed(words: Iterable[str], root: Path) -> tuple[str, ...]:
+    return tuple(word.replace("{folder}", str(root)) for word in words)
+
+
+def prepare(study: Study, root: Path) -> None:
+    """Run the commands of a study for what its runs need and is not there yet."""
+    for place, command in study.before.items():
+        (folder,) = _placed([place], root)
+        if not Path(folder).exists():
+            words = [sys.executable, "-m", "multigrid_rl.cli.main", *_placed(command.split(), root), "-o", folder]
+            subprocess.run(words, check=True)
 
 
 def work(job: Job) -> tuple[Job, str]:
@@ -97,6 +119,8 @@ def work(job: Job) -> tuple[Job, str]:
     from multigrid_rl.cli.train import run_training  # noqa: PLC0415 - in the process that trains
     from multigrid_rl.config import ConfigError  # noqa: PLC0415
     from multigrid_rl.judge.environments import report, run_env_target  # noqa: PLC0415
+    from multigrid_rl.players.cards import read_card, read_network  # noqa: PLC0415
+    from multigrid_rl.players.inspection import seconds_per_action  # noqa: PLC0415
     from multigrid_rl.types import RunError  # noqa: PLC0415
 
     result = job.folder / "study.json"
@@ -109,12 +133,16 @@ def work(job: Job) -> tuple[Job, str]:
             contextlib.redirect_stderr(nowhere),
         ):
             verdict = run_training([*job.overrides, f"seed={job.seed}", f"run_dir={job.folder}"])
-            judged = report(run_env_target(job.folder), episodes=job.episodes, seed=1_000_003, modes=("draw", "argmax"))
+            target = run_env_target(job.folder)
+            judged = report(target, episodes=job.episodes, seed=1_000_003, modes=("draw", "argmax"))
     except (ConfigError, RunError) as error:
         return job, str(error)
     kept = {key: verdict[key] for key in ("env_steps", "seconds", "env_steps_per_s")}
     for mode, row in judged["modes"].items():
         kept[mode] = row["return_mean"]
+    source = next(iter(target.sources.values()))
+    card = read_card(source)
+    kept["ms_per_action"] = 1e3 * seconds_per_action(card, read_network(source, card))
     result.write_text(json.dumps(kept) + "\n", encoding="utf-8")
     return job, ""
 
@@ -137,6 +165,10 @@ class Arm(NamedTuple):
     results: list[dict[str, float]]
     curves: list[tuple[NDArray[Any], NDArray[Any]]]  # environment steps and mean return of each report
     updates: list[list[float]]  # what ``_UPDATES`` says of it
+
+    def median(self, key: str) -> float:
+        """Return the median over seeds; NaN for what runs of before did not keep."""
+        return float(np.median([result.get(key, float("nan")) for result in self.results]))
 
     def scores(self, mode: str = "draw") -> NDArray[np.float64]:
         """Return a number for each seed: the mean return of fresh episodes after training, or over ``training``."""
@@ -204,24 +236,7 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
     for group in study.groups:
         yield f"## {group['title']}\n\n{group['text'].strip()}\n"
         yield f"![{group['title']}]({_figure_name(study, group)})\n"
-        yield (
-            "| arm | overrides | seeds | IQM | 95 % | smallest | largest | IQM, likeliest action | IQM over training "
-            "| steps/s |"
-        )
-        yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
-        for name, overrides in group["arms"].items():
-            if name not in arms:
-                continue
-            arm, scores = arms[name], arms[name].scores()
-            middle, low, high = iqm_interval([scores], _RESAMPLES, rng)
-            said = " ".join(overrides) or "-"
-            speed = float(np.median([result["env_steps_per_s"] for result in arm.results]))
-            yield (
-                f"| {name} | `{said}` | {len(scores)} | {middle:,.0f} | {low:,.0f} to {high:,.0f} | "
-                f"{scores.min():,.0f} | {scores.max():,.0f} | {iqm(arm.scores('argmax')):,.0f} | "
-                f"{iqm(arm.scores('training')):,.0f} | {speed:,.0f} |"
-            )
-        yield ""
+        yield from _table(study, group, arms, rng)
         told = {name: arms[name].updates for name in group["arms"] if name in arms and arms[name].updates}
         if told:
             yield f"| medians over seeds | {' | '.join(name for name, *_ in _UPDATES)} |\n|---|--:|--:|--:|--:|"
@@ -229,6 +244,25 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
             yield f"| {name} | {' | '.join(f'{value:.3g}' for value in np.median(updates, axis=0))} |"
         yield ""
     yield from _claims(study, arms, rng)
+
+
+def _table(study: Study, group: dict[str, Any], arms: dict[str, Arm], rng: np.random.Generator) -> Iterator[str]:
+    columns = ["seeds", "IQM", "95 %", "smallest", "largest", "IQM, likeliest action", "IQM over training", "steps/s"]
+    columns += ["seconds", "ms an action"] + ["score", "score, likeliest action"] * (study.scale is not None)
+    yield f"| arm | overrides | {' | '.join(columns)} |"
+    yield f"|---|---|{'--:|' * len(columns)}"
+    for name, overrides in group["arms"].items():
+        if name not in arms:
+            continue
+        arm, scores = arms[name], arms[name].scores()
+        middle, low, high = iqm_interval([scores], _RESAMPLES, rng)
+        likeliest = float(iqm(arm.scores("argmax")))
+        numbers = (scores.min(), scores.max(), likeliest, iqm(arm.scores("training")), arm.median("env_steps_per_s"))
+        told = [str(len(scores)), f"{middle:,.0f}", f"{low:,.0f} to {high:,.0f}", *(f"{x:,.0f}" for x in numbers)]
+        told += [f"{arm.median('seconds'):,.0f}", f"{arm.median('ms_per_action'):.2g}"]
+        told += [f"{study.score(value):.3f}" for value in (middle, likeliest) if study.scale is not None]
+        yield f"| {name} | `{' '.join(overrides) or '-'}` | {' | '.join(told)} |"
+    yield ""
 
 
 def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Iterator[str]:
@@ -267,6 +301,8 @@ def main() -> None:
     study = read_study(given.name)
     jobs = jobs_of(study, given.seeds, given.folder / given.name)
     chosen = [job for job in jobs if given.arms is None or job.arm in given.arms]
+    if not given.page_only:
+        prepare(study, given.folder / study.name)
     failed = [] if given.page_only else run_study(chosen, given.jobs)
     arms = read_arms(jobs)
     study = study._replace(groups=[group for group in study.groups if arms.keys() & group["arms"].keys()])
