@@ -65,6 +65,7 @@ class AdversarialOptions(Part):
     steps: int = Field(ge=1)
     minibatch_size: int = Field(ge=1)
     allow_variable_horizon: bool
+    reward: str | None
 
 
 class DaggerOptions(Part):

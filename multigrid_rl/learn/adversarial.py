@@ -49,6 +49,7 @@ class AdversarialConfig:
     data: str
     estimator: Estimator
     seed: int
+    reward: str | None = None  # run whose learnt reward pays; nothing more is learnt of it
 
 
 class Steps(NamedTuple):
@@ -77,6 +78,7 @@ class Discriminator(nn.Module):
         self.reward = _network((size + width, *config.hidden, 1), generator)
         self.shaping = _network((size, *config.hidden, 1), generator) if config.kind == "airl" else None
         self.gamma = config.estimator.gamma
+        self.given = config.reward is not None
 
     def forward(self, steps: Steps) -> Tensor:
         """Return logits (B,) of ``D``."""
@@ -90,6 +92,9 @@ class Discriminator(nn.Module):
 
     def rewards(self, steps: Steps) -> Tensor:
         """Return what the policy is rewarded with (B,)."""
+        if self.given:  # g alone, as Fu et al. 2018 train again with what was learnt
+            learnt: Tensor = self.reward(torch.cat([self.normaliser(steps.obs), steps.actions], 1)).squeeze(1)
+            return learnt
         logits: Tensor = self(steps)
         return logits if self.shaping is not None else functional.softplus(logits)  # -log(1 - D)
 
@@ -147,10 +152,13 @@ class Adversary:
             "rng": self._rng.bit_generator.state,
         }
 
+    def take(self, discriminator: Mapping[str, Array]) -> None:
+        """Take over the weights of a discriminator, by name."""
+        self.discriminator.load_state_dict({name: torch.as_tensor(value) for name, value in discriminator.items()})
+
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a state; the step size stays this run's own."""
-        weights = {name: torch.as_tensor(value) for name, value in state["discriminator"].items()}
-        self.discriminator.load_state_dict(weights)
+        self.take(state["discriminator"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._optimizer.param_groups[0]["lr"] = self._config.lr
         self._rng.bit_generator.state = state["rng"]
@@ -169,7 +177,7 @@ class Adversary:
             _check_horizon("the policy's episodes", path.terminated, self._config)
         mine, count = self._played(batch, paths), self._config.minibatch_size
         told: dict[str, float] = {}
-        for _ in range(self._config.steps):
+        for _ in range(0 if self.discriminator.given else self._config.steps):
             theirs = self._shown(self._rng.integers(len(self._recorded.observations), size=count))
             chosen = torch.from_numpy(self._rng.integers(len(batch.obs), size=count)).to(self._device)
             told = self._descend(theirs, Steps._make(column[chosen] for column in mine))

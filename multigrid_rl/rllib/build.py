@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
-from multigrid_rl.config import RunConfig
+from multigrid_rl.config import ConfigError, RunConfig
 from multigrid_rl.learn.adversarial import AdversarialConfig
 from multigrid_rl.learn.cloning import CloningConfig
 from multigrid_rl.learn.rollout import Estimator
@@ -20,8 +21,10 @@ from multigrid_rl.rllib.learner import BatchLearner
 from multigrid_rl.rllib.modules import module_specs
 from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
+from multigrid_rl.runs.reader import run_config
 from multigrid_rl.schema import TrainConfig
 from multigrid_rl.sizes import Sizes
+from multigrid_rl.text import expected
 from multigrid_rl.types import MultiAgentSpec
 
 
@@ -106,8 +109,24 @@ def adversarial_config(config: RunConfig) -> AdversarialConfig:
     """Say how rewards are learnt from recorded play."""
     options = config.train.adversarial
     assert options is not None
+    if options.reward is not None:
+        _check_reward(config, Path(options.reward))
     how: dict[str, Any] = {"data": str(config.data), "estimator": estimator_of(config), "seed": config.seed}
     return AdversarialConfig(**options.model_dump(), **how)
+
+
+def _check_reward(config: RunConfig, run: Path) -> None:
+    """Raise ``ConfigError`` unless ``run`` learnt a reward that can be paid here."""
+    known, options = run_config(run), config.train.adversarial
+    learnt = known.train.adversarial
+    if learnt is None or options is None or (learnt.kind, learnt.reward, options.kind) != ("airl", None, "airl"):
+        raise ConfigError(expected("train.adversarial.reward", "a run of train=airl, with train=airl", run))
+    for key, wanted, got in (
+        ("scenario.env_id", known.scenario.env_id, config.scenario.env_id),
+        ("train.adversarial.hidden", learnt.hidden, options.hidden),
+    ):
+        if wanted != got:
+            raise ConfigError(expected(key, f"{wanted}, as the run that train.adversarial.reward names", got))
 
 
 def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:

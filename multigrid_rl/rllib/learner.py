@@ -15,6 +15,7 @@ from multigrid_rl.learn.cloning import Cloning, CloningConfig
 from multigrid_rl.learn.dagger import Dagger
 from multigrid_rl.learn.demonstrations import read_demonstrations
 from multigrid_rl.learn.update import Update
+from multigrid_rl.runs.checkpoints import read_learner_state
 
 
 class BatchLearner(PPOTorchLearner):
@@ -53,6 +54,10 @@ class BatchLearner(PPOTorchLearner):
                 scale_values=settings["scale_values"],
                 part=(self._learner_index or 0, max(self.config.num_learners, 1)),
             )
+            if adversarial is not None and adversarial.reward is not None:
+                known = read_learner_state(Path(adversarial.reward))["update"]["adversaries"]
+                for name, adversary in self.our_update.adversaries.items():
+                    adversary.take(known[name]["discriminator"])
         for name, optimizers in self.our_update.optimizers.items():
             for k, optimizer in enumerate(optimizers):
                 self.register_optimizer(

@@ -12,6 +12,7 @@ from commands import call, complaint
 from multigrid_rl.cli.train import resume_training
 from multigrid_rl.learn.demonstrations import Episode, write
 from multigrid_rl.metrics import METRICS, matches
+from multigrid_rl.runs.checkpoints import read_learner_state
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
@@ -58,6 +59,27 @@ def test_a_run_with_learnt_rewards_resumes_number_for_number(demo, tmp_path, kin
     shutil.rmtree(broken / "checkpoints" / "step_000001024")
     assert resume_training(broken, [])["weights"] == verdict["weights"]
     assert without_time(rows_of(broken)) == without_time(rows)
+
+
+def test_what_airl_learnt_pays_a_fresh_policy(demo, tmp_path):
+    first, again = tmp_path / "first", tmp_path / "again"
+    few = ["train.until=512", f"data={demo}"]
+    tiny_run(first, *SMALL, "train=airl", *few)
+    _, rows = tiny_run(again, *SMALL, "train=airl", *few, f"train.adversarial.reward={first}")
+    before, after = (read_learner_state(run)["update"]["adversaries"]["agent_0"] for run in (first, again))
+    for name, value in before["discriminator"].items():
+        np.testing.assert_array_equal(value, after["discriminator"][name])
+    assert np.isfinite(rows[-1]["learner/agent_0/learnt_reward"])
+    assert "learner/agent_0/discriminator_loss" not in rows[-1]
+    for words, said in (
+        (["train=airl", f"train.adversarial.reward={again}"], "expected a run of train=airl"),  # it learnt none itself
+        (["train=gail", f"train.adversarial.reward={first}"], "expected a run of train=airl, with train=airl"),
+        (
+            ["train=airl", f"train.adversarial.reward={first}", "train.adversarial.hidden=[8]"],
+            "train.adversarial.hidden",
+        ),
+    ):
+        assert said in complaint(call("train", *SMALL, *few, *words, f"run_dir={tmp_path / 'refused'}"))
 
 
 def test_recorded_play_of_another_environment_is_refused(demo, tmp_path):
