@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from multigrid_rl.jit import threads
 from multigrid_rl.models import kernels, table
 from multigrid_rl.text import expected
 
@@ -18,6 +19,8 @@ Array = NDArray[Any]
 KINDS = {"tanh": kernels.TANH, "relu": kernels.RELU}
 #: A batch is cut down to its distinct rows if they are no larger a share of it than this.
 _WORTH = 0.9
+#: Rows that one thread is done with before another has begun.
+_FEW = 64
 #: Wider layers are a matrix library's business.
 MAX_WIDTH = 256
 
@@ -101,6 +104,20 @@ class Towers:
         kernels.tower_forward(tokens, own, extra, self.layout.kind, weights, self._transposed[which], biases, layers)
         return layers
 
+    def run_both(self, tokens: Array) -> list[tuple[Array, ...]]:
+        """Return what :meth:`run` does, of both towers: side by side where there are threads."""
+        if threads() == 1 or len(tokens) < _FEW:
+            return [self.run(tokens, which) for which in (0, 1)]
+        passed = [
+            tuple(np.empty((len(tokens), len(bias)), np.float32) for bias in tower.biases) for tower in self._towers
+        ]
+        given = [
+            (tower.own, tower.extra, tower.weights, transposed, tower.biases, layers)
+            for tower, transposed, layers in zip(self._towers, self._transposed, passed, strict=True)
+        ]
+        kernels.both_forward(tokens, self.layout.kind, *given[0], *given[1])
+        return passed
+
     def add_gradients(
         self,
         tokens: Array,
@@ -116,11 +133,16 @@ class Towers:
             upstream: gradients by the outputs (B, K), of both towers.
             gradients: tensors shaped and ordered as the weights.
         """
+        kind, given = self.layout.kind, []
         for which, (own, extra, by_weights, by_biases) in enumerate(_towers(self.layout, gradients)):
             hidden = passed[which][:-1]
-            inner = (*map(np.zeros_like, hidden), upstream[which])
-            weights = self._towers[which].weights
-            kernels.tower_backward(tokens, own, extra, self.layout.kind, weights, hidden, inner, by_weights, by_biases)
+            inner = (*map(np.empty_like, hidden), upstream[which])
+            given.append((own, extra, self._towers[which].weights, hidden, inner, by_weights, by_biases))
+        if threads() > 1 and len(tokens) >= _FEW:
+            kernels.both_backward(tokens, kind, *given[0], *given[1])
+            return
+        for own, extra, *rest in given:
+            kernels.tower_backward(tokens, own, extra, kind, *rest)
 
 
 def places(flat: Sequence[Tensor | None]) -> list[int]:
@@ -184,7 +206,7 @@ class Pass:
             raise IndexError(expected("tokens", f"{len(towers.layout.sizes)} columns", tokens.shape[1]))
         self._towers, self._flat = towers, flat
         self._batch = Distinct.of(tokens, towers.layout.sizes)
-        self._passed = [towers.run(self._batch.tokens, which) for which in (0, 1)]
+        self._passed = towers.run_both(self._batch.tokens)
         self.logits, self.values = (self._batch.spread(layers[-1]) for layers in self._passed)
 
     def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
