@@ -98,7 +98,7 @@ def threads() -> int:
 
 
 def use_threads(count: int) -> None:
-    """Share the passes of networks out to ``count`` threads, where :func:`most_threads` allows it. No result changes."""
+    """Share the passes of networks out to ``count`` threads, at most :func:`most_threads`. No result changes."""
     count = min(count, most_threads())
     if count > 1:
         numba.set_num_threads(count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,8 @@ KINDS = {"tanh": kernels.TANH, "relu": kernels.RELU}
 _WORTH = 0.9
 #: Rows that one thread is done with before another has begun.
 _FEW = 64
+#: Rows of a long batch whose repetitions are looked for together.
+_TOGETHER = 1 << 14
 #: Wider layers are a matrix library's business.
 MAX_WIDTH = 256
 
@@ -248,8 +250,21 @@ def policy(towers: Towers, tokens: Array) -> Array:
     layout = towers.layout
     if not layout.tokens <= tokens.shape[1] <= len(layout.sizes):
         raise IndexError(expected("tokens", f"{layout.tokens} to {len(layout.sizes)} columns", tokens.shape[1]))
-    batch = Distinct.of(tokens, layout.sizes)
+    # What only the critic reads would set apart rows that are alike.
+    own = np.ascontiguousarray(tokens[:, : layout.tokens])
+    batch = Distinct.of(own, layout.sizes[: layout.tokens])
     return batch.spread(towers.run(batch.tokens, 0)[-1])
+
+
+def values(towers: Towers, parts: Sequence[Array]) -> Iterator[Array]:
+    """Yield values (B,) alone, without gradients, of each of ``parts``: tokens (B, D)."""
+    tokens = np.concatenate(parts)
+    result = np.empty(len(tokens), np.float32)
+    for low in range(0, len(tokens), _TOGETHER):
+        rows = slice(low, low + _TOGETHER)
+        batch = Distinct.of(tokens[rows], towers.layout.sizes)
+        result[rows] = batch.spread(towers.run(batch.tokens, 1)[-1])[:, 0]
+    yield from np.split(result, np.cumsum([len(part) for part in parts[:-1]]))
 
 
 class Stack:
