@@ -19,8 +19,6 @@ Array = NDArray[Any]
 KINDS = {"tanh": kernels.TANH, "relu": kernels.RELU}
 #: A batch is cut down to its distinct rows if they are no larger a share of it than this.
 _WORTH = 0.9
-#: Rows that one thread is done with before another has begun.
-_FEW = 64
 #: Rows of a long batch whose repetitions are looked for together.
 _TOGETHER = 1 << 14
 #: Wider layers are a matrix library's business.
@@ -108,7 +106,7 @@ class Towers:
 
     def run_both(self, tokens: Array) -> list[tuple[Array, ...]]:
         """Return what :meth:`run` does, of both towers: side by side where there are threads."""
-        if threads() == 1 or len(tokens) < _FEW:
+        if threads() == 1:
             return [self.run(tokens, which) for which in (0, 1)]
         passed = [
             tuple(np.empty((len(tokens), len(bias)), np.float32) for bias in tower.biases) for tower in self._towers
@@ -140,7 +138,7 @@ class Towers:
             hidden = passed[which][:-1]
             inner = (*map(np.empty_like, hidden), upstream[which])
             given.append((own, extra, self._towers[which].weights, hidden, inner, by_weights, by_biases))
-        if threads() > 1 and len(tokens) >= _FEW:
+        if threads() > 1:
             kernels.both_backward(tokens, kind, *given[0], *given[1])
             return
         for own, extra, *rest in given:
