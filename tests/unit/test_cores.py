@@ -25,9 +25,8 @@ def team(*overrides: str) -> Team:
 
 
 def test_idle_time_is_that_of_the_cores_asked_for(tmp_path):
-    (tmp_path / "stat").write_text(
-        "cpu  9 9 9 9\ncpu0 1 2 3 100 50 0 0\ncpu1 1 2 3 700 0 0 0\ncpu10 1 1 1 900 0 0\nintr 5\n"
-    )
+    rows = ["cpu  9 9 9 9 9", "cpu0 1 2 3 100 50 0 0", "cpu1 1 2 3 700 0 0 0", "cpu10 1 1 1 900 0 0", "intr 5"]
+    (tmp_path / "stat").write_text("\n".join(rows) + "\n")
     ticks = cores.os.sysconf("SC_CLK_TCK")
     assert idle_seconds({0}, tmp_path) == 150 / ticks
     assert idle_seconds({0, 10}, tmp_path) == 1050 / ticks
@@ -40,7 +39,6 @@ def test_idle_time_is_that_of_the_cores_asked_for(tmp_path):
         ([], 2),
         (["train.threads=1"], 1),
         (["train.threads=2"], 2),
-        (["train.threads=7"], 2),
         (["cluster.num_env_runners=1"], 1),
         (["cluster.num_learners=2"], 1),
     ],
@@ -90,7 +88,7 @@ def test_a_number_of_threads_is_no_matter_of_measuring():
 
 @pytest.mark.parametrize("bad", ["0", "many"])
 def test_another_word_is_refused(bad):
-    with pytest.raises(ConfigError, match=r"^train\.threads"):
+    with pytest.raises(ConfigError, match=r"^train\.threads: expected 'auto', 1 or 2"):
         compose(["scenario=1v1", f"train.threads={bad}"])
 
 
