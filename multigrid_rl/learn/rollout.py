@@ -109,6 +109,11 @@ class Batch(NamedTuple):
             return Batch._make(column[which] for column in self)
         return Batch._make(column.take(which, axis=0) for column in self)
 
+    def for_learning(self) -> Batch:
+        """Return the batch without columns that no step of an update reads: rows need not be copied of them."""
+        none = self.values[..., :0].reshape(len(self.values), -1)
+        return self._replace(values=none, entropy=none)
+
     @property
     def active(self) -> Array:
         """Steps (B,) or (B, T) in which the agent was in the game."""
@@ -171,7 +176,7 @@ class Experience(NamedTuple):
     paths: dict[str, Paths]  # by agent; empty unless advantages are recomputed
     episodes: EpisodeTable
     env_steps: int
-    weights: dict[str, str]  # fingerprint of the weights that played, by module
+    weights: dict[str, str]  # checksum of the weights that played, by module
     seconds: dict[str, float]  # spent on engine, players, tokens, forward, draw and gae
 
 

@@ -213,6 +213,7 @@ class Update:
         """Cut all batches ``epochs`` times into minibatches and take a ``step`` with each of them."""
         rows = {name: len(batch.obs) for name, batch in batches.items()}
         size = self.config.minibatch_size or max(rows.values())
+        batches = {name: batch.for_learning() for name, batch in batches.items()}
         chosen = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
         while some := list(islice(chosen, _TOGETHER)):
             taken = {

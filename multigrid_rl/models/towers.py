@@ -81,7 +81,8 @@ class Towers:
     def __init__(self, layout: Layout, flat: Sequence[Tensor | None]) -> None:
         self.layout = layout
         self._at = places(flat)
-        self._towers = _towers(layout, flat)
+        self._towers = self._by = _towers(layout, flat)
+        self._by_at: list[int] = []
         self._transposed = [tuple(np.empty_like(weight.T, order="C") for weight in t.weights) for t in self._towers]
 
     def reads(self, flat: Sequence[Tensor | None]) -> bool:
@@ -133,8 +134,10 @@ class Towers:
             upstream: gradients by the outputs (B, K), of both towers.
             gradients: tensors shaped and ordered as the weights.
         """
-        kind, given = self.layout.kind, []
-        for which, (own, extra, by_weights, by_biases) in enumerate(_towers(self.layout, gradients)):
+        kind, given, at = self.layout.kind, [], places(gradients)
+        if self._by_at != at:
+            self._by, self._by_at = _towers(self.layout, gradients), at
+        for which, (own, extra, by_weights, by_biases) in enumerate(self._by):
             hidden = passed[which][:-1]
             inner = (*map(np.empty_like, hidden), upstream[which])
             given.append((own, extra, self._towers[which].weights, hidden, inner, by_weights, by_biases))
