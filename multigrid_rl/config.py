@@ -32,6 +32,7 @@ _TEXT_KEYS = (
 #: What may change when a run goes on, beside the cluster.
 RESUMABLE = (
     "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
+    "train.threads",
 )  # fmt: skip
 #: Environment variable: folders with scenarios of one's own, which are then known by their names.
 SCENARIOS_FROM = "MULTIGRID_RL_SCENARIOS"

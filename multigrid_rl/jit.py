@@ -10,7 +10,9 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
+from threading import local
 from typing import Any, TypeVar, cast
 
 import numba
@@ -83,6 +85,36 @@ class _KernelCache(FunctionCache):
             super().save_overload(sig, data)
 
 
+class _Threads(local):
+    count = 1
+
+
+_threads = _Threads()
+
+
+def threads() -> int:
+    """Return how many threads this one shares the passes of networks with, itself included."""
+    return _threads.count
+
+
+def use_threads(count: int) -> None:
+    """Share the passes of networks out to ``count`` threads, at most :func:`most_threads`. No result changes."""
+    count = min(count, most_threads())
+    if count > 1:
+        numba.set_num_threads(count)
+    _threads.count = count
+
+
+@lru_cache(maxsize=1)
+def most_threads() -> int:
+    """Return how many threads can be had: 1 where numba finds none that hand work over fast."""
+    with suppress(ImportError):
+        import_module("numba.np.ufunc.omppool")  # they wait for work awake: 3 microseconds; numba's own need 75
+        numba.config.THREADING_LAYER = "omp"
+        return int(numba.config.NUMBA_NUM_THREADS)
+    return 1
+
+
 def temporary_folder() -> Path:
     """Make :data:`TEMPORARY`, for this user alone. Raises ``OSError`` if it is not to be had."""
     folder = Path(tempfile.gettempdir()) / TEMPORARY
@@ -131,6 +163,11 @@ _FLOAT = {"fastmath": {"contract"}}
 def float_kernel(function: F) -> F:
     """As :func:`kernel`, for the arithmetic of networks."""
     return _compile(function, **_FLOAT)
+
+
+def float_parallel(function: F) -> F:
+    """As :func:`float_kernel`; what it says of ``numba.prange`` is shared out to the threads of :func:`use_threads`."""
+    return _compile(function, parallel=True, **_FLOAT)
 
 
 def float_inlined(function: F) -> F:

@@ -25,6 +25,7 @@ from multigrid_rl.config import RunConfig
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.demonstrations import read_data_card
 from multigrid_rl.metrics import STAGES
+from multigrid_rl.rllib.cores import Team
 from multigrid_rl.schema import TrainConfig
 from multigrid_rl.sizes import Sizes
 
@@ -167,7 +168,7 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
 def _learning(config: RunConfig, sizes: Sizes) -> list[str]:
     """Tell what is learned from, and who plays and computes."""
     train, runners = config.train, config.cluster.runners
-    threads = f"learner:  {sizes.learner_threads} torch thread(s)"
+    threads = f"learner:  {Team(config).told()}, {sizes.learner_threads} of torch"
     data = [] if config.data is None else [f"data:     {read_data_card(Path(config.data)).summary()}"]
     if train.cloning is not None:
         often = f"every {train.cloning.play_every:,} recorded steps"

@@ -60,3 +60,25 @@ class FlatWeights:
         elif length > largest:
             self.gradient.mul_(largest / (length + 1e-6))
         return norm
+
+
+class FlatAdam(torch.optim.Adam):
+    """torch's fused Adam (Kingma and Ba 2015) over one row of weights."""
+
+    def __init__(self, flat: FlatWeights) -> None:
+        super().__init__([flat.weights], fused=True)
+
+    def descend(self) -> None:
+        """Take a step as ``step`` does, without the hooks and groups around it, which take longer than a small one."""
+        (group,) = self.param_groups
+        (weights,) = group["params"]
+        state = self.state[weights]
+        if not state or weights.device.type != "cpu":
+            self.step()
+            return
+        state["step"].add_(1)
+        beta1, beta2 = group["betas"]
+        moments, steps = ([state["exp_avg"]], [state["exp_avg_sq"]]), [state["step"]]
+        given = {name: group[name] for name in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
+        with torch.no_grad():
+            torch._fused_adam_([weights], [weights.grad], *moments, [], steps, beta1=beta1, beta2=beta2, **given)

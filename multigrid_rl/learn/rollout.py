@@ -14,6 +14,7 @@ from multigrid_rl.clock import Clock
 from multigrid_rl.learn.advantages import standardise, weigh
 from multigrid_rl.learn.gaps import Ends, Gaps
 from multigrid_rl.models.distributions import Bound, Distribution, distribution_of
+from multigrid_rl.models.towers import Towers, policy, values
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.schema import Psi
 from multigrid_rl.types import BatchedEnv, BatchedStep, EpisodeTable, MultiAgentSpec
@@ -108,6 +109,11 @@ class Batch(NamedTuple):
             return Batch._make(column[which] for column in self)
         return Batch._make(column.take(which, axis=0) for column in self)
 
+    def for_learning(self) -> Batch:
+        """Return the batch without columns that no step of an update reads: rows need not be copied of them."""
+        none = self.values[..., :0].reshape(len(self.values), -1)
+        return self._replace(values=none, entropy=none)
+
     @property
     def active(self) -> Array:
         """Steps (B,) or (B, T) in which the agent was in the game."""
@@ -170,7 +176,7 @@ class Experience(NamedTuple):
     paths: dict[str, Paths]  # by agent; empty unless advantages are recomputed
     episodes: EpisodeTable
     env_steps: int
-    weights: dict[str, str]  # fingerprint of the weights that played, by module
+    weights: dict[str, str]  # checksum of the weights that played, by module
     seconds: dict[str, float]  # spent on engine, players, tokens, forward, draw and gae
 
 
@@ -236,6 +242,8 @@ class Collector:
         self._fresh = np.ones(env.num_envs, np.bool_)
         self._cut = np.empty_like(self._done)
         self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}
+        # Where what a row becomes does not depend on its neighbours, values of all steps are computed in one go.
+        self._towers: dict[str, Towers | None] = {}
         self._gaps: Gaps | None = None
         if deciding is not None:
             ((name, rollout),) = self.rollouts.items()
@@ -255,6 +263,8 @@ class Collector:
             for name, rollout in self.rollouts.items():
                 rollout.memory[:] = self._memory[name].numpy()
                 self._finals[name] = []
+                compiled = getattr(self._net(name), "compiled", None)
+                self._towers[name] = None if compiled is None or self._gaps is not None else compiled()
             if self._gaps is not None:
                 self._gaps.open()
             for t in range(self._gaps is not None, len(self._done)):
@@ -263,7 +273,7 @@ class Collector:
                 self._store(t, step)
                 obs = step.observations
             for name, rollout in self.rollouts.items():
-                last = self._values(name, obs[name], self._memory[name])
+                last = self._late_values(name, obs[name])
                 self._last[name] = obs[name]
                 if self._gaps is not None:
                     finals = np.concatenate([obs[name][:0], *self._finals[name]])
@@ -298,10 +308,15 @@ class Collector:
         rollout.obs[t] = obs
         rollout.starts[t] = self._fresh
         self.clock.lap("tokens")
-        outputs, values, self._memory[name] = self._forward(name, torch.from_numpy(rollout.obs[t]), self._memory[name])
-        rollout.values[t] = values.numpy()
+        towers = self._towers[name]
+        if towers is not None:
+            outputs = policy(towers, rollout.obs[t])
+        else:
+            seen = torch.from_numpy(rollout.obs[t])
+            logits, values, self._memory[name] = self._forward(name, seen, self._memory[name])
+            outputs, rollout.values[t] = logits.numpy(), values.numpy()
         self.clock.lap("forward")
-        drawn = distribution.draw(outputs.numpy(), self.streams[name])
+        drawn = distribution.draw(outputs, self.streams[name])
         rollout.actions[t], rollout.logp[t], rollout.entropy[t] = drawn
         self.clock.lap("draw")
         return distribution.bounded(rollout.actions[t])
@@ -324,13 +339,28 @@ class Collector:
             memory = self._memory[name]
             if cut.any():
                 final = step.final_observations[name][cut]
-                rollout.next_values[t, cut] = self._values(name, final, memory[torch.from_numpy(cut)])
+                if self._towers[name] is None:
+                    rollout.next_values[t, cut] = self._values(name, final, memory[torch.from_numpy(cut)])
                 self._finals[name].append(final)
             if step.done.any() and memory.shape[1]:
                 self._memory[name] = memory * torch.from_numpy(~step.done).unsqueeze(1)
         # An episode begins with its first decision.
         waits = False if self._gaps is None else self._fresh & ~next(iter(step.mask.values()))[:, 0]
         self._fresh = step.done | waits
+
+    def _late_values(self, name: str, last: Array) -> Array:
+        """Return the values of what was seen ``last`` (N, D), and fill in those of all steps that have none yet."""
+        rollout, towers = self.rollouts[name], self._towers[name]
+        if towers is None:
+            return self._values(name, last, self._memory[name])
+        self.clock.begin()
+        finals = self._finals[name]
+        steps, of_last, *ends = values(towers, [rollout.obs.reshape(-1, last.shape[1]), last, *finals])
+        rollout.values[:] = steps.reshape(rollout.values.shape)
+        if ends:
+            rollout.next_values[self._cut] = np.concatenate(ends)
+        self.clock.lap("forward")
+        return of_last
 
     def _values(self, name: str, obs: Array, memory: Tensor) -> Array:
         self.clock.begin()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.learn.flat import FlatWeights
+from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.losses import Rows, Weighting, compiled, loss_of, objective_of, ppo_gradient
 from multigrid_rl.learn.rollout import Batch, Estimator, Paths
 from multigrid_rl.learn.rows import Moments, minibatches
@@ -106,9 +106,7 @@ class Update:
             name: [FlatWeights(part) for part in _parameters(net, apart=config.v_iters is not None)]
             for name, net in networks.items()
         }
-        self.optimizers = {
-            name: [torch.optim.Adam([flat.weights], fused=True) for flat in parts] for name, parts in self._flat.items()
-        }
+        self.optimizers = {name: [FlatAdam(flat) for flat in parts] for name, parts in self._flat.items()}
         self.rng = np.random.default_rng(config.seed)
         self.clock = Clock()
         self._newest: dict[str, dict[str, Any]] = {name: {} for name in networks}
@@ -215,6 +213,7 @@ class Update:
         """Cut all batches ``epochs`` times into minibatches and take a ``step`` with each of them."""
         rows = {name: len(batch.obs) for name, batch in batches.items()}
         size = self.config.minibatch_size or max(rows.values())
+        batches = {name: batch.for_learning() for name, batch in batches.items()}
         chosen = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
         while some := list(islice(chosen, _TOGETHER)):
             taken = {
@@ -298,7 +297,7 @@ class Update:
         norm = self._flat[name][part].clip(self.config.grad_clip)
         if not part:
             self._newest[name]["grad_norm"] = norm
-        self.optimizers[name][part].step()
+        self.optimizers[name][part].descend()
         self._steps[name] += 1
         self.clock.lap("optimizer")
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba import prange
 from numpy.typing import NDArray
 
-from multigrid_rl.jit import float_dot, float_inlined, float_kernel
+from multigrid_rl.jit import float_dot, float_inlined, float_kernel, float_parallel
 
 Floats = NDArray[np.float32]
 
@@ -74,6 +75,14 @@ def add_bias(bias: Floats, rows: Any, values: Floats) -> None:
     for b in range(rows[0], rows[1]):
         for h in range(values.shape[1]):
             values[b, h] = bias[h]
+
+
+@float_inlined
+def clear(rows: Any, values: Floats) -> None:
+    """Set the rows of a block to zero."""
+    for b in range(rows[0], rows[1]):
+        for h in range(values.shape[1]):
+            values[b, h] = _ZERO
 
 
 @float_inlined
@@ -320,6 +329,7 @@ def dense_backward(
         rows = (low, min(low + BLOCK, x.shape[0]))
         for depth in range(len(hidden), 0, -1):
             outer(gradients[depth], hidden[depth - 1], rows, by_weights[depth], by_biases[depth])
+            clear(rows, gradients[depth - 1])
             multiply(gradients[depth], weights[depth], rows, gradients[depth - 1])
             slope(kind, hidden[depth - 1], rows, gradients[depth - 1])
         outer(gradients[0], x, rows, by_weights[0], by_biases[0])
@@ -346,8 +356,8 @@ def tower_backward(
         kind: as there.
         weights: (outputs, inputs) of each linear layer after the first.
         hidden: activations (B, H) of each hidden layer.
-        gradients: zeros (B, H) for each hidden layer, which become the gradient by what its activation was taken of;
-            then the gradient by the outputs (B, K).
+        gradients: room (B, H) for each hidden layer, for the gradient by what its activation was taken of; then the
+            gradient by the outputs (B, K).
         by_weights: gradients of ``weights``.
         by_biases: gradients of the biases, that of the first layer included.
     """
@@ -356,6 +366,7 @@ def tower_backward(
         rows = (low, min(low + BLOCK, batch))
         for depth in range(len(hidden), 0, -1):
             outer(gradients[depth], hidden[depth - 1], rows, by_weights[depth - 1], by_biases[depth])
+            clear(rows, gradients[depth - 1])
             multiply(gradients[depth], weights[depth - 1], rows, gradients[depth - 1])
             slope(kind, hidden[depth - 1], rows, gradients[depth - 1])
         for b in range(rows[0], rows[1]):
@@ -363,3 +374,55 @@ def tower_backward(
                 by_biases[0][h] += gradients[0][b, h]
     scatter(tokens, 0, own[0], gradients[0], own[2], own[1])
     scatter(tokens, len(own[0]), extra[0], gradients[0], 0, extra[1])
+
+
+@float_parallel
+def both_forward(
+    tokens: NDArray[Any],
+    kind: int,
+    own: Any,
+    extra: Any,
+    weights: Any,
+    transposed: Any,
+    biases: Any,
+    layers: Any,
+    own_1: Any,
+    extra_1: Any,
+    weights_1: Any,
+    transposed_1: Any,
+    biases_1: Any,
+    layers_1: Any,
+) -> None:
+    """Call :func:`tower_forward` for two towers at a time, each in a thread of its own."""
+    for which in prange(2):
+        if which == 0:
+            tower_forward(tokens, own, extra, kind, weights, transposed, biases, layers)
+        else:
+            tower_forward(tokens, own_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1)
+
+
+@float_parallel
+def both_backward(
+    tokens: NDArray[Any],
+    kind: int,
+    own: Any,
+    extra: Any,
+    weights: Any,
+    hidden: Any,
+    gradients: Any,
+    by_weights: Any,
+    by_biases: Any,
+    own_1: Any,
+    extra_1: Any,
+    weights_1: Any,
+    hidden_1: Any,
+    gradients_1: Any,
+    by_weights_1: Any,
+    by_biases_1: Any,
+) -> None:
+    """Call :func:`tower_backward` for two towers at a time: they share no weight, so no sum is taken in two threads."""
+    for which in prange(2):
+        if which == 0:
+            tower_backward(tokens, own, extra, kind, weights, hidden, gradients, by_weights, by_biases)
+        else:
+            tower_backward(tokens, own_1, extra_1, kind, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1)

@@ -87,7 +87,7 @@ class MLPActorCritic(nn.Module):
         return self.reference(tokens)[0]
 
     def compiled(self) -> Towers | None:
-        """Return what :func:`towers.policy` runs, of weights that stay as they are; ``None`` if it needs torch."""
+        """Return what :func:`towers.policy` runs, as long as weights stay in place; ``None`` if it needs torch."""
         return self._ready(self._flat()) if self._fused() else None
 
     def reference(self, tokens: Tensor) -> tuple[Tensor, Tensor]:

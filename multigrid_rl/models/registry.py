@@ -12,6 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from multigrid_rl.architecture import CELL_WISE, HEADS, MAX_HEAD_SIZE, MAX_LAYERS, MAX_UNITS, NETWORKS, NORMS, RECURRENT
+from multigrid_rl.jit import kernel
 from multigrid_rl.models.cells import CellActorCritic
 from multigrid_rl.models.distributions import Distribution, Gaussian, distribution_of
 from multigrid_rl.models.heads import Bins, Deterministic, Diffusion, Head, Mixture
@@ -187,6 +188,29 @@ def signature_of(space: spaces.Space[Any]) -> tuple[int, ...] | int:
     if isinstance(space, spaces.MultiDiscrete):
         return tuple(space.nvec.tolist())
     return int(np.prod(space.shape or (1,)))
+
+
+@kernel
+def _mix(words: Any, lanes: Any) -> None:
+    prime = np.uint32(0x9E3779B1)  # odd: every word can be told from the lane that it became a part of
+    whole = len(words) - len(words) % len(lanes)
+    for first in range(0, whole, len(lanes)):
+        for k in range(16):
+            lanes[k] = (lanes[k] ^ words[first + k]) * prime
+    for k in range(len(words) - whole):
+        lanes[k] = (lanes[k] ^ words[whole + k]) * prime
+
+
+def checksum(weights: Mapping[str, Any]) -> str:
+    """Return a :func:`fingerprint` for the moment: where they lie, a tenth of the time, and no proof against intent."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        value = weights[name]
+        array = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
+        lanes = np.zeros(16, np.uint32)
+        _mix(array.reshape(-1).view(np.uint32), lanes)
+        digest.update(f"{name}{array.shape}{array.dtype}".encode() + lanes.tobytes())
+    return digest.hexdigest()[:32]
 
 
 def fingerprint(weights: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from multigrid_rl.jit import threads
 from multigrid_rl.models import kernels, table
 from multigrid_rl.text import expected
 
@@ -18,6 +19,8 @@ Array = NDArray[Any]
 KINDS = {"tanh": kernels.TANH, "relu": kernels.RELU}
 #: A batch is cut down to its distinct rows if they are no larger a share of it than this.
 _WORTH = 0.9
+#: Rows of a long batch whose repetitions are looked for together.
+_TOGETHER = 1 << 14
 #: Wider layers are a matrix library's business.
 MAX_WIDTH = 256
 
@@ -78,7 +81,8 @@ class Towers:
     def __init__(self, layout: Layout, flat: Sequence[Tensor | None]) -> None:
         self.layout = layout
         self._at = places(flat)
-        self._towers = _towers(layout, flat)
+        self._towers = self._by = _towers(layout, flat)
+        self._by_at: list[int] = []
         self._transposed = [tuple(np.empty_like(weight.T, order="C") for weight in t.weights) for t in self._towers]
 
     def reads(self, flat: Sequence[Tensor | None]) -> bool:
@@ -101,6 +105,20 @@ class Towers:
         kernels.tower_forward(tokens, own, extra, self.layout.kind, weights, self._transposed[which], biases, layers)
         return layers
 
+    def run_both(self, tokens: Array) -> list[tuple[Array, ...]]:
+        """Return what :meth:`run` does, of both towers: side by side where there are threads."""
+        if threads() == 1:
+            return [self.run(tokens, which) for which in (0, 1)]
+        passed = [
+            tuple(np.empty((len(tokens), len(bias)), np.float32) for bias in tower.biases) for tower in self._towers
+        ]
+        given = [
+            (tower.own, tower.extra, tower.weights, transposed, tower.biases, layers)
+            for tower, transposed, layers in zip(self._towers, self._transposed, passed, strict=True)
+        ]
+        kernels.both_forward(tokens, self.layout.kind, *given[0], *given[1])
+        return passed
+
     def add_gradients(
         self,
         tokens: Array,
@@ -116,11 +134,18 @@ class Towers:
             upstream: gradients by the outputs (B, K), of both towers.
             gradients: tensors shaped and ordered as the weights.
         """
-        for which, (own, extra, by_weights, by_biases) in enumerate(_towers(self.layout, gradients)):
+        kind, given, at = self.layout.kind, [], places(gradients)
+        if self._by_at != at:
+            self._by, self._by_at = _towers(self.layout, gradients), at
+        for which, (own, extra, by_weights, by_biases) in enumerate(self._by):
             hidden = passed[which][:-1]
-            inner = (*map(np.zeros_like, hidden), upstream[which])
-            weights = self._towers[which].weights
-            kernels.tower_backward(tokens, own, extra, self.layout.kind, weights, hidden, inner, by_weights, by_biases)
+            inner = (*map(np.empty_like, hidden), upstream[which])
+            given.append((own, extra, self._towers[which].weights, hidden, inner, by_weights, by_biases))
+        if threads() > 1:
+            kernels.both_backward(tokens, kind, *given[0], *given[1])
+            return
+        for own, extra, *rest in given:
+            kernels.tower_backward(tokens, own, extra, kind, *rest)
 
 
 def places(flat: Sequence[Tensor | None]) -> list[int]:
@@ -184,7 +209,7 @@ class Pass:
             raise IndexError(expected("tokens", f"{len(towers.layout.sizes)} columns", tokens.shape[1]))
         self._towers, self._flat = towers, flat
         self._batch = Distinct.of(tokens, towers.layout.sizes)
-        self._passed = [towers.run(self._batch.tokens, which) for which in (0, 1)]
+        self._passed = towers.run_both(self._batch.tokens)
         self.logits, self.values = (self._batch.spread(layers[-1]) for layers in self._passed)
 
     def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
@@ -226,8 +251,21 @@ def policy(towers: Towers, tokens: Array) -> Array:
     layout = towers.layout
     if not layout.tokens <= tokens.shape[1] <= len(layout.sizes):
         raise IndexError(expected("tokens", f"{layout.tokens} to {len(layout.sizes)} columns", tokens.shape[1]))
-    batch = Distinct.of(tokens, layout.sizes)
+    # What only the critic reads would set apart rows that are alike.
+    own = np.ascontiguousarray(tokens[:, : layout.tokens])
+    batch = Distinct.of(own, layout.sizes[: layout.tokens])
     return batch.spread(towers.run(batch.tokens, 0)[-1])
+
+
+def values(towers: Towers, parts: Sequence[Array]) -> Iterator[Array]:
+    """Yield values (B,) alone, without gradients, of each of ``parts``: tokens (B, D)."""
+    tokens = np.concatenate(parts)
+    result = np.empty(len(tokens), np.float32)
+    for low in range(0, len(tokens), _TOGETHER):
+        rows = slice(low, low + _TOGETHER)
+        batch = Distinct.of(tokens[rows], towers.layout.sizes)
+        result[rows] = batch.spread(towers.run(batch.tokens, 1)[-1])[:, 0]
+    yield from np.split(result, np.cumsum([len(part) for part in parts[:-1]]))
 
 
 class Stack:

@@ -88,7 +88,7 @@ class _Towers:
         grads: list[Any] = [(layer.weight.grad, layer.bias.grad) for layer in self._layers[which]]
         by_weights, by_biases = (tuple(grad.numpy() for grad in column) for column in zip(*grads, strict=True))
         hidden = passed[:-1]
-        inner = (*map(np.zeros_like, hidden), np.ascontiguousarray(upstream))
+        inner = (*map(np.empty_like, hidden), np.ascontiguousarray(upstream))
         kernels.dense_backward(x, self.kind, self._weights[which], hidden, inner, by_weights, by_biases)
 
 

@@ -14,12 +14,14 @@ import torch
 
 from multigrid_rl.config import ConfigError, RunConfig
 from multigrid_rl.gates import GateKeeper
+from multigrid_rl.jit import use_threads
 from multigrid_rl.learn.rollout import Collector, estimate
 from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import CENTRAL, network_of
 from multigrid_rl.players.cards import Card, signature, write_player
 from multigrid_rl.players.factories import env_factory, env_signature
 from multigrid_rl.rllib.build import algorithm_config, estimator_of, update_config
+from multigrid_rl.rllib.cores import Team
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.tracked import TrackedPPO
@@ -65,8 +67,11 @@ def train(
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # whoever is lost, the pool says so
     stages = stages or stages_of(config, folder.hashes)
-    warm_up(config, stages[-1].factory)
-    with ray_session(config), algorithm_of(config, stages) as algorithm:
+    team = Team(config)
+    for count in range(1, team.most + 1):
+        use_threads(count)
+        warm_up(config, stages[-1].factory)
+    with ray_session(config), algorithm_of(config, stages) as algorithm, team:
         algorithm.open_league(folder.path)
         row, ended, divergence = folder.last_row(), None, Divergence(folder.path)
         if start is not None:
@@ -81,6 +86,7 @@ def train(
             folder.note("init", {"player": config.init, "weights": algorithm.fingerprints()})
         last_checkpoint = algorithm.env_steps
         while ended is None:
+            team.look()
             row = algorithm.iterate()
             algorithm.clock.begin()
             folder.record(row)

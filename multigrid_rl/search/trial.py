@@ -44,7 +44,7 @@ class TrialConfig:
     @property
     def command(self) -> list[str]:
         """The overrides that make ``train`` play the same run, if it starts from nothing."""
-        own = (f"seed={self.spec.seed}", f"train.until={self.spec.until}", "train.torch_threads=1")
+        own = (f"seed={self.spec.seed}", f"train.until={self.spec.until}", "train.torch_threads=1", "train.threads=1")
         return [*self.overrides, *own, "cluster.num_env_runners=0"]
 
 

@@ -51,7 +51,7 @@ def played(run: Path):
     with without_object_store():
         algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
     try:
-        assert algorithm.env_runner.weights_hash() == algorithm.fingerprints()
+        assert algorithm.env_runner.weights_hash() == algorithm.sent_weights
         algorithm.env_runner.sample()
         return algorithm.env_runner.collector, algorithm.config.seed
     finally:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.models.registry import build
-from multigrid_rl.models.towers import MAX_WIDTH, Stack, policy
+from multigrid_rl.models.towers import MAX_WIDTH, Stack, policy, values
 
 CATEGORIES = [28] * 9 + [4, 3, 2]
 CENTRAL = [5, 6, 7]
@@ -62,6 +63,27 @@ def test_any_depth_and_width_and_both_activations(hidden, activation):
     tokens = tokens_of(50)
     for ours, theirs in zip(outcome(net, net.forward, tokens), outcome(net, net.reference, tokens), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.skipif(most_threads() < 2, reason="one CPU, or no OpenMP")
+@pytest.mark.parametrize("central", [(), CENTRAL], ids=["own view", "central critic"])
+def test_two_threads_compute_the_same_to_the_last_bit(central):
+    net, tokens = network(central=central), tokens_of(130, central)
+    alone = outcome(net, net.forward, tokens)
+    use_threads(2)
+    try:
+        beside = outcome(net, net.forward, tokens)
+    finally:
+        use_threads(1)
+    assert all(torch.equal(one, two) for one, two in zip(alone, beside, strict=True))
+
+
+def test_values_alone_are_those_of_the_whole_pass():
+    net, tokens = network(central=CENTRAL), tokens_of(130, CENTRAL, distinct=40)
+    with torch.no_grad():
+        whole = net(tokens)[1].numpy()
+    parts = [tokens[:33].numpy(), tokens[33:33].numpy(), tokens[33:].numpy()]
+    assert np.array_equal(np.concatenate(list(values(net.compiled(), parts))), whole)
 
 
 def test_a_layer_too_wide_for_the_kernels_is_left_to_torch():

@@ -15,7 +15,7 @@ from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCateg
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from multigrid_rl.config import compose
-from multigrid_rl.learn.flat import FlatWeights
+from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.losses import Rows, Weighting, loss_of, ppo, reference
 from multigrid_rl.learn.rollout import Batch
 from multigrid_rl.learn.rows import minibatches
@@ -236,6 +236,21 @@ def flat_of(*values):
     for parameter, part in zip(parameters, values, strict=True):
         parameter.grad += torch.tensor(part)
     return flat, parameters
+
+
+def test_a_step_of_adam_is_torchs_to_the_last_bit():
+    weights = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    ours, theirs = (FlatWeights([torch.nn.Parameter(weights.clone())]) for _ in range(2))
+    adams = FlatAdam(ours), torch.optim.Adam([theirs.weights], fused=True)
+    for k in range(5):
+        for flat, adam in zip((ours, theirs), adams, strict=True):
+            flat.gradient.copy_(torch.randn(1000, generator=torch.Generator().manual_seed(k)))
+            adam.param_groups[0]["lr"] = 1e-3 / (k + 1)
+        adams[0].descend()
+        adams[1].step()
+    assert torch.equal(ours.weights, theirs.weights)
+    states = [adam.state_dict()["state"][0] for adam in adams]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in ("step", "exp_avg", "exp_avg_sq"))
 
 
 def test_gradients_are_clipped_by_their_global_norm():

@@ -1,0 +1,108 @@
+"""How many threads the passes of networks are shared out to: as many as there are cores that nobody else uses.
+
+A thread that waits for its turn on a core holds up the others many times longer than a pass takes. So the cores are
+watched while a run goes on. No result depends on what comes of it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from multigrid_rl.config import RunConfig, available_cpus
+from multigrid_rl.jit import most_threads, use_threads
+from multigrid_rl.rllib.machine import cpu_quota
+
+#: Threads that a pass has work for, as ``train.threads`` allows them: a network has two towers.
+USEFUL = 2
+#: Seconds between two looks, at least: Linux counts in hundredths.
+PERIOD_S = 0.2
+#: Share of a core that others may use before it counts as taken, and below which it counts as free again.
+TAKEN, FREE = 0.3, 0.15
+#: Seconds for which cores must be free; doubled up to the second whenever they are taken again within the third.
+WAIT_S, LONGEST_S, LASTING_S = 0.5, 60.0, 30.0
+
+
+def idle_seconds(cpus: set[int], root: Path = Path("/proc")) -> float:
+    """Return the seconds that ``cpus`` had nothing to do, added up since the machine started; nan but on Linux."""
+    try:
+        lines = (root / "stat").read_text().splitlines()
+    except OSError:
+        return float("nan")
+    rows = [line.split() for line in lines if line.startswith("cpu") and line[3].isdigit()]
+    return sum(int(row[4]) + int(row[5]) for row in rows if int(row[0][3:]) in cpus) / os.sysconf("SC_CLK_TCK")
+
+
+class Cores:
+    """The cores of this process, and what others leave of them."""
+
+    def __init__(self) -> None:
+        self._mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+        #: By a container's quota they may be fewer than it sees.
+        self.count: float = min(available_cpus(), cpu_quota() or float("inf"))
+        self.free()
+
+    def free(self) -> float:
+        """Return how many were idle, or this process's own, since the last call; nan where nobody can tell."""
+        now = time.monotonic(), idle_seconds(self._mine) + time.process_time()
+        before, self.looked = getattr(self, "looked", now), now
+        share = (now[1] - before[1]) / max(now[0] - before[0], 1e-9)
+        return min(share, self.count)
+
+
+class Team:
+    """Shares passes out to threads: as many as are asked for or, with ``auto``, as there are free cores.
+
+    Args:
+        config: the run.
+
+    Attributes:
+        most: threads that it may take.
+        count: threads that it has taken.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        wanted, cluster = config.train.threads, config.cluster
+        self._cores = Cores()
+        self._auto = wanted == "auto"
+        room = min(USEFUL, int(self._cores.count) - cluster.runners) if wanted == "auto" else wanted
+        self.most = 1 if cluster.num_learners else max(1, min(room, most_threads()))
+        self._wait, self._since = WAIT_S, time.monotonic()
+        self.count = 1 if self._auto else self.most
+
+    def __enter__(self) -> Team:
+        use_threads(self.count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        use_threads(1)
+
+    def _take(self, count: int, now: float) -> None:
+        use_threads(count)
+        self.count, self._since = count, now
+
+    def told(self) -> str:
+        """Say how many threads it takes, and why."""
+        if not self._auto or self.most == 1:
+            return f"{self.most} thread(s)"
+        time.sleep(max(0.0, self._cores.looked[0] + PERIOD_S / 2 - time.monotonic()))
+        free = f"{self._cores.free():.1f} of {self._cores.count:g} are now"
+        return f"{self.most} threads while as many cores are free ({free})"
+
+    def look(self) -> None:
+        """Take more threads or fewer, by what others used of the cores meanwhile; to be called now and then."""
+        now = time.monotonic()
+        if self._auto and self.most > 1 and now - self._cores.looked[0] >= PERIOD_S:
+            self.follow(self._cores.free(), now)
+
+    def follow(self, free: float, now: float) -> None:
+        """Do what :meth:`look` does where ``free`` cores are found at the moment ``now``."""
+        lasted = now - self._since
+        if self.count > 1 and not free >= self.most - TAKEN:
+            self._wait = WAIT_S if lasted > LASTING_S else min(2 * self._wait, LONGEST_S)
+            self._take(1, now)
+        elif self.count == 1 and not free >= self.most - FREE:
+            self._since = now
+        elif self.count == 1 and lasted >= self._wait:
+            self._take(self.most, now)
