@@ -16,7 +16,7 @@ from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.reader import Run, read_rows, read_run
-from multigrid_rl.runs.reference import Comparison, Reference, compare, load_reference
+from multigrid_rl.runs.reference import Comparison, Reference, changes, compare, load_reference
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.show.films import EPISODES, OwnEpisodes, play_own_episodes
 from multigrid_rl.text import expected, one_line
@@ -52,9 +52,16 @@ class RunReport:
     last: dict[str, Any]  # the last row of metrics.jsonl
     reference: Reference | None  # the recipe's curves
     compared: dict[str, Comparison]  # the run against them, by metric
+    changed: list[tuple[str, str, str]] | None  # key, here, in the recipe (without one: the default); None: unknown
     own: OwnGames | None  # fresh games of its policy
     episodes: OwnEpisodes | None  # the same, where it plays an environment of another package
     own_missing: str  # why there is neither; empty if there is, or if nobody wanted any
+
+    @property
+    def usual(self) -> str:
+        """What it is compared with."""
+        recipe = self.run.config.get("experiment") if self.reference is None else self.reference.name
+        return f"the recipe {recipe}" if recipe else "the defaults"
 
     @property
     def env_steps(self) -> int:
@@ -93,7 +100,8 @@ def read_report(folder: Path, *, games: int | None = None, reference: Path | Non
         except (ConfigError, PlayerError, RunError) as error:
             missing = str(error)
     compared = _compared(run, curves)
-    return RunReport(run, gates, held, _totals(rows), rows[-1], curves, compared, own, episodes, missing)
+    changed = changes(run.config, run.config.get("experiment") if curves is None else curves.name)
+    return RunReport(run, gates, held, _totals(rows), rows[-1], curves, compared, changed, own, episodes, missing)
 
 
 def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGames:

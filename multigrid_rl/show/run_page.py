@@ -62,6 +62,8 @@ def run_page(report: RunReport) -> str:
         gates=report.gates,
         gates_title=gates_title(report.gates, told=run.verdict is not None),
         gates_lead=" ".join({gate["hold"]: _hold_words(gate) for gate in report.gates}.values()),
+        changed=report.changed,
+        usual=report.usual,
         curves=curves,
         curves_title=_curves_title(report),
         curves_lead=_curves_lead(report),
@@ -139,8 +141,8 @@ def _missed(gates: list[dict[str, Any]]) -> str:
     for gate in gates:
         if gate["held"] or gate["value"] is None:
             continue
-        beyond = abs(gate["value"] - gate["bound"])
-        near = f"met at its end, but not for {gate['window']:,} steps" if gate["met"] else f"{short(beyond)} short"
+        beyond = f"{short(abs(gate['value'] - gate['bound']))} too {'high' if gate['comparison'] == '<=' else 'low'}"
+        near = f"met at its end, but not for {gate['window']:,} steps" if gate["met"] else beyond
         rows.append(f"{gate['metric']} ended {near}")
     return "; ".join(rows) + "." if rows else "a gate had no value at its end."
 
@@ -175,9 +177,8 @@ def _curves_title(report: RunReport) -> str:
     if not rows:
         return "How the gates were reached"
     worse = [metric_title(row.metric).lower() for row in rows if row.end == "worse"]
-    if not worse:
-        return "It ends as well as the recipe's other seeds, or better"
-    return f"It ends worse than the recipe's other seeds in {listed(worse)}"
+    seeds = "the recipe's seeds" if report.changed != [] else "the recipe's other seeds"
+    return f"It ends worse than {seeds} in {listed(worse)}" if worse else f"It ends as well as {seeds}, or better"
 
 
 def _curves_lead(report: RunReport) -> str:
