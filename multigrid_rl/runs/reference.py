@@ -198,7 +198,7 @@ def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, 
     except ValueError:
         return None
     found = differences(own.model_dump(mode="json"), usual.model_dump(mode="json"))
-    told = [(key, *(shown(override_value(value)) for value in values)) for key, *values in found]
+    told = [(key, shown(override_value(here)), shown(override_value(there))) for key, here, there in found]
     return [row for row in told if row[0] not in ("seed", "experiment", "data", *_PRIVATE)]
 
 

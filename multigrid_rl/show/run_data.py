@@ -17,8 +17,10 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.reader import Run, read_rows, read_run
 from multigrid_rl.runs.reference import Comparison, Reference, changes, compare, load_reference
-from multigrid_rl.schema import RunConfig
+from multigrid_rl.schema import RunConfig, TrainConfig
 from multigrid_rl.show.films import EPISODES, OwnEpisodes, play_own_episodes
+from multigrid_rl.show.words import percent
+from multigrid_rl.sizes import reward_facts, schedules
 from multigrid_rl.text import expected, one_line
 from multigrid_rl.types import RunError
 
@@ -171,3 +173,45 @@ def _compared(run: Run, reference: Reference | None) -> dict[str, Comparison]:
         return {row.metric: row for row in compare(run, reference)}
     except ConfigError:
         return {}  # the run ended before the reference begins: nothing to compare yet
+
+
+# --- what it was
+
+
+def origin(report: RunReport) -> list[tuple[str, Any]]:
+    """Return what a run was, in rows: name, value."""
+    config, story = report.run.config, report.run.provenance
+    model, train = config.get("model") or {}, config.get("train") or {}
+    rows = [
+        ("Scenario", config["scenario"]["name"]),
+        ("Recipe", config.get("experiment") or "none"),
+        ("Scheme", config.get("scheme")),
+        ("Network", f"{model.get('name')} {model.get('hidden')}" if model else None),
+        ("Budget", f"{train['until']:,} steps" if isinstance(train.get("until"), int) else None),
+        *_acting(train),
+        ("Seed", config["seed"]),
+        ("Command", story.get("command")),
+        ("Started", story.get("started")),
+        ("Commit", story.get("commit")),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in (story.get("versions") or {}).items())),
+        ("Folder", report.run.path),
+    ]
+    return [(name, value) for name, value in rows if value not in (None, "")]
+
+
+def _acting(train: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what is added to the reward, and what changes while a run goes on."""
+    try:
+        its = TrainConfig.model_validate(train)
+    except ValueError:
+        return []  # of another version
+    changing = [(name, f"{values}, {course}") for name, values, course in schedules(its, changing=True)]
+    return [(name.capitalize(), said) for name, said in [*reward_facts(its), *changing]]
+
+
+def opponent_words(row: dict[str, Any]) -> tuple[str, str]:
+    """Return an opponent of a run in words, and the start of its sha256."""
+    known = next((s for s in row.get("strength") or [] if s.get("opponent") == "random"), None)
+    beats = f", wins {percent(known['win'])} against random" if known else ""
+    weight = f" in {percent(row['weight'])} of the games" if row.get("weight", 1.0) < 1.0 else ""
+    return f"{row.get('name')} on {row.get('seat')}{weight}{beats}", str(row.get("sha256") or "")[:12]

@@ -11,7 +11,7 @@ from multigrid_rl.show.charts import Chart, Line, unit_of
 from multigrid_rl.show.films import OwnEpisodes
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
-from multigrid_rl.show.run_data import RunReport
+from multigrid_rl.show.run_data import RunReport, opponent_words, origin
 from multigrid_rl.show.words import BEHAVIOURS, duration, listed, metric_title, percent, short, spelled
 from multigrid_rl.text import one_line
 
@@ -84,8 +84,8 @@ def run_page(report: RunReport) -> str:
         stages=_stages(report.totals, report.package),
         stages_title=_stages_title(report.totals),
         learner=_learner(report),
-        origin=_origin(report),
-        opponents=[_opponent(row) for row in run.provenance.get("opponents") or []],
+        origin=origin(report),
+        opponents=[opponent_words(row) for row in run.provenance.get("opponents") or []],
         data=Pack.of(own.games).data() if own else None,
     )
 
@@ -338,7 +338,7 @@ def _share_chart(report: RunReport, title: str, metrics: dict[str, str], word: s
     return Chart(title, f"At the end {told}.", "share of the games", lines, report.run.env_steps, share=True)
 
 
-# --- the learner, time and origin
+# --- the learner and time
 
 
 def _learner(report: RunReport) -> list[Chart]:
@@ -373,29 +373,3 @@ def _stages_title(totals: dict[str, float]) -> str:
     whole = sum(totals.get(name, 0.0) for name, _, _ in _STAGES)
     spent, words = max((totals.get(name, 0.0), words) for name, words, _ in _STAGES[:2])
     return f"{words} took {percent(spent / whole)} of {duration(whole)}" if whole else ""
-
-
-def _origin(report: RunReport) -> list[tuple[str, Any]]:
-    config, story = report.run.config, report.run.provenance
-    model, train = config.get("model") or {}, config.get("train") or {}
-    rows = [
-        ("Scenario", config["scenario"]["name"]),
-        ("Recipe", config.get("experiment") or "none"),
-        ("Scheme", config.get("scheme")),
-        ("Network", f"{model.get('name')} {model.get('hidden')}" if model else None),
-        ("Budget", f"{train['until']:,} steps" if isinstance(train.get("until"), int) else None),
-        ("Seed", config["seed"]),
-        ("Command", story.get("command")),
-        ("Started", story.get("started")),
-        ("Commit", story.get("commit")),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in (story.get("versions") or {}).items())),
-        ("Folder", report.run.path),
-    ]
-    return [(name, value) for name, value in rows if value not in (None, "")]
-
-
-def _opponent(row: dict[str, Any]) -> tuple[str, str]:
-    known = next((s for s in row.get("strength") or [] if s.get("opponent") == "random"), None)
-    beats = f", wins {percent(known['win'])} against random" if known else ""
-    weight = f" in {percent(row['weight'])} of the games" if row.get("weight", 1.0) < 1.0 else ""
-    return f"{row.get('name')} on {row.get('seat')}{weight}{beats}", str(row.get("sha256") or "")[:12]

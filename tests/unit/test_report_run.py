@@ -253,6 +253,17 @@ def test_tells_what_was_changed_from_the_recipe(overrides, table, seeds, tmp_pat
     assert rows == (changed if table else [])
 
 
+def test_tells_bonus_and_schedules_as_training_does(tmp_path):
+    text = html.unescape(told(tmp_path / "run", Story(overrides=("train.lr_final=1e-4",))))
+    for name, said in (
+        ("Bonus", "key_pickup +1 for all (training reward only; gates score the game's own)"),
+        ("Learning rate", "0.001 to 0.0001, a straight line over the first 2,000,000 steps, then constant"),
+        ("Entropy bonus", "0.02 to 0, a straight line over the first 400,000 steps, then constant"),
+    ):
+        assert f"<dt>{name}</dt><dd>{said}</dd>" in text
+    assert "<dt>Clip</dt>" not in text
+
+
 def test_nobody_can_tell_changes_of_another_version(tmp_path):
     folder = write_run(tmp_path / "run")
     (folder / "config.yaml").write_text((folder / "config.yaml").read_text() + "new_key: 1\n")
