@@ -34,6 +34,8 @@ _STAGES: tuple[tuple[str, str, dict[str, str]], ...] = (
 _LEARNER = {
     "explained_variance/{}": "Explained variance",
     "entropy/{}": "Entropy",
+    "approx_kl/{}": "KL divergence of an update",
+    "clip_fraction/{}": "Share of steps beyond the clip",
     "learner/{}/policy_loss": "Policy loss",
     "learner/{}/vf_loss": "Value loss",
     "learner/{}/grad_norm": "Gradient norm before clipping",
@@ -312,7 +314,7 @@ def _behaviour(report: RunReport, seats: list[str]) -> tuple[list[Chart], list[s
     """Return shares of wins and each kind of event, and the kinds that never happened."""
     series, never = report.run.series, []
     every = [name.removeprefix("win/") for name in series if name.startswith("win/")]
-    outcomes = {f"win/{seats[0]}": "won", f"draw/{seats[0]}": "drawn", f"loss/{seats[0]}": "lost"}
+    outcomes = {f"win/{seats[0]}": "won", f"draw/{seats[0]}": "drawn", f"defeat/{seats[0]}": "lost"}
     charts = [_share_chart(report, f"Results of {_team(seats)}", outcomes, "")]
     # Opponents that take turns: no more in one chart than there are styles of lines.
     against = {name: name.split("/", 2)[2] for name in series if name.startswith(f"win_against/{seats[0]}/")}

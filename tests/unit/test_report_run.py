@@ -128,6 +128,7 @@ def test_draws_reference_curves(tmp_path):
     assert "Below it lies the recipe 1v1 over 3 seeds" in text
     assert 'class="band"' in text
     assert "the recipe's median seed" in html.unescape(text)
+    assert all(f"<h3>{name}</h3>" in text for name in ("KL divergence of an update", "Share of steps beyond the clip"))
 
 
 def test_draws_shipped_reference_curves(tmp_path):
