@@ -16,7 +16,7 @@ from multigrid_rl.architecture import ModelConfig
 from multigrid_rl.cli.app import one_thread
 from multigrid_rl.cli.evaluate import find_env_target, find_target
 from multigrid_rl.cli.train import run_training
-from multigrid_rl.config import compose, data_root, default_run_dir, load_scenario
+from multigrid_rl.config import compose, default_run_dir, load_scenario
 from multigrid_rl.envs.base import suggestion
 from multigrid_rl.judge import environments
 from multigrid_rl.judge.evaluation import Mode, kept_games, summary
@@ -193,7 +193,7 @@ def load_player(who: Who, seat: str = "red_0", *, scenario: str | None = None) -
     spec = (trained or load_scenario(scenario or "1v1")).spec
     spec.team_of(seat)
     ref = name if run is None else f"{run_player(run, seat)}/"
-    return Catalogue(data_root() / "checkpoints").seat(ref, spec, seat).player
+    return Catalogue().seat(ref, spec, seat).player
 
 
 def make(

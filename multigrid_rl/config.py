@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from multigrid_rl.files import data_root
 from multigrid_rl.recipes import FILES, TRUST, read_scenario, recipe_overrides
 from multigrid_rl.scenario import CODE, ConfigError, ScenarioConfig
-from multigrid_rl.schema import RunConfig, available_cpus
+from multigrid_rl.schema import RunConfig, TrainConfig, available_cpus
 from multigrid_rl.text import expected, first_error, one_line
 
 #: Of the schema, for all who read configurations.
@@ -247,6 +247,14 @@ def _stage(stage: Any, own: dict[str, Any]) -> Any:
     seats = {**(whole.get("seats") or {}), **stage.get("seats", {})}
     rest = {key: value for key, value in stage.items() if key != "seats"}
     return {**rest, "scenario": {**whole, "seats": seats}}
+
+
+def check_budget(train: TrainConfig) -> None:
+    """Refuse a budget that a run would not keep: it plays whole batches. Raises ``ConfigError``."""
+    if train.until < train.batch_size:
+        batch = f"train.num_envs={train.num_envs} x train.num_steps={train.num_steps}"
+        wanted = f"at least {train.batch_size}, one batch of {batch}"
+        raise ConfigError(expected("train.until", wanted, train.until))
 
 
 def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:

@@ -15,12 +15,22 @@ import yaml
 #: Largest file; a run's ``config.yaml`` has some 2 kB.
 MAX_BYTES = 256 * 1024
 _MAX_WHOLE = 2**63
+#: Environment variable: folders with frozen players of one's own.
+PLAYERS_FROM = "MULTIGRID_RL_PLAYERS"
 
 
 def data_root() -> Path:
     """Folder that holds ``configs/`` and ``checkpoints/``: inside an installed wheel, or the project itself."""
     packaged = Path(__file__).parent / "_data"
     return packaged if packaged.is_dir() else Path(__file__).parent.parent
+
+
+def player_folders() -> list[Path]:
+    """Return where frozen players are looked for: the user's folders, the first of which takes new ones, then ours."""
+    # Unlike Path.home(), this gives a folder that cannot be made where nobody knows a home.
+    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # noqa: PTH111
+    given = os.environ.get(PLAYERS_FROM) or str(Path(home, "multigrid-rl", "players"))
+    return [*map(Path, filter(None, given.split(os.pathsep))), data_root() / "checkpoints"]
 
 
 class _PlainLoader(yaml.SafeLoader):

@@ -40,7 +40,7 @@ METRICS: dict[str, tuple[str, str]] = {
     ),
     "win/<seat>": ("share of episodes that the seat's team won", "share"),
     "draw/<seat>": ("share of episodes that nobody won", "share"),
-    "loss/<seat>": ("share of episodes that the other team won", "share"),
+    "defeat/<seat>": ("share of episodes that the other team won", "share"),
     "win_against/<seat>/<player>": (
         "share won of the episodes against this player of a pool; `snapshots`: against all of a league's together",
         "share",

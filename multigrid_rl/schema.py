@@ -20,7 +20,6 @@ from multigrid_rl.architecture import (
     WITHOUT_PROBABILITY,
     ModelConfig,
 )
-from multigrid_rl.files import data_root
 from multigrid_rl.scenario import (
     ConfigError,
     Part,
@@ -382,9 +381,9 @@ class RunConfig(Part):
             _require(not memory, "train.runner", runner, f"batched with model={self.model.name}, which has memory")
             _require(self.scheme != "ctde", "train.runner", runner, "batched with scheme=ctde")
 
-    def checkpoint_root(self) -> Path:
-        """Folder of frozen players."""
-        return Path(self.checkpoints) if self.checkpoints else data_root() / "checkpoints"
+    def checkpoint_root(self) -> Path | None:
+        """Folder of frozen players; ``None``: the user's and the project's."""
+        return Path(self.checkpoints) if self.checkpoints else None
 
 
 def _require(condition: bool, key: str, value: Any, allowed: str) -> None:

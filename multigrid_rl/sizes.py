@@ -1,4 +1,4 @@
-"""Sizes that follow from a run's configuration: each has a name here and none stands in yaml. Pure."""
+"""Sizes that follow from a run's configuration: each has a name here and none stands in yaml; what acts. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from multigrid_rl.schema import RunConfig, available_cpus
+from multigrid_rl.schema import RunConfig, TrainConfig, available_cpus
 
 
 @dataclass(frozen=True)
@@ -106,3 +106,36 @@ class Sizes:
         train = self.config.train
         share = min(env_steps / train.entropy_decay, 1.0)
         return train.entropy_coef + share * (train.entropy_end - train.entropy_coef)
+
+
+def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:
+    """Say what is learned from beside or instead of the game's own reward; nothing where that is all."""
+    only = "training reward only; gates score the game's own"
+    facts = [("shaping", f"{train.shaping} ({only})")] if train.shaping else []
+    if train.adversarial is not None:
+        facts.append(("imitation", f"{train.adversarial.kind}, what a discriminator takes for recorded play ({only})"))
+    for seat, weights in train.bonus.items():
+        listed = ", ".join(f"{event} {weight:+g}" for event, weight in weights.items())
+        facts.append(("bonus", f"{listed} for {seat} ({only})"))
+    return facts
+
+
+def schedules(train: TrainConfig, *, changing: bool = False) -> list[tuple[str, str, str]]:
+    """Return name, values and course of what may change with the environment steps played.
+
+    Args:
+        train: the run's.
+        changing: leave out what stays as it is, but for an entropy bonus: it is another thing that is learned from.
+    """
+    rows = []
+    for name, start, end, steps in (
+        ("learning rate", train.lr, train.lr_end, train.until),
+        ("entropy bonus", train.entropy_coef, train.entropy_end, train.entropy_decay),
+        ("clip", train.clip, train.clip_end, train.until),
+    ):
+        if start != end:
+            course = f"a straight line over the first {steps:,} steps, then constant"
+            rows.append((name, f"{start:g} to {end:g}", course))
+        elif not changing or (name == "entropy bonus" and start):
+            rows.append((name, f"{start:g}", "the same all the time"))
+    return rows

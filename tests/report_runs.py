@@ -70,9 +70,10 @@ def _row(number: int, story: Story) -> dict:
         "episodes": number * 200, "report_episodes": 200.0, "episode_len_mean": 18.0 + wave if good else 60.0,
         "return_mean/red_0": 1.38 + wave if good else -0.5, "explained_variance/red_0": 0.9 if good else -0.1,
         "entropy/red_0": 0.2 if good else 1.9, "win/red_0": 0.95 if good else 0.3, "draw/red_0": 0.0,
-        "loss/red_0": 0.05 if good else 0.7, "behaviour/red_0/key_pickup": 0.98, "behaviour/red_0/door_open": 0.2,
+        "defeat/red_0": 0.05 if good else 0.7, "behaviour/red_0/key_pickup": 0.98, "behaviour/red_0/door_open": 0.2,
         "behaviour/red_0/eliminated_opponents": 0.75, "behaviour/red_0/ball_pay": 0.0,
         "learner/red_0/policy_loss": 0.01, "learner/red_0/vf_loss": 0.1, "learner/red_0/lr": 1e-3,
+        "approx_kl/red_0": 0.01, "clip_fraction/red_0": 0.2,
         "timing/sample_s": 0.1, "timing/engine_s": 0.02, "timing/learn_s": 0.3, "timing/network_s": 0.2,
         "timing/sync_s": 0.01, "timing/metrics_s": 0.01, "timing/checkpoint_s": 0.0, "timing/other_s": 0.08,
     }  # fmt: skip

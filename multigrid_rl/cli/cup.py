@@ -83,9 +83,9 @@ def cup(
         config = CupConfig(name, spec, games, seed, limits)
         if before:
             config = replace(config, agents_key=before.agents_key)
-        catalogue = Catalogue(data_root() / "checkpoints")
+        catalogue = Catalogue()
         entries = find_entries(folder, list(also or ()), catalogue, config)
-        entries = find_copies(entries, Originals(spec, catalogue), refuse=not allow_copies)
+        entries = find_copies(entries, Originals(spec, Catalogue(data_root() / "checkpoints")), refuse=not allow_copies)
         remove_leftovers()
         try:
             with alone_in(place), warnings_on_screen():

@@ -99,7 +99,7 @@ def find_env_target(
     Raises:
         ConfigError, PlayerError: no such player or run, one that does not fit, or such an option.
     """
-    from multigrid_rl.config import compose, data_root
+    from multigrid_rl.config import compose
     from multigrid_rl.judge import environments
     from multigrid_rl.players.cards import read_card
     from multigrid_rl.players.catalogue import Catalogue, is_program
@@ -110,7 +110,7 @@ def find_env_target(
         if run_config(folder).scenario.game is not None:
             return None
     else:
-        catalogue = Catalogue(data_root() / "checkpoints")
+        catalogue = Catalogue()
         if is_program(who) or not (who in catalogue.entries or folder.is_dir()):
             return None
         home = catalogue.folder(who)
@@ -135,7 +135,7 @@ def find_target(
     Raises:
         ConfigError, PlayerError: no such player or run, or one that does not fit.
     """
-    from multigrid_rl.config import compose, data_root
+    from multigrid_rl.config import compose
     from multigrid_rl.judge import lineups
     from multigrid_rl.players.cards import read_card
     from multigrid_rl.players.catalogue import Catalogue, is_program
@@ -148,7 +148,7 @@ def find_target(
             raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
         if not any(override.startswith(("scenario=", "experiment=")) for override in overrides):
             # A frozen player is judged where it was made, unless told otherwise.
-            catalogue = Catalogue(data_root() / "checkpoints")
+            catalogue = Catalogue()
             home = "1v1" if is_program(who) else read_card(catalogue.folder(who)).scenario
             overrides = [f"scenario={home}", *overrides]
         judged = lineups.player_target(who, compose(overrides))

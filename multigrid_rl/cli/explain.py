@@ -30,10 +30,11 @@ def explain(
     ] = None,
 ) -> None:
     """Say what the sizes of a run are and mean, without starting it."""
-    from multigrid_rl.config import ConfigError, compose
+    from multigrid_rl.config import ConfigError, check_budget, compose
     from multigrid_rl.players.factories import MatchFactory, env_factory, seat_players
 
     config = compose(list(overrides or []))
+    check_budget(config.train)
     factory = env_factory(config)
     try:
         seated = factory.load()
@@ -155,12 +156,12 @@ def _machine(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
 
 
 def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
-    from multigrid_rl.cli.live import schedules
+    from multigrid_rl.sizes import schedules
 
     train = config.train
     spans = (sizes.horizon, sizes.credit_horizon)
     look, credit = ("the whole game" if math.isinf(span) else f"{span:.1f} steps" for span in spans)
-    (_, rate, rate_course), (_, weight, weight_course) = schedules(train)
+    (_, rate, rate_course), (_, weight, weight_course), (_, clip, clip_course) = schedules(train)
     meaning = f"1 / (1 - gamma) with gamma={train.gamma:g}: rewards further off hardly count"
     yield "reward horizon", look, f"{meaning}. Higher gamma: looks further ahead, noisier"
     meaning = f"1 / (1 - gamma x lam) with lam={train.lam:g}: beyond it the critic's guess stands for what came"
@@ -170,10 +171,12 @@ def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     if train.entropy_coef != train.entropy_end and train.entropy_decay > sizes.env_steps:
         meaning += f"; the budget ends before, at {sizes.entropy_coef_at(sizes.env_steps):.2g}"
     yield "entropy bonus", weight, f"{meaning}. Higher: explores longer, decides later"
+    if train.objective == "ppo":
+        yield "clip", clip, f"bound on a step of the policy: {clip_course}. Higher: larger steps of the policy"
 
 
 def _rewards(config: RunConfig) -> Iterator[Row]:
-    from multigrid_rl.cli.live import reward_facts
+    from multigrid_rl.sizes import reward_facts
 
     facts = reward_facts(config.train)
     value = "the game's own" if not facts else f"with {' and '.join(dict.fromkeys(name for name, _ in facts))}"

@@ -26,8 +26,7 @@ from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.demonstrations import read_data_card
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.rllib.cores import Team
-from multigrid_rl.schema import TrainConfig
-from multigrid_rl.sizes import Sizes
+from multigrid_rl.sizes import Sizes, reward_facts, schedules
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
@@ -150,9 +149,7 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
         share = f"{1 - league.anchor_share:.0%} of the games once there is one"
         lines.append(f"league:   snapshots join {' or '.join(joins)}; {league.weighting}, {share}")
     lines += [f"{name + ':':<9} {said}" for name, said in reward_facts(train)]
-    for name, values, course in schedules(train):
-        if " to " in values or (name == "entropy bonus" and values != "0"):
-            lines.append(f"schedule: {name} {values}, {course}")
+    lines += [f"schedule: {name} {values}, {course}" for name, values, course in schedules(train, changing=True)]
     lines += _learning(config, sizes)
     for k, stage in enumerate(config.curriculum):
         ends = [f"after {stage.steps:,} steps"] if stage.steps else []
@@ -192,33 +189,6 @@ def _learning(config: RunConfig, sizes: Sizes) -> list[str]:
 def plays(config: RunConfig) -> str:
     """Call what is played side by side by its name."""
     return "games" if config.scenario.game is not None else "environments"
-
-
-def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:
-    """Say what is learned from beside or instead of the game's own reward; nothing where that is all."""
-    only = "training reward only; gates score the game's own"
-    facts = [("shaping", f"{train.shaping} ({only})")] if train.shaping else []
-    if train.adversarial is not None:
-        facts.append(("imitation", f"{train.adversarial.kind}, what a discriminator takes for recorded play ({only})"))
-    for seat, weights in train.bonus.items():
-        listed = ", ".join(f"{event} {weight:+g}" for event, weight in weights.items())
-        facts.append(("bonus", f"{listed} for {seat} ({only})"))
-    return facts
-
-
-def schedules(train: TrainConfig) -> list[tuple[str, str, str]]:
-    """Return name, values and course of what may change with the environment steps played."""
-    rows = []
-    for name, start, end, steps in (
-        ("learning rate", train.lr, train.lr_end, train.until),
-        ("entropy bonus", train.entropy_coef, train.entropy_end, train.entropy_decay),
-    ):
-        if start == end:
-            rows.append((name, f"{start:g}", "the same all the time"))
-        else:
-            course = f"a straight line over the first {steps:,} steps, then constant"
-            rows.append((name, f"{start:g} to {end:g}", course))
-    return rows
 
 
 def closing(verdict: dict[str, Any], path: Path) -> list[str]:

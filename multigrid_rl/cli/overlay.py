@@ -36,11 +36,15 @@ def overlay(
     # Imported here: matplotlib takes a second, which a mistake above need not cost.
     from multigrid_rl.show.figures import draw_overlay, save_figure
 
-    save_figure(draw_overlay(drawn, usual), output)
+    changed = curves.changes(drawn.config, usual.name)
+    save_figure(draw_overlay(drawn, usual, alike=not changed), output)
     screen = console(100)
     screen.print(f"{run} against {usual.name}: {usual.command}, seeds {', '.join(map(str, usual.seeds))}")
     for line in _caveats(drawn, usual):
         screen.print(line)
+    if changed:
+        screen.print(f"changed from the recipe {usual.name}, so this is none of its seeds:")
+        screen.print(_changes(changed))
     screen.print(_table(rows))
     for row in rows:
         screen.print(sentence(row))
@@ -89,6 +93,13 @@ def _find_reference(run: Run, given: str | None) -> Path:
         known = ", ".join(sorted(file.stem for file in curves_folder().glob("*.json"))) or "none yet"
         raise refused("--reference", f"a file, or a recipe with curves ({known})", name)
     return path
+
+
+def _changes(changed: list[tuple[str, str, str]]) -> Table:
+    table = Table("key", "here", "recipe", box=None, pad_edge=False)
+    for row in changed:
+        table.add_row(*row)
+    return table
 
 
 def _table(rows: list[Comparison]) -> Table:

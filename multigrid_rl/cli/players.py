@@ -14,7 +14,7 @@ from multigrid_rl.cli.app import ended_by_signals, fail, one_thread, refused
 if TYPE_CHECKING:
     from multigrid_rl.players.catalogue import Catalogue
 
-Checkpoints = Annotated[Path | None, typer.Option(help="Folder of frozen players.")]
+Checkpoints = Annotated[Path | None, typer.Option(help="Folder of frozen players; by default yours, and ours.")]
 Checkpoint = Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")]
 #: Episodes of an environment that measure a player; they may be long.
 ENV_EPISODES = 100
@@ -163,7 +163,6 @@ def inspect(
 
 
 def _catalogue(checkpoints: Path | None) -> Catalogue:
-    from multigrid_rl.config import data_root
     from multigrid_rl.players.catalogue import Catalogue
 
-    return Catalogue(checkpoints or data_root() / "checkpoints")
+    return Catalogue(checkpoints)

@@ -35,7 +35,7 @@ def train(
         list[str] | None, typer.Argument(help="Hydra overrides: scenario=1v1 seed=3 train.lr=3e-4")
     ] = None,
     until: Annotated[
-        float | None, typer.Option(help="Environment steps at which the run ends at the latest, in whole batches.")
+        float | None, typer.Option(help="Environment steps; the run ends with the batch that reaches them.")
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Run folder to go on with, from its newest whole checkpoint.")
@@ -64,10 +64,11 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
         ConfigError, PlayerError: before training starts, with one line.
         RunError: the run broke off.
     """
-    from multigrid_rl.config import ConfigError, compose, default_run_dir
+    from multigrid_rl.config import ConfigError, check_budget, compose, default_run_dir
     from multigrid_rl.text import expected
 
     config = compose(overrides)
+    check_budget(config.train)
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config, datetime.now())
     try:
         str(path).encode()

@@ -152,7 +152,6 @@ def _tell(output: Path, steps: int, written: Written) -> None:
 
 def _home_side(source: str) -> Sides:
     """Return the side on which a player is shown unless told otherwise: the one that it learned."""
-    from multigrid_rl.config import data_root
     from multigrid_rl.players.cards import CARD_FILE, read_card
     from multigrid_rl.players.catalogue import Catalogue, is_program
 
@@ -163,7 +162,7 @@ def _home_side(source: str) -> Sides:
         return "own"
     if not path.exists() and ("/" in source or path.suffix):
         raise refused(source, "a file of games, a run folder or a player", "no such file or folder")
-    seats = read_card(Catalogue(data_root() / "checkpoints").folder(source)).seats
+    seats = read_card(Catalogue().folder(source)).seats
     return "blue" if all(seat.startswith("blue") for seat in seats) else "red"
 
 

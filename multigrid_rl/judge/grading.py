@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from multigrid_rl.config import ConfigError, data_root, load_scenario
+from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.judge.copies import Originals, same_as
 from multigrid_rl.judge.evaluation import Mode, results_of
@@ -29,7 +29,7 @@ from multigrid_rl.types import EpisodeTable, GameSpec, Policy, SeatView, Uniform
 from multigrid_rl.world.constants import EVENTS
 from multigrid_rl.world.symmetry import other_seat
 
-_OUTCOMES = {"win/*": 1, "draw/*": 0, "loss/*": -1}
+_OUTCOMES = {"win/*": 1, "draw/*": 0, "defeat/*": -1}
 #: What a check may be about; ``*`` stands for every seat (team, network) of the bundle.
 METRICS = (
     "episode_len_mean",
@@ -203,9 +203,9 @@ def _opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dic
         return {}
     if name in BUILT_IN:
         return {seat: BUILT_IN[name](spec) for seat in seats}
-    catalogue = Catalogue(data_root() / "checkpoints")
+    catalogue = Catalogue()
     try:
-        return load_team(catalogue.root / name if name in catalogue.entries else beside / name, spec, team)
+        return load_team(catalogue.folder(name) if name in catalogue.entries else beside / name, spec, team)
     except PlayerError as error:
         raise ConfigError(f"opponent={name}: {error}") from error
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from multigrid_rl.files import player_folders
 from multigrid_rl.players.cards import (
     Card,
     PlayerError,
@@ -69,13 +70,30 @@ def load_frozen(
 
 
 class Catalogue:
-    """Players below one folder of frozen players (by default the project's ``checkpoints/``)."""
+    """Players by name.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        path = root / CATALOGUE_FILE
-        self.entries = _parse(path, path.read_text(encoding="utf-8")) if path.exists() else {}
+    Args:
+        root: folder of frozen players; by default the user's folders and then the project's ``checkpoints/``.
+
+    Attributes:
+        root: where new players go.
+        entries: of all folders; of a name in two the first folder's.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.folders = player_folders() if root is None else [root]
+        self.root = self.folders[0]
         self._files: dict[str, PlayerFiles] = {}
+        self._read()
+
+    def _read(self) -> None:
+        self.entries: dict[str, dict[str, Any]] = {}
+        self._homes: dict[str, Path] = {}
+        for folder in self.folders:
+            path = folder / CATALOGUE_FILE
+            found = _parse(path, path.read_text(encoding="utf-8")) if path.exists() else {}
+            self._homes = dict.fromkeys(found, folder) | self._homes
+            self.entries = found | self.entries
 
     def names(self) -> list[str]:
         """Return all players by name, built-in ones first."""
@@ -84,7 +102,7 @@ class Catalogue:
     def folder(self, name: str) -> Path:
         """Return the folder of a frozen player, by catalogue name or by path. Raises :class:`PlayerError`."""
         if name in self.entries and name not in BUILT_IN:
-            return self.root / name
+            return self._homes[name] / name
         if "/" in name or Path(name).is_dir():
             return Path(name)
         wanted = f"{', '.join(self.names())}, a folder with a frozen player, or module:Class"
@@ -138,7 +156,7 @@ class Catalogue:
         block = yaml.safe_dump({name: entry}, sort_keys=False, default_flow_style=None, width=120)
         lines = "".join(f"  {line}\n" for line in block.splitlines())
         before = path.read_text(encoding="utf-8") if path.exists() else "players:\n"
-        if not self.entries:
+        if self.root not in self._homes.values():
             # Nothing is listed yet: whatever stands for "no players" gives way to the key, comments stay.
             kept = [line for line in before.splitlines() if line.startswith("#")]
             before = "\n".join([*kept, "players:"])
@@ -147,7 +165,7 @@ class Catalogue:
         if entries.get(name) != entry:
             raise PlayerError(expected(path, "a catalogue to which lines can be appended", "another form of yaml"))
         path.write_text(after, encoding="utf-8")
-        self.entries = entries
+        self._read()
 
 
 def _parse(path: Path, text: str) -> dict[str, dict[str, Any]]:

@@ -91,7 +91,7 @@ class MatchFactory:
     Args:
         spec: the game.
         opponents: for each background seat, player name -> share of the games in which that player sits there.
-        checkpoints: folder of frozen players.
+        checkpoints: folder of frozen players; ``None``: the user's and the project's.
         hashes: sha256 that each frozen player must have, by name; an empty mapping accepts what is there.
         seed: of all games.
         scheme: how the learning seats become agents.
@@ -105,7 +105,7 @@ class MatchFactory:
 
     spec: GameSpec
     opponents: dict[str, dict[str, float]]
-    checkpoints: Path
+    checkpoints: Path | None
     hashes: dict[str, str]
     seed: int
     scheme: Scheme = "dtde"

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.config import ScenarioConfig, data_root, load_scenario
+from multigrid_rl.config import ScenarioConfig, load_scenario
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.match import Match
@@ -55,7 +55,7 @@ class SeatEnv(gymnasium.Env):
             ``act`` (``types.Policy``) or its class; or a mixture of such with their weights, one of which plays each
             game. A seat not named keeps the player that the scenario puts there.
         render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
-        checkpoints: folder of frozen players; by default the project's own.
+        checkpoints: folder of frozen players; by default the user's and the project's.
         flat: observations are vectors.
 
     Raises:
@@ -130,7 +130,7 @@ def match_around(
 
     Raises as :class:`SeatEnv` does.
     """
-    catalogue = Catalogue(data_root() / "checkpoints" if checkpoints is None else checkpoints)
+    catalogue = Catalogue(checkpoints)
     seated = _seated_around(scenario, focal, players or {}, catalogue)
     return Match(scenario.spec, seated, games, auto_reset=games > 1)
 

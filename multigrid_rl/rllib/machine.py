@@ -256,14 +256,13 @@ def check_open_files(limit: int | None = None) -> Finding:
 
 
 def check_opponents(root: Path | None = None) -> list[Finding]:
-    """Check that every frozen player of the folder ``root`` is the one that its card and the catalogue name."""
-    root = data_root() / "checkpoints" if root is None else root
+    """Check that every frozen player, of the folder ``root`` or all, is the one its card and the catalogue name."""
     findings, names = [], []
     try:
         catalogue = Catalogue(root)
         names = [name for name in catalogue.names() if name not in BUILT_IN]
     except PlayerError as error:
-        findings.append(Finding("opponents", "problem", str(error), f"restore {root}"))
+        findings.append(Finding("opponents", "problem", str(error), "restore it"))
     for name in names:
         try:
             card = read_card(catalogue.folder(name))
@@ -272,10 +271,11 @@ def check_opponents(root: Path | None = None) -> list[Finding]:
             if listed != card.sha256:
                 raise PlayerError(expected(f"{name}: sha256 of its card", f"the catalogue's {listed}", card.sha256))
         except PlayerError as error:
-            findings.append(Finding("opponents", "problem", str(error), f"restore {root / name}"))
+            findings.append(Finding("opponents", "problem", str(error), f"restore {catalogue.folder(name)}"))
     if names or findings:
         return findings or [Finding("opponents", "ok", f"{len(names)} frozen players, hashes as in the catalogue")]
-    return [Finding("opponents", "warning", f"{root} holds no frozen player", "restore it, or name another folder")]
+    where = " and ".join(map(str, catalogue.folders))
+    return [Finding("opponents", "warning", f"no frozen player in {where}", "restore them, or name another folder")]
 
 
 def check_gpu(names: list[str] | None = None, devices: Path = Path("/dev")) -> Finding:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -155,9 +156,10 @@ class RunFolder:
         self._metrics.flush()
         # One event with all values: forty events take a tenth of an iteration. TensorBoard groups by what stands before
         # the first slash.
+        gated = {name.removesuffix("/met"): row.get(name[6:-4]) for name in row if re.fullmatch("gates/.+/met", name)}
         values = [
             Summary.Value(tag=name if "/" in name else f"run/{name}", simple_value=value)
-            for name, value in row.items()
+            for name, value in (row | gated).items()
             if value is not None
         ]
         self._board.add_event(Event(wall_time=time.time(), step=row["env_steps"], summary=Summary(value=values)))

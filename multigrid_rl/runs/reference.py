@@ -19,11 +19,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config import ConfigError, RunConfig, compose
 from multigrid_rl.files import write_whole
 from multigrid_rl.gates import Gate
+from multigrid_rl.recipes import override_value
 from multigrid_rl.runs.reader import Array, Run, Series, differences
-from multigrid_rl.text import expected, first_error
+from multigrid_rl.text import expected, first_error, shown
 
 End = Literal["better", "worse", "inside", "above", "below"]
 
@@ -181,6 +182,24 @@ def decisive(run: Run) -> dict[str, Any]:
     # Writing one run's results changes the checkout of the next: "+changes" alone makes no difference.
     commit = (run.provenance.get("commit") or "unknown").removesuffix("+changes")[:12]
     return {**config, "commit": commit, "versions": run.provenance.get("versions", {})}
+
+
+def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, str]] | None:
+    """Return the values in which a run's configuration differs from a recipe's, as text: (key, here, there).
+
+    Without a recipe: from the defaults. ``None``: nobody can tell, as one of the two is not of this version.
+    """
+    scenario = config["scenario"]
+    given = {"experiment": recipe or "none", "scenario": scenario["name"], "scenario.env_id": scenario.get("env_id")}
+    given |= {key: config.get(key) for key in ("data", "init")}  # what it is about, and no value of a recipe
+    try:
+        usual = compose([f"{key}={value}" for key, value in given.items() if value is not None])
+        own = RunConfig.model_validate(config)
+    except ValueError:
+        return None
+    found = differences(own.model_dump(mode="json"), usual.model_dump(mode="json"))
+    told = [(key, shown(override_value(here)), shown(override_value(there))) for key, here, there in found]
+    return [row for row in told if row[0] not in ("seed", "experiment", "data", *_PRIVATE)]
 
 
 def _seed_run(run: Run) -> SeedRun:

@@ -22,7 +22,7 @@ def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, flo
         row[f"return_mean/{seat}"] = returns[seat]
         if specs.somebody_wins:
             win, draw, loss = outcome_shares(table.winner, specs.team_names.index(specs.teams[a]))
-            row |= {f"win/{seat}": win, f"draw/{seat}": draw, f"loss/{seat}": loss}
+            row |= {f"win/{seat}": win, f"draw/{seat}": draw, f"defeat/{seat}": loss}
         for name, event in BEHAVIOUR.items():
             if event in specs.events:
                 row[f"behaviour/{seat}/{name}"] = float(table.events[:, a, specs.events.index(event)].mean())

@@ -118,15 +118,19 @@ def draw_best_responses(player: str, curves: dict[str, list[tuple[int, float]]])
 # --- a run over reference curves
 
 
-def draw_overlay(run: Run, reference: Reference) -> Figure:
-    """Return a panel for each metric that a gate names, else of the reference. Raises ``ConfigError`` without any."""
+def draw_overlay(run: Run, reference: Reference, *, alike: bool) -> Figure:
+    """Return a panel for each metric that a gate names, else of the reference. Raises ``ConfigError`` without any.
+
+    ``alike``: the run has the recipe's values.
+    """
     wanted = [gate.metric for gate in reference.gates] or list(reference.metrics)
     metrics = [metric for metric in dict.fromkeys(wanted) if metric in run.series]
     if not metrics:
         raise ConfigError(expected(run.path, f"a run that reports {' or '.join(wanted)}", "none of them"))
     seeds = len(reference.runs)
     scenario, seed = run.config["scenario"]["name"], run.config.get("seed")
-    title = f"{scenario}, seed {seed}, over the recipe {reference.name} ({seeds} seeds)"
+    who = f"{scenario}, seed {seed}" + ("" if alike else ", with other values")
+    title = f"{who}, over the recipe {reference.name} ({seeds} seeds)"
     figure, panels = panel_grid(len(metrics), title)
     for axes, metric in zip(panels, metrics, strict=True):
         _overlay_panel(axes, run, reference, metric)

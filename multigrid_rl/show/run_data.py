@@ -16,9 +16,11 @@ from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.runs.reader import Run, read_rows, read_run
-from multigrid_rl.runs.reference import Comparison, Reference, compare, load_reference
-from multigrid_rl.schema import RunConfig
+from multigrid_rl.runs.reference import Comparison, Reference, changes, compare, load_reference
+from multigrid_rl.schema import RunConfig, TrainConfig
 from multigrid_rl.show.films import EPISODES, OwnEpisodes, play_own_episodes
+from multigrid_rl.show.words import percent
+from multigrid_rl.sizes import reward_facts, schedules
 from multigrid_rl.text import expected, one_line
 from multigrid_rl.types import RunError
 
@@ -52,9 +54,16 @@ class RunReport:
     last: dict[str, Any]  # the last row of metrics.jsonl
     reference: Reference | None  # the recipe's curves
     compared: dict[str, Comparison]  # the run against them, by metric
+    changed: list[tuple[str, str, str]] | None  # key, here, in the recipe (without one: the default); None: unknown
     own: OwnGames | None  # fresh games of its policy
     episodes: OwnEpisodes | None  # the same, where it plays an environment of another package
     own_missing: str  # why there is neither; empty if there is, or if nobody wanted any
+
+    @property
+    def usual(self) -> str:
+        """What it is compared with."""
+        recipe = self.run.config.get("experiment") if self.reference is None else self.reference.name
+        return f"the recipe {recipe}" if recipe else "the defaults"
 
     @property
     def env_steps(self) -> int:
@@ -93,7 +102,8 @@ def read_report(folder: Path, *, games: int | None = None, reference: Path | Non
         except (ConfigError, PlayerError, RunError) as error:
             missing = str(error)
     compared = _compared(run, curves)
-    return RunReport(run, gates, held, _totals(rows), rows[-1], curves, compared, own, episodes, missing)
+    changed = changes(run.config, run.config.get("experiment") if curves is None else curves.name)
+    return RunReport(run, gates, held, _totals(rows), rows[-1], curves, compared, changed, own, episodes, missing)
 
 
 def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGames:
@@ -163,3 +173,45 @@ def _compared(run: Run, reference: Reference | None) -> dict[str, Comparison]:
         return {row.metric: row for row in compare(run, reference)}
     except ConfigError:
         return {}  # the run ended before the reference begins: nothing to compare yet
+
+
+# --- what it was
+
+
+def origin(report: RunReport) -> list[tuple[str, Any]]:
+    """Return what a run was, in rows: name, value."""
+    config, story = report.run.config, report.run.provenance
+    model, train = config.get("model") or {}, config.get("train") or {}
+    rows = [
+        ("Scenario", config["scenario"]["name"]),
+        ("Recipe", config.get("experiment") or "none"),
+        ("Scheme", config.get("scheme")),
+        ("Network", f"{model.get('name')} {model.get('hidden')}" if model else None),
+        ("Budget", f"{train['until']:,} steps" if isinstance(train.get("until"), int) else None),
+        *_acting(train),
+        ("Seed", config["seed"]),
+        ("Command", story.get("command")),
+        ("Started", story.get("started")),
+        ("Commit", story.get("commit")),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in (story.get("versions") or {}).items())),
+        ("Folder", report.run.path),
+    ]
+    return [(name, value) for name, value in rows if value not in (None, "")]
+
+
+def _acting(train: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what is added to the reward, and what changes while a run goes on."""
+    try:
+        its = TrainConfig.model_validate(train)
+    except ValueError:
+        return []  # of another version
+    changing = [(name, f"{values}, {course}") for name, values, course in schedules(its, changing=True)]
+    return [(name.capitalize(), said) for name, said in [*reward_facts(its), *changing]]
+
+
+def opponent_words(row: dict[str, Any]) -> tuple[str, str]:
+    """Return an opponent of a run in words, and the start of its sha256."""
+    known = next((s for s in row.get("strength") or [] if s.get("opponent") == "random"), None)
+    beats = f", wins {percent(known['win'])} against random" if known else ""
+    weight = f" in {percent(row['weight'])} of the games" if row.get("weight", 1.0) < 1.0 else ""
+    return f"{row.get('name')} on {row.get('seat')}{weight}{beats}", str(row.get("sha256") or "")[:12]

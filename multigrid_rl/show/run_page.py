@@ -11,7 +11,7 @@ from multigrid_rl.show.charts import Chart, Line, unit_of
 from multigrid_rl.show.films import OwnEpisodes
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
-from multigrid_rl.show.run_data import RunReport
+from multigrid_rl.show.run_data import RunReport, opponent_words, origin
 from multigrid_rl.show.words import BEHAVIOURS, duration, listed, metric_title, percent, short, spelled
 from multigrid_rl.text import one_line
 
@@ -34,6 +34,8 @@ _STAGES: tuple[tuple[str, str, dict[str, str]], ...] = (
 _LEARNER = {
     "explained_variance/{}": "Explained variance",
     "entropy/{}": "Entropy",
+    "approx_kl/{}": "KL divergence of an update",
+    "clip_fraction/{}": "Share of steps beyond the clip",
     "learner/{}/policy_loss": "Policy loss",
     "learner/{}/vf_loss": "Value loss",
     "learner/{}/grad_norm": "Gradient norm before clipping",
@@ -62,6 +64,8 @@ def run_page(report: RunReport) -> str:
         gates=report.gates,
         gates_title=gates_title(report.gates, told=run.verdict is not None),
         gates_lead=" ".join({gate["hold"]: _hold_words(gate) for gate in report.gates}.values()),
+        changed=report.changed,
+        usual=report.usual,
         curves=curves,
         curves_title=_curves_title(report),
         curves_lead=_curves_lead(report),
@@ -82,8 +86,8 @@ def run_page(report: RunReport) -> str:
         stages=_stages(report.totals, report.package),
         stages_title=_stages_title(report.totals),
         learner=_learner(report),
-        origin=_origin(report),
-        opponents=[_opponent(row) for row in run.provenance.get("opponents") or []],
+        origin=origin(report),
+        opponents=[opponent_words(row) for row in run.provenance.get("opponents") or []],
         data=Pack.of(own.games).data() if own else None,
     )
 
@@ -139,8 +143,8 @@ def _missed(gates: list[dict[str, Any]]) -> str:
     for gate in gates:
         if gate["held"] or gate["value"] is None:
             continue
-        beyond = abs(gate["value"] - gate["bound"])
-        near = f"met at its end, but not for {gate['window']:,} steps" if gate["met"] else f"{short(beyond)} short"
+        beyond = f"{short(abs(gate['value'] - gate['bound']))} too {'high' if gate['comparison'] == '<=' else 'low'}"
+        near = f"met at its end, but not for {gate['window']:,} steps" if gate["met"] else beyond
         rows.append(f"{gate['metric']} ended {near}")
     return "; ".join(rows) + "." if rows else "a gate had no value at its end."
 
@@ -175,9 +179,8 @@ def _curves_title(report: RunReport) -> str:
     if not rows:
         return "How the gates were reached"
     worse = [metric_title(row.metric).lower() for row in rows if row.end == "worse"]
-    if not worse:
-        return "It ends as well as the recipe's other seeds, or better"
-    return f"It ends worse than the recipe's other seeds in {listed(worse)}"
+    seeds = "the recipe's seeds" if report.changed != [] else "the recipe's other seeds"
+    return f"It ends worse than {seeds} in {listed(worse)}" if worse else f"It ends as well as {seeds}, or better"
 
 
 def _curves_lead(report: RunReport) -> str:
@@ -311,7 +314,7 @@ def _behaviour(report: RunReport, seats: list[str]) -> tuple[list[Chart], list[s
     """Return shares of wins and each kind of event, and the kinds that never happened."""
     series, never = report.run.series, []
     every = [name.removeprefix("win/") for name in series if name.startswith("win/")]
-    outcomes = {f"win/{seats[0]}": "won", f"draw/{seats[0]}": "drawn", f"loss/{seats[0]}": "lost"}
+    outcomes = {f"win/{seats[0]}": "won", f"draw/{seats[0]}": "drawn", f"defeat/{seats[0]}": "lost"}
     charts = [_share_chart(report, f"Results of {_team(seats)}", outcomes, "")]
     # Opponents that take turns: no more in one chart than there are styles of lines.
     against = {name: name.split("/", 2)[2] for name in series if name.startswith(f"win_against/{seats[0]}/")}
@@ -337,7 +340,7 @@ def _share_chart(report: RunReport, title: str, metrics: dict[str, str], word: s
     return Chart(title, f"At the end {told}.", "share of the games", lines, report.run.env_steps, share=True)
 
 
-# --- the learner, time and origin
+# --- the learner and time
 
 
 def _learner(report: RunReport) -> list[Chart]:
@@ -372,29 +375,3 @@ def _stages_title(totals: dict[str, float]) -> str:
     whole = sum(totals.get(name, 0.0) for name, _, _ in _STAGES)
     spent, words = max((totals.get(name, 0.0), words) for name, words, _ in _STAGES[:2])
     return f"{words} took {percent(spent / whole)} of {duration(whole)}" if whole else ""
-
-
-def _origin(report: RunReport) -> list[tuple[str, Any]]:
-    config, story = report.run.config, report.run.provenance
-    model, train = config.get("model") or {}, config.get("train") or {}
-    rows = [
-        ("Scenario", config["scenario"]["name"]),
-        ("Recipe", config.get("experiment") or "none"),
-        ("Scheme", config.get("scheme")),
-        ("Network", f"{model.get('name')} {model.get('hidden')}" if model else None),
-        ("Budget", f"{train['until']:,} steps" if isinstance(train.get("until"), int) else None),
-        ("Seed", config["seed"]),
-        ("Command", story.get("command")),
-        ("Started", story.get("started")),
-        ("Commit", story.get("commit")),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in (story.get("versions") or {}).items())),
-        ("Folder", report.run.path),
-    ]
-    return [(name, value) for name, value in rows if value not in (None, "")]
-
-
-def _opponent(row: dict[str, Any]) -> tuple[str, str]:
-    known = next((s for s in row.get("strength") or [] if s.get("opponent") == "random"), None)
-    beats = f", wins {percent(known['win'])} against random" if known else ""
-    weight = f" in {percent(row['weight'])} of the games" if row.get("weight", 1.0) < 1.0 else ""
-    return f"{row.get('name')} on {row.get('seat')}{weight}{beats}", str(row.get("sha256") or "")[:12]

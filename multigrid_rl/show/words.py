@@ -13,9 +13,11 @@ _TITLES = {
     "team_return_mean": "Team return",
     "explained_variance": "Explained variance",
     "entropy": "Entropy",
+    "approx_kl": "KL divergence of an update",
+    "clip_fraction": "Share of steps beyond the clip",
     "win": "Games won",
     "draw": "Games drawn",
-    "loss": "Games lost",
+    "defeat": "Games lost",
 }
 #: Behaviour metrics in words, for titles.
 BEHAVIOURS = {

@@ -146,7 +146,8 @@ def test_a_hostile_class_changes_nobodys_result_and_is_named(option, tmp_path):
     for name, reasons in REASONS.items():
         if (reason := reasons[not fenced]) is not None and name in names:
             told = " ".join(fault["reason"] for fault in entries[name]["faults"])
-            assert reason in told or (name == "filler" and "No space left" in told), (name, told)
+            others = ("No space left", "no answer within") if name == "filler" else ()  # a slow disk
+            assert any(its in told for its in (reason, *others)), (name, told)
     alike = {"clone": "blue-adept (the same)", "near": "blue-adept (0.", "renamed": "blue-master (the same)"}
     for name, original in alike.items():
         assert entries[name]["same_as"][0].startswith(original)

@@ -60,6 +60,7 @@ MISTAKES = [
     ([f"cluster.num_env_runners={TOO_MANY}"], f"num_env_runners: expected .*0 to {TOO_MANY - 1}.*got {TOO_MANY}"),
     (["--until", "1.5"], "--until: expected a whole number .*, got 1.5"),
     (["--until", "nan"], "--until: .*nan"),
+    (["--until", "20"], r"train\.until: expected at least 4096, one batch of train.num_envs=256 .*, got 20"),
     (["--until", "0"], r"train\.until: expected greater than or equal to 1, got 0"),
     (["seed"], "seed.*key=value"),
     (["scenario.seats.red_0=random"], r"scenario\.seats: expected learn on at least one seat"),
@@ -198,6 +199,7 @@ def test_preflight_and_explain_name_schedules():
         assert line.format(steps) in row
     constant = preflight_of("experiment=none", "train.entropy_final=null")
     assert "schedule: entropy bonus 0.02, the same all the time" in constant
+    assert f"schedule: clip 0.2 to 0.1, {line.format('2,000,000')}" in preflight_of("train.clip_final=0.1")
     assert not any("learning rate" in line for line in constant)
     assert not any("schedule" in line for line in preflight_of("train.entropy_coef=0", "train.entropy_final=0"))
 

@@ -122,6 +122,7 @@ def test_horizons_and_schedules():
     assert rows_of("train.gamma=1")["reward horizon"] == "the whole game"
     assert "the same all the time" in call("explain", "train.entropy_final=0.02", "train.entropy_coef=0.02").output
     assert "the budget ends before" in call("explain", "train.entropy_decay=9_000_000").output
+    assert rows_of("train.clip_final=0.1")["clip"] == "0.2 to 0.1"
 
 
 # --- what it refuses
@@ -129,6 +130,7 @@ def test_horizons_and_schedules():
 MISTAKES = [
     ["train.lr=-1"],
     ["scheme=ctce"],
+    ["train.until=20"],
     ["scenario.seats.blue_0=nobody"],
     ["train.shaping=nowhere:nothing"],
     ["train.bonus.all.jump=1"],

@@ -61,7 +61,7 @@ def test_an_environment_by_its_id_trains_and_tells_its_story(pole):
     assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
     reported = [row for row in rows if "return_mean/agent_0" in row]
     assert reported
-    assert [name for name in names if name.startswith(("win/", "draw/", "loss/"))] == []  # nobody can win
+    assert [name for name in names if name.startswith(("win/", "draw/", "defeat/"))] == []  # nobody can win
     assert all(row["return_mean/agent_0"] == pytest.approx(row["episode_len_mean"]) for row in reported)  # 1 a step
     assert json.loads((path / "provenance.json").read_text())["versions"]["gymnasium"]
 

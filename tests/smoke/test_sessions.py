@@ -66,7 +66,7 @@ def test_a_session_is_used_and_left_alone_and_out_of_the_way_of_signals_and_leav
 def test_the_command_trains_writes_its_folder_and_leaves_no_ray_behind(tmp_path):
     assert not ray.is_initialized()
     path = tmp_path / "run"
-    result = call("train", *TINY, "train.runner=stock", "seed=5", f"run_dir={path}", "--until", "100")
+    result = call("train", *TINY, "train.runner=stock", "seed=5", f"run_dir={path}", "--until", "512")
     assert result.exit_code == 0, result.output
     assert "NOT HELD" in result.output
     assert not ray.is_initialized()

@@ -18,7 +18,7 @@ from tiny_runs import TINY, tiny_run, without_time
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
 STOCK = ["train.runner=stock", "train.until=600", "seed=5"]
-TEAM = ["scenario=2v2-deathmatch", "scenario.game.max_steps=30", "train.until=300"]
+TEAM = ["scenario=2v2-deathmatch", "scenario.game.max_steps=30", "train.until=512"]
 BATCH, GAMES = 512, 32
 
 
@@ -98,7 +98,7 @@ def test_teams_train_with_eliminated_seats(session, tmp_path, overrides, network
 @pytest.mark.long
 def test_remote_runners_share_the_games_out(session, tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
-    verdict, rows = tiny_run(tmp_path / "run", *STOCK, "cluster.num_env_runners=2", "train.until=300")
+    verdict, rows = tiny_run(tmp_path / "run", *STOCK, "cluster.num_env_runners=2", "train.until=512")
     assert BATCH <= rows[0]["env_steps"] < BATCH + GAMES
     assert rows[0]["episodes"] > 0
     assert verdict["policy_updates"] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from PIL import Image
 
+import report_runs
 from commands import call, complaint
 from multigrid_rl.config import ConfigError
 from multigrid_rl.gates import Gate
@@ -306,6 +308,15 @@ def test_overlay_rejects_folders_that_are_no_runs(runs, tmp_path, spoil, said):
     spoil(runs[0])
     assert said in complaint(call("overlay", runs[0], "-o", tmp_path / "o.png"))
     assert not (tmp_path / "o.png").exists()
+
+
+def test_overlay_lists_what_was_changed_from_the_recipe(tmp_path):
+    for name, overrides in (("other", ("train.lr=0.002",)), ("alike", ())):
+        run = report_runs.write_run(tmp_path / name, report_runs.Story(overrides=overrides))
+        drawn = call("overlay", run, "-o", tmp_path / f"{name}.png")
+        assert drawn.exit_code == 0, drawn.output
+        told = "changed from the recipe 1v1, so this is none of its seeds" in drawn.output
+        assert told is (re.search(r"train\.lr +0\.002 +0\.001", drawn.output) is not None) is (name == "other")
 
 
 def test_drawing_leaves_no_global_state_and_the_verbs_no_ray(runs, tmp_path):

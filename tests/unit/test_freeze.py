@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from bundles import ONE, bundle, edit, everything
+from multigrid_rl.config import data_root
+from multigrid_rl.files import player_folders
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
 from multigrid_rl.players.freeze import freeze, measure, rate
@@ -183,6 +185,23 @@ def test_rejects_malformed_names(name, run, root, tmp_path):
 def test_a_name_that_yaml_could_take_for_something_else_stays_a_name(name, run, root):
     frozen(run, root, name)
     assert Catalogue(root).seat(name, ONE, "blue_0").name == name
+
+
+def test_new_players_go_to_the_users_folder_and_are_found_there_first(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.players.freeze._measured", lambda *_: {})
+    ours = data_root() / "checkpoints"
+    before = (ours / CATALOGUE_FILE).read_bytes()
+    monkeypatch.delenv("MULTIGRID_RL_PLAYERS", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    assert player_folders() == [tmp_path / "home" / "multigrid-rl" / "players", ours]
+    monkeypatch.setenv("MULTIGRID_RL_PLAYERS", f"{tmp_path / 'mine'}:{tmp_path / 'theirs'}")
+    freeze(run_player(run, "blue_0"), "newcomer", Catalogue(), GAMES)
+    freeze(run_player(run, "blue_0"), "blue-rookie", Catalogue(tmp_path / "theirs"), GAMES)
+    assert "already" in refusal(lambda: freeze(run_player(run, "red_0"), "blue-rookie", Catalogue(), GAMES))
+    wanted = {"newcomer": tmp_path / "mine", "blue-rookie": tmp_path / "theirs", "blue-master": ours}
+    assert {name: Catalogue().folder(name).parent for name in wanted} == wanted
+    assert Catalogue().seat("newcomer", ONE, "blue_0").name == "newcomer"
+    assert (ours / CATALOGUE_FILE).read_bytes() == before
 
 
 def damage_model(folder: Path) -> None:

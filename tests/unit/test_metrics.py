@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from multigrid_rl.config import compose
 from multigrid_rl.metrics import (
     BEHAVIOUR,
     METRICS,
@@ -15,6 +17,7 @@ from multigrid_rl.metrics import (
     outcome_shares,
     wilson_interval,
 )
+from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.world.constants import BLUE, EVENTS, RED
 
 
@@ -149,3 +152,20 @@ def test_behaviour_metrics_average_events_that_exist_and_are_documented():
     assert set(BEHAVIOUR.values()) <= set(EVENTS)
     documented = {name.split("/")[2] for name in METRICS if name.startswith("behaviour/")}
     assert documented == set(BEHAVIOUR)
+
+
+@pytest.mark.filterwarnings("ignore")  # tensorboard warns about its own future
+def test_boards_show_the_gates_metrics_in_one_group(tmp_path):
+    folder = RunFolder(tmp_path / "run", compose([]), {})
+    folder.record({"env_steps": 8, "entropy/red_0": 0.5, "gates/entropy/red_0/met": 1.0, "gates/held": 0.0})
+    folder.close()
+    (events,) = (tmp_path / "run" / "tensorboard").glob("events*")
+    board = EventAccumulator(str(events)).Reload()
+    wanted = {"run/env_steps", "entropy/red_0", "gates/entropy/red_0", "gates/entropy/red_0/met", "gates/held"}
+    assert set(board.Tags()["scalars"]) == wanted
+    assert board.Scalars("gates/entropy/red_0")[0].value == 0.5
+
+
+def test_no_share_of_games_is_called_a_loss():
+    losses = [name for name, (_, unit) in METRICS.items() if "loss" in name.split("/")[0] or unit == "loss"]
+    assert all(name.startswith("learner/") for name in losses)

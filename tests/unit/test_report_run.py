@@ -36,7 +36,11 @@ def heading(text: str) -> str:
         (
             Story(reports=30, good_from=99, ended="until"),
             "None of four gates held within 122,880 steps",
-            ["None of four gates held, none met at the end", "episode_len_mean ended 40 short", "&cross; not met"],
+            [
+                "None of four gates held, none met at the end",
+                "episode_len_mean ended 40 too high; return_mean/red_0 ended 1.8 too low",
+                "&cross; not met",
+            ],
         ),
         (
             Story(reports=30, good_from=25, ended="until"),
@@ -124,6 +128,7 @@ def test_draws_reference_curves(tmp_path):
     assert "Below it lies the recipe 1v1 over 3 seeds" in text
     assert 'class="band"' in text
     assert "the recipe's median seed" in html.unescape(text)
+    assert all(f"<h3>{name}</h3>" in text for name in ("KL divergence of an update", "Share of steps beyond the clip"))
 
 
 def test_draws_shipped_reference_curves(tmp_path):
@@ -229,3 +234,38 @@ def test_timing_totals_cover_whole_run(tmp_path):
     report = read_report(write_run(tmp_path / "run"), games=0)
     assert report.totals["learn"] == pytest.approx(60 * 0.3)
     assert np.isclose(report.last["seconds"], 30.0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "table", "seeds"),
+    [
+        ((), False, "the recipe's other seeds"),
+        (("train.lr=0.002", "scenario.seats.blue_0=random"), True, "the recipe's seeds"),
+    ],
+    ids=["as the recipe says", "other values"],
+)
+def test_tells_what_was_changed_from_the_recipe(overrides, table, seeds, tmp_path):
+    reference = data_root() / "configs" / "experiment" / "curves" / "1v1.json"
+    text = html.unescape(told(tmp_path / "run", Story(overrides=overrides), reference=reference))
+    assert f"{seeds}" in re.search(r"It ends (as well as|worse than) (the recipe's (other )?seeds)", text)[0]
+    assert ("Changed from the recipe 1v1" in text) is table
+    rows = re.findall(r"<code>([\w.]+)</code></th><td>(.*?)</td><td>(.*?)</td></tr>", text)
+    changed = [("scenario.seats.blue_0", "random", "blue-rookie"), ("train.lr", "0.002", "0.001")]
+    assert rows == (changed if table else [])
+
+
+def test_tells_bonus_and_schedules_as_training_does(tmp_path):
+    text = html.unescape(told(tmp_path / "run", Story(overrides=("train.lr_final=1e-4",))))
+    for name, said in (
+        ("Bonus", "key_pickup +1 for all (training reward only; gates score the game's own)"),
+        ("Learning rate", "0.001 to 0.0001, a straight line over the first 2,000,000 steps, then constant"),
+        ("Entropy bonus", "0.02 to 0, a straight line over the first 400,000 steps, then constant"),
+    ):
+        assert f"<dt>{name}</dt><dd>{said}</dd>" in text
+    assert "<dt>Clip</dt>" not in text
+
+
+def test_nobody_can_tell_changes_of_another_version(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "config.yaml").write_text((folder / "config.yaml").read_text() + "new_key: 1\n")
+    assert read_report(folder, games=0).changed is None

@@ -118,7 +118,7 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
         raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error
     homes = {path: listed.get(path.name, {}).get("scenario", config.scenario) for path in handed_in}
     entries = [_entry(path, config) for path in handed_in if homes[path] == config.scenario]
-    if folder.resolve() == catalogue.root.resolve():
+    if folder.resolve() in [its.resolve() for its in catalogue.folders]:
         entries = [replace(entry, known=True) for entry in entries]
     entries += [_by_name(name, catalogue, config) for name in names]
     twice = sorted({e.name for e in entries if sum(other.name == e.name for other in entries) > 1})
