@@ -1,4 +1,7 @@
-"""The catalogue of players: scripted ones by name, frozen ones by name or folder, one's own as ``module:Class``."""
+"""The catalogue of players: scripted ones by name, frozen ones by name or folder, agents by their folder.
+
+One's own classes are named ``module:Class``.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from multigrid_rl.players.agents import Part, is_agent, read_agent, read_parts
 from multigrid_rl.players.cards import (
     Card,
     PlayerError,
@@ -19,6 +23,7 @@ from multigrid_rl.players.cards import (
     read_files,
     read_network,
 )
+from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.players.own import own_player
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
@@ -76,6 +81,7 @@ class Catalogue:
         path = root / CATALOGUE_FILE
         self.entries = _parse(path, path.read_text(encoding="utf-8")) if path.exists() else {}
         self._files: dict[str, PlayerFiles] = {}
+        self._agents: dict[str, tuple[Part, ...]] = {}
 
     def names(self) -> list[str]:
         """Return all players by name, built-in ones first."""
@@ -87,7 +93,7 @@ class Catalogue:
             return self.root / name
         if "/" in name or Path(name).is_dir():
             return Path(name)
-        wanted = f"{', '.join(self.names())}, a folder with a frozen player, or module:Class"
+        wanted = f"{', '.join(self.names())}, a folder with a frozen player or an agent, or module:Class"
         raise PlayerError(expected("player", wanted, name))
 
     def packed(self, names: Iterable[str]) -> Catalogue:
@@ -98,9 +104,33 @@ class Catalogue:
         wanted = tuple(dict.fromkeys(names))
         result = copy.copy(self)
         result.entries = {name: self.entries[name] for name in wanted if name in self.entries}
-        frozen = [name for name in wanted if not is_program(name)]
+        result._agents = {name: self._parts(name) for name in wanted if self.is_agent(name)}
+        frozen = [name for name in wanted if not is_program(name) and name not in result._agents]
         result._files = {name: self._files.get(name) or read_files(self.folder(name)) for name in frozen}
         return result
+
+    def is_agent(self, name: str) -> bool:
+        """Whether a player is a program in a folder, which runs in a process of its own. Raises ``PlayerError``."""
+        here = name in self._files or name in self._agents
+        return name in self._agents if here else not is_program(name) and is_agent(self.folder(name))
+
+    def home_of(self, name: str) -> tuple[str, str]:
+        """Return what a player calls itself, and the scenario it was made for, 1v1 where it was for none.
+
+        Raises:
+            PlayerError: unknown or damaged.
+        """
+        if is_program(name):
+            return name, "1v1"
+        if self.is_agent(name):
+            return read_agent(self.folder(name)).name, "1v1"
+        card = read_card(self.folder(name))
+        return (name if name in self.entries else card.name), card.scenario
+
+    def _parts(self, name: str) -> tuple[Part, ...]:
+        if name not in self._agents:
+            read_agent(self.folder(name))
+        return self._agents.get(name) or tuple(read_parts(self.folder(name)))
 
     def _source(self, name: str) -> Source:
         return self._files[name] if name in self._files else self.folder(name)
@@ -116,6 +146,9 @@ class Catalogue:
             return LoadedPlayer(own_player(name, spec, seat), name, None, [])
         if name in BUILT_IN:
             return LoadedPlayer(BUILT_IN[name](spec), name, None, self.strength(name))
+        if self.is_agent(name):
+            agent = SeatedAgent(name, self._parts(name), spec, (seat,))
+            return LoadedPlayer(agent, name, agent.sha256, [])
         source = self._source(name)
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
@@ -128,6 +161,8 @@ class Catalogue:
         """Return the measured results of a player. Raises :class:`PlayerError` for an unknown one."""
         if is_program(name):
             return [Strength(**row) for row in self.entries.get(name, {}).get("strength", [])]
+        if self.is_agent(name):
+            return []
         return read_card(self._source(name)).strength
 
     def add(self, name: str, entry: dict[str, Any]) -> None:
