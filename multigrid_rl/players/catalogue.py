@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,9 +49,20 @@ WHAT = {
 CATALOGUE_FILE = "catalogue.yaml"
 
 
+#: Entry points by which an installed package gives its classes of players names.
+PLUGGED_IN = "multigrid_rl.players"
+
+
+def code_of(name: str) -> str | None:
+    """Return the ``module:Class`` of a player of somebody's own, also by the name that its package gives it."""
+    if CODE.fullmatch(name):
+        return name
+    return next((point.value for point in entry_points(group=PLUGGED_IN, name=name)), None)
+
+
 def is_program(name: str) -> bool:
-    """Whether a player is code, ours or ``module:Class``, and has no folder."""
-    return name in BUILT_IN or CODE.fullmatch(name) is not None
+    """Whether a player is code, ours or somebody's class, and has no folder."""
+    return name in BUILT_IN or code_of(name) is not None
 
 
 class LoadedPlayer(NamedTuple):
@@ -93,7 +105,8 @@ class Catalogue:
             return self.root / name
         if "/" in name or Path(name).is_dir():
             return Path(name)
-        wanted = f"{', '.join(self.names())}, a folder with a frozen player or an agent, or module:Class"
+        plugged = (point.name for point in entry_points(group=PLUGGED_IN))
+        wanted = f"{', '.join([*self.names(), *plugged])}, a folder with a frozen player or an agent, or module:Class"
         raise PlayerError(expected("player", wanted, name))
 
     def packed(self, names: Iterable[str]) -> Catalogue:
@@ -142,10 +155,10 @@ class Catalogue:
             PlayerError: unknown, damaged, or made for another seat or game.
             ConfigError: a player of somebody's own (``module:Class``) that cannot be imported, or does not play.
         """
-        if CODE.fullmatch(name):
-            return LoadedPlayer(own_player(name, spec, seat), name, None, [])
         if name in BUILT_IN:
             return LoadedPlayer(BUILT_IN[name](spec), name, None, self.strength(name))
+        if name not in self.entries and (code := code_of(name)) is not None:
+            return LoadedPlayer(own_player(code, spec, seat), name, None, [])
         if self.is_agent(name):
             agent = SeatedAgent(name, self._parts(name), spec, (seat,))
             return LoadedPlayer(agent, name, agent.sha256, [])
