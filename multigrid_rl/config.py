@@ -6,9 +6,12 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -36,6 +39,8 @@ RESUMABLE = (
 )  # fmt: skip
 #: Environment variable: folders with scenarios of one's own, which are then known by their names.
 SCENARIOS_FROM = "MULTIGRID_RL_SCENARIOS"
+#: Entry points by which an installed package names a package of its own as a folder with scenarios.
+SCENARIOS_PLUGGED_IN = "multigrid_rl.scenarios"
 _SEATS = "scenario.seats."
 _ANCHORS = "scenario.league.anchors"
 _BONUS = "train.bonus"
@@ -72,7 +77,8 @@ def experiment_names() -> list[str]:
 def scenario_id(name: str) -> str:
     """Return our id of a scenario: of an id or an original environment name; the path of a file is its own.
 
-    A name that is not ours may be one of a file in a folder of ``SCENARIOS_FROM``. Raises ``ConfigError``.
+    A name that is not ours may be one of a file in a folder of ``SCENARIOS_FROM``, or of an installed package. Raises
+    ``ConfigError``.
     """
     names = _choices("scenario")
     if name in names:
@@ -84,11 +90,19 @@ def scenario_id(name: str) -> str:
     aliases = {alias: stem for stem in names for alias in _read_yaml("scenario", stem).get("aliases", [])}
     if name in aliases:
         return aliases[name]
-    folders = filter(None, os.environ.get(SCENARIOS_FROM, "").split(os.pathsep))
+    folders = [*filter(None, os.environ.get(SCENARIOS_FROM, "").split(os.pathsep)), *_folders_plugged_in()]
     outside = {file.stem: str(file) for folder in folders for file in sorted(Path(folder).glob("*.yaml"))}
     if name in outside:
         return outside[name]
     raise ConfigError(_unknown("scenario", name, [*names, *outside, "a file such as ./mine.yaml"]))
+
+
+def _folders_plugged_in() -> Iterator[str]:
+    """Yield the folders of packages that installed ones name as theirs with scenarios; nothing is imported."""
+    for point in entry_points(group=SCENARIOS_PLUGGED_IN):
+        with suppress(ImportError):  # a package above it is not there
+            found = find_spec(point.module)
+            yield from (found and found.submodule_search_locations) or ()
 
 
 def load_scenario(name: str) -> ScenarioConfig:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -98,11 +99,16 @@ def check_harmless(what: str, path: Path, overrides: list[str]) -> None:
         key = key.lstrip("+~")
         barred = key.startswith(tuple(f"{name}." for name in BARRED)) or key in BARRED
         barred |= key in IMPORTING and ":" in value
-        barred |= key.startswith(_SEATING) and CODE.search(override) is not None
+        barred |= key.startswith(_SEATING) and (CODE.search(override) is not None or _names_agent(value))
         if (barred and value != "null") or "${" in override:
             wanted = "a file that neither interpolates, nor imports code, nor names folders and machines"
             got = f"{override[:80]!r} in {path}; {TRUST}=true if you have read it"
             raise ConfigError(expected(what, wanted, got))
+
+
+def _names_agent(value: str) -> bool:
+    """Whether a value names a folder with a program in it, which would be run."""
+    return any(Path(word, "agent.yaml").exists() for word in re.split(r"[\s,:{}\[\]\"]+", value) if word)
 
 
 def _leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    who: Annotated[str, typer.Argument(help="A player of `multigrid-rl players`, its folder, or a run folder.")],
+    who: Annotated[str, typer.Argument(help="A player of `multigrid-rl players`, a folder with one, or a run.")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Hydra overrides: scenario=1v1 scenario.seats.blue_0=blue-master. By default a run's own."),
@@ -111,7 +111,7 @@ def find_env_target(
             return None
     else:
         catalogue = Catalogue()
-        if is_program(who) or not (who in catalogue.entries or folder.is_dir()):
+        if is_program(who) or not (who in catalogue.entries or folder.is_dir()) or catalogue.is_agent(who):
             return None
         home = catalogue.folder(who)
         env = read_card(home).env
@@ -137,8 +137,7 @@ def find_target(
     """
     from multigrid_rl.config import compose
     from multigrid_rl.judge import lineups
-    from multigrid_rl.players.cards import read_card
-    from multigrid_rl.players.catalogue import Catalogue, is_program
+    from multigrid_rl.players.catalogue import Catalogue
 
     usual: Sides = "own"
     if (Path(who) / "config.yaml").is_file():
@@ -148,9 +147,7 @@ def find_target(
             raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
         if not any(override.startswith(("scenario=", "experiment=")) for override in overrides):
             # A frozen player is judged where it was made, unless told otherwise.
-            catalogue = Catalogue()
-            home = "1v1" if is_program(who) else read_card(catalogue.folder(who)).scenario
-            overrides = [f"scenario={home}", *overrides]
+            overrides = [f"scenario={Catalogue().home_of(who)[1]}", *overrides]
         judged = lineups.player_target(who, compose(overrides))
         usual = "both" if judged.spec.blue == judged.spec.red else "own"
     if opponent is not None:

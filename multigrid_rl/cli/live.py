@@ -25,6 +25,7 @@ from multigrid_rl.config import RunConfig
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.demonstrations import read_data_card
 from multigrid_rl.metrics import STAGES
+from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.rllib.cores import Team
 from multigrid_rl.sizes import Sizes, reward_facts, schedules
 
@@ -142,6 +143,8 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
             strength = f"wins {measured.win:.1%} of {measured.episodes} games against random"
         turns = f"in {player.weight:.0%} of the games; " if player.weight < 1 else ""
         lines.append(f"opponent: {player.name} on {seat} ({turns}{made}; {strength})")
+    if any(isinstance(player.player, SeatedAgent) for row in seated.values() for player in row):
+        lines.append("slow:     every step waits for an agent's process; our own players answer many times as fast")
     if (league := config.scenario.league) is not None:
         whose = "each who plays" if league.win_over == "pool" else "all in 100 episodes"
         joins = [f"every {league.every:,} steps"] if league.every else []

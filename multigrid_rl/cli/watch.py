@@ -152,13 +152,14 @@ def _tell(output: Path, steps: int, written: Written) -> None:
 
 def _home_side(source: str) -> Sides:
     """Return the side on which a player is shown unless told otherwise: the one that it learned."""
+    from multigrid_rl.players.agents import AGENT_FILE, is_agent
     from multigrid_rl.players.cards import CARD_FILE, read_card
     from multigrid_rl.players.catalogue import Catalogue, is_program
 
     path = Path(source)
-    if path.is_dir() and not any((path / name).is_file() for name in ("config.yaml", CARD_FILE)):
+    if path.is_dir() and not any((path / name).is_file() for name in ("config.yaml", CARD_FILE, AGENT_FILE)):
         raise refused(source, "a folder with games.json, results.json, a run or a player", "none of them")
-    if is_program(source) or (path / "config.yaml").is_file():
+    if is_program(source) or (path / "config.yaml").is_file() or is_agent(path):
         return "own"
     if not path.exists() and ("/" in source or path.suffix):
         raise refused(source, "a file of games, a run folder or a player", "no such file or folder")
@@ -169,7 +170,7 @@ def _home_side(source: str) -> Sides:
 def play(
     overrides: Annotated[list[str] | None, typer.Argument(help="Hydra overrides, as for train: scenario=1v1")] = None,
     opponent: Annotated[
-        str | None, typer.Option(help="A player, run folder or bundle on every seat of the other team.")
+        str | None, typer.Option(help="A player, or the folder of a run, bundle or agent, on the other team's seats.")
     ] = None,
     side: Annotated[Literal["red", "blue"] | None, typer.Option(help="Your side; red by default.")] = None,
     seat: Annotated[str | None, typer.Option(help="Your seat, for example red_1; the first of your side.")] = None,

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from multigrid_rl.players.agents import AGENT_FILE, Part, sha256_of_parts
+from multigrid_rl.players.agents import AGENT_FILE, Part, is_agent, read_parts, sha256_of_parts
 from multigrid_rl.players.bundle import load_team
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
@@ -126,5 +126,7 @@ class Originals:
                 self.players[printable(name)] = self.likeness(folder)
 
     def likeness(self, folder: Path) -> Likeness:
-        """Return what a bundle is compared by. Raises ``PlayerError``."""
+        """Return what a bundle or an agent is compared by. Raises ``PlayerError``."""
+        if is_agent(folder):
+            return likeness_of_program(read_parts(folder))
         return likeness(load_team(folder, self.spec, _TEAM), self.views)

@@ -65,7 +65,7 @@ def checked(path: Path) -> Path:
     except PlayerError:
         with suppress(PlayerError):  # none in it: a hand-in that cannot be played, and gets no points
             first = printable(hand_ins(path)[0].name)
-            wanted = "a folder with a bundle; -o grades.csv grades each folder in it"
+            wanted = "a folder with a bundle or an agent; -o grades.csv grades each folder in it"
             raise ConfigError(expected(path, wanted, f"one with other folders, {first} first")) from None
     return path
 

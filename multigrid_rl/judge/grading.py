@@ -1,10 +1,11 @@
-"""Grading a bundle by a rubric: hidden seeds and opponents, gates measured again by play, points."""
+"""Grading a bundle or an agent by a rubric: hidden seeds and opponents, gates measured again by play, points."""
 
 from __future__ import annotations
 
 import math
 import secrets
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,13 +20,17 @@ from multigrid_rl.judge.copies import Originals, same_as
 from multigrid_rl.judge.evaluation import Mode, results_of
 from multigrid_rl.judge.seeds import Interval
 from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
-from multigrid_rl.players.bundle import bundle_sha256, load_team
+from multigrid_rl.players.agents import folder_sha256, is_agent
+from multigrid_rl.players.bundle import bundle_sha256, folder_kind, load_team
 from multigrid_rl.players.cards import PlayerError, sha256_of
-from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
+from multigrid_rl.players.catalogue import Catalogue, is_program
+from multigrid_rl.players.fence import at_hand
 from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.leftovers import none_left
 from multigrid_rl.players.match import play_episodes
+from multigrid_rl.scenario import CODE, TRUSTED_MODULES, may_import
 from multigrid_rl.text import expected, first_error
-from multigrid_rl.types import EpisodeTable, GameSpec, Policy, SeatView, UniformSource
+from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import EVENTS
 from multigrid_rl.world.symmetry import other_seat
 
@@ -153,16 +158,28 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals)
     The result may be shown to whom it grades: it never holds the seed, nor a hash by which guesses could be checked.
 
     Raises:
-        PlayerError: the bundle cannot be used, or is known and to be refused; see :func:`refused`.
+        PlayerError: what was handed in cannot be used, or is known and to be refused; see :func:`refused`.
     """
     spec = load_scenario(rubric.scenario).spec
-    sha = bundle_sha256(bundle)
+    program = folder_kind(bundle) == "agent"
+    if program and not at_hand():
+        # What it could read here, the seed of the games included, would be worth points.
+        raise PlayerError(
+            expected(bundle, "a bundle, as there is no bubblewrap for agents on this machine", "an agent")
+        )
+    if program and any(check.metric == "entropy/*" for exam in rubric.exams for check in exam.checks):
+        raise PlayerError(expected(bundle, "a bundle, whose entropy/* can be measured", "an agent"))
+    sha = folder_sha256(bundle) if program else bundle_sha256(bundle)
     load_team(bundle, spec, rubric.team)
     likes = same_as(originals.likeness(bundle), originals.players)
     if likes and rubric.refuse_known:
         raise PlayerError(expected(bundle, "a player of one's own", f"a copy of {likes[0]}"))
     began = time.perf_counter()
-    exams = [_sit(exam, k, bundle, rubric, spec, rubric_file.parent) for k, exam in enumerate(rubric.exams)]
+    with none_left() if program else nullcontext():
+        try:
+            exams = [_sit(exam, k, bundle, rubric, spec, rubric_file.parent) for k, exam in enumerate(rubric.exams)]
+        except RunError as error:  # of an agent
+            raise PlayerError(str(error)) from error
     points = sum(check["points"] for exam in exams for check in exam["checks"])
     return {
         "format": 1,
@@ -201,9 +218,12 @@ def _opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dic
         raise ConfigError(expected("opponent", "a player" if seats else "none in a scenario with one team", name))
     if name is None:
         return {}
-    if name in BUILT_IN:
-        return {seat: BUILT_IN[name](spec) for seat in seats}
     catalogue = Catalogue()
+    if (CODE.fullmatch(name) or is_agent(beside / name)) and not may_import(name):
+        wanted = f"a player of this project, or a module or an agent's folder in {TRUSTED_MODULES}: code is run"
+        raise ConfigError(expected("opponent", wanted, name))
+    if is_program(name):
+        return {seat: catalogue.seat(name, spec, seat).player for seat in seats}
     try:
         return load_team(catalogue.folder(name) if name in catalogue.entries else beside / name, spec, team)
     except PlayerError as error:

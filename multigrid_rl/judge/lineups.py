@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError
+from multigrid_rl.players.agents import is_agent
 from multigrid_rl.players.cards import PlayerError, read_card
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, is_program
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import env_factory, seat_players
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import opponent_hashes, run_config
@@ -34,7 +35,7 @@ class Lineup:
 
     def players(self, spec: GameSpec) -> dict[str, Policy]:
         """Players as a match takes them. Raises ``PlayerError`` if a player of a whole team lacks a seat."""
-        return seat_players(spec, self.seated)
+        return seat_players(spec, self.seated, once=True)
 
     def games_against(self, table: EpisodeTable, spec: GameSpec) -> dict[str, NDArray[np.bool_]]:
         """Return which episodes (M,) each of several players that take turns on the other team took part in."""
@@ -140,9 +141,8 @@ def player_target(name: str, config: RunConfig) -> EvalTarget:
             )
         )
     catalogue = Catalogue(config.checkpoint_root())
-    called = name if name in catalogue.names() or is_program(name) else read_card(catalogue.folder(name)).name
     refs = dict.fromkeys(learning, name)
-    return EvalTarget(called, spec, learning, refs, config.scenario.opponents, catalogue, {})
+    return EvalTarget(catalogue.home_of(name)[0], spec, learning, refs, config.scenario.opponents, catalogue, {})
 
 
 def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> EvalTarget:
@@ -170,8 +170,8 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
         rest = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own}
         opponents, hashes = {**trained.scenario.opponents, **rest}, opponent_hashes(run)
         for name in (name for names in trained.scenario.opponents.values() for name in names):
-            if CODE.fullmatch(name) and not may_import(name):
-                wanted = f"players of this project, or of a module in {TRUSTED_MODULES}, as their code is run"
+            if (CODE.fullmatch(name) or is_agent(Path(name))) and not may_import(name):
+                wanted = f"players of this project, or a module or an agent's folder in {TRUSTED_MODULES}: code is run"
                 raise PlayerError(expected(f"{run}: opponents", wanted, name))
     else:
         opponents, hashes = config.scenario.opponents, {}

@@ -50,6 +50,11 @@ class _AgentFile(BaseModel):
         return value
 
 
+def is_agent(folder: Path) -> bool:
+    """Whether a folder holds an external agent."""
+    return os.path.lexists(folder / AGENT_FILE)
+
+
 def read_agent(folder: Path) -> ExternalAgent:
     """Read and check ``agent.yaml`` and hash the folder; nothing is run.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from multigrid_rl.files import unfinished
-from multigrid_rl.players.agents import AGENT_FILE
+from multigrid_rl.players.agents import AGENT_FILE, is_agent, read_agent, read_parts
 from multigrid_rl.players.cards import (
     CARD_FILE,
     MODEL_FILE,
@@ -20,6 +20,7 @@ from multigrid_rl.players.cards import (
     sha256_of,
     write_player,
 )
+from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, Policy
@@ -98,10 +99,10 @@ def load_team(
 ) -> dict[str, Policy]:
     """Load the players of all seats of ``team``, by seat, or by team where one acts for all of them.
 
-    Who learned one side plays the other as if it were its own (``world.symmetry``).
+    Who learned one side plays the other as if it were its own (``world.symmetry``). An agent plays each game once.
 
     Args:
-        folder: a bundle, or a folder with one for each seat.
+        folder: a bundle, a folder with one for each seat, or an agent.
         spec: the game.
         team: ``red`` or ``blue``.
         greedy: take the likeliest action instead of drawing one.
@@ -113,6 +114,10 @@ def load_team(
     seats = spec.seats_of(team)
     if not seats:
         raise PlayerError(expected(f"{folder}: team", f"one with seats among {', '.join(spec.seats)}", team))
+    if is_agent(folder) and folder_kind(folder) == "agent":
+        read_agent(folder)
+        player = SeatedAgent(folder.name, tuple(read_parts(folder)), spec, seats, once=True)
+        return {team if len(seats) > 1 else seats[0]: player}
     homes = bundle_folders(folder)
     players: dict[str, Policy] = {}
     networks: dict[Path, Any] = {}

@@ -1,15 +1,20 @@
-"""The catalogue of players: scripted ones by name, frozen ones by name or folder, one's own as ``module:Class``."""
+"""The catalogue of players: scripted ones by name, frozen ones by name or folder, agents by their folder.
+
+One's own classes are named ``module:Class``.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from multigrid_rl.files import player_folders
+from multigrid_rl.players.agents import Part, is_agent, read_agent, read_parts
 from multigrid_rl.players.cards import (
     Card,
     PlayerError,
@@ -20,6 +25,7 @@ from multigrid_rl.players.cards import (
     read_files,
     read_network,
 )
+from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.players.own import own_player
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
@@ -44,9 +50,20 @@ WHAT = {
 CATALOGUE_FILE = "catalogue.yaml"
 
 
+#: Entry points by which an installed package gives its classes of players names.
+PLUGGED_IN = "multigrid_rl.players"
+
+
+def code_of(name: str) -> str | None:
+    """Return the ``module:Class`` of a player of somebody's own, also by the name that its package gives it."""
+    if CODE.fullmatch(name):
+        return name
+    return next((point.value for point in entry_points(group=PLUGGED_IN, name=name)), None)
+
+
 def is_program(name: str) -> bool:
-    """Whether a player is code, ours or ``module:Class``, and has no folder."""
-    return name in BUILT_IN or CODE.fullmatch(name) is not None
+    """Whether a player is code, ours or somebody's class, and has no folder."""
+    return name in BUILT_IN or code_of(name) is not None
 
 
 class LoadedPlayer(NamedTuple):
@@ -84,6 +101,7 @@ class Catalogue:
         self.folders = player_folders() if root is None else [root]
         self.root = self.folders[0]
         self._files: dict[str, PlayerFiles] = {}
+        self._agents: dict[str, tuple[Part, ...]] = {}
         self._read()
 
     def _read(self) -> None:
@@ -105,7 +123,8 @@ class Catalogue:
             return self._homes[name] / name
         if "/" in name or Path(name).is_dir():
             return Path(name)
-        wanted = f"{', '.join(self.names())}, a folder with a frozen player, or module:Class"
+        plugged = (point.name for point in entry_points(group=PLUGGED_IN))
+        wanted = f"{', '.join([*self.names(), *plugged])}, a folder with a frozen player or an agent, or module:Class"
         raise PlayerError(expected("player", wanted, name))
 
     def packed(self, names: Iterable[str]) -> Catalogue:
@@ -116,9 +135,33 @@ class Catalogue:
         wanted = tuple(dict.fromkeys(names))
         result = copy.copy(self)
         result.entries = {name: self.entries[name] for name in wanted if name in self.entries}
-        frozen = [name for name in wanted if not is_program(name)]
+        result._agents = {name: self._parts(name) for name in wanted if self.is_agent(name)}
+        frozen = [name for name in wanted if not is_program(name) and name not in result._agents]
         result._files = {name: self._files.get(name) or read_files(self.folder(name)) for name in frozen}
         return result
+
+    def is_agent(self, name: str) -> bool:
+        """Whether a player is a program in a folder, which runs in a process of its own. Raises ``PlayerError``."""
+        here = name in self._files or name in self._agents
+        return name in self._agents if here else not is_program(name) and is_agent(self.folder(name))
+
+    def home_of(self, name: str) -> tuple[str, str]:
+        """Return what a player calls itself, and the scenario it was made for, 1v1 where it was for none.
+
+        Raises:
+            PlayerError: unknown or damaged.
+        """
+        if is_program(name):
+            return name, "1v1"
+        if self.is_agent(name):
+            return read_agent(self.folder(name)).name, "1v1"
+        card = read_card(self.folder(name))
+        return (name if name in self.entries else card.name), card.scenario
+
+    def _parts(self, name: str) -> tuple[Part, ...]:
+        if name not in self._agents:
+            read_agent(self.folder(name))
+        return self._agents.get(name) or tuple(read_parts(self.folder(name)))
 
     def _source(self, name: str) -> Source:
         return self._files[name] if name in self._files else self.folder(name)
@@ -130,10 +173,13 @@ class Catalogue:
             PlayerError: unknown, damaged, or made for another seat or game.
             ConfigError: a player of somebody's own (``module:Class``) that cannot be imported, or does not play.
         """
-        if CODE.fullmatch(name):
-            return LoadedPlayer(own_player(name, spec, seat), name, None, [])
         if name in BUILT_IN:
             return LoadedPlayer(BUILT_IN[name](spec), name, None, self.strength(name))
+        if name not in self.entries and (code := code_of(name)) is not None:
+            return LoadedPlayer(own_player(code, spec, seat), name, None, [])
+        if self.is_agent(name):
+            agent = SeatedAgent(name, self._parts(name), spec, (seat,))
+            return LoadedPlayer(agent, name, agent.sha256, [])
         source = self._source(name)
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
@@ -146,6 +192,8 @@ class Catalogue:
         """Return the measured results of a player. Raises :class:`PlayerError` for an unknown one."""
         if is_program(name):
             return [Strength(**row) for row in self.entries.get(name, {}).get("strength", [])]
+        if self.is_agent(name):
+            return []
         return read_card(self._source(name)).strength
 
     def add(self, name: str, entry: dict[str, Any]) -> None:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 import time
+import weakref
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.players.agents import ExternalAgent
+from multigrid_rl.config import load_scenario, scenario_names
+from multigrid_rl.players.agents import ExternalAgent, Part, fresh_copy, sha256_of_parts
 from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.fence import at_hand
+from multigrid_rl.players.leftovers import ScratchError
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.players.sandbox import AgentProcess, Limits, ProcessError, TooSlowError
 from multigrid_rl.text import expected, shown
-from multigrid_rl.types import GameSpec, SeatView, UniformSource
+from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
 
 PROTOCOL = 1
+#: Of an agent that its own user seats: it may think as long in all as a training takes.
+_NO_END_S = 30 * 86_400.0
 _CELL_TEXT = [json.dumps(triple, separators=(",", ":")) for triple in CELL.tolist()]
 _MISSION_TEXT = [json.dumps(text) for text in MISSIONS]
 
@@ -107,7 +115,7 @@ class ExternalPlayer:
     """Plays all seats of a team through an agent's process; for ``play_games``, where each game is played once.
 
     One process plays all games of a ``play_games``: it starts with :meth:`start` or with the first step, and ends with
-    :meth:`close`, with a fault, or when other games begin.
+    :meth:`close`, with a fault, or when other games begin. Its memory is the number of each game, -1 once that is over.
 
     Args:
         agent: see :func:`~multigrid_rl.players.agents.read_agent`.
@@ -151,6 +159,8 @@ class ExternalPlayer:
     def _forget(self) -> None:
         self.answers = 0
         self.thought_s = 0.0
+        self._games = 0
+        self._known: set[int] = set()  # games that it was asked about, and not yet told the end of
         self._over: list[int] = []
         self._fault: PlayerFaultError | None = None
 
@@ -158,15 +168,20 @@ class ExternalPlayer:
         """Start the process for ``games`` games and wait for its "ready". Raises ``PlayerFaultError``."""
         self.close()
         self._forget()
+        self._games = games
         message = encoded(hello(self.spec, self.scenario, self.seats, games, self.seed))
         begin = time.monotonic()
         try:
-            self._process = AgentProcess(self.agent, self.limits, self.seed)
+            self._process = AgentProcess(self._at_home(), self.limits, self.seed)
             check_ready(self._process.ask(message, self.limits.start_s + begin - time.monotonic()))
         except TooSlowError as error:
             raise self._failed(f"start: not ready within {self.limits.start_s:g} s") from error
         except (ProcessError, OSError) as error:
             raise self._failed(f"start: {error}") from error
+
+    def _at_home(self) -> ExternalAgent:
+        """Return the agent with the folder in which it runs."""
+        return self.agent
 
     def close(self) -> None:
         """Say goodbye and end the process with everything that it started."""
@@ -182,24 +197,27 @@ class ExternalPlayer:
         """End the process."""
         self.close()
 
-    def initial_state(self, games: int) -> NDArray[np.bool_]:
-        """Return which games (N,) are running: all. A process that has played other games ends."""
+    def initial_state(self, games: int) -> NDArray[np.intp]:
+        """Return the numbers of the games (N,). A process that has played other games ends."""
         if self.answers or self._fault is not None:
             self.close()
             self._forget()
-        return np.ones(games, np.bool_)
+        self._games = games
+        return np.arange(games)
 
-    def reset_state(self, state: NDArray[np.bool_], done: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which games (N,) are running when those in ``done`` (N,) are over."""
-        self._over += np.flatnonzero(state & done).tolist()
-        return state & ~done
+    def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Return the numbers of the games (N,) when those in ``done`` (N,) are over."""
+        ended = self._known.intersection(state[done].tolist())
+        self._over += sorted(ended)
+        self._known -= ended
+        return np.where(done, -1, state)
 
     def act(
         self,
         view: SeatView,
-        state: NDArray[np.bool_],
+        state: NDArray[np.intp],
         rng: UniformSource,  # noqa: ARG002
-    ) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+    ) -> tuple[NDArray[np.int8], NDArray[np.intp]]:
         """Return actions (N,), of a team (N, C); ``done`` in games that are over.
 
         Raises:
@@ -208,11 +226,12 @@ class ExternalPlayer:
         if self._fault is not None:
             raise self._fault
         if self._process is None:
-            self.start(len(state))
+            self.start(self._games)
         actions = np.full((len(state), self.members), DONE, np.int8)
-        running = np.flatnonzero(state)
-        if len(running):
-            actions[running] = self._ask(view.tokens[running], running)
+        rows = np.flatnonzero(state >= 0)
+        if len(rows):
+            actions[rows] = self._ask(view.tokens[rows], state[rows])
+            self._known.update(state[rows].tolist())
         return (actions[:, 0] if self.members == 1 else actions), state
 
     def _ask(self, tokens: NDArray[np.uint8], running: NDArray[np.intp]) -> NDArray[np.int8]:
@@ -244,3 +263,63 @@ class ExternalPlayer:
             self._process = None
         self._fault = PlayerFaultError(self.name, reason)
         return self._fault
+
+
+class SeatedAgent(ExternalPlayer):
+    """An agent on a seat in training, evaluation or play: as in a cup, but for what follows.
+
+    Games may begin anew, and have the same number again then. A fault is told as an error of the run. Each process runs
+    in a fresh copy of the files that were handed in.
+
+    Args:
+        name: how its user named it.
+        parts: all its files.
+        spec: the game.
+        seats: those of one team that it plays together.
+        once: every game is played once, and nothing is asked about it when it is over.
+    """
+
+    def __init__(
+        self, name: str, parts: tuple[Part, ...], spec: GameSpec, seats: tuple[str, ...], *, once: bool = False
+    ) -> None:
+        self.parts, self.once = parts, once
+        self.sha256 = sha256_of_parts(parts)
+        agent = ExternalAgent(name, (), "", self.sha256, Path())
+        # Nothing that it could know the games by: they follow from seeds that it is not told.
+        seed = int(self.sha256[:8], 16)
+        limits = Limits(total_s=_NO_END_S, fence=at_hand())
+        super().__init__(agent, spec, spec.team_of(seats[0]), _scenario_of(spec), seed, limits)
+        self.seats, self.members = seats, len(seats)
+        self._home = ExitStack()
+        weakref.finalize(self, self._home.close)
+
+    def on(self, seats: tuple[str, ...], *, once: bool) -> SeatedAgent:
+        """Return the same agent, with a process of its own, for other seats."""
+        return SeatedAgent(self.name, self.parts, self.spec, seats, once=once)
+
+    def _at_home(self) -> ExternalAgent:
+        return self._home.enter_context(fresh_copy(self.parts, "agent"))
+
+    def close(self) -> None:
+        """End the process with everything that it started, and remove its copy."""
+        super().close()
+        self._home.close()
+
+    def reset_state(self, state: NDArray[np.intp], done: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Return the numbers of the games (N,) after those in ``done`` (N,) are over."""
+        following = super().reset_state(state, done)
+        return following if self.once else state
+
+    def act(
+        self, view: SeatView, state: NDArray[np.intp], rng: UniformSource
+    ) -> tuple[NDArray[np.int8], NDArray[np.intp]]:
+        """Return actions (N,), of a team (N, C). Raises ``RunError``: it failed, or answered something else."""
+        try:
+            return super().act(view, state, rng)
+        except (PlayerFaultError, ScratchError) as error:
+            raise RunError(f"player {self.name}: {error}") from error
+
+
+def _scenario_of(spec: GameSpec) -> str:
+    """Return the name of a game; ``own`` where it is none of ours."""
+    return next((name for name in scenario_names() if load_scenario(name).spec == spec), "own")

@@ -16,6 +16,7 @@ from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import METRICS
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.players.teams import Roster, league_pool, snapshot_player
@@ -189,7 +190,7 @@ class MatchFactory:
         seated = self.load()
         players = seat_players(self.spec, {seat: rows for seat, rows in seated.items() if seat not in self.league})
         if self.league:
-            pool = league_pool(seated, self.league)
+            pool = league_pool(_with_agents(self.spec, seated, once=False), self.league)
             if self.roster is not None:
                 pool.update(self._snapshots(self.roster), self.roster.weights, pool.initial_state(0))
             players[str(self.spec.team_of(self.league[0]))] = pool
@@ -229,11 +230,39 @@ def _after(shaping: Shaping, bonus: EventBonus) -> Shaping:
     return lambda events, reward: bonus(events, shaping(events, reward))
 
 
-def seat_players(spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]]) -> dict[str, Policy]:
+def _with_agents(
+    spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]], *, once: bool
+) -> dict[str, tuple[LoadedPlayer, ...]]:
+    """Give each agent a process of its own: one for its whole team where nobody else sits in it, else for each seat."""
+    result = {}
+    for seat, rows in seated.items():
+        mates = spec.seats_of(spec.team_of(seat))
+        named = [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
+        joint = all(isinstance(row.player, SeatedAgent) or row.members > 1 for row in rows)
+        seats = mates if joint and all(its == named[0] for its in named) else (seat,)
+        result[seat] = tuple(
+            row._replace(player=row.player.on(seats, once=once), members=len(seats))
+            if isinstance(row.player, SeatedAgent)
+            else row
+            for row in rows
+        )
+    return result
+
+
+def seat_players(
+    spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]], *, once: bool = False
+) -> dict[str, Policy]:
     """Return players by seat, or by team where one player acts for all its seats.
 
-    Raises :class:`PlayerError` where a player of a whole team does not have all the team's seats.
+    Args:
+        spec: the game.
+        seated: by seat; several take turns.
+        once: they play every game once, as in ``play_games``.
+
+    Raises:
+        PlayerError: a player of a whole team does not have all the team's seats.
     """
+    seated = _with_agents(spec, seated, once=once)
     players: dict[str, Policy] = {}
     for seat, rows in seated.items():
         joint = {row.members > 1 for row in rows}

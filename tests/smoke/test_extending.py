@@ -37,6 +37,7 @@ def test_snippets_run_in_an_empty_folder(heading, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     for line in lines:
         verb, *words = line.split()[1:]

@@ -324,3 +324,31 @@ def test_refuses_scenario_files_that_are_none_or_do_more_than_set_values(own_par
     assert "\n" not in str(error.value)
     if "trust_rec" in said and "seats" in (change or {}):
         assert compose([f"scenario=./{name}.yaml", "trust_recipe=true"]).scenario.seats["blue_0"] == "a:B"
+
+
+def test_an_installed_package_gives_players_and_scenarios_names(tmp_path, monkeypatch):
+    home = tmp_path / "duels-1.0.dist-info"
+    home.mkdir()
+    (home / "METADATA").write_text("Metadata-Version: 2.1\nName: duels\nVersion: 1.0\n")
+    (home / "entry_points.txt").write_text(
+        "[multigrid_rl.players]\nsleeper = plugged_bots:Sleeper\n"
+        "[multigrid_rl.scenarios]\nduels = plugged_duels\ngone = not_there.at_all\n"
+    )
+    (tmp_path / "plugged_bots.py").write_text(
+        "import numpy as np\n\n\nclass Sleeper:\n    def __init__(self, spec): pass\n"
+        "    def act(self, view, state, rng): return np.full(len(view.tokens), 6), state\n"
+    )
+    (tmp_path / "plugged_duels").mkdir()
+    ours = (data_root() / "configs" / "scenario" / "1v1.yaml").read_text()
+    (tmp_path / "plugged_duels" / "nap.yaml").write_text(ours.replace("aliases", "#").replace("blue-rookie", "sleeper"))
+    monkeypatch.syspath_prepend(tmp_path)
+    config = compose(["scenario=nap"])
+    assert config.scenario.opponents == {"blue_0": {"sleeper": 1.0}}
+    factory = env_factory(config).packed()
+    assert factory.load()["blue_0"][0].name == "sleeper"
+    with pytest.raises(PlayerError, match="sleeper, a folder"):
+        compose_and_load("snorer")
+
+
+def compose_and_load(player: str):
+    return env_factory(compose(["scenario=1v1", f"scenario.seats.blue_0={player}"])).load()

@@ -1,0 +1,174 @@
+"""Agents on seats that their own user gives them: in training, evaluation, mixtures, teams, grading."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agents import SPEC, agent_of
+from multigrid_rl.config import ConfigError, compose, data_root, load_scenario
+from multigrid_rl.judge import grading
+from multigrid_rl.judge.copies import Originals
+from multigrid_rl.judge.grading import Rubric
+from multigrid_rl.judge.lineups import player_target
+from multigrid_rl.players import external
+from multigrid_rl.players.agents import folder_sha256
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.factories import seat_players
+from multigrid_rl.players.match import Match
+from multigrid_rl.recipes import read_scenario
+from multigrid_rl.types import RunError
+
+#: Writes what it is told where the test reads it, and plays its game's number.
+RECORDER = """
+log = open(%r, "a")
+def note(message): log.write(json.dumps(message) + "\\n"); log.flush()
+def hello(message): note(message); say('{"type":"ready"}')
+def act(message):
+    note(message)
+    say(json.dumps({"actions": [{seat: game["game"] %% 7 for seat in game["seats"]} for game in message["games"]]}))
+def end(message): note(message)
+"""
+
+
+@pytest.fixture
+def unfenced(monkeypatch):
+    """Agents of these tests write where the test reads."""
+    monkeypatch.setattr(external, "at_hand", lambda: False)
+
+
+@pytest.fixture
+def recorder(tmp_path, unfenced):
+    """An agent's folder, and what it was told so far."""
+    agent_of(tmp_path / "recorder", RECORDER % str(tmp_path / "log"))
+    return str(tmp_path / "recorder"), lambda: [*map(json.loads, (tmp_path / "log").read_text().splitlines())]
+
+
+def _seated(spec, **names):
+    catalogue = Catalogue(data_root() / "checkpoints")
+    return {
+        seat: tuple(catalogue.seat(name, spec, seat)._replace(weight=1.0) for name in rows)
+        for seat, rows in names.items()
+    }
+
+
+def test_games_begin_anew_under_their_numbers(recorder):
+    folder, told = recorder
+    match = Match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[folder], blue_0=["idle"])), 2)
+    for _ in range(SPEC.max_steps + 5):
+        match.step({})
+        assert match.actions[:, 1].tolist() == [0, 1]
+    messages = told()
+    assert [message["type"] for message in messages].count("hello") == 1
+    assert messages[0]["games"] == 2
+    last = max(k for k, message in enumerate(messages) if message["type"] == "end")
+    assert [game["game"] for game in messages[last + 1]["games"]] == [0, 1]
+
+
+def test_games_played_once_are_not_asked_about_again(recorder):
+    folder, told = recorder
+    spec = replace(SPEC, max_steps=3)
+    players = seat_players(spec, _seated(spec, red_0=[folder], blue_0=["idle"]), once=True)
+    match = Match(spec, players, 2, auto_reset=False)
+    for _ in range(5):
+        match.step({})
+    players["red_0"].close()
+    assert [message["type"] for message in told()] == ["hello", "act", "act", "act", "end"]
+
+
+def test_in_a_mixture_it_plays_its_own_games_alone(recorder):
+    folder, told = recorder
+    spec = replace(SPEC, max_steps=4)
+    match = Match(spec, seat_players(spec, _seated(spec, red_0=[folder, "idle"], blue_0=["idle"])), 12, seed=3)
+    for _ in range(10):
+        # It sits on the second column; `idle` does nothing, which is action 6.
+        its = match._benches[0].memory.chosen == 0
+        match.step({})
+        assert match.actions[its, 1].tolist() == [k % 7 for k in np.flatnonzero(its)]
+    known = set()
+    for message in told()[1:]:
+        if message["type"] == "act":
+            known |= {game["game"] for game in message["games"]}
+        else:  # the end of a game that somebody else played is none of its business
+            assert set(message["games"]) <= known
+            known -= set(message["games"])
+
+
+def test_plays_a_whole_team_or_a_seat_beside_somebody_else(recorder):
+    folder, told = recorder
+    spec = replace(load_scenario("2v2").spec, max_steps=3)
+    together = seat_players(spec, _seated(spec, red_0=[folder], red_1=[folder], blue_0=["idle"], blue_1=["idle"]))
+    assert set(together) == {"red", "blue_0", "blue_1"}
+    Match(spec, together, 1).step({})
+    assert told()[0]["seats"] == ["red_0", "red_1"]
+    apart = seat_players(spec, _seated(spec, red_0=["idle"], red_1=[folder], blue_0=["idle"], blue_1=["idle"]))
+    Match(spec, apart, 1).step({})
+    assert told()[-2]["seats"] == ["red_1"]
+
+
+def test_a_fault_ends_the_run_with_one_line(tmp_path, unfenced):
+    agent_of(tmp_path / "liar", "def act(message): say('9')")
+    match = Match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[str(tmp_path / "liar")], blue_0=["idle"])), 2)
+    with pytest.raises(RunError, match=r"player .*liar: step 0: answer: expected a JSON object, got 9"):
+        match.step({})
+
+
+def test_its_files_travel_to_processes_that_do_not_see_its_folder(recorder):
+    folder, told = recorder
+    catalogue = Catalogue(data_root() / "checkpoints").packed([folder, "idle"])
+    sha256 = folder_sha256(Path(folder))
+    shutil.rmtree(folder)
+    row = catalogue.seat(folder, SPEC, "red_0")
+    assert row.sha256 == sha256
+    Match(SPEC, seat_players(SPEC, {"red_0": (row,), **_seated(SPEC, blue_0=["idle"])}), 1).step({})
+    assert told()[0]["scenario"] == "own"
+
+
+def test_a_file_of_somebody_else_seats_no_program(recorder, tmp_path):
+    scenario = tmp_path / "duel.yaml"
+    scenario.write_text(f"seats: {{red_0: learn, blue_0: {{idle: 1, {recorder[0]}: 2}}}}\n")
+    with pytest.raises(ConfigError, match="trust_recipe=true"):
+        read_scenario(str(scenario), trusted=False)
+    assert read_scenario(str(scenario), trusted=True)
+
+
+def test_it_is_judged_under_its_own_name(recorder):
+    target = player_target(recorder[0], compose(["scenario=1v1"]))
+    assert target.name == "recorder"
+    assert target.lineup("red", greedy=True).names()["red_0"] == recorder[0]
+
+
+def _rubric(**exam):
+    checks = [{"metric": "win/*", "at_least": 0.0, "points": 1}]
+    return Rubric(scenario="1v1", pass_points=1, exams=[{"name": "one", "episodes": 100, "checks": checks, **exam}])
+
+
+def test_grades_an_agent_behind_a_fence_alone(tmp_path, monkeypatch):
+    folder = tmp_path / "forward"
+    agent_of(folder)
+    originals = Originals.__new__(Originals)
+    originals.players = {}
+    monkeypatch.setattr(grading, "at_hand", lambda: False)
+    with pytest.raises(PlayerError, match="bubblewrap"):
+        grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle"), originals)
+    monkeypatch.setattr(grading, "at_hand", lambda: True)
+    result = grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle"), originals)
+    assert (result["passed"], result["sha256"]) == (True, folder_sha256(folder))
+    entropy = [{"metric": "entropy/*", "at_most": 1, "points": 1}]
+    with pytest.raises(PlayerError, match="entropy"):
+        grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle", checks=entropy), originals)
+
+
+def test_a_rubric_runs_code_for_those_alone_who_say_so(tmp_path, monkeypatch):
+    agent_of(tmp_path / "forward")
+    spec = load_scenario("1v1").spec
+    with pytest.raises(ConfigError, match="MULTIGRID_RL_MODULES"):
+        grading._opponents("forward", "blue", spec, tmp_path)
+    monkeypatch.setenv("MULTIGRID_RL_MODULES", "forward")
+    assert list(grading._opponents("forward", "blue", spec, tmp_path)) == ["blue_0"]
