@@ -7,14 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from multigrid_rl.metrics import (
-    BEHAVIOUR,
-    METRICS,
-    explained_variance,
-    matches,
-    outcome_shares,
-    wilson_interval,
-)
+from multigrid_rl.metrics import BEHAVIOUR, METRICS, explained_variance, matches, outcome_shares, wilson_interval
 from multigrid_rl.world.constants import BLUE, EVENTS, RED
 
 
