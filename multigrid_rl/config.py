@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from copy import deepcopy
 from datetime import datetime
 from functools import lru_cache
 from importlib.metadata import entry_points
@@ -192,11 +193,8 @@ def _check_choice(key: str, value: str) -> None:
 
 def _compose(given: dict[str, str], *, trusted: bool) -> dict[str, Any]:
     # Imported here: Hydra takes a third of a second, and most verbs do not need it.
-    from hydra import compose as hydra_compose  # noqa: PLC0415
-    from hydra import initialize_config_dir  # noqa: PLC0415
     from hydra.core.config_store import ConfigStore  # noqa: PLC0415
     from hydra.errors import HydraException  # noqa: PLC0415
-    from omegaconf import OmegaConf  # noqa: PLC0415
     from omegaconf.errors import OmegaConfBaseException  # noqa: PLC0415
 
     folder = data_root() / "configs"
@@ -208,19 +206,18 @@ def _compose(given: dict[str, str], *, trusted: bool) -> dict[str, Any]:
         ConfigStore.instance().store(own["name"], {key: own[key] for key in own if key != "name"}, "scenario")
         given, written = {**given, "scenario": own["name"]}, ((json.dumps(own, default=str), 0),)
     overrides = [f"{key}={value}" for key, value in given.items()]
-    with initialize_config_dir(version_base=None, config_dir=str(folder)):
-        groups = [override for override in overrides if override.partition("=")[0] in GROUPS]
-        try:
-            chosen, known = _files_say(tuple(groups), (*_written(folder), *written))
-            for override in overrides:
-                if override not in groups and not override.startswith((_BONUS, _ENV_ARGS)):
-                    _check_key(override, known)
-            grammar = [part for override in overrides if not _is_text(override) for part in _grammar(override)]
-            composed = OmegaConf.to_container(hydra_compose("config", grammar), resolve=True)
-        except (HydraException, OmegaConfBaseException) as error:
-            said = getattr(error, "override", None) or " ".join(overrides)
-            raise ConfigError(f"{said}: {one_line(error)}") from error
-    values = cast("dict[str, Any]", composed)
+    groups = [override for override in overrides if override.partition("=")[0] in GROUPS]
+    rest = [override for override in overrides if override not in groups]
+    try:
+        chosen, known, config = _files_say(tuple(groups), (*_written(folder), *written))
+        for override in rest:
+            if not override.startswith((_BONUS, _ENV_ARGS)):
+                _check_key(override, known)
+        grammar = [part for override in rest if not _is_text(override) for part in _grammar(override)]
+        values = _overridden(config, grammar)
+    except (HydraException, OmegaConfBaseException) as error:
+        said = getattr(error, "override", None) or " ".join(overrides)
+        raise ConfigError(f"{said}: {one_line(error)}") from error
     values["scenario"] = {**values["scenario"], "name": chosen["scenario"]}
     for key, value in given.items():
         if key.startswith(_SEATS):
@@ -236,16 +233,35 @@ def _compose(given: dict[str, str], *, trusted: bool) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _files_say(groups: tuple[str, ...], written: tuple[tuple[str, int], ...]) -> tuple[dict[str, str], Any]:  # noqa: ARG001
-    """Return what is chosen of every group, and all keys; kept until a file changes, since Hydra takes long."""
+def _files_say(groups: tuple[str, ...], written: tuple[tuple[str, int], ...]) -> tuple[dict[str, str], Any, Any]:  # noqa: ARG001
+    """Return what is chosen of every group, all keys, and Hydra's own object; kept until a file changes.
+
+    Hydra takes a tenth of a second for it.
+    """
     from hydra import compose as hydra_compose  # noqa: PLC0415
+    from hydra import initialize_config_dir  # noqa: PLC0415
     from omegaconf import OmegaConf, open_dict  # noqa: PLC0415
 
-    config = hydra_compose("config", list(groups), return_hydra_config=True)
+    with initialize_config_dir(version_base=None, config_dir=str(data_root() / "configs")):
+        config = hydra_compose("config", list(groups), return_hydra_config=True)
     chosen = dict(config.hydra.runtime.choices)
     with open_dict(config):
         del config["hydra"]
-    return chosen, OmegaConf.to_container(config)
+    return chosen, OmegaConf.to_container(config), config
+
+
+def _overridden(config: Any, overrides: list[str]) -> dict[str, Any]:
+    """Return what ``config`` says with values changed: the last step of Hydra's own ``compose``, without its others."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl  # noqa: PLC0415 - as in _compose
+    from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
+    from hydra.types import RunMode  # noqa: PLC0415
+    from omegaconf import OmegaConf  # noqa: PLC0415
+
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    ConfigLoaderImpl.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
+    changed = deepcopy(config)
+    ConfigLoaderImpl._apply_overrides_to_config(parsed, changed)
+    return cast("dict[str, Any]", OmegaConf.to_container(changed, resolve=True))
 
 
 def _written(folder: Path) -> tuple[tuple[str, int], ...]:

@@ -90,10 +90,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "timing/gae_s": ("of it: advantages", "s"),
     "timing/learn_s": ("the update, all of it", "s"),
     "timing/minibatch_s": ("of it: cutting minibatches", "s"),
-    "timing/network_s": (
-        "of it: forward and backward passes; with torch's own backward, the loss too",
-        "s",
-    ),
+    "timing/network_s": ("of it: forward and backward passes; with torch's own backward, the loss too", "s"),
     "timing/loss_s": ("of it: the loss and its gradient by logits and values", "s"),
     "timing/optimizer_s": ("of it: clipping and Adam", "s"),
     "timing/normalise_s": ("of it: measuring observations and targets", "s"),

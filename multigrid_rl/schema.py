@@ -20,11 +20,7 @@ from multigrid_rl.architecture import (
     WITHOUT_PROBABILITY,
     ModelConfig,
 )
-from multigrid_rl.scenario import (
-    ConfigError,
-    Part,
-    ScenarioConfig,
-)
+from multigrid_rl.scenario import ConfigError, Part, ScenarioConfig
 from multigrid_rl.text import expected
 
 #: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typer.testing import CliRunner
+from functools import lru_cache
+
+from typer import testing
 
 from multigrid_rl.cli.main import app
+
+# Once for all calls: typer reads the signatures of all verbs for it, slower than most of what is called.
+testing._get_command = lru_cache(testing._get_command)
 
 
 def call(*args: object, **env: str):
     """Call ``multigrid-rl`` with these arguments, on a wide terminal without colours."""
-    return CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1", **env})
+    return testing.CliRunner().invoke(app, list(map(str, args)), env={"COLUMNS": "250", "NO_COLOR": "1", **env})
 
 
 def complaint(result) -> str:

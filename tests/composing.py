@@ -11,6 +11,8 @@ from multigrid_rl.config import ConfigError, compose, data_root, scenario_names
 
 CONFIGS = data_root() / "configs"
 SCENARIOS = scenario_names()
+#: Folders of configs/ that other verbs than train read, as they stand: nothing of a run's composition.
+OF_OTHER_VERBS = {"grade", "search"}
 
 
 def read(path: Path) -> dict:

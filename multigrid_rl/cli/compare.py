@@ -36,8 +36,7 @@ class ManyAgainst(TyperCommand):
 
 def compare(
     runs: Annotated[
-        list[str],
-        typer.Argument(help="Runs: folders, folders of some, patterns. Two: the first against the second."),
+        list[str], typer.Argument(help="Runs: folders, folders of some, patterns. Two: the first against the second.")
     ],
     against: Annotated[
         list[str] | None, typer.Option(AGAINST, help="Runs of the other side; takes all words up to the next option.")

@@ -79,11 +79,7 @@ class EvalTarget:
             ConfigError: the scenario has no such side.
         """
         own = self.team
-        wanted = {
-            "own": (own,),
-            "other": (other_seat(own),),
-            "both": (own, other_seat(own)),
-        }.get(sides, (sides,))
+        wanted = {"own": (own,), "other": (other_seat(own),), "both": (own, other_seat(own))}.get(sides, (sides,))
         if wanted != (own,) and self.spec.blue != self.spec.red:
             raise ConfigError(
                 expected(

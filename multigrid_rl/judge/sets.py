@@ -12,14 +12,7 @@ from typing import Literal
 import numpy as np
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.judge.seeds import (
-    Interval,
-    Strata,
-    improvement_interval,
-    iqm_difference,
-    iqm_interval,
-    permutation_p,
-)
+from multigrid_rl.judge.seeds import Interval, Strata, improvement_interval, iqm_difference, iqm_interval, permutation_p
 from multigrid_rl.runs.reader import Run, Series, differences, read_run
 from multigrid_rl.runs.reference import check_ended, decisive
 from multigrid_rl.text import expected, shown

@@ -166,10 +166,7 @@ def _batched_sampling(
     return (
         PPOConfig(algo_class=_algorithm_class(config.train))
         .environment(
-            env=None,
-            observation_space=one.observation_space,
-            action_space=one.action_space,
-            env_config=env_config,
+            env=None, observation_space=one.observation_space, action_space=one.action_space, env_config=env_config
         )
         .env_runners(
             env_runner_cls=BatchedEnvRunner,
@@ -181,9 +178,7 @@ def _batched_sampling(
             add_default_connectors_to_module_to_env_pipeline=False,
         )
         .learners(
-            learner_class=BatchLearner,
-            num_learners=cluster.num_learners,
-            num_gpus_per_learner=cluster.gpus_per_learner,
+            learner_class=BatchLearner, num_learners=cluster.num_learners, num_gpus_per_learner=cluster.gpus_per_learner
         )
         # The pool replaces whoever is lost: RLlib shall neither stop for it nor let Ray revive the old one.
         .fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)

@@ -327,11 +327,7 @@ def test_a_factory_survives_a_journey_and_builds_what_it_announces(kind):
         ),
         (CARTPOLE, {"gravity": 3}, r"env_args: expected arguments of CartPole-v1, got \{'gravity': 3\}"),
         ("LunarLander-v3", {"gravity": 3}, r"env_args: expected arguments of LunarLander-v3, got .*between -12 and 0"),
-        (
-            "Hopper-v5",
-            {"xml_file": "/no.xml"},
-            r"env_args: .*of Hopper-v5, got .*/no.xml does not exist",
-        ),
+        ("Hopper-v5", {"xml_file": "/no.xml"}, r"env_args: .*of Hopper-v5, got .*/no.xml does not exist"),
         ("Echo-v0", {"seen": "image"}, r"env_id: .*shows a vector, got Echo-v0: images \(8, 8, 3\)"),
         ("Echo-v0", {"seen": "graph"}, r"env_id: .*observations can be flattened, got Echo-v0: Graph"),
         ("Echo-v0", {"actions": "text"}, r"env_id: .*with Discrete, MultiDiscrete or Box actions, got Echo-v0: Text"),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from multigrid.core.agent import Agent
@@ -244,18 +241,3 @@ def test_rejects_unknown_games_and_tiny_tiles():
             render_frame(w, game)
     with pytest.raises(ValueError, match=r"tile_size: .*3"):
         render_frame(w, 0, 3)
-
-
-def test_the_drawing_library_is_loaded_at_the_first_frame_only():
-    script = (
-        "import sys\n"
-        "from multigrid_rl.players.gymnasium_env import SeatEnv\n"
-        "from multigrid_rl.world.pettingzoo_env import parallel_env\n"
-        "env = parallel_env('1v1', render_mode='rgb_array')\n"
-        "env.reset(seed=0)\n"
-        "assert not {'multigrid', 'pygame'} & set(sys.modules)\n"
-        "env.render()\n"
-        "assert 'multigrid' in sys.modules\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -19,7 +19,10 @@ from multigrid_rl.config import data_root
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.runs.checkpoints import check, newest_good
 
-pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table"),
+]
 RUNNER, LEARNER = "ray::BatchedEnvRunner", "ray::_WrappedExecutable"
 
 #: A training reward that does something on a remote env runner only: the driver tries it, too, before it starts.
@@ -44,7 +47,6 @@ def start(tmp_path):
         one.clean()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_driver_killed_while_it_writes_goes_on_without_gap_or_duplicate(start, tmp_path, seed):
     run, rng = tmp_path / "run", random.Random(seed)
@@ -99,7 +101,6 @@ def test_a_killed_env_runner_is_replaced_and_a_signal_to_all_of_the_group_ends_t
     assert training.gone()
 
 
-@pytest.mark.long
 def test_a_runner_that_is_lost_again_and_again_ends_the_run_with_one_line(start, tmp_path):
     # A player that takes its process with it is what running out of memory looks like from outside.
     (tmp_path / "deadly.py").write_text(f"{ON_A_RUNNER}        os._exit(1)\n    return reward\n")
@@ -119,7 +120,6 @@ def test_a_runner_that_is_lost_again_and_again_ends_the_run_with_one_line(start,
     assert training.gone()
 
 
-@pytest.mark.long
 def test_an_error_inside_the_game_ends_the_run_at_once_with_its_reason(start, tmp_path):
     (tmp_path / "broken.py").write_text(f"{ON_A_RUNNER}        raise KeyError('no such event')\n    return reward\n")
     sys.path.insert(0, str(tmp_path))
@@ -136,7 +136,6 @@ def test_an_error_inside_the_game_ends_the_run_at_once_with_its_reason(start, tm
     assert "no such event" in lines[0]
 
 
-@pytest.mark.long
 def test_a_killed_learner_stops_the_run_with_one_line_and_it_can_go_on(start, tmp_path):
     run = tmp_path / "run"
     remote = ["cluster.num_learners=2", "train.checkpoint_every=512"]
@@ -154,7 +153,6 @@ def test_a_killed_learner_stops_the_run_with_one_line_and_it_can_go_on(start, tm
     assert [row["env_steps"] for row in rows_of(run)] == list(range(512, steps + 1024 + 1, 512))
 
 
-@pytest.mark.long
 def test_a_full_disk_stops_the_run_with_one_line_and_keeps_the_last_checkpoint(start, tmp_path):
     run = tmp_path / "run"
     big = ["train.checkpoint_every=512", "model.hidden=[256,256]", "train.until=1e9"]
@@ -177,7 +175,6 @@ def test_a_full_disk_stops_the_run_with_one_line_and_keeps_the_last_checkpoint(s
     assert [row["episodes"] for row in rows[: len(reported)]] == [row["episodes"] for row in reported]
 
 
-@pytest.mark.long
 def test_an_opponent_removed_mid_run_harms_nobody_until_it_is_needed_again(start, tmp_path):
     run, players = tmp_path / "run", tmp_path / "checkpoints"
     shutil.copytree(data_root() / "checkpoints", players)

@@ -18,10 +18,7 @@ BASE = [
     *("search.refine.trials=1", "search.refine.until=6000", "search.refine.best=1", "search.confirm.until=6000"),
     *("search.confirm.candidates=1", "search.confirm.attempts=1", "search.confirm.seeds=1"),
 ]
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")]
 
 
 def outcomes(folder: Path) -> list[dict]:

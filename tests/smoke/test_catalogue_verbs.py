@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -96,9 +94,8 @@ def test_verify_trace_of_good_files():
 
 def test_verify_trace_names_first_difference_and_goes_on(changed, tmp_path):
     files = [changed, tmp_path / "none.npz", OTHER_TRACE]
-    command = [sys.executable, "-m", "multigrid_rl.cli.main", "verify-trace", *files]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
+    done = call("verify-trace", *files)
+    assert (done.exit_code, done.stderr) == (1, "")
     first, missing, good = done.stdout.splitlines()
     assert first.startswith(f"{changed}: episode 3 step 7 array agent_reward[1] expected ")
     expected, got = (float(text) for text in first.split(" expected ")[1].split(" got "))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -76,28 +73,6 @@ def test_train_rejects_mistakes_and_writes_nothing(args, said, root, tmp_path):
     before = everything(tmp_path)
     assert re.search(said, complaint(train(root, *args)))
     assert everything(tmp_path) == before
-
-
-def test_train_rejects_mistakes_without_importing_ray(tmp_path):
-    program = (
-        "import json, sys\n"
-        "from multigrid_rl.cli.main import app\n"
-        "codes = []\n"
-        "for args in json.loads(sys.argv[1]):\n"
-        "    try:\n"
-        "        app(['train', *args])\n"
-        "    except SystemExit as left:\n"
-        "        codes.append(left.code)\n"
-        "print(json.dumps({'codes': codes, 'ray': 'ray' in sys.modules}))\n"
-    )
-    asked = json.dumps([args for args, _ in MISTAKES])
-    done = subprocess.run(
-        [sys.executable, "-c", program, asked], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == {"codes": [2] * len(MISTAKES), "ray": False}
-    assert len(done.stderr.splitlines()) == len(MISTAKES)
-    assert list(tmp_path.iterdir()) == []
 
 
 def change_a_byte(folder: Path) -> None:

@@ -131,7 +131,7 @@ def test_other_spaces_networks_and_objectives_train_and_are_judged(tmp_path, mon
         assert told["modes"]["argmax"]["return_mean"] <= 4 * 3  # within its bounds
 
 
-def test_a_body_resumes_number_for_number(session, tmp_path):
+def test_a_body_resumes_number_for_number(tmp_path):
     """Episodes of these cut hoppers end within and between batches."""
     hopper = [
         "scenario=hopper",

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from commands import call
-from composing import error_of
 from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config import ConfigError
 from multigrid_rl.metrics import METRICS, matches
@@ -86,15 +85,6 @@ def test_other_data_does_not_go_on_with_a_run(run, demo, tmp_path):
             resume_training(path, ["train.until=32768"])
     finally:
         card.write_text(text)
-
-
-def test_rejects_what_cannot_be_cloned(demo):
-    assert error_of("scenario=1v1", "train=bc").startswith("data: expected a folder that `multigrid-rl record` wrote")
-    assert error_of("scenario=1v1", "data=x") == "data: expected null without train=bc, dagger, gail or airl, got x"
-    assert error_of("scenario=1v1", "train=dagger").startswith("expert: expected a player, its folder or a run")
-    assert error_of("scenario=1v1", "train.warm_up=5") == "train.warm_up: expected 0 without init, got 5"
-    for key, value in (("model", "gru"), ("cluster.num_env_runners", "1"), ("train.runner", "stock")):
-        assert error_of("scenario=1v1", "train=bc", "data=x", f"{key}={value}").startswith(f"{key}: expected ")
 
 
 DAGGER = ["train=dagger", "expert=key-runner", "train.cloning.play_every=2048", "train.checkpoint_every=1024",

@@ -98,6 +98,7 @@ def test_resumed_run_is_the_unbroken_one(tmp_path, whole, kind):
     assert [path.name for path in (copy / "league" / "aside").iterdir()] == ["step_000003072"]
 
 
+@pytest.mark.long
 def test_run_goes_on_with_other_env_runners(whole, tmp_path):
     copy = broken(whole[0], tmp_path / "broken")
     verdict = resume_training(copy, ["cluster.num_env_runners=1"])

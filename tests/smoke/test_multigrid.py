@@ -51,10 +51,7 @@ def test_two_agents_train_in_every_scheme(tmp_path, scheme, networks):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (
-            ["env_id=MultiGrid-Empty-8x9-v0"],
-            ["scenario.env_id", "8x9-v0", "mean MultiGrid-Empty-8x8-v0"],
-        ),
+        (["env_id=MultiGrid-Empty-8x9-v0"], ["scenario.env_id", "8x9-v0", "mean MultiGrid-Empty-8x8-v0"]),
         (["train.shaping=math:sqrt"], ["train.shaping: expected null", "no events", "got math:sqrt"]),
         (["train.bonus.all.key_pickup=1"], ["train.bonus: expected {}", "no events to weigh", "'key_pickup': 1.0"]),
         (["scenario.seats.agent_0=random"], ["scenario.seats.agent_0: expected", "got agent_0"]),

@@ -51,7 +51,7 @@ def copy(half, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.long] if kind == "env runners" else []) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=[pytest.mark.long] if "runner" in kind else []) for kind in KINDS]
 )
 def test_resumed_run_is_the_unbroken_one(tmp_path, kind):
     # Killed after its last checkpoint: the rows that followed it are played once more, and kept aside.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,12 @@ def space_file(path: Path, **variables: str) -> str:
     return f"search.space={path}"
 
 
-@pytest.mark.usefixtures("session")
-def test_three_stages_in_two_sessions_leave_files_and_run_folders(tmp_path, capfd):
+@pytest.mark.parametrize("on_tune", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_three_stages_in_two_sessions_leave_files_and_run_folders(tmp_path, capfd, monkeypatch, request, on_tune):
+    if on_tune:
+        request.getfixturevalue("session")
+    else:
+        here(monkeypatch)
     # A training reward that does not take what it is given fails when the first game is played.
     space = space_file(
         tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}", train__lr="{loguniform: [3e-4, 3e-3]}"
@@ -99,11 +104,28 @@ def test_ends_with_status_1_when_all_trials_fail(tmp_path, monkeypatch):
         while (started := run.start_next()) is not None:
             run.complete(started.spec.id, "failed", reason="RunError: no luck")
 
+    monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)
     monkeypatch.setattr(tuning, "run_on_tune", all_fail)
     result = invoke(*BASE, *THREE.split(), "--folder", str(tmp_path / "all"))
     assert result.exit_code == 1
     assert "multigrid-rl: all 2 trials failed; s1-000: RunError: no luck" in result.output
     assert not (tmp_path / "all" / "winner.yaml").exists()
+
+
+@pytest.mark.usefixtures("session")
+def test_tune_runs_trials_in_processes_of_their_own_and_tells_which_failed(tmp_path, capfd):
+    space = space_file(tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}")
+    tiny = "search=asha search.max_concurrent=1 search.trials=2 search.startup=2 search.until=1536 search.grace=1024"
+    folder = tmp_path / "search"
+    result = invoke(*BASE, *tiny.split(), "search.report_every=1024", space, "seed=2", "--folder", str(folder))
+    assert result.exit_code == 0, result.output
+    told = {row["status"]: row for row in outcomes(folder)}
+    assert sorted(told) == ["failed", "finished"]
+    assert told["failed"]["reason"] == "TypeError: math.floor() takes exactly one argument (2 given)"
+    assert "Traceback" not in capfd.readouterr().err
+    run = folder / "trials" / told["finished"]["spec"]["id"]
+    assert rows_of(run)[-1]["env_steps"] == told["finished"]["env_steps"] == 1536
+    assert json.loads((run / "provenance.json").read_text())["command"].startswith("multigrid-rl train scenario=1v1")
 
 
 @pytest.mark.long
@@ -190,17 +212,21 @@ def here(monkeypatch) -> None:
     """Run trials in this process, without Tune: quicker, and the trials are the same."""
 
     def run_here(run: SearchRun) -> None:
-        while (started := run.start_next()) is not None:
-            report = trial.run_trial(started)
+        while not run.ending and (started := run.start_next()) is not None:
+            try:
+                report = trial.run_trial(started)
+            except TypeError as error:
+                run.complete(started.spec.id, "failed", reason=f"TypeError: {error}")
+                continue
             score = Score(report["env_steps_to_held"], report["margin"])
             run.complete(started.spec.id, "finished", score, env_steps=report["env_steps"])
 
     monkeypatch.setattr(sys, "argv", sys.argv)  # trials put their own command there
+    monkeypatch.setattr("multigrid_rl.rllib.session.ray_session", nullcontext)  # none is needed
     monkeypatch.setattr(trial.tune, "report", lambda report: None)
     monkeypatch.setattr(tuning, "run_on_tune", run_here)
 
 
-@pytest.mark.usefixtures("session")
 def test_population_goes_on_from_the_best_with_values_of_its_own(tmp_path, monkeypatch):
     here(monkeypatch)
     seen, read_network = [], catalogue.read_network

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.config import compose
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import read_card, read_network
 from multigrid_rl.rllib.build import algorithm_config
@@ -102,22 +102,6 @@ def test_remote_runners_share_the_games_out(session, tmp_path, monkeypatch):
     assert BATCH <= rows[0]["env_steps"] < BATCH + GAMES
     assert rows[0]["episodes"] > 0
     assert verdict["policy_updates"] == 1
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["train.runner=fast"], ["train.runner", "fast", "'batched' or 'stock'"]),
-        (["train.runner=stock", "model=gru"], ["train.runner: expected batched with model=gru"]),
-        (["train.runner=stock", "model=lstm"], ["train.runner: expected batched with model=lstm"]),
-        (["train.runner=stock", "scenario=2v2", "scheme=ctde"], ["train.runner: expected batched with scheme=ctde"]),
-    ],
-)
-def test_what_the_stock_path_cannot_do_is_refused_in_one_line(overrides, said):
-    with pytest.raises(ConfigError) as caught:
-        compose(overrides)
-    assert [part for part in said if part not in str(caught.value)] == []
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.long

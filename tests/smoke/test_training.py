@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import signal
+import time
+from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
 import ray
@@ -139,26 +145,55 @@ def test_team_game_with_eliminations_trains(tmp_path):
     assert rows[-1]["env_steps"] == 4096
 
 
-@pytest.mark.parametrize("runners", [0, pytest.param(1, marks=pytest.mark.long), 2])
-def test_runners_play_the_drivers_games_with_the_weights_that_were_sent(session, local, monkeypatch, runners):
-    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
-    config = compose([*TINY, "seed=5", f"cluster.num_env_runners={runners}"])
-    algorithm = algorithm_config(config).build_algo()
+def spoil(runner):
+    with torch.no_grad():
+        next(iter(runner.module["red_0"].parameters())).add_(1e-3)
 
-    def spoil(runner):
-        with torch.no_grad():
-            next(iter(runner.module["red_0"].parameters())).add_(1e-3)
 
+@contextmanager
+def built(*overrides):
+    algorithm = algorithm_config(compose([*TINY, "seed=5", *overrides])).build_algo()
     try:
+        yield algorithm
+    finally:
+        algorithm.stop()
+
+
+def test_a_driver_that_plays_with_other_weights_than_it_was_sent_ends_the_run():
+    with built() as algorithm:
+        spoil(algorithm.env_runner)
+        with pytest.raises(RunError, match="an env runner played with weights"):
+            algorithm.iterate()
+
+
+def test_env_runners_play_the_drivers_games_take_them_up_again_and_are_replaced(session, local, tmp_path, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
+    with built("cluster.num_env_runners=2") as algorithm:
         row = algorithm.iterate()
         # Played with the same weights by the same games: only the order of a batch's rows differs.
         for name in ("entropy/red_0", "explained_variance/red_0", "episodes"):
             assert row[name] == pytest.approx(local[2][0][name], rel=1e-5)
-        algorithm.env_runner_group.foreach_env_runner(spoil)
+        # Taken up where they stood, games and weights go on as before.
+        algorithm.save_to_path(str(tmp_path))
+        state = pickle.dumps(algorithm.run_state())
+        ahead, weights = [algorithm.iterate() for _ in range(2)], algorithm.fingerprints()
+        assert algorithm.restore_run(tmp_path, pickle.loads(state))
+        assert without_time([algorithm.iterate() for _ in range(2)]) == without_time(ahead)
+        assert algorithm.fingerprints() == weights
+        # Whoever is killed is replaced; what the others play goes into smaller batches meanwhile.
+        victim = algorithm.pool._runners[0].actor
+        os.kill(ray.get(victim.__ray_call__.remote(lambda runner: os.getpid())), signal.SIGKILL)
+        rows, deadline = [ahead[-1], algorithm.iterate()], time.monotonic() + 120
+        assert (rows[1]["env_runners"], rows[1]["env_runner_restarts"]) == (1, 1)
+        while rows[-1]["env_runners"] == 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+            rows.append(algorithm.iterate())
+        steps = [row["env_steps"] for row in rows]
+        assert [after - before for before, after in pairwise(steps)] == [256 * row["env_runners"] for row in rows[1:]]
+        ray.get([runner.actor.__ray_call__.remote(spoil) for runner in algorithm.pool._runners])
         with pytest.raises(RunError, match="an env runner played with weights"):
             algorithm.iterate()
-    finally:
-        algorithm.stop()
 
 
 def test_runner_rejects_an_opponent_that_changed_since_it_was_announced():

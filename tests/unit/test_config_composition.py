@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 import yaml
 
-from composing import CONFIGS, SCENARIOS, error_of, files, read
+from composing import CONFIGS, SCENARIOS, files, read
 from multigrid_rl.config import (
     ConfigError,
     RunConfig,
@@ -229,14 +228,6 @@ def test_recipe_gives_way_to_what_the_user_says():
 def test_one_entry_of_the_bonus_is_replaced_as_a_whole():
     assert compose(["train.bonus.all={step:-0.01}"]).train.bonus == {"all": {"step": -0.01}}
     assert compose(["train.bonus.all={}"]).train.bonus == {"all": {}}
-
-
-def test_rejects_unknown_recipes_and_those_for_another_scenario():
-    assert re.match(r"experiment: expected 1v1, .*, got coob \(did you mean coop\?\)$", error_of("experiment=coob"))
-    text = error_of("experiment=coop", "scenario=1v1")
-    assert text == "scenario: expected coop with experiment=coop, or experiment=none, got 1v1"
-    assert compose(["experiment=coop", "scenario=coop"]).experiment == "coop"
-    assert compose(["experiment=none", "scenario=coop"]).experiment is None
 
 
 def test_reads_overrides_by_one_grammar():

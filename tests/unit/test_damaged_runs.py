@@ -65,16 +65,8 @@ def behind(text):
 
 DEEP = "[" * 100_000
 CASES = [
-    (
-        "metrics.jsonl",
-        behind(b'\xff\xfe{"env_steps": 1}\n'),
-        "that the run wrote, got 'utf-8' codec",
-    ),
-    (
-        "metrics.jsonl",
-        rows(episodes=10**400),
-        "metrics.jsonl: line 31: episodes: expected a number below 1e+100",
-    ),
+    ("metrics.jsonl", behind(b'\xff\xfe{"env_steps": 1}\n'), "that the run wrote, got 'utf-8' codec"),
+    ("metrics.jsonl", rows(episodes=10**400), "metrics.jsonl: line 31: episodes: expected a number below 1e+100"),
     ("metrics.jsonl", rows(env_steps=10**400), "line 31: env_steps: expected a number"),
     ("metrics.jsonl", rows(**{"timing/sample_s": "0.1"}), "line 31: timing/sample_s: expected a number"),
     ("metrics.jsonl", rows(**{"timing/sample_s": [1]}), "or null, got a list"),

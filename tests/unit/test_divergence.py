@@ -47,9 +47,7 @@ def test_warns_once(tmp_path, caplog, changes, named):
     watch = Divergence(tmp_path)
     for k in range(4):
         watch.check(row(1024 + k, **changes), *algorithm())
-    assert [(r.levelno, r.message) for r in caplog.records] == [
-        (logging.WARNING, f"step 1,024: {named} is not finite"),
-    ]
+    assert [(r.levelno, r.message) for r in caplog.records] == [(logging.WARNING, f"step 1,024: {named} is not finite")]
 
 
 def test_names_a_reward_that_is_not_finite_as_the_cause(tmp_path, caplog):

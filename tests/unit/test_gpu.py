@@ -40,8 +40,7 @@ def trained(device: str, architecture: dict) -> tuple[torch.Tensor, float]:
 
 
 @pytest.mark.parametrize(
-    "architecture",
-    [{"name": "mlp", "hidden": [64, 64], "activation": "tanh"}, {"name": "embedding", "hidden": [32]}],
+    "architecture", [{"name": "mlp", "hidden": [64, 64], "activation": "tanh"}, {"name": "embedding", "hidden": [32]}]
 )
 def test_a_gpu_learns_what_the_cpu_learns(architecture):
     here, there = trained("cpu", architecture), trained("cuda", architecture)

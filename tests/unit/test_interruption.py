@@ -104,10 +104,7 @@ def test_run_folder_is_kept_once_something_was_reported(tmp_path):
     assert not other.__exit__(KeyError, KeyError(), None)  # it is raised again
     assert (tmp_path / "other" / "metrics.jsonl").read_text()
     assert (tmp_path / "run" / "metrics.jsonl").read_text()
-    with (
-        pytest.raises(ConfigError, match="run_dir: expected a new"),
-        run_folder(config, tmp_path / "run", {}, None),
-    ):
+    with pytest.raises(ConfigError, match="run_dir: expected a new"), run_folder(config, tmp_path / "run", {}, None):
         pass
     assert (tmp_path / "run" / "metrics.jsonl").exists()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from composing import error_of
 from multigrid_rl.config import ConfigError, compose, load_scenario
 from multigrid_rl.players import league as arithmetic
 from multigrid_rl.players.league import RECENT, League, Snapshot, counted, draw, nash
@@ -281,37 +280,6 @@ def test_anchors_are_written_as_a_mixture():
     config = compose(["scenario=1v1-league", "scenario.league.anchors=hunter:3,idle:1"])
     assert config.scenario.opponents == {"blue_0": {"hunter": 3.0, "idle": 1.0}}
     assert compose(["scenario=1v1-league", "scenario.league.anchors=idle"]).scenario.league.anchors == {"idle": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (
-            "scenario=1v1 scenario.seats.blue_0=league",
-            "scenario.league: expected settings, as a seat says league, got",
-        ),
-        ("scenario=1v1-league scenario.seats.blue_0=random", "league: expected null without a seat that says league"),
-        ("scenario=2v2-league scenario.seats.blue_1=random", "seats.blue_1: expected league on all seats of one team"),
-        (
-            "scenario=2v2-league experiment=none scenario.seats.red_1=random",
-            "seats.red_1: expected league on all seats",
-        ),
-        ("scenario=2v2-league scenario.seats.red_1=league", "expected league on all seats of one team"),
-        ("scenario=1v1 scenario.seats.blue_0=league:1,random:2", "seats.blue_0: expected players with weights above 0"),
-        ("scenario=1v1-league scenario.league.every=null scenario.league.win=null", "every: expected a number of"),
-        ("scenario=1v1-league scenario.league.latest_share=0.9", "latest_share: expected at most 0.7, got 0.9"),
-        ("scenario=1v1-league scenario.league.anchors=league", "anchors: expected at least one player"),
-        ("scenario=1v1-league scenario.league.weighting=best", "league.weighting: expected 'squared', 'variance'"),
-        ("scenario=1v1-league scenario.league.most=0", "league.most: "),
-        ("scenario=1v1-league scenario.league.size=3", "league.size: expected one of the keys anchors"),
-        ("scenario=1v1-robust scenario.held_out=[idle,key-runner]", "held_out: expected players that it does not meet"),
-        ("scenario=1v1-robust scenario.seats.blue_0=learn scenario.league=null", "held_out: expected [] where nobody"),
-        ("scenario=1v1-league train.runner=stock", "train.runner: expected batched with a league, got stock"),
-        ("scenario=1v1-league curriculum=[{scenario:1v1,steps:5}]", "curriculum: expected [] with a league"),
-    ],
-)
-def test_rejects_impossible_leagues_in_one_line(overrides, said):
-    assert said in error_of(*overrides.split())
 
 
 def test_rejects_a_population_based_search():

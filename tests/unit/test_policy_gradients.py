@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.config import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
 from multigrid_rl.learn.rollout import Collector, Estimator, estimate
 from multigrid_rl.learn.rows import Moments
@@ -157,29 +157,6 @@ def test_moments_go_on_where_they_were():
         parts_of.add(part)
     np.testing.assert_allclose([parts_of.mean, parts_of.std], [rows.mean(0), rows.std(0)], rtol=1e-6)
     np.testing.assert_allclose(whole.std, parts_of.std)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["train.psi=gae", "train.vf_coef=0"], ["train.psi", "total_reward or future_return", "gae"]),
-        (["scenario=1v1", "train=vpg", "experiment=none"], ["train.v_iters", "null with scenario=1v1", "40"]),
-        (["train.recompute=true", "train.psi=future_return", "train.vf_coef=0"], ["train.recompute", "vf_coef=0"]),
-        (["train.psi=psi"], ["train.psi", "'total_reward'"]),
-        (["train.v_iters=3"], ["train.v_iters", "3"]),
-        (["train.v_lr=0.1"], ["train.v_lr", "null without v_iters"]),
-        (["train.target_kl=-1"], ["train.target_kl", "-1"]),
-        (["model=gru", "train=vpg", "train.num_envs=2"], ["train.v_iters", "null with model=gru"]),
-        (
-            ["model=gru", "train.recompute=true", "train.minibatch_size=null"],
-            ["train.recompute", "false with model=gru"],
-        ),
-    ],
-)
-def test_rejects_objectives_that_do_not_fit(overrides, said):
-    with pytest.raises(ConfigError) as error:
-        compose(["scenario=gymnasium", *overrides])
-    assert [part for part in said if part not in str(error.value)] == []
 
 
 def test_what_trains_no_values_reads_none():

@@ -166,10 +166,7 @@ def test_a_finished_game_stays_finished_without_auto_reset(spec, seed):
 @given(specs(), SEEDS, st.integers(1, 6))
 def test_batch_size_does_not_matter(spec, seed, split):
     whole = World(spec, 7, seed=seed)
-    parts = [
-        World(spec, split, seed=seed),
-        World(spec, 7 - split, seed=seed, first_game=split),
-    ]
+    parts = [World(spec, split, seed=seed), World(spec, 7 - split, seed=seed, first_game=split)]
     crowd = Crowd(seed)
     for _ in range(60):
         actions = crowd.actions(whole)

@@ -116,10 +116,7 @@ def test_more_wins_break_a_tie_between_equal_ratings():
 
 
 def test_forfeits_are_losses_with_their_reason():
-    pairings = [
-        pairing("a", "b", "RRbb", reason="no answer within 5 s"),
-        pairing("b", "a", "RBDD"),
-    ]
+    pairings = [pairing("a", "b", "RRbb", reason="no answer within 5 s"), pairing("b", "a", "RBDD")]
     found = table_of([entry("a"), entry("b")], pairings)
     rows = {row.name: row for row in found.standings}
     assert (rows["b"].loss, rows["b"].forfeited) == (5, 2)

@@ -25,17 +25,7 @@ from games import (
     where,
     world,
 )
-from multigrid_rl.world.constants import (
-    BLUE,
-    DOOR_CLOSED,
-    DOOR_LOCKED,
-    DOOR_OPEN,
-    DROP,
-    EMPTY,
-    FORWARD,
-    LEFT,
-    TOGGLE,
-)
+from multigrid_rl.world.constants import BLUE, DOOR_CLOSED, DOOR_LOCKED, DOOR_OPEN, DROP, EMPTY, FORWARD, LEFT, TOGGLE
 
 both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])
 MAX_STEPS = 24

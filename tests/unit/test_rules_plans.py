@@ -29,11 +29,7 @@ from multigrid_rl.world.engine import World
 both_rules = pytest.mark.parametrize("rules", ["classic", "fair"])
 RED_START, BLUE_START = (9, 1, WEST), (6, 6, EAST)
 #: Clear the ball away, paid n times, then key and door; found by exhaustive search over pose, hand, key and ball cell.
-OBSTACLE_PLANS = {
-    1: "02222212223122413122125",
-    2: "022222122233122413122125",
-    6: "0222221222333333122413122125",
-}
+OBSTACLE_PLANS = {1: "02222212223122413122125", 2: "022222122233122413122125", 6: "0222221222333333122413122125"}
 
 
 def run(w, seat, plan):

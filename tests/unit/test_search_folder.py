@@ -286,12 +286,7 @@ def test_rejects_mistakes_in_overrides_in_one_line(given, message):
 
 def test_sorts_overrides():
     given = ["scenario=1v1", "search=asha", "search.trials=9", "seed=4", "train.clip=0.3"]
-    assert sort_overrides(given) == (
-        "asha",
-        {"trials": 9},
-        4,
-        ["scenario=1v1", "train.clip=0.3", "experiment=none"],
-    )
+    assert sort_overrides(given) == ("asha", {"trials": 9}, 4, ["scenario=1v1", "train.clip=0.3", "experiment=none"])
     assert sort_overrides(["experiment=1v1"]) == ("three-stage", {}, 0, ["experiment=1v1"])
 
 

@@ -1,0 +1,46 @@
+"""What is loaded, and when: one process that goes from the help to a picture."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from report_runs import write_run
+
+PROGRAM = """
+import sys
+def none_of(*names):
+    found = [name for name in names if name in sys.modules]
+    assert not found, found
+def ended(*words):
+    try:
+        app(list(words))
+    except SystemExit as left:
+        return left.code
+
+from multigrid_rl.cli.main import app
+assert ended("--help") == 0
+none_of("multigrid_rl.config", "numpy", "pydantic", "torch", "ray")
+from multigrid_rl.players.gymnasium_env import SeatEnv
+from multigrid_rl.world.pettingzoo_env import parallel_env
+env = parallel_env("1v1", render_mode="rgb_array")
+env.reset(seed=0)
+none_of("multigrid", "pygame")
+env.render()
+assert "multigrid" in sys.modules
+for mistake in ("scenario=nowhere", "train.lrr=3", "scenario.seats.blue_0=nobody", "train.shaping=math:pi"):
+    assert ended("train", mistake) == 2
+assert ended("overlay", "run", "--reference", "1v1", "-o", "picture.png") == 0
+none_of("ray", "matplotlib.pyplot")
+"""
+
+
+def test_everything_is_loaded_where_it_is_needed_and_ray_and_pyplot_nowhere(tmp_path):
+    write_run(tmp_path / "run")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Train the learning seats" in done.stdout
+    assert len(done.stderr.splitlines()) == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["picture.png", "run"]

@@ -1,0 +1,161 @@
+"""What no run may be asked for: one table of overrides, each with what its one line must say of key and value."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from composing import OF_OTHER_VERBS, SCENARIOS, error_of
+from multigrid_rl.config import available_cpus
+
+TOO_MANY = available_cpus() + 1
+MEMORY = "train.num_steps=16 train.minibatch_size=1000"
+BODY = "env_id=Pendulum-v1 experiment=none"
+GATE = "scenario.gates=[{metric:episode_len_mean"
+#: Overrides, then words of the message, or patterns of it.
+REFUSED = [
+    ("scenario=1v2", rf"^scenario: expected {', '.join(SCENARIOS[:4])}, .*, got 1v2"),
+    ("scenario=", "^scenario: expected 1v1, .*, got"),
+    ("scenario=nowhere train.lr=-1", "^scenario: .*, got nowhere"),
+    ("train.lrr=1", r"^train\.lrr: expected .*lr, lr_final.*, got lrr \(did you mean lr\?\)"),
+    ("+train.foo=1", r"^train\.foo: expected .*lr_final.*, got foo"),
+    ("train.lr.foo=1", r"^train\.lr: .*got train\.lr\.foo=1"),
+    ("colour=3", "^colour: expected .*seed.*, got colour"),
+    *((f"{verb}=1v1", f"^{verb}: expected .*seed.*, got {verb}") for verb in sorted(OF_OTHER_VERBS)),
+    ("scenario.seats.blue_5=random", r"^scenario\.seats\.blue_5: expected .*blue_0, red_0, got blue_5"),
+    ("train.lr=-1", r"^train\.lr: expected greater than 0, got -1"),
+    ("train.lr=inf", r"^train\.lr: expected .*finite.*, got inf"),
+    ("train.lr=fast", r"^train\.lr: expected a valid number.*, got fast"),
+    ("train.gamma=1.1", r"^train\.gamma: .*less than or equal to 1, got 1\.1"),
+    ("train.num_envs=1.5", r"^train\.num_envs: .*valid integer.*, got 1\.5"),
+    ("train.stop_when_held=maybe", r"^train\.stop_when_held: .*valid boolean.*, got maybe"),
+    ("cluster.num_env_runners=true", r"^cluster\.num_env_runners: .*valid integer.*, got True"),
+    (
+        f"cluster.num_env_runners={TOO_MANY}",
+        "^cluster.num_env_runners: ",
+        f"0 to {TOO_MANY - 1}.*CPUs.*, got {TOO_MANY}",
+    ),
+    ("cluster.num_env_runners=-1", r"^cluster\.num_env_runners: .*at least 0.*, got -1"),
+    ("cluster.num_env_runners=2 train.num_envs=255", r"^train\.num_envs: .*multiple of 2 env runners, got 255"),
+    ("scenario.seats.red_0=random", r"^scenario\.seats: expected learn .*'red_0': 'random'"),
+    ("train.foo", r"^train\.foo: expected key=value"),
+    ("train=dqn", "^train: expected a2c, .*, vpg, got dqn"),
+    ("model=mlpp", r"^model: expected .*gru, lstm, mlp.*, got mlpp \(did you mean mlp\?\)"),
+    ("cluster=moon", "^cluster: expected local.*, got moon"),
+    ("model.hidden=[0]", r"^model\.hidden: .*at least 1 unit.*, got \[0\]"),
+    ("model.hidden=[5000]", r"^model\.hidden: .*4096.*, got \[5000\]"),
+    ("model.activation=gelu", r"^model\.activation: .*'tanh', 'relu', 'elu' or 'silu', got gelu"),
+    ("model=gru model.activation=relu", r"^model\.activation: expected tanh .*, got relu"),
+    (f"model=gru {MEMORY}", r"^train\.minibatch_size: .*multiple of num_steps=16 .*, got 1000"),
+    (f"model=lstm {MEMORY}", r"^train\.minibatch_size: .*multiple of num_steps=16 .*, got 1000"),
+    ("model=lstm model.hidden=[8,8]", r"^model\.hidden: expected one size .*, got \[8, 8\]"),
+    ("scenario.game.view_size=4", r"^scenario\.game\.view_size: expected 3, 5 or 7, got 4"),
+    ("scenario.game.blue=0", r"^scenario\.seats: expected red_0 .*, got blue_0, red_0"),
+    ("seed=-1", "^seed: .*greater than or equal to 0, got -1"),
+    ("train.until=1.5", r"^train\.until: .*valid integer.*, got 1\.5"),
+    ("train.lr=[1", r"^train\.lr=\[1.*: "),
+    ("train.num_envs=8 train.num_steps=4 train.minibatch_size=33", r"train\.minibatch_size: .*num_steps = 32, got 33$"),
+    ("scheme=ctde", "^scheme: expected dtde, .*red of 1v1 has one agent, got ctde$"),
+    ("scheme=ctce", "^scheme: expected dtde, .*red of 1v1 has one agent, got ctce$"),
+    ("scenario=single scheme=ctde", "^scheme: expected dtde, .*red of single has one agent, got ctde$"),
+    ("scenario=2v2 scheme=ctce scenario.seats.red_1=random", "^scheme: expected dtde, .*red learns, got ctce$"),
+    ("scenario=2v2 scheme=ctde scenario.seats.blue_0=learn", "^scheme: expected dtde, .*blue learns, got ctde$"),
+    ("scenario=2v2 scheme=ctce shared=true", "^shared: expected false, .*ctce.*, got True$"),
+    ("scenario=single shared=true", "^shared: expected false, .*two agents that learn, got True$"),
+    ("scheme=ctdd", "^scheme: expected 'dtde', 'ctde' or 'ctce', got ctdd$"),
+    ("scenario.seats.blue_0=random:1,learn:1", r"^scenario\.seats\.blue_0: .*weights above 0, got .*learn"),
+    *(
+        (f"scenario.seats.blue_0={value}", rf"^scenario\.seats\.blue_0: .*weights above 0.*, got {value}$")
+        for value in (
+            "random:-1,hunter:1",
+            "random:0,idle:1",
+            "random:1,random:2",
+            "random:1.2.3",
+            ":1",
+            "blue-rookie:b",
+        )
+    ),
+    ("train.bonus.red_0.step=true", r"^train\.bonus\.red_0\.step: expected a number, got True$"),
+    # curricula
+    ("curriculum=[{scenario:2v2,steps:10}]", "curriculum.0.scenario: expected", "red_0 learn", "got 2v2"),
+    ("curriculum=[{scenario:2v3,steps:10}]", "scenario: expected", "got 2v3 (did you mean 2v2"),
+    ("curriculum=[{scenario:1v1}]", "curriculum.0", "steps: N, held: true"),
+    ("curriculum=[{scenario:1v1,steps:0}]", "curriculum.0.steps: expected greater than or equal to 1, got 0"),
+    ("curriculum=[{scenario:1v1,steps:5,until:7}]", "curriculum.0.until: ", "got 7"),
+    ("curriculum=[{seats:{green_0:random},steps:5}]", "green_0", "seats"),
+    ("curriculum=[5]", "curriculum: expected a list of stages", "got 5"),
+    ("curriculum=[{scenario:multigrid,steps:5}]", "curriculum.0.scenario"),
+    # gates and recipes
+    (GATE + ",at_most:20,at_least:3}]", "scenario.gates.0.*exactly one of at_most and at_least", "episode_len_mean"),
+    (GATE + ",share:0.5}]", "scenario.gates.0.*exactly one of at_most and at_least", "episode_len_mean"),
+    ("experiment=coob", "experiment: expected 1v1, ", "got coob (did you mean coop?)"),
+    ("experiment=coop scenario=1v1", "scenario: expected coop with experiment=coop, or experiment=none, got 1v1"),
+    # leagues
+    ("scenario=1v1 scenario.seats.blue_0=league", "scenario.league: expected settings, as a seat says league, got"),
+    ("scenario=1v1-league scenario.seats.blue_0=random", "league: expected null without a seat that says league"),
+    ("scenario=2v2-league scenario.seats.blue_1=random", "seats.blue_1: expected league on all seats of one team"),
+    ("scenario=2v2-league experiment=none scenario.seats.red_1=random", "seats.red_1: expected league on all seats"),
+    ("scenario=2v2-league scenario.seats.red_1=league", "expected league on all seats of one team"),
+    ("scenario=1v1 scenario.seats.blue_0=league:1,random:2", "seats.blue_0: expected players with weights above 0"),
+    ("scenario=1v1-league scenario.league.every=null scenario.league.win=null", "every: expected a number of"),
+    ("scenario=1v1-league scenario.league.latest_share=0.9", "latest_share: expected at most 0.7, got 0.9"),
+    ("scenario=1v1-league scenario.league.anchors=league", "anchors: expected at least one player"),
+    ("scenario=1v1-league scenario.league.weighting=best", "league.weighting: expected 'squared', 'variance'"),
+    ("scenario=1v1-league scenario.league.most=0", "league.most: "),
+    ("scenario=1v1-league scenario.league.size=3", "league.size: expected one of the keys anchors"),
+    ("scenario=1v1-robust scenario.held_out=[idle,key-runner]", "held_out: expected players that it does not meet"),
+    ("scenario=1v1-robust scenario.seats.blue_0=learn scenario.league=null", "held_out: expected [] where nobody"),
+    ("scenario=1v1-league train.runner=stock", "train.runner: expected batched with a league, got stock"),
+    ("scenario=1v1-league curriculum=[{scenario:1v1,steps:5}]", "curriculum: expected [] with a league"),
+    # objectives
+    ("scenario=gymnasium train.psi=gae train.vf_coef=0", "train.psi", "total_reward or future_return", "gae"),
+    ("scenario=gymnasium scenario=1v1 train=vpg experiment=none", "train.v_iters", "null with scenario=1v1", "40"),
+    ("scenario=gymnasium train.recompute=true train.psi=future_return train.vf_coef=0", "train.recompute", "vf_coef=0"),
+    ("scenario=gymnasium train.psi=psi", "train.psi", "'total_reward'"),
+    ("scenario=gymnasium train.v_iters=3", "train.v_iters", "3"),
+    ("scenario=gymnasium train.v_lr=0.1", "train.v_lr", "null without v_iters"),
+    ("scenario=gymnasium train.target_kl=-1", "train.target_kl", "-1"),
+    ("scenario=gymnasium model=gru train=vpg train.num_envs=2", "train.v_iters", "null with model=gru"),
+    ("scenario=gymnasium model=gru train.recompute=true train.minibatch_size=null", "train.recompute.*with model=gru"),
+    # heads
+    (
+        f"{BODY} model.head=deterministic",
+        "model.head: expected gaussian, mixture, bins or null with train.objective=ppo",
+    ),
+    (f"{BODY} model.head=diffusion train=a2c", "with train.objective=policy_gradient, as actions need a probability"),
+    (f"{BODY} model.head=mixture model.bound=tanh", "model.bound: expected clip with head=mixture, got tanh"),
+    (f"{BODY} model.head_size=4", "model.head_size: expected null with head=null, got 4"),
+    (f"{BODY} model.head=mixture model.head_size=1", "model.head_size: expected"),
+    (f"{BODY} model.head=best", "model.head: expected"),
+    # recorded play
+    ("scenario=1v1 train=bc", "data: expected a folder that `multigrid-rl record` wrote"),
+    ("scenario=1v1 data=x", "data: expected null without train=bc, dagger, gail or airl, got x"),
+    ("scenario=1v1 train=dagger", "expert: expected a player, its folder or a run"),
+    ("scenario=1v1 train.warm_up=5", "train.warm_up: expected 0 without init, got 5"),
+    ("scenario=1v1 train=bc data=x model=gru", "model: expected "),
+    ("scenario=1v1 train=bc data=x cluster.num_env_runners=1", "cluster.num_env_runners: expected "),
+    ("scenario=1v1 train=bc data=x train.runner=stock", "train.runner: expected "),
+    (f"{BODY} train=gail", "data: expected a folder that `multigrid-rl record` wrote, with train=gail"),
+    (f"{BODY} data=x", "data: expected null"),
+    ("scenario=1v1 train=airl data=x experiment=none", "scenario: expected one of Gymnasium with train=airl"),
+    (f"{BODY} train=gail data=x model=gru", "a network without memory with train=gail"),
+    (f"{BODY} train=gail data=x model.bound=tanh", "model.bound: expected clip with train=gail"),
+    (f"{BODY} train=gail data=x model.head=diffusion", "model.head: expected"),
+    (f"{BODY} train=gail data=x train.adversarial.hidden=[0]", "train.adversarial.hidden"),
+    (f"{BODY} train=gail data=x train.adversarial.depth=1", "train.adversarial.depth"),
+    # RLlib's own sampling
+    ("train.runner=fast", "train.runner", "fast", "'batched' or 'stock'"),
+    ("train.runner=stock model=gru", "train.runner: expected batched with model=gru"),
+    ("train.runner=stock model=lstm", "train.runner: expected batched with model=lstm"),
+    ("train.runner=stock scenario=2v2 scheme=ctde", "train.runner: expected batched with scheme=ctde"),
+]
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=[row[0] for row in REFUSED])
+def test_is_refused_in_one_line(row, monkeypatch):
+    overrides, *parts = row
+    if "env_runners=2" in overrides:
+        monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
+    text = error_of(*overrides.split())
+    assert [part for part in parts if part not in text and not re.search(part, text)] == []
