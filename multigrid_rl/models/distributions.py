@@ -229,9 +229,27 @@ class Gaussian(Distribution):
         normal = (actions - mean) * torch.exp(-log_std)
         return (-0.5 * normal.pow(2) - log_std - HALF_LOG_2PI).sum(1, keepdim=True)
 
+    def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return minus the log-likelihood (B,) of ``actions`` (B, A) that somebody's bounds may have cut off."""
+        low, high = (torch.from_numpy(bound).to(actions.device) for bound in (self.low, self.high))
+        mean, log_std = outputs[:, : self.width], outputs[:, self.width :]
+        return -censored(mean, log_std, actions, low, high).sum(1)
+
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return entropies (B, 1) of the raw draw in nats."""
         return (outputs[:, self.width :] + 0.5 + HALF_LOG_2PI).sum(1, keepdim=True)
+
+
+def censored(mean: Tensor, log_std: Tensor, actions: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Return log-likelihoods of draws of a Gaussian that were cut off at bounds (Tobin 1958), shapes as they broadcast.
+
+    Within the bounds that is the density; at a bound it is the share of draws beyond. A density there would grow without
+    end where an expert is always at the bound, and drown what is said of all other numbers.
+    """
+    normal = (actions - mean) * torch.exp(-log_std)
+    within = -0.5 * normal.pow(2) - log_std - HALF_LOG_2PI
+    beyond: Tensor = torch.special.log_ndtr(torch.where(actions >= high, -normal, normal))
+    return torch.where((actions > low) & (actions < high), within, beyond)
 
 
 def normal_numbers(rng: UniformSource, columns: int) -> NDArray[np.float32]:

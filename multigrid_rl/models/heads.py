@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from multigrid_rl.models.distributions import HALF_LOG_2PI, Array, Draw, normal_numbers, sample
+from multigrid_rl.models.distributions import HALF_LOG_2PI, Array, Draw, censored, normal_numbers, sample
 from multigrid_rl.types import UniformSource
 
 #: Smallest standard deviation of a mixture's component, as a share of half the range. Where an expert always does the
@@ -118,7 +118,9 @@ class Deterministic(_WithoutProbability):
 class Mixture(Head):
     """``K`` diagonal Gaussians (Bishop 1994; as in robomimic, Mandlekar et al. 2021, https://arxiv.org/abs/2108.03298).
 
-    Outputs are ``K`` logits of the weights, then ``K A`` means, then ``K A`` numbers that become standard deviations.
+    Outputs are ``K`` logits of the weights, then ``K A`` means. Standard deviations are the same in every state: were they
+    outputs, too, states that are hard to tell would be given wide ones and be learned from no more (Seitzer et al. 2022,
+    https://arxiv.org/abs/2203.09168).
 
     Args:
         low, high: bounds (A,).
@@ -126,8 +128,9 @@ class Mixture(Head):
     """
 
     def __init__(self, low: Array, high: Array, size: int) -> None:
-        super().__init__(low, high, size * (1 + 2 * len(low)))
+        super().__init__(low, high, size * (1 + len(low)))
         self.size = size
+        self.log_std = nn.Parameter(torch.full((size, len(low)), -1.0))
         # Components that begin at one place would stay there together.
         places = torch.linspace(-0.5, 0.5, size) if size > 1 else torch.zeros(1)
         self.register_buffer("places", places[:, None], persistent=False)
@@ -136,9 +139,9 @@ class Mixture(Head):
     def _parts(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return log weights (B, K), means and log standard deviations (B, K, A), scaled."""
         weights, rest = outputs[:, : self.size], outputs[:, self.size :]
-        means, spread = rest.reshape(-1, 2, self.size, self.width).unbind(1)
-        log_std = torch.log(functional.softplus(spread) + LEAST_STD)
-        return torch.log_softmax(weights, 1), means + self.places, log_std
+        means = rest.reshape(-1, self.size, self.width) + self.places
+        log_std = self.log_std.clamp(min=math.log(LEAST_STD)).expand_as(means)
+        return torch.log_softmax(weights, 1), means, log_std
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return log-densities (B, 1) of ``actions`` (B, A): a log-sum over components."""
@@ -146,6 +149,13 @@ class Mixture(Head):
         normal = (self.scaled(actions).unsqueeze(1) - means) * torch.exp(-log_std)
         each = (-0.5 * normal.pow(2) - log_std - HALF_LOG_2PI - self.reach.log()).sum(2)
         return torch.logsumexp(weights + each, 1, keepdim=True)
+
+    def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return minus the log-likelihood (B,) of ``actions`` (B, A) that somebody's bounds may have cut off."""
+        weights, means, log_std = self._parts(outputs)
+        low, high = (torch.from_numpy(bound).to(actions.device) for bound in (self.low, self.high))
+        means, log_std = means * self.reach + self.middle, log_std + self.reach.log()
+        return -torch.logsumexp(weights + censored(means, log_std, actions.unsqueeze(1), low, high).sum(2), 1)
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return upper bounds (B, 1) of the entropies (Huber et al. 2008): exact where components lie far apart."""
@@ -213,9 +223,12 @@ class Bins(Head):
             chosen.append(its)
         return torch.stack(chosen, 1)
 
+    def _places(self, actions: Tensor) -> Tensor:
+        """Return where ``actions`` (B, A) lie among the values: 0 at the first, ``size - 1`` at the last."""
+        return ((self.scaled(actions) + 1) / 2 * (self.size - 1)).clamp(0, self.size - 1)
+
     def _numbers(self, actions: Tensor) -> Tensor:
-        nearest = ((self.scaled(actions) + 1) / 2 * (self.size - 1)).round()
-        return nearest.long().clamp(0, self.size - 1)
+        return self._places(actions).round().long()
 
     def _values(self, chosen: Tensor) -> Tensor:
         return chosen.float() * (2 / (self.size - 1)) - 1
@@ -225,6 +238,14 @@ class Bins(Head):
         chosen = self._numbers(actions)
         each = self._every(outputs, chosen).gather(2, chosen.unsqueeze(2))
         return each.sum(1)
+
+    def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return cross entropies (B,); an action between two values counts as both, the more the nearer."""
+        places = self._places(actions)
+        near = torch.stack([places.floor(), places.ceil()], 2).long()
+        share = places - places.floor()
+        every = self._every(outputs, self._numbers(actions)).gather(2, near)
+        return -((1 - share) * every[..., 0] + share * every[..., 1]).sum(1)
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return entropies (B, 1) of the numbers given those before them, summed along the likeliest action."""
@@ -237,7 +258,10 @@ class Bins(Head):
         return self._values(self._chosen(outputs, rng.uniform(self.width)))
 
     def _mode(self, outputs: Tensor) -> Tensor:
-        return self._values(self._chosen(outputs, None))
+        """Return the means around the likeliest values, their neighbours included: finer than values lie apart."""
+        chosen, numbers = self._chosen(outputs, None), torch.arange(self.size)
+        share = self._every(outputs, chosen).exp() * ((numbers - chosen.unsqueeze(2)).abs() <= 1)
+        return (share * self._values(numbers)).sum(2) / share.sum(2)
 
 
 class Diffusion(_WithoutProbability):

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from multigrid_rl.config import compose
 from multigrid_rl.models.distributions import Categorical, Gaussian, distribution_of
-from multigrid_rl.models.heads import LEAST_STD, Bins, Deterministic, Diffusion, Mixture
+from multigrid_rl.models.heads import Bins, Deterministic, Diffusion, Mixture
 from multigrid_rl.models.registry import ArchitectureError, network_of
 from multigrid_rl.players.cards import CARD_FILE, PlayerError, read_card, read_network, signature, write_player
 from multigrid_rl.players.frozen import FrozenPlayer
@@ -64,14 +64,19 @@ def test_a_deterministic_head_costs_its_mean_squared_error():
 
 def test_a_mixture_costs_the_log_of_its_weighted_densities():
     head = Mixture(LOW, HIGH, 2)
-    spread = math.log(math.expm1(0.5 - LEAST_STD))  # a standard deviation of 0.5
-    outputs = torch.tensor([[0.0, math.log(3), 0.5, 0.5, 0.0, 0.0, spread, spread, spread, spread]])
+    head.log_std.data.fill_(math.log(0.5))
+    outputs = torch.tensor([[0.0, math.log(3), 0.5, 0.5, 0.0, 0.0]])
     # Means, scaled, are (0, 0) and (0.5, 0.5); in units of actions (0, 0.5) and (1, 0.75), deviations (1, 0.25).
     action = torch.tensor([[1.0, 0.75]])
     near = 1 / (2 * math.pi * 1 * 0.25)
     wanted = -math.log(0.75 * near + 0.25 * near * math.exp(-0.5 - 0.5))
     assert head.cloning_loss(outputs, action).item() == pytest.approx(wanted, rel=1e-5)
     assert head.mode(outputs.numpy())[0].tolist() == pytest.approx([1.0, 0.75])
+    # At its upper bound, 2, the first number stands for all draws beyond it.
+    beyond = [0.5 * math.erfc(d / math.sqrt(2)) for d in (2.0, 1.0)]
+    mass = [share / math.sqrt(2 * math.pi) / 0.25 for share in (math.exp(-0.5), 1.0)]
+    wanted = -math.log(0.25 * beyond[0] * mass[0] + 0.75 * beyond[1] * mass[1])
+    assert head.cloning_loss(outputs, torch.tensor([[2.0, 0.75]])).item() == pytest.approx(wanted, rel=1e-5)
     apart = 0.25 * math.log(4) + 0.75 * math.log(4 / 3)  # entropy of the weights
     assert head.entropy(outputs).item() == pytest.approx(apart + 1 + math.log(2 * math.pi * 0.25), rel=1e-5)
 
@@ -85,10 +90,12 @@ def test_bins_cost_a_cross_entropy_for_each_number_given_those_before_it():
         head.bias[0] = torch.tensor([0.0, 0.0, math.log(2)])
         head.weight[1, 0, 1] = math.log(3) * (1 + math.exp(-1))  # ... makes 0.5 three times as likely: silu(1)
     outputs = torch.zeros(3, 1)
-    actions = torch.tensor([[2.0, 0.5], [1.9, 0.2], [0.0, 0.5]])  # 0.2 is nearest to 0
-    wanted = [-math.log(0.5 * 0.6), -math.log(0.5 * 0.2), -math.log(0.25 / 3)]
+    actions = torch.tensor([[2.0, 0.5], [1.9, 0.2], [0.0, 0.5]])  # 1.9 is 0.95 of 2, 0.2 is 0.6 of 0
+    both = -0.95 * math.log(0.5) - 0.05 * math.log(0.25) - 0.6 * math.log(0.2) - 0.4 * math.log(0.6)
+    wanted = [-math.log(0.5 * 0.6), both, -math.log(0.25 / 3)]
     assert head.cloning_loss(outputs, actions).tolist() == pytest.approx(wanted, rel=1e-5)
-    assert head.mode(outputs[:1].numpy()).tolist() == [[2.0, 0.5]]
+    # The likeliest are 2 and 0.5; around them 0 has half the chance of 2, and 0 as much as 1.
+    np.testing.assert_allclose(head.mode(outputs[:1].numpy()), [[4 / 3, 0.5]], rtol=1e-6)
     both = math.log(4) - 0.5 * math.log(2), math.log(5) - 0.6 * math.log(3)
     assert head.entropy(outputs[:1]).item() == pytest.approx(sum(both), rel=1e-5)
 
@@ -127,7 +134,7 @@ def test_diffusion_finds_the_action_whose_noise_it_knows():
 )
 def test_other_distributions_cost_minus_their_log_probability(plain):
     outputs = torch.randn(6, plain.outputs, generator=torch.Generator().manual_seed(1))
-    actions = torch.ones(6, 2) if isinstance(plain, Gaussian) else torch.ones(6, 2, dtype=torch.int64)
+    actions = torch.full((6, 2), 0.5) if isinstance(plain, Gaussian) else torch.ones(6, 2, dtype=torch.int64)
     torch.testing.assert_close(plain.cloning_loss(outputs, actions), -plain.log_prob(outputs, actions).sum(1))
 
 
