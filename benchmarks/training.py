@@ -4,8 +4,9 @@
     python -m benchmarks.training --only stock held        # some of the sections; what they do not tell is null
 
 Every run is a process of its own with the command line that users have. Both sides of a pair use the same scenario,
-network, batch, epochs and minibatch, and are measured alternately. Peers have the best settings of the last sweep;
-with --sweep they are tuned again, an hour, and the sweep is part of the report. Numbers measured elsewhere are quoted as such and stand in no ratio of the last line.
+network, batch, epochs and minibatch, and are measured alternately. Peers have the best settings of an earlier sweep;
+with --sweep they are tuned first, which takes an hour, and the sweep is part of the report. Numbers measured elsewhere
+are quoted as such and stand in no ratio of the last line.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ def where_time_goes(report: Report, runs: list[Run], warmup: int) -> None:
 
 
 def threads(report: Report, options: argparse.Namespace) -> None:
-    """Updates of 1v1 with two threads against those with one."""
+    """Measure updates of 1v1 with two threads against those with one."""
     runs = alternate(
         {str(n): partial(train_once, [*ONE_SEAT, f"train.threads={n}", *fixed(options.iterations)]) for n in (1, 2)},
         options.rounds,
@@ -215,9 +216,7 @@ def threads(report: Report, options: argparse.Namespace) -> None:
     report.section("Two threads", [*table(["1v1", "an update, ms", "min to max"], rows), "", note], updates)
 
 
-def tuned(
-    report: Report, options: argparse.Namespace, name: str, settings: list[Setting], measure: Callable[[Setting], float]
-) -> Setting:
+def tuned(report: Report, name: str, settings: list[Setting], measure: Callable[[Setting], float]) -> Setting:
     """Return the best setting of a peer, by a sweep."""
     print(f"tuning {name}: {len(settings)} settings and more", flush=True)
     trials = sweep(settings, measure)
@@ -259,7 +258,7 @@ def stock(report: Report, options: argparse.Namespace) -> None:
     """Against RLlib's own PPO on a plain MultiAgentEnv, 1v1."""
     measure = partial(stock_speed, iterations=options.peer_iterations)
     settings = stock_settings(quick=options.quick)
-    best = tuned(report, options, "RLlib's own PPO", settings, measure) if options.sweep else BEST_STOCK
+    best = tuned(report, "RLlib's own PPO", settings, measure) if options.sweep else BEST_STOCK
     how = f"`train.runner=stock`, the best of a sweep ({label(best)}; env runners have one thread each)"
     theirs = partial(measure, best)
     report.result["ratio_to_stock_rllib"] = versus(report, options, "RLlib's own PPO", ONE_SEAT, theirs, how)
@@ -271,7 +270,7 @@ def sb3(report: Report, options: argparse.Namespace) -> None:
         return
     measure = partial(_sb3_speed, Peers(options.peers), options.peer_iterations)
     settings = sb3_settings(quick=options.quick)
-    best = tuned(report, options, "Stable-Baselines3", settings, measure) if options.sweep else BEST_SB3
+    best = tuned(report, "Stable-Baselines3", settings, measure) if options.sweep else BEST_SB3
     how = f"in its own environment, the best of a sweep ({label(best)}), its monitor and vector environments"
     theirs = partial(measure, best)
     report.result["ratio_to_sb3"] = versus(report, options, "Stable-Baselines3", ALONE, theirs, how)
