@@ -86,7 +86,7 @@ $(BENCH_READY): pyproject.toml constraints.txt
 	$(BENCH_VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	@touch $@
 
-bench: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of training against peers, half an hour; ARGS="--skip-peers" without them
+bench: $(READY) $(if $(findstring --skip-peers,$(ARGS)),,$(BENCH_READY))  ## speed of training against peers, about 10 minutes; ARGS="--skip-peers" without them, "--sweep" tunes them first
 	$(BIN)/python -m benchmarks.training --peers $(BENCH_VENV) $(ARGS)
 
 bench-faces: $(READY) $(BENCH_READY)  ## TorchRL, SuperSuit and Stable-Baselines3 on our environments; speed of the vector face

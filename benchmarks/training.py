@@ -4,14 +4,14 @@
     python -m benchmarks.training --only stock held        # some of the sections; what they do not tell is null
 
 Every run is a process of its own with the command line that users have. Both sides of a pair use the same scenario,
-network, batch, epochs and minibatch, and are measured alternately. Peers are tuned first; the sweep is part of the
-report. Numbers measured elsewhere are quoted as such and stand in no ratio of the last line.
+network, batch, epochs and minibatch, and are measured alternately. Peers have the best settings of an earlier sweep;
+with --sweep they are tuned first, which takes an hour, and the sweep is part of the report. Numbers measured elsewhere
+are quoted as such and stand in no ratio of the last line.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,6 +35,7 @@ from benchmarks.tables import Report, add_common, measure_all, range_of, table
 ONE_SEAT = ["scenario=1v1"]
 BOTH_SEATS = ["scenario=1v1", "scenario.seats.blue_0=learn"]
 ALONE = ["scenario=single"]
+MEMORY = ["scenario=single-obstacle"]
 WARMUP = 5
 BATCH, MINIBATCH, EPOCHS = 4096, 1024, 4
 #: What of a run is not measured: compilation, first allocations.
@@ -42,6 +43,9 @@ PEER_WARMUP = 2
 STOCK_RUNNERS = (0, 1, 2)
 STOCK_ENVS = (8, 16, 32, 64, 128)
 SB3_ENVS = (8, 16, 32, 64, 128, 256)
+#: Found by a sweep on two cores.
+BEST_STOCK: dict[str, Any] = {"num_env_runners": 2, "num_envs": 128, "threads": 1}
+BEST_SB3: dict[str, Any] = {"num_envs": 128, "workers": "dummy", "encoding": "one-hot", "threads": 2}
 #: Best settings that are measured once more, and with two torch threads in the learner.
 REFINED = 3
 KEYS = (
@@ -49,7 +53,10 @@ KEYS = (
     "ratio_to_stock_rllib",
     "ratio_to_sb3",
     "agent_steps_per_s_both_learning",
+    "update_2_threads_ratio",
+    "gru_env_steps_per_s",
     "seconds_to_held",
+    "seconds_process_to_held",
     "peak_rss_mib",
     "peak_rss_driver_mib",
     "overhead_share",
@@ -154,17 +161,20 @@ def speed(report: Report, options: argparse.Namespace) -> None:
         {
             "one seat learns": partial(train_once, [*ONE_SEAT, *fixed(options.iterations)]),
             "both seats learn": partial(train_once, [*BOTH_SEATS, *fixed(options.iterations)]),
+            "a network with memory": partial(train_once, [*MEMORY, *fixed(options.iterations)]),
         },
         options.rounds,
     )
     speeds = {name: [run.speed(options.warmup) for run in its] for name, its in runs.items()}
-    one, both = (spread(values) for values in speeds.values())
+    one, both, gru = (spread(values) for values in speeds.values())
     report.result["env_steps_per_s"] = round(one.median)
     report.result["agent_steps_per_s_both_learning"] = round(2 * both.median)
-    heads = ["1v1, default recipe", "env steps/s", "min to max", "trained agent steps/s"]
+    report.result["gru_env_steps_per_s"] = round(gru.median)
+    heads = ["default recipes, 1v1 and single-obstacle", "env steps/s", "min to max", "trained agent steps/s"]
     rows = [
         ["one seat learns", one.median, range_of(one), one.median],
         ["both seats learn", both.median, range_of(both), 2 * both.median],
+        ["alone, a network with memory", gru.median, range_of(gru), gru.median],
     ]
     lines = [*table(heads, rows)]
     lines += ["", "Measured elsewhere, on other machines:", ""]
@@ -188,22 +198,33 @@ def where_time_goes(report: Report, runs: list[Run], warmup: int) -> None:
     report.section("Where the time goes", [*table(heads, lines), "", note], data)
 
 
-def tuned(
-    report: Report, options: argparse.Namespace, name: str, settings: list[Setting], measure: Callable[[Setting], float]
-) -> Setting:
-    """Return the best setting of a peer, out of a sweep made now or read from an earlier report."""
-    heading = f"Tuning {name}"
-    earlier = {} if options.sweeps is None else json.loads(options.sweeps.read_text(encoding="utf-8"))
-    if heading in earlier.get("sections", {}):
-        trials = [Trial(**row) for row in earlier["sections"][heading]]
-        told = f"Swept earlier ({options.sweeps.name}, commit {earlier['machine']['commit']}); one run each."
-    else:
-        print(f"tuning {name}: {len(settings)} settings and more", flush=True)
-        trials = sweep(settings, measure)
-        told = "One run each; then the three best once more, with one and with two torch threads in the learner."
+def threads(report: Report, options: argparse.Namespace) -> None:
+    """Measure updates of 1v1 with two threads against those with one."""
+    runs = alternate(
+        {str(n): partial(train_once, [*ONE_SEAT, f"train.threads={n}", *fixed(options.iterations)]) for n in (1, 2)},
+        options.rounds,
+    )
+    updates = {n: [timing_parts(run.rows, options.warmup)["learn"].median_s for run in its] for n, its in runs.items()}
+    ratio = spread(ratios(updates["1"], updates["2"]))
+    report.result["update_2_threads_ratio"] = round(ratio.median, 2)
+    rows: list[list[Any]] = [
+        [f"{n} thread(s)", 1e3 * spread(values).median, range_of(spread([1e3 * value for value in values]))]
+        for n, values in updates.items()
+    ]
+    rows.append(["ratio, round by round", ratio.median, range_of(ratio)])
+    note = "Whether a second core was free, the machine's line above says; results do not depend on it."
+    report.section("Two threads", [*table(["1v1", "an update, ms", "min to max"], rows), "", note], updates)
+
+
+def tuned(report: Report, name: str, settings: list[Setting], measure: Callable[[Setting], float]) -> Setting:
+    """Return the best setting of a peer, by a sweep."""
+    print(f"tuning {name}: {len(settings)} settings and more", flush=True)
+    trials = sweep(settings, measure)
     best = best_of(trials)
     rows = [[label(trial.setting), trial.env_steps_per_s or trial.failure] for trial in trials]
-    report.section(heading, [*table(["setting", "env steps/s"], rows), "", told], [t._asdict() for t in trials])
+    told = "One run each; then the three best once more, with one and with two torch threads in the learner."
+    lines = [*table(["setting", "env steps/s"], rows), "", told]
+    report.section(f"Tuning {name}", lines, [t._asdict() for t in trials])
     return best
 
 
@@ -223,7 +244,7 @@ def versus(
     note = (
         f"{' '.join(ours)}, {BATCH} steps a batch, {EPOCHS} epochs, minibatches of {MINIBATCH}, tanh 64-64 in two "
         f"towers on one-hot tokens, {options.rounds} alternating rounds. Ours: the default recipe, the driver samples "
-        f"256 games, one torch thread. {peer}: {how}."
+        f"256 games, two threads where cores are free. {peer}: {how}."
     )
     report.section(f"Against {peer}", [*table(["", "env steps/s", "min to max"], lines), "", note], rows)
     return round(ratio.median, 2)
@@ -236,8 +257,9 @@ def _speed(overrides: list[str], warmup: int) -> float:
 def stock(report: Report, options: argparse.Namespace) -> None:
     """Against RLlib's own PPO on a plain MultiAgentEnv, 1v1."""
     measure = partial(stock_speed, iterations=options.peer_iterations)
-    best = tuned(report, options, "RLlib's own PPO", stock_settings(quick=options.quick), measure)
-    how = f"`train.runner=stock`, the best of the sweep ({label(best)}; env runners have one thread each)"
+    settings = stock_settings(quick=options.quick)
+    best = tuned(report, "RLlib's own PPO", settings, measure) if options.sweep else BEST_STOCK
+    how = f"`train.runner=stock`, the best of a sweep ({label(best)}; env runners have one thread each)"
     theirs = partial(measure, best)
     report.result["ratio_to_stock_rllib"] = versus(report, options, "RLlib's own PPO", ONE_SEAT, theirs, how)
 
@@ -247,8 +269,9 @@ def sb3(report: Report, options: argparse.Namespace) -> None:
     if options.skip_peers:
         return
     measure = partial(_sb3_speed, Peers(options.peers), options.peer_iterations)
-    best = tuned(report, options, "Stable-Baselines3", sb3_settings(quick=options.quick), measure)
-    how = f"in its own environment, the best of the sweep ({label(best)}), its monitor and vector environments"
+    settings = sb3_settings(quick=options.quick)
+    best = tuned(report, "Stable-Baselines3", settings, measure) if options.sweep else BEST_SB3
+    how = f"in its own environment, the best of a sweep ({label(best)}), its monitor and vector environments"
     theirs = partial(measure, best)
     report.result["ratio_to_sb3"] = versus(report, options, "Stable-Baselines3", ALONE, theirs, how)
 
@@ -267,7 +290,9 @@ def held(report: Report, options: argparse.Namespace) -> None:
         rows.append([f"seed {seed}", steps, seconds, verdict["seconds"], run.process_s])
         data.append({"seed": seed, "env_steps": steps, "seconds": seconds, "process_s": run.process_s})
     known = [row["seconds"] for row in data if row["seconds"] is not None]
-    report.result["seconds_to_held"] = round(spread(known).median, 2) if len(known) == len(data) else None
+    if len(known) == len(data):
+        report.result["seconds_to_held"] = round(spread(known).median, 2)
+        report.result["seconds_process_to_held"] = round(spread([row["process_s"] for row in data]).median, 2)
     heads = [
         "1v1, default recipe",
         "env steps to held",
@@ -303,7 +328,7 @@ def memory(report: Report, options: argparse.Namespace) -> None:
     report.section("Peak memory", [*table(["MiB", "median", "min to max"], rows), "", note], data)
 
 
-SECTIONS = {"speed": speed, "stock": stock, "sb3": sb3, "held": held, "memory": memory}
+SECTIONS = {"speed": speed, "threads": threads, "stock": stock, "sb3": sb3, "held": held, "memory": memory}
 
 
 def parsed() -> argparse.Namespace:
@@ -311,13 +336,13 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_common(parser)
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the runs until gates are held")
     parser.add_argument("--iterations", type=int, default=100, help="of our runs; those of peers are slower and fewer")
     parser.add_argument("--peer-iterations", type=int, default=8)
     parser.add_argument("--peers", type=Path, default=Path(".venv-bench"), help="what make bench-setup made")
     parser.add_argument("--skip-peers", action="store_true", help="leave Stable-Baselines3 out; its ratio is null")
-    parser.add_argument("--sweeps", type=Path, help="take the peers' best settings from an earlier report's JSON")
+    parser.add_argument("--sweep", action="store_true", help="tune the peers, an hour, in place of the settings found")
     options = parser.parse_args()
     options.warmup = WARMUP
     if options.quick:

@@ -9,10 +9,11 @@ import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, wraps
 from importlib import import_module
 from pathlib import Path
 from threading import local
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -165,9 +166,20 @@ def float_kernel(function: F) -> F:
     return _compile(function, **_FLOAT)
 
 
-def float_parallel(function: F) -> F:
-    """As :func:`float_kernel`; what it says of ``numba.prange`` is shared out to the threads of :func:`use_threads`."""
-    return _compile(function, parallel=True, **_FLOAT)
+def float_shared(function: F) -> F:
+    """As :func:`float_kernel`; rounds of ``numba.prange`` are shared out to the threads of :func:`use_threads`."""
+    alone = _compile(function, **_FLOAT)
+    # Machine code is kept by name.
+    name = f"{function.__name__}_beside"
+    copied = FunctionType(function.__code__, function.__globals__, name)
+    copied.__qualname__, copied.__module__ = name, function.__module__
+    beside = _compile(copied, parallel=True, **_FLOAT)
+
+    @wraps(function)
+    def call(*args: Any) -> None:
+        (beside if _threads.count > 1 else alone)(*args)
+
+    return cast(F, call)
 
 
 def float_inlined(function: F) -> F:

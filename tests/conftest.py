@@ -57,7 +57,7 @@ def _compile_networks() -> None:
     from multigrid_rl.config import compose  # noqa: PLC0415
     from multigrid_rl.rllib.train import warm_up  # noqa: PLC0415
 
-    warm_up(compose([]))
+    warm_up(compose([]), threads=2)
 
 
 def _compile_the_multigrid_package() -> None:

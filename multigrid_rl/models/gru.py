@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor
 
-from multigrid_rl.jit import float_inlined, float_kernel
+from multigrid_rl.jit import float_inlined, float_shared, threads
 from multigrid_rl.models.kernels import (
     BLOCK,
     TANH,
@@ -53,27 +54,43 @@ class Weights(NamedTuple):
 
 
 @float_inlined
+def _share(part: tuple[int, int], count: int) -> tuple[int, int]:
+    return count * part[0] // part[1], count * (part[0] + 1) // part[1]
+
+
+@float_inlined
 def _transpose(matrix: Array, out: Array) -> None:
     for i in range(matrix.shape[0]):
         for j in range(matrix.shape[1]):
             out[j, i] = matrix[i, j]
 
 
-@float_kernel
-def _read(tokens: Array, first: Array, weights: Weights, room: Array, encoded: Array, inputs: Array) -> None:
-    """Fill ``encoded`` (U, H) and ``inputs`` (U, 3 H), what the gates get of ``tokens`` (U, D)."""
+@float_shared
+def _read(
+    parts: tuple[int, ...],
+    tokens: Array,
+    first: Array,
+    weights: Weights,
+    rooms: tuple[Array, Array, Array],
+) -> None:
+    """Fill rooms (U, H) and (U, 3 H): what ``tokens`` (U, D) are encoded as, and what the gates get of it."""
+    encoded, inputs, room = rooms
     _transpose(weights.by_input, room)
-    for low in range(0, len(tokens), BLOCK):
-        rows = (low, min(low + BLOCK, len(tokens)))
-        add_bias(weights.bias, rows, encoded)
-        gather(tokens, 0, first, weights.table, 0, rows, encoded)
-        activate(TANH, rows, encoded)
-        add_bias(weights.bias_input, rows, inputs)
-        multiply(encoded, room, rows, inputs)
+    for part in prange(len(parts)):
+        begin, end = _share((part, len(parts)), len(tokens))
+        for low in range(begin, end, BLOCK):
+            rows = (low, min(low + BLOCK, end))
+            add_bias(weights.bias, rows, encoded)
+            gather(tokens, 0, first, weights.table, 0, rows, encoded)
+            activate(TANH, rows, encoded)
+            add_bias(weights.bias_input, rows, inputs)
+            multiply(encoded, room, rows, inputs)
 
 
-@float_kernel
-def _forward(
+@float_inlined
+def _games_forward(
+    begin: int,
+    end: int,
     given: tuple[Array, ...],
     extra: tuple[Array, ...],
     weights: Weights,
@@ -81,26 +98,12 @@ def _forward(
     passed: tuple[Array, ...],
     outputs: tuple[Array, ...],
 ) -> None:
-    """Fill what :class:`Pass` keeps: ``passed`` and ``outputs``.
-
-    Args:
-        given: ``inputs`` of distinct tokens; which of them each row has (R,); the memory (B, H) before the first step;
-            steps (T, B) before which it is cleared.
-        extra: tokens (R, D') that only the critic reads, and the row of each one's value 0.
-        weights: of the network.
-        rooms: for transposed weights, (H, 3 H) and (H, H).
-        passed: memory before and after each step (R, H), gates (R, 3 H): reset, update, and what the reset gate weighs;
-            the new gate (R, H); the critic's hidden layer (R, H).
-        outputs: logits (R, K), values (R, 1).
-    """
     inputs, which, memory, starts = given
     before, after, gates, new, critic = passed
     by_hidden, by_critic = rooms
     games, size = memory.shape[0], np.uint64(memory.shape[1])
-    _transpose(weights.by_hidden, by_hidden)
-    _transpose(weights.critic, by_critic)
-    for low in range(0, games, BLOCK):
-        high = min(low + BLOCK, games)
+    for low in range(begin, end, BLOCK):
+        high = min(low + BLOCK, end)
         for t in range(starts.shape[0]):
             base = t * games
             rows = (base + low, base + high)
@@ -129,8 +132,58 @@ def _forward(
             project(critic, weights.value, rows, outputs[1])
 
 
-@float_kernel
-def _backward(
+@float_shared
+def _forward(
+    parts: tuple[int, ...],
+    given: tuple[Array, ...],
+    extra: tuple[Array, ...],
+    weights: Weights,
+    rooms: tuple[Array, ...],
+    passed: tuple[Array, ...],
+    outputs: tuple[Array, ...],
+) -> None:
+    """Fill what :class:`Pass` keeps: ``passed`` and ``outputs``.
+
+    Args:
+        parts: as many as there are threads: each takes a share of the games, or of the weights, whose sums keep their
+            order. (How long a tuple is, the compiler knows: one thread has the code as if there were no others.)
+        given: ``inputs`` of distinct tokens; which of them each row has (R,); the memory (B, H) before the first step;
+            steps (T, B) before which it is cleared.
+        extra: tokens (R, D') that only the critic reads, and the row of each one's value 0.
+        weights: of the network.
+        rooms: for transposed weights, (H, 3 H) and (H, H).
+        passed: memory before and after each step (R, H), gates (R, 3 H): reset, update, and what the reset gate weighs;
+            the new gate (R, H); the critic's hidden layer (R, H).
+        outputs: logits (R, K), values (R, 1).
+    """
+    _transpose(weights.by_hidden, rooms[0])
+    _transpose(weights.critic, rooms[1])
+    for part in prange(len(parts)):
+        begin, end = _share((part, len(parts)), given[2].shape[0])
+        _games_forward(begin, end, given, extra, weights, rooms, passed, outputs)
+
+
+@float_inlined
+def _sums(
+    part: tuple[int, int],
+    rows: Any,
+    upstream: tuple[Array, ...],
+    passed: tuple[Array, ...],
+    rooms: tuple[Array, ...],
+    gradients: Weights,
+) -> None:
+    before, after, _, _, critic = passed
+    by_critic, by_hidden = rooms[0], rooms[2]
+    if part[0] == 0:
+        outer(upstream[1], critic, rows, (0, 1), gradients.value, gradients.value_bias)
+    outer(upstream[0], after, rows, _share(part, len(gradients.policy)), gradients.policy, gradients.policy_bias)
+    outer(by_critic, after, rows, _share(part, len(gradients.critic)), gradients.critic, gradients.critic_bias)
+    outer(by_hidden, before, rows, _share(part, len(gradients.by_hidden)), gradients.by_hidden, gradients.bias_hidden)
+
+
+@float_inlined
+def _games_backward(
+    part: tuple[int, int],
     starts: Array,
     upstream: tuple[Array, ...],
     weights: Weights,
@@ -138,31 +191,18 @@ def _backward(
     rooms: tuple[Array, ...],
     gradients: Weights,
 ) -> None:
-    """Go back through :func:`_forward`: add to ``gradients``, but for those of the way in and of central tokens.
-
-    Args:
-        starts: as there.
-        upstream: gradients by logits (R, K) and values (R, 1).
-        weights: of the network.
-        passed: as there.
-        rooms: zeros; become the gradients by the critic's hidden layer (R, H), by the memory before and after each
-            step (R, H), by what the gates get of it (R, 3 H), and by what they get of the tokens (R, 3 H).
-        gradients: by the weights.
-    """
+    begin, end = _share(part, starts.shape[1])
     before, after, gates, new, critic = passed
     by_critic, by_memory, by_hidden, by_inputs = rooms
     steps, games = starts.shape
     size = np.uint64(after.shape[1])
-    for low in range(0, games, BLOCK):
-        high = min(low + BLOCK, games)
+    for low in range(begin, end, BLOCK):
+        high = min(low + BLOCK, end)
         for t in range(steps - 1, -1, -1):
             base = t * games
             rows = (base + low, base + high)
             multiply(upstream[1], weights.value, rows, by_critic)
-            outer(upstream[1], critic, rows, gradients.value, gradients.value_bias)
             slope(TANH, critic, rows, by_critic)
-            outer(by_critic, after, rows, gradients.critic, gradients.critic_bias)
-            outer(upstream[0], after, rows, gradients.policy, gradients.policy_bias)
             multiply(by_critic, weights.critic, rows, by_memory)
             multiply(upstream[0], weights.policy, rows, by_memory)
             for row in range(rows[0], rows[1]):
@@ -175,7 +215,8 @@ def _backward(
                     by_hidden[row, h], by_hidden[row, k], by_hidden[row, j] = by_reset, by_update, by_fresh * reset
                     by_inputs[row, h], by_inputs[row, k], by_inputs[row, j] = by_reset, by_update, by_fresh
                     by_memory[row, h] = some * update  # from here on by the memory before the step
-            outer(by_hidden, before, rows, gradients.by_hidden, gradients.bias_hidden)
+            if part[1] == 1:  # while they are in the fastest cache
+                _sums(part, rows, upstream, passed, rooms, gradients)
             if t == 0:
                 continue
             multiply(by_hidden, weights.by_hidden, rows, by_memory)
@@ -185,21 +226,76 @@ def _backward(
                         by_memory[base - games + b, h] += by_memory[base + b, h]
 
 
-@float_kernel
+@float_shared
+def _backward(
+    parts: tuple[int, ...],
+    starts: Array,
+    upstream: tuple[Array, ...],
+    weights: Weights,
+    passed: tuple[Array, ...],
+    rooms: tuple[Array, ...],
+    gradients: Weights,
+) -> None:
+    """Go back through :func:`_forward`: add to ``gradients``, but for those of the way in and of central tokens.
+
+    Args:
+        parts: as there.
+        starts: as there.
+        upstream: gradients by logits (R, K) and values (R, 1).
+        weights: of the network.
+        passed: as there.
+        rooms: zeros; become the gradients by the critic's hidden layer (R, H), by the memory before and after each
+            step (R, H), by what the gates get of it (R, 3 H), and by what they get of the tokens (R, 3 H).
+        gradients: by the weights.
+    """
+    for part in prange(len(parts)):
+        _games_backward((part, len(parts)), starts, upstream, weights, passed, rooms, gradients)
+    if len(parts) == 1:
+        return
+    steps, games = starts.shape
+    for part in prange(len(parts)):
+        for low in range(0, games, BLOCK):
+            for t in range(steps - 1, -1, -1):
+                rows = (t * games + low, t * games + min(low + BLOCK, games))
+                _sums((part, len(parts)), rows, upstream, passed, rooms, gradients)
+
+
+@float_inlined
+def _add_columns(values: Array, some: tuple[int, int], out: Array) -> None:
+    # A function of its own: of a sum in a shared loop numba would make one for each thread.
+    for b in range(len(values)):
+        for h in range(some[0], some[1]):
+            out[h] += values[b, h]
+
+
+@float_shared
 def _read_backward(
-    tokens: Array, first: Array, encoded: Array, upstream: tuple[Array, Array], weights: Weights, gradients: Weights
+    parts: tuple[int, ...],
+    tokens: Array,
+    first: Array,
+    encoded: Array,
+    upstream: tuple[Array, Array],
+    weights: Weights,
+    gradients: Weights,
 ) -> None:
     """Go back through :func:`_read`; ``upstream``: gradients by ``inputs`` (U, 3 H), and zeros (U, H)."""
     by_inputs, room = upstream
-    for low in range(0, len(tokens), BLOCK):
-        rows = (low, min(low + BLOCK, len(tokens)))
-        outer(by_inputs, encoded, rows, gradients.by_input, gradients.bias_input)
-        multiply(by_inputs, weights.by_input, rows, room)
-        slope(TANH, encoded, rows, room)
-        for b in range(rows[0], rows[1]):
-            for h in range(room.shape[1]):
-                gradients.bias[h] += room[b, h]
-    scatter(tokens, 0, first, room, 0, gradients.table)
+    for part in prange(len(parts)):
+        begin, end = _share((part, len(parts)), len(tokens))
+        for low in range(begin, end, BLOCK):
+            rows = (low, min(low + BLOCK, end))
+            if len(parts) == 1:
+                outer(by_inputs, encoded, rows, (0, by_inputs.shape[1]), gradients.by_input, gradients.bias_input)
+            multiply(by_inputs, weights.by_input, rows, room)
+            slope(TANH, encoded, rows, room)
+    for part in prange(len(parts)):
+        some = _share((part, len(parts)), by_inputs.shape[1])
+        for low in range(0, len(tokens) if len(parts) > 1 else 0, BLOCK):
+            rows = (low, min(low + BLOCK, len(tokens)))
+            outer(by_inputs, encoded, rows, some, gradients.by_input, gradients.bias_input)
+        columns = _share((part, len(parts)), room.shape[1])
+        _add_columns(room, columns, gradients.bias)
+        scatter(tokens, 0, first, room, columns, 0, gradients.table)
 
 
 class GRU:
@@ -258,14 +354,14 @@ class Pass:
         self._which = np.arange(rows) if self._batch.inverse is None else self._batch.inverse
         count = len(self._batch.tokens)
         self._encoded, inputs = _empty(count, size), _empty(count, 3 * size)
-        _read(self._batch.tokens, net.first, weights, _empty(size, 3 * size), self._encoded, inputs)
+        _read((0,) * threads(), self._batch.tokens, net.first, weights, (self._encoded, inputs, _empty(size, 3 * size)))
         self._passed = tuple(_empty(rows, width) for width in (size, size, 3 * size, size, size))
         outputs = _empty(rows, len(weights.policy)), _empty(rows, 1)
         given = inputs, self._which, np.ascontiguousarray(memory), self._starts
         rooms = _empty(size, 3 * size), _empty(size, size)
         # A player is not shown what only a critic reads.
         self._central = net.central[: self._extra.shape[1]]
-        _forward(given, (self._extra, self._central), weights, rooms, self._passed, outputs)
+        _forward((0,) * threads(), given, (self._extra, self._central), weights, rooms, self._passed, outputs)
         self.logits, self.values = map(self._by_sequence, outputs)
         self.memory = self._passed[1][rows - games :]
 
@@ -283,10 +379,10 @@ class Pass:
         gradients = _arrays([None if weight is None else weight.grad for weight in self._flat])
         by_outputs = tuple(map(self._by_step, upstream))
         rooms = tuple(np.zeros((len(self._which), width), np.float32) for width in _widths(net.weights))
-        _backward(self._starts, by_outputs, net.weights, self._passed, rooms, gradients)
+        _backward((0,) * threads(), self._starts, by_outputs, net.weights, self._passed, rooms, gradients)
         add_rows(self._extra, self._central, rooms[0], gradients.central)
         by_inputs = batch.gather(rooms[3]), np.zeros_like(self._encoded)
-        _read_backward(batch.tokens, net.first, self._encoded, by_inputs, net.weights, gradients)
+        _read_backward((0,) * threads(), batch.tokens, net.first, self._encoded, by_inputs, net.weights, gradients)
 
 
 def _widths(weights: Weights) -> tuple[int, int, int, int]:

@@ -13,7 +13,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from multigrid_rl.jit import float_dot, float_inlined, float_kernel, float_parallel
+from multigrid_rl.jit import float_dot, float_inlined, float_kernel, float_shared
 
 Floats = NDArray[np.float32]
 
@@ -57,15 +57,14 @@ def gather(tokens: Any, column: int, first: Any, table: Floats, start: int, rows
 
 
 @float_inlined
-def scatter(tokens: Any, column: int, first: Any, gradient: Floats, start: int, out: Floats) -> None:
-    """Go back through :func:`gather`: add ``gradient[b]`` to all rows of the table ``out`` that it read."""
-    width = np.uint64(gradient.shape[1])
-    offset = np.uint64(start)
+def scatter(tokens: Any, column: int, first: Any, gradient: Floats, some: Any, start: int, out: Floats) -> None:
+    """Go back through :func:`gather`: add ``some`` columns of ``gradient[b]`` to all rows of ``out`` that it read."""
+    offset, low, high = np.uint64(start), np.uint64(some[0]), np.uint64(some[1])
     # Token by token: what one token can switch on is a small part of the table, which stays in the fastest cache.
     for d in range(len(first)):
         for b in range(tokens.shape[0]):
             row = first[d] + tokens[b, column + d]
-            for h in range(width):
+            for h in range(low, high):
                 out[row, offset + h] += gradient[b, h]
 
 
@@ -169,19 +168,19 @@ def project(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
 
 
 @float_inlined
-def outer(gradient: Floats, x: Floats, rows: Any, matrix: Floats, bias: Floats) -> None:
-    """Compute ``matrix += gradient^T @ x`` and ``bias += gradient`` summed, over the rows of a block."""
+def outer(gradient: Floats, x: Floats, rows: Any, some: Any, matrix: Floats, bias: Floats) -> None:
+    """Compute ``some`` rows of ``matrix += gradient^T @ x`` and ``bias += gradient`` summed, over those of a block."""
     low, high = rows
-    outputs, width = gradient.shape[1], np.uint64(x.shape[1])
+    width, begin, end = np.uint64(x.shape[1]), np.uint64(some[0]), np.uint64(some[1])
     fours = high - (high - low) % 4
     for b in range(low, fours, 4):
-        for o in range(outputs):
+        for o in range(begin, end):
             g0, g1, g2, g3 = gradient[b, o], gradient[b + 1, o], gradient[b + 2, o], gradient[b + 3, o]
             bias[o] += (g0 + g1) + (g2 + g3)
             for i in range(width):
                 matrix[o, i] += (g0 * x[b, i] + g1 * x[b + 1, i]) + (g2 * x[b + 2, i] + g3 * x[b + 3, i])
     for b in range(fours, high):
-        for o in range(outputs):
+        for o in range(begin, end):
             g0 = gradient[b, o]
             bias[o] += g0
             for i in range(width):
@@ -328,11 +327,12 @@ def dense_backward(
     for low in range(0, x.shape[0], BLOCK):
         rows = (low, min(low + BLOCK, x.shape[0]))
         for depth in range(len(hidden), 0, -1):
-            outer(gradients[depth], hidden[depth - 1], rows, by_weights[depth], by_biases[depth])
+            every = (0, gradients[depth].shape[1])
+            outer(gradients[depth], hidden[depth - 1], rows, every, by_weights[depth], by_biases[depth])
             clear(rows, gradients[depth - 1])
             multiply(gradients[depth], weights[depth], rows, gradients[depth - 1])
             slope(kind, hidden[depth - 1], rows, gradients[depth - 1])
-        outer(gradients[0], x, rows, by_weights[0], by_biases[0])
+        outer(gradients[0], x, rows, (0, gradients[0].shape[1]), by_weights[0], by_biases[0])
 
 
 @float_kernel
@@ -365,18 +365,20 @@ def tower_backward(
     for low in range(0, batch, BLOCK):
         rows = (low, min(low + BLOCK, batch))
         for depth in range(len(hidden), 0, -1):
-            outer(gradients[depth], hidden[depth - 1], rows, by_weights[depth - 1], by_biases[depth])
+            every = (0, gradients[depth].shape[1])
+            outer(gradients[depth], hidden[depth - 1], rows, every, by_weights[depth - 1], by_biases[depth])
             clear(rows, gradients[depth - 1])
             multiply(gradients[depth], weights[depth - 1], rows, gradients[depth - 1])
             slope(kind, hidden[depth - 1], rows, gradients[depth - 1])
         for b in range(rows[0], rows[1]):
             for h in range(gradients[0].shape[1]):
                 by_biases[0][h] += gradients[0][b, h]
-    scatter(tokens, 0, own[0], gradients[0], own[2], own[1])
-    scatter(tokens, len(own[0]), extra[0], gradients[0], 0, extra[1])
+    columns = (0, gradients[0].shape[1])
+    scatter(tokens, 0, own[0], gradients[0], columns, own[2], own[1])
+    scatter(tokens, len(own[0]), extra[0], gradients[0], columns, 0, extra[1])
 
 
-@float_parallel
+@float_shared
 def both_forward(
     tokens: NDArray[Any],
     kind: int,
@@ -401,7 +403,7 @@ def both_forward(
             tower_forward(tokens, own_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1)
 
 
-@float_parallel
+@float_shared
 def both_backward(
     tokens: NDArray[Any],
     kind: int,

@@ -99,7 +99,7 @@ def sum_rows(tokens: NDArray[Any], first: NDArray[np.int64], table: Floats, out:
 @float_kernel
 def add_rows(tokens: NDArray[Any], first: NDArray[np.int64], gradient: Floats, out: Floats) -> None:
     """Go back through :func:`sum_rows`: add ``gradient[b]`` (H,) to each row of ``out`` (R, H) that was summed."""
-    scatter(tokens, 0, first, gradient, 0, out)
+    scatter(tokens, 0, first, gradient, (0, gradient.shape[1]), 0, out)
 
 
 def first_rows(categories: Sequence[int], central: Sequence[int]) -> Tensor:

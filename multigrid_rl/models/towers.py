@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from multigrid_rl.jit import threads
 from multigrid_rl.models import kernels, table
 from multigrid_rl.text import expected
 
@@ -106,9 +105,7 @@ class Towers:
         return layers
 
     def run_both(self, tokens: Array) -> list[tuple[Array, ...]]:
-        """Return what :meth:`run` does, of both towers: side by side where there are threads."""
-        if threads() == 1:
-            return [self.run(tokens, which) for which in (0, 1)]
+        """Return what :meth:`run` does, of both towers, side by side where there are threads."""
         passed = [
             tuple(np.empty((len(tokens), len(bias)), np.float32) for bias in tower.biases) for tower in self._towers
         ]
@@ -141,11 +138,7 @@ class Towers:
             hidden = passed[which][:-1]
             inner = (*map(np.empty_like, hidden), upstream[which])
             given.append((own, extra, self._towers[which].weights, hidden, inner, by_weights, by_biases))
-        if threads() > 1:
-            kernels.both_backward(tokens, kind, *given[0], *given[1])
-            return
-        for own, extra, *rest in given:
-            kernels.tower_backward(tokens, own, extra, kind, *rest)
+        kernels.both_backward(tokens, kind, *given[0], *given[1])
 
 
 def places(flat: Sequence[Tensor | None]) -> list[int]:

@@ -68,9 +68,7 @@ def train(
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # whoever is lost, the pool says so
     stages = stages or stages_of(config, folder.hashes)
     team = Team(config)
-    for count in range(1, team.most + 1):
-        use_threads(count)
-        warm_up(config, stages[-1].factory)
+    warm_up(config, stages[-1].factory, team.most)
     with ray_session(config), algorithm_of(config, stages) as algorithm, team:
         algorithm.open_league(folder.path)
         row, ended, divergence = folder.last_row(), None, Divergence(folder.path)
@@ -156,21 +154,27 @@ def restore(algorithm: TrackedPPO, start: Path) -> None:
         LOG.warning("other env runners than before: weights and gates go on, games start afresh")
 
 
-def warm_up(config: RunConfig, factory: EnvFactory | None = None) -> None:
-    """Compile or load every kernel before the clock runs and before env runners would all compile them at once."""
+def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int = 1) -> None:
+    """Compile or load every kernel before the clock runs and before env runners would all compile them at once.
+
+    Kernels that threads share are others: those of up to so many ``threads`` are compiled.
+    """
     factory = factory or env_factory(config)
     # All agents of a Unity environment want a place.
     env = factory.build(config.train.num_envs if config.scenario.package == "unity" else 2, 0)
     architecture = config.model.model_dump()
     networks = {module: network_of(factory.specs.agent_of(module), architecture) for module in factory.specs.modules}
     collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=2, bound=config.model.bound)
-    rollouts = collector.collect()
-    if config.train.cloning is not None:
-        return
-    batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in factory.specs.agents}
     spaces = {module: factory.specs.agent_of(module).action_space for module in networks}
-    once = replace(update_config(config, Sizes(config, {})), epochs=1, minibatch_size=None, recompute=None)
-    Update(networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
+    for count in range(1, threads + 1):
+        use_threads(count)
+        rollouts = collector.collect()
+        if config.train.cloning is not None:
+            continue
+        batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in factory.specs.agents}
+        once = replace(update_config(config, Sizes(config, {})), epochs=1, minibatch_size=None, recompute=None)
+        Update(networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
+    use_threads(1)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.models.registry import CENTRAL, ArchitectureError, build
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.types import SeatView
@@ -261,3 +262,24 @@ def test_only_what_is_compiled_has_a_compiled_pass():
     assert lstm.start(tokens_of().numpy(), memory, starts_of().numpy()) is None
     with pytest.raises(IndexError, match="tokens: expected 0 to less than"):
         network("gru").start(np.full((1, 1, 3), 9, np.uint8), np.zeros((1, 8), np.float32), np.zeros((1, 1), bool))
+
+
+@pytest.mark.skipif(most_threads() < 2, reason="one CPU, or no OpenMP")
+def test_two_threads_compute_the_same_to_the_last_bit():
+    net = network("gru", CENTRAL_CATEGORIES)
+    tokens, starts = tokens_of(CENTRAL_CATEGORIES).repeat(11, 1, 1), starts_of((0, 0), (1, 3)).repeat(11, 1)
+    tokens[5:, ::2] += 1  # an odd number of rows that are alike
+    tokens %= torch.tensor([*CATEGORIES, *CENTRAL_CATEGORIES])
+    state = torch.randn(44, net.state_size, generator=torch.Generator().manual_seed(5))
+    found = []
+    for count in (1, 2):
+        use_threads(count)
+        try:
+            for weight in net.parameters():
+                weight.grad = torch.zeros_like(weight)
+            passed = net.start(tokens.byte().numpy(), state.numpy(), starts.numpy())
+            passed.add_gradients((np.cos(passed.logits), np.sin(passed.values)))
+        finally:
+            use_threads(1)
+        found.append([passed.logits, passed.values, passed.memory, *(w.grad.numpy() for w in net.parameters())])
+    assert all(np.array_equal(one, two) for one, two in zip(*found, strict=True))
