@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.files import read_plain_yaml
@@ -24,7 +24,8 @@ from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.match import play_episodes
-from multigrid_rl.text import expected, first_error
+from multigrid_rl.scenario import Part
+from multigrid_rl.text import expected, first_error, unknown
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, SeatView, UniformSource
 from multigrid_rl.world.constants import EVENTS
 from multigrid_rl.world.symmetry import other_seat
@@ -41,11 +42,7 @@ METRICS = (
 )
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class Check(_Part):
+class Check(Part):
     """A bound on a metric, and what it is worth."""
 
     metric: str
@@ -60,7 +57,7 @@ class Check(_Part):
         if (self.at_most is None) == (self.at_least is None):
             raise ValueError(f"metric={self.metric}: expected exactly one of at_most and at_least")
         if self.metric not in METRICS:
-            raise ValueError(expected("metric", ", ".join(METRICS), self.metric))
+            raise ValueError(unknown("metric", self.metric, METRICS))
         if self.metric == "entropy/*" and self.beyond_doubt:
             raise ValueError(expected("beyond_doubt", "false with metric=entropy/*, which has no interval", "true"))
         return self
@@ -77,7 +74,7 @@ class Check(_Part):
         return f"{self.metric} {bound}{' beyond doubt' if self.beyond_doubt else ''}"
 
 
-class Exam(_Part):
+class Exam(Part):
     """Games against one opponent, and what is asked of them."""
 
     name: str
@@ -87,7 +84,7 @@ class Exam(_Part):
     checks: list[Check] = Field(min_length=1)
 
 
-class Rubric(_Part):
+class Rubric(Part):
     """What a bundle is graded by."""
 
     scenario: str

@@ -24,7 +24,7 @@ from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.players.own import own_player
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
 from multigrid_rl.scenario import CODE
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import expected, shown, unknown
 from multigrid_rl.types import GameSpec, Policy
 
 #: Players that need no file. Each is made for one game.
@@ -105,8 +105,7 @@ class Catalogue:
             return self._homes[name] / name
         if "/" in name or Path(name).is_dir():
             return Path(name)
-        wanted = f"{', '.join(self.names())}, a folder with a frozen player, or module:Class"
-        raise PlayerError(expected("player", wanted, name))
+        raise PlayerError(unknown("player", name, self.names(), "{}, a folder with a frozen player, or module:Class"))
 
     def packed(self, names: Iterable[str]) -> Catalogue:
         """Return a catalogue of ``names`` alone, their files in it, for a process that may not see their folders.

@@ -6,8 +6,10 @@ import re
 
 import pytest
 
+from commands import call
 from composing import CONFIGS, SCENARIOS, error_of, files, read
 from multigrid_rl.architecture import ModelConfig
+from multigrid_rl.cli.explain import keys
 from multigrid_rl.config import GROUPS, RunConfig, ScenarioConfig, available_cpus, compose
 from multigrid_rl.scenario import GameConfig, GateConfig, LeagueConfig
 from multigrid_rl.schema import CloningOptions, ClusterConfig, DaggerOptions, TrainConfig
@@ -89,6 +91,17 @@ def test_each_key_has_a_comment_beside_its_value(path):
     assert bare == []
 
 
+def test_all_keys_are_listed_with_their_meaning():
+    rows = {key: meaning for key, _, meaning in keys(CONFIGS)}
+    parts = {"train": TrainConfig, "model": ModelConfig, "cluster": ClusterConfig, "scenario": ScenarioConfig}
+    wanted = {f"{part}.{name}" for part, schema in parts.items() for name in schema.model_fields}
+    wanted |= set(RunConfig.model_fields) | {f"train.dagger.{name}" for name in DaggerOptions.model_fields}
+    assert wanted - {"scenario.name", "scenario.aliases"} - set(rows) == set()
+    assert [key for key, meaning in rows.items() if len(meaning) < 8] == []
+    listed = call("config")
+    assert all(text in listed.output for text in ("train.lr ", "1.0e-3", "Adam step size at the start"))
+
+
 # --- mistakes
 
 
@@ -102,6 +115,10 @@ MEMORY = "train.num_steps=16 train.minibatch_size=1000"
         ("scenario=", "^scenario: expected 1v1, .*, got"),
         ("scenario=nowhere train.lr=-1", "^scenario: .*, got nowhere"),
         ("train.lrr=1", r"^train\.lrr: expected .*lr, lr_final.*, got lrr \(did you mean lr\?\)"),
+        ("lr=3e-4", r"^lr: expected one of the keys .*, got lr \(did you mean train\.lr\?\)"),
+        ("entropy_coeff=0", r"^entropy_coeff: .*, got entropy_coeff \(did you mean train\.entropy_coef\?\)"),
+        ("sed=0", r"^sed: .*, got sed \(did you mean seed\?\)"),
+        ("scenario=1v1 scenario.gates=[{metric:entropy/*,at_mots:1}]", r"at_mots \(did you mean at_most\?\)"),
         ("+train.foo=1", r"^train\.foo: expected .*lr_final.*, got foo"),
         ("train.lr.foo=1", r"^train\.lr: .*got train\.lr\.foo=1"),
         ("colour=3", "^colour: expected .*seed.*, got colour"),
