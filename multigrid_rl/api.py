@@ -17,7 +17,6 @@ from multigrid_rl.cli.app import one_thread
 from multigrid_rl.cli.evaluate import find_env_target, find_target
 from multigrid_rl.cli.train import run_training
 from multigrid_rl.config import compose, default_run_dir, load_scenario
-from multigrid_rl.envs.base import suggestion
 from multigrid_rl.judge import environments
 from multigrid_rl.judge.evaluation import Mode, kept_games, summary
 from multigrid_rl.judge.evaluation import evaluate as play
@@ -33,7 +32,7 @@ from multigrid_rl.schema import RunConfig, TrainConfig
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.video import choose
-from multigrid_rl.text import expected
+from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import Policy
 from multigrid_rl.world.pettingzoo_env import RedBlueDoors, parallel_env
 

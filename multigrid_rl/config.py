@@ -24,7 +24,7 @@ from multigrid_rl.files import data_root
 from multigrid_rl.recipes import FILES, TRUST, read_scenario, recipe_overrides
 from multigrid_rl.scenario import CODE, ConfigError, ScenarioConfig
 from multigrid_rl.schema import RunConfig, TrainConfig, available_cpus
-from multigrid_rl.text import expected, first_error, one_line
+from multigrid_rl.text import expected, first_error, one_line, unknown
 
 #: Of the schema, for all who read configurations.
 __all__ = ["ConfigError", "RunConfig", "ScenarioConfig", "available_cpus", "data_root"]
@@ -95,7 +95,7 @@ def scenario_id(name: str) -> str:
     outside = {file.stem: str(file) for folder in folders for file in sorted(Path(folder).glob("*.yaml"))}
     if name in outside:
         return outside[name]
-    raise ConfigError(_unknown("scenario", name, [*names, *outside, "a file such as ./mine.yaml"]))
+    raise ConfigError(unknown("scenario", name, [*names, *outside, "a file such as ./mine.yaml"]))
 
 
 def _folders_plugged_in() -> Iterator[str]:
@@ -188,7 +188,7 @@ def _own_recipe(given: dict[str, str]) -> str:
 def _check_choice(key: str, value: str) -> None:
     none = key == "experiment" and (value in ("none", "null") or value.endswith(FILES))
     if key in GROUPS and not none and value not in _choices(key):
-        raise ConfigError(_unknown(key, value, _choices(key)))
+        raise ConfigError(unknown(key, value, _choices(key)))
 
 
 def _compose(given: dict[str, str], *, trusted: bool) -> dict[str, Any]:
@@ -372,13 +372,25 @@ def _check_key(override: str, known: Any) -> None:
         if not isinstance(node, dict) or part not in node:
             if not isinstance(node, dict):
                 raise ConfigError(expected(place, "a value and no keys below it", f"{key}={value}"))
-            raise ConfigError(_unknown(key, part, list(map(str, node)), "one of the keys "))
+            raise ConfigError(_unknown_key(key, part, node, known))
         place, node = (f"{place}.{part}" if place else part), node[part]
 
 
-def _unknown(key: str, word: str, known: list[str], what: str = "") -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return expected(key, what + ", ".join(known), word + (f" (did you mean {close[0]}?)" if close else ""))
+def _unknown_key(key: str, part: str, node: dict[str, Any], known: dict[str, Any]) -> str:
+    """Tell what keys there are instead; where somebody left out a key's place (``lr=``), with its place."""
+    places: dict[str, list[str]] = {}
+    for name in _dotted(known if key == part else node):
+        places.setdefault(name.rpartition(".")[2], []).append(name)
+    close = difflib.get_close_matches(part, places, n=1)
+    near = f" (did you mean {' or '.join(places[close[0]])}?)" if close else ""
+    return expected(key, f"one of the keys {', '.join(map(str, node))}", part + near)
+
+
+def _dotted(node: dict[str, Any], place: str = "") -> Iterator[str]:
+    for name, value in node.items():
+        yield f"{place}{name}"
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{place}{name}.")
 
 
 def _validated(schema: type[Schema], values: dict[str, Any], place: str = "") -> Schema:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from multigrid_rl.text import expected, one_line
+from multigrid_rl.text import expected, one_line, shown, unknown
 from multigrid_rl.types import RULE_SETS, GameSpec
 
 LEARN = "learn"
@@ -84,9 +84,11 @@ class Part(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_flag_as_number(cls, values: Any) -> Any:
+    def _its_own_keys_and_no_flag_as_number(cls, values: Any) -> Any:
         # pydantic would read true as 1: whole classes trained without parallelism because of such a flag.
         for name, value in values.items() if isinstance(values, dict) else ():
+            if name not in cls.model_fields:
+                raise ValueError(unknown(shown(str(name)), shown(str(name)), cls.model_fields, "one of the keys {}"))
             if isinstance(value, dict) and cls.model_fields.get(name) is not None:
                 _no_flag_inside(name, value)
             field = cls.model_fields.get(name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,8 +25,8 @@ def shown(text: str | bytes, most: int = 80) -> str:
 
 
 def one_line(said: object) -> str:
-    """Return a text, or an error's message, without ends of lines."""
-    return " ".join(str(said).split())
+    """Return a text, or an error's message, without ends of lines and the numbers that only a system knows."""
+    return re.sub(r"\[Errno -?\d+\] ", "", " ".join(str(said).split()))
 
 
 def expected(key: object, wanted: str, got: object) -> str:
@@ -32,11 +34,23 @@ def expected(key: object, wanted: str, got: object) -> str:
     return one_line(f"{key}: expected {wanted}, got {got}")
 
 
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean X?)`` with the nearest of ``known``, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def unknown(key: object, word: str, known: Iterable[str], what: str = "{}") -> str:
+    """Return the line of a refusal of a name: ``what`` was expected, with all that are known for its braces."""
+    names = list(known)
+    return expected(key, what.format(", ".join(names) or "none"), word + suggestion(word, names))
+
+
 def first_error(error: ValidationError, place: str = "", *, quoting: bool = False) -> str:
     """Return the first thing that is wrong, as ``key: expected what``, below ``place``; quotes the value if asked."""
     first = error.errors()[0]
     key = shown(".".join(map(str, [*([place] if place else []), *first["loc"]])))
-    said = shown(first["msg"], 300).removeprefix("Value error, ").replace("Input should be", "expected")
+    said = shown(first["msg"], 600).removeprefix("Value error, ").replace("Input should be", "expected")
     said = said.split(" or instance of ")[0]  # a class of ours
     if quoting and not isinstance(first["input"], dict):
         said = f"{said}, got {one_line(first['input'])}"

@@ -124,7 +124,9 @@ def _tell(message: str, error: Exception) -> None:
 
 def fail(message: object) -> typer.Exit:
     """Print one line to stderr; raise the result to leave with status 2."""
-    typer.echo(f"multigrid-rl: {message}", err=True)
+    from multigrid_rl.text import one_line
+
+    typer.echo(f"multigrid-rl: {one_line(message)}", err=True)
     return typer.Exit(2)
 
 

@@ -1,10 +1,12 @@
-"""The ``explain`` verb: what the sizes of a run are and mean, without starting it."""
+"""The ``explain`` and ``config`` verbs: what the sizes of a run are and mean, and what may be set."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -57,6 +59,51 @@ def explain(
         for row in rows:
             table.add_row(*map(escape, row))
         console.print(table)
+
+
+#: A key of a yaml file: how deep it stands, its name, its value, what is said of it.
+_KEY = re.compile(r"( *)(\w+):(?: +([^#\s].*?))?(?: +# (.+))?")
+#: Below them stand names of somebody's own.
+_FREE = ("seats", "env_args", "bonus", "gates", "anchors")
+
+
+def config() -> None:
+    """List every key that `train` takes, with a value that it has and what it means."""
+    from multigrid_rl.cli.app import console
+    from multigrid_rl.config import data_root
+
+    table = Table(box=None, pad_edge=False)
+    for title, wide in (("key", True), ("value", False), ("meaning", False)):
+        table.add_column(title, no_wrap=wide, overflow="fold")
+    for row in keys(data_root() / "configs"):
+        table.add_row(*row)
+    console(160).print(table)
+
+
+def keys(configs: Path) -> list[Row]:
+    """Return every key of ``configs`` with its value and meaning in the first file that has them, defaults first."""
+    first = {"scenario": "1v1", "train": "ppo", "model": "mlp", "cluster": "local"}
+    values = {**first, "experiment": "null"}
+    meanings = {group: ", ".join(sorted(path.stem for path in (configs / group).glob("*.yaml"))) for group in values}
+    files = [(path, f"{group}.") for group in first for path in sorted((configs / group).glob("*.yaml"))]
+    files.sort(key=lambda row: (list(first).index(row[1][:-1]), row[0].stem != first[row[1][:-1]]))
+    for path, place in [(configs / "config.yaml", ""), *files]:
+        for key, value, meaning in _keys_of(path, place):
+            values.setdefault(key, value)
+            meanings[key] = meanings.get(key) or meaning
+    return [(key, value, meanings[key]) for key, value in values.items()]
+
+
+def _keys_of(path: Path, place: str) -> Iterator[Row]:
+    above: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        found = _KEY.fullmatch(line)
+        if found is None or found[2] in ("defaults", "aliases"):
+            continue
+        del above[len(found[1]) // 2 :]
+        if not set(above) & set(_FREE):
+            yield place + ".".join([*above, found[2]]), found[3] or "", found[4] or ""
+        above.append(found[2])
 
 
 def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[str, list[Row]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import shlex
 import signal
 import sys
 import threading
@@ -216,7 +217,14 @@ def closing(verdict: dict[str, Any], path: Path) -> list[str]:
         f"played:   {v['env_steps']:,} environment steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
         f"({v['env_steps_per_s']:,.0f} steps/s)",
         escape(f"saved:    {path / 'verdict.json'} and {path / v['checkpoint']}"),
+        *(escape(f"next:     multigrid-rl {words}") for words in _next(v, shlex.quote(str(path)))),
     ]
+
+
+def _next(verdict: dict[str, Any], run: str) -> list[str]:
+    """Return what one would do with a run that has ended: look at it, measure it, go on with it."""
+    more = "" if verdict["ended"] == "interrupted" else f" --until {2 * verdict['env_steps']}"
+    return [f"report {run}", f"evaluate {run}", f"train --resume {run}{more}"]
 
 
 @contextmanager

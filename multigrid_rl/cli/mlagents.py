@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 import yaml
 
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import expected, shown, suggestion
 
 
 class _Rule(NamedTuple):
@@ -233,8 +233,6 @@ def _leaves(node: dict[Any, Any], place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _unknown(place: str, key: str, known: tuple[str, ...] = tuple(_RULES)) -> str:
-    from multigrid_rl.envs.base import suggestion
-
     return expected(place, "a key of ML-Agents' PPO settings", f"{key}{suggestion(key, known)}")
 
 

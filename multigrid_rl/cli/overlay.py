@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, refused
+from multigrid_rl.cli.app import console, fail, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.runs.reader import Run
@@ -90,8 +90,10 @@ def _find_reference(run: Run, given: str | None) -> Path:
         raise refused("--reference", f"a name or file, as {run.path} followed no recipe", "experiment=null")
     path = curves_folder() / f"{name}.json"
     if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in curves_folder().glob("*.json"))) or "none yet"
-        raise refused("--reference", f"a file, or a recipe with curves ({known})", name)
+        from multigrid_rl.text import unknown
+
+        known = sorted(file.stem for file in curves_folder().glob("*.json"))
+        raise fail(unknown("--reference", name, known, "a file, or a recipe with curves ({})"))
     return path
 
 

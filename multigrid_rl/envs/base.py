@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -21,12 +19,6 @@ AGENT, TEAM = "agent_0", "agents"
 
 class BrokenEnvError(RunError):
     """An environment showed or paid something that is not finite; nothing can be learned from that."""
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean X?)`` with the nearest of ``known``, or nothing."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def check_state(state: dict[str, Any], num_envs: int, seed: int) -> None:

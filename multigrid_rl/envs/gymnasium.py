@@ -19,9 +19,9 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
 from multigrid_rl.envs import bodies, mujoco
-from multigrid_rl.envs.base import AGENT, TEAM, SingleAgentEnvs, suggestion
+from multigrid_rl.envs.base import AGENT, TEAM, SingleAgentEnvs
 from multigrid_rl.scenario import look_in_working_folder
-from multigrid_rl.text import expected
+from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import AgentSpec, MultiAgentSpec
 
 LOG = logging.getLogger(__name__)

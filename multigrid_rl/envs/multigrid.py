@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.envs.base import TEAM, check_state, episode_sequence, suggestion
+from multigrid_rl.envs.base import TEAM, check_state, episode_sequence
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
-from multigrid_rl.text import expected
+from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import BatchedStep, EpisodeTable, MultiAgentSpec
 
 #: What an agent that has finished does while the others play on.

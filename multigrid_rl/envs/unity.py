@@ -12,9 +12,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, step_of, suggestion
+from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, step_of
 from multigrid_rl.envs.unity_peer import ENGINE, RESET, STEP, UnityPeer, messages, side_channels
-from multigrid_rl.text import expected
+from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec, RunError
 
 #: Whichever behaviour there is, if there is one.

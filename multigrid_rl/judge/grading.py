@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.files import read_plain_yaml
@@ -28,8 +28,8 @@ from multigrid_rl.players.fence import at_hand
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.leftovers import none_left
 from multigrid_rl.players.match import play_episodes
-from multigrid_rl.scenario import CODE, TRUSTED_MODULES, may_import
-from multigrid_rl.text import expected, first_error
+from multigrid_rl.scenario import CODE, TRUSTED_MODULES, Part, may_import
+from multigrid_rl.text import expected, first_error, unknown
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import EVENTS
 from multigrid_rl.world.symmetry import other_seat
@@ -46,11 +46,7 @@ METRICS = (
 )
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class Check(_Part):
+class Check(Part):
     """A bound on a metric, and what it is worth."""
 
     metric: str
@@ -65,7 +61,7 @@ class Check(_Part):
         if (self.at_most is None) == (self.at_least is None):
             raise ValueError(f"metric={self.metric}: expected exactly one of at_most and at_least")
         if self.metric not in METRICS:
-            raise ValueError(expected("metric", ", ".join(METRICS), self.metric))
+            raise ValueError(unknown("metric", self.metric, METRICS))
         if self.metric == "entropy/*" and self.beyond_doubt:
             raise ValueError(expected("beyond_doubt", "false with metric=entropy/*, which has no interval", "true"))
         return self
@@ -82,7 +78,7 @@ class Check(_Part):
         return f"{self.metric} {bound}{' beyond doubt' if self.beyond_doubt else ''}"
 
 
-class Exam(_Part):
+class Exam(Part):
     """Games against one opponent, and what is asked of them."""
 
     name: str
@@ -92,7 +88,7 @@ class Exam(_Part):
     checks: list[Check] = Field(min_length=1)
 
 
-class Rubric(_Part):
+class Rubric(Part):
     """What a bundle is graded by."""
 
     scenario: str

@@ -243,8 +243,8 @@ class Gaussian(Distribution):
 def censored(mean: Tensor, log_std: Tensor, actions: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Return log-likelihoods of draws of a Gaussian that were cut off at bounds (Tobin 1958), shapes as they broadcast.
 
-    Within the bounds that is the density; at a bound it is the share of draws beyond. A density there would grow without
-    end where an expert is always at the bound, and drown what is said of all other numbers.
+    Within the bounds that is the density; at a bound it is the share of draws beyond. A density there would grow
+    without end where an expert is always at the bound, and drown what is said of all other numbers.
     """
     normal = (actions - mean) * torch.exp(-log_std)
     within = -0.5 * normal.pow(2) - log_std - HALF_LOG_2PI

@@ -118,9 +118,9 @@ class Deterministic(_WithoutProbability):
 class Mixture(Head):
     """``K`` diagonal Gaussians (Bishop 1994; as in robomimic, Mandlekar et al. 2021, https://arxiv.org/abs/2108.03298).
 
-    Outputs are ``K`` logits of the weights, then ``K A`` means. Standard deviations are the same in every state: were they
-    outputs, too, states that are hard to tell would be given wide ones and be learned from no more (Seitzer et al. 2022,
-    https://arxiv.org/abs/2203.09168).
+    Outputs are ``K`` logits of the weights, then ``K A`` means. Standard deviations are the same in every state: were
+    they outputs, too, states that are hard to tell would be given wide ones and be learned from no more (Seitzer et al.
+    2022, https://arxiv.org/abs/2203.09168).
 
     Args:
         low, high: bounds (A,).

@@ -30,7 +30,7 @@ from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.players.own import own_player
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
 from multigrid_rl.scenario import CODE
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import expected, shown, unknown
 from multigrid_rl.types import GameSpec, Policy
 
 #: Players that need no file. Each is made for one game.
@@ -124,8 +124,8 @@ class Catalogue:
         if "/" in name or Path(name).is_dir():
             return Path(name)
         plugged = (point.name for point in entry_points(group=PLUGGED_IN))
-        wanted = f"{', '.join([*self.names(), *plugged])}, a folder with a frozen player or an agent, or module:Class"
-        raise PlayerError(expected("player", wanted, name))
+        more = "{}, a folder with a frozen player or an agent, or module:Class"
+        raise PlayerError(unknown("player", name, [*self.names(), *plugged], more))
 
     def packed(self, names: Iterable[str]) -> Catalogue:
         """Return a catalogue of ``names`` alone, their files in it, for a process that may not see their folders.

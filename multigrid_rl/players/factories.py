@@ -22,7 +22,7 @@ from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.players.teams import Roster, league_pool, snapshot_player
 from multigrid_rl.scenario import GateConfig, import_object
 from multigrid_rl.schema import RunConfig
-from multigrid_rl.text import expected
+from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.shaping import EventBonus
@@ -319,7 +319,7 @@ def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
     if gate.metric not in reported:
         known = f"seats {', '.join(specs.learning)}, teams {', '.join(teams)}, networks {', '.join(specs.modules)}"
         wanted = f"a name of docs/metrics.md with {known}, or * for all that learn"
-        raise ConfigError(expected("scenario.gates: metric", wanted, gate.metric))
+        raise ConfigError(expected("scenario.gates: metric", wanted, gate.metric + suggestion(gate.metric, reported)))
     return reported[gate.metric]
 
 

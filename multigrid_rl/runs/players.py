@@ -11,7 +11,7 @@ from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.schema import RunConfig
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import expected, shown, suggestion
 from multigrid_rl.types import TEAM_ORDER, AgentSpec, MultiAgentSpec
 
 #: What may differ between a player's network and one that begins with its weights.
@@ -32,8 +32,9 @@ def _run_players(run: Path, checkpoint: str | None = None) -> Path:
     if whole and not there:
         raise PlayerError(f"{checkpoints / name}: expected a run of the red/blue-door game, got one without players")
     if not there:
-        known = ", ".join(sorted(path.name for path in checkpoints.glob("step_*"))) or "none"
-        raise PlayerError(expected("checkpoint", f"{known} of {run}", shown(name)))
+        known = sorted(path.name for path in checkpoints.glob("step_*"))
+        got = shown(name) + suggestion(name, known)
+        raise PlayerError(expected("checkpoint", f"{', '.join(known) or 'none'} of {run}", got))
     return players
 
 
@@ -41,8 +42,8 @@ def run_player(run: Path, seat: str, checkpoint: str | None = None) -> Path:
     """Return the folder of a run's player, from its latest checkpoint or a named one. Raises ``PlayerError``."""
     players = _run_players(run, checkpoint)
     if not (players / seat).is_dir():
-        known = ", ".join(sorted(path.name for path in players.iterdir()))
-        raise PlayerError(expected("seat", f"{known}, trained in {run}", seat))
+        known = sorted(path.name for path in players.iterdir())
+        raise PlayerError(expected("seat", f"{', '.join(known)}, trained in {run}", seat + suggestion(seat, known)))
     return players / seat
 
 

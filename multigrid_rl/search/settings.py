@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from multigrid_rl.config import ConfigError, data_root
 from multigrid_rl.search.space import read_yaml
-from multigrid_rl.text import expected, first_error
+from multigrid_rl.text import expected, first_error, unknown
 
 
 class _Part(BaseModel):
@@ -106,7 +106,7 @@ def load_settings(name: str, changes: dict[str, Any]) -> Settings:
         ConfigError: an unknown name or key, or a value that is not allowed.
     """
     if name not in search_names():
-        raise ConfigError(expected("search", ", ".join(search_names()), name))
+        raise ConfigError(unknown("search", name, search_names()))
     values = read_yaml(data_root() / "configs" / "search" / f"{name}.yaml")
     places = {key: (values, key) for key, value in values.items() if not isinstance(value, dict) and key != "kind"}
     for part in (part for part in values if isinstance(values[part], dict)):

@@ -17,7 +17,7 @@ import yaml
 from multigrid_rl.architecture import RECURRENT
 from multigrid_rl.config import ConfigError, RunConfig, compose, data_root
 from multigrid_rl.search.outcomes import Point
-from multigrid_rl.text import expected
+from multigrid_rl.text import expected, unknown
 
 #: The largest coordinate: 1 itself belongs to no level.
 LAST: Final = math.nextafter(1.0, 0.0)
@@ -248,7 +248,7 @@ def load_space(name: str, base: list[str]) -> Space:
     """Build a named space, or that of a yaml file, around the overrides ``base``. Raises ``ConfigError``."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else data_root() / f"configs/search/spaces/{name}.yaml"
     if not path.is_file():
-        raise ConfigError(f"search.space: expected {', '.join(space_names())} or a yaml file, got {name}")
+        raise ConfigError(unknown("search.space", name, space_names(), "{} or a yaml file"))
     return Space.build(path.stem, read_yaml(path), base)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.jit import kernel
-from multigrid_rl.text import expected
+from multigrid_rl.text import unknown
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import EVENTS
 
@@ -35,14 +34,10 @@ class EventBonus:
         known = (*EVENTS, STEP)
         for seat, row in weights.items():
             if seat != EVERY_SEAT and seat not in spec.seats:
-                raise ValueError(expected("train.bonus", f"seats {EVERY_SEAT}, {', '.join(spec.seats)}", seat))
-            for event, value in row.items():
+                raise ValueError(unknown("train.bonus", seat, (EVERY_SEAT, *spec.seats), "seats {}"))
+            for event in row:
                 if event not in known:
-                    close = difflib.get_close_matches(event, known, n=1)
-                    hint = f" (did you mean {close[0]}?)" if close else ""
-                    raise ValueError(
-                        expected(f"train.bonus.{seat}", f"events {', '.join(known)}", f"{event}={value}{hint}")
-                    )
+                    raise ValueError(unknown(f"train.bonus.{seat}", event, known, "events {}"))
         table = np.zeros((spec.num_agents, len(known)))
         for a, seat in enumerate(spec.seats):
             for event, value in {**weights.get(EVERY_SEAT, {}), **weights.get(seat, {})}.items():

@@ -53,6 +53,8 @@ def train(root: Path, *args: object):
 MISTAKES = [
     (["scenario=nowhere"], "scenario: expected .*1v1.*got nowhere"),
     (["train.lrr=3"], r"train\.lrr: expected .*got lrr \(did you mean lr\?\)"),
+    (["scenario.seats.blue_0=rooky"], r"blue_0=rooky: player: .*\(did you mean rookie\?\)"),
+    (["experiment=nowhere.yaml"], r"experiment: .*got nowhere.yaml: No such file or directory: 'nowhere.yaml'"),
     (["train.lr=-1"], r"train\.lr: expected greater than 0, got -1"),
     ([f"cluster.num_env_runners={TOO_MANY}"], f"num_env_runners: expected .*0 to {TOO_MANY - 1}.*got {TOO_MANY}"),
     (["--until", "1.5"], "--until: expected a whole number .*, got 1.5"),
@@ -159,6 +161,21 @@ def test_preflight_and_explain_name_reward_changes(root):
     assert "bonus: " not in plain
     assert "shaping: " not in plain
     assert "the game's own" in call("explain", "experiment=none").stdout
+
+
+@pytest.mark.parametrize(("ended", "more"), [("until", " --until 8192"), ("interrupted", "")])
+def test_closing_names_what_one_would_do_next(ended, more):
+    verdict = {"gates": [], "held": False, "stage": 0, "stages": 1, "ended": ended, "env_steps": 4096}
+    verdict |= {
+        "policy_updates": 1,
+        "seconds": 1.0,
+        "env_steps_per_s": 4096.0,
+        "checkpoint": "checkpoints/step_000004096",
+    }
+    lines = live.closing(verdict, Path("runs/my run"))
+    run = "'runs/my run'"
+    wanted = [f"report {run}", f"evaluate {run}", f"train --resume {run}{more}"]
+    assert lines[-3:] == [f"next:     multigrid-rl {words}" for words in wanted]
 
 
 def test_preflight_and_explain_name_schedules():

@@ -6,6 +6,7 @@ import copy
 import csv
 import errno
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -114,6 +115,22 @@ def test_weights_too_large_for_probabilities_get_no_points_and_valid_json(tmp_pa
         line = json.loads(text, parse_constant=pytest.fail)  # NaN and Infinity are no JSON
         assert (line["passed"], line["points"]) == (False, 0.0)
         assert line["problem"].startswith("large: expected finite entropy")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"exams": [{**RUBRIC["exams"][0], "chekcs": []}]}, "exams.0.chekcs: expected .*did you mean checks?"),
+        ({"colour": "red"}, "colour: expected one of the keys scenario, .*, got colour"),
+        (
+            {"exams": [{"name": "x", "checks": [{"metric": "wins/*", "at_least": 1, "points": 5}]}]},
+            "metric: expected .*, got wins/.*did you mean win/",
+        ),
+    ],
+)
+def test_rejects_unknown_keys_and_names_of_a_rubric(change, said, tmp_path):
+    result, _ = grade(tmp_path, RUBRIC | change)
+    assert re.search(said, complaint(result))
 
 
 SHORT = RUBRIC | {"exams": [RUBRIC["exams"][0] | {"opponent": "idle", "episodes": 100}]}

@@ -6,8 +6,10 @@ import re
 
 import pytest
 
+from commands import call
 from composing import CONFIGS, OF_OTHER_VERBS, files, read
 from multigrid_rl.architecture import ModelConfig
+from multigrid_rl.cli.explain import keys
 from multigrid_rl.config import GROUPS, RunConfig, ScenarioConfig, compose
 from multigrid_rl.scenario import GameConfig, GateConfig, LeagueConfig
 from multigrid_rl.schema import CloningOptions, ClusterConfig, DaggerOptions, TrainConfig
@@ -81,6 +83,17 @@ def test_each_key_has_a_comment_beside_its_value(path):
     keys = set(content) - {"defaults"} | {name for part in parts for name in content[part]}
     bare = [key for key in keys if not any(re.match(rf"{key}:(.*\S)?\s+# \S.{{8,}}", line) for line in rows)]
     assert bare == []
+
+
+def test_all_keys_are_listed_with_their_meaning():
+    rows = {key: meaning for key, _, meaning in keys(CONFIGS)}
+    parts = {"train": TrainConfig, "model": ModelConfig, "cluster": ClusterConfig, "scenario": ScenarioConfig}
+    wanted = {f"{part}.{name}" for part, schema in parts.items() for name in schema.model_fields}
+    wanted |= set(RunConfig.model_fields) | {f"train.dagger.{name}" for name in DaggerOptions.model_fields}
+    assert wanted - {"scenario.name", "scenario.aliases"} - set(rows) == set()
+    assert [key for key, meaning in rows.items() if len(meaning) < 8] == []
+    listed = call("config")
+    assert all(text in listed.output for text in ("train.lr ", "1.0e-3", "Adam step size at the start"))
 
 
 def test_minibatch_may_be_the_whole_batch():

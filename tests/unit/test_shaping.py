@@ -79,12 +79,12 @@ def test_events_of_many_games_and_seats_do_not_mix():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"red_1": {}}, r"^train\.bonus: expected seats all, blue_0, red_0, got red_1$"),
+        ({"red_1": {}}, r"^train\.bonus: expected seats all, blue_0, red_0, got red_1 \(did you mean red_0\?\)$"),
         (
             {"red_0": {"key_pick": 1.5}},
-            r"^train\.bonus\.red_0: expected events key_pickup,.* got key_pick=1\.5 \(did you mean key_pickup\?\)$",
+            r"^train\.bonus\.red_0: expected events key_pickup,.* got key_pick \(did you mean key_pickup\?\)$",
         ),
-        ({"all": {"zzz": 1.0}}, r"^train\.bonus\.all: expected events .*door_ready, step, got zzz=1\.0$"),
+        ({"all": {"zzz": 1.0}}, r"^train\.bonus\.all: expected events .*door_ready, step, got zzz$"),
     ],
 )
 def test_rejects_unknown_seats_and_events(weights, message):

@@ -14,6 +14,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from commands import call
+from multigrid_rl import __version__, text
 from multigrid_rl.cli.app import TRACEBACK, Verbs, fail
 from multigrid_rl.config import ConfigError
 from multigrid_rl.players.cards import PlayerError
@@ -85,6 +87,17 @@ def test_run_errors_are_status_3_with_a_hint(hint):
     result = ended(error)
     lines = ["multigrid-rl: env runner 1 is lost", *([f"multigrid-rl: {hint}"] if hint else [])]
     assert (result.exit_code, result.stderr.splitlines()) == (3, lines)
+
+
+def test_version():
+    result = call("--version")
+    assert (result.exit_code, result.stdout) == (0, f"{__version__}\n")
+
+
+def test_messages_have_no_numbers_of_the_system():
+    missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "x")
+    assert ended(ConfigError(f"rubric: {missing}")).stderr == "multigrid-rl: rubric: No such file or directory: 'x'\n"
+    assert text.expected("rubric", "a file", missing).endswith("got No such file or directory: 'x'")
 
 
 def test_exit_statuses_of_verbs_pass_through():

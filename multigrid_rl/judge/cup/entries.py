@@ -22,7 +22,7 @@ from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catal
 from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.runs.snapshots import FOLDER as LEAGUE
-from multigrid_rl.text import expected, printable, shown
+from multigrid_rl.text import expected, printable, shown, unknown
 from multigrid_rl.types import GameSpec, Policy
 
 Kind = Literal["scripted", "frozen", "external", "broken"]
@@ -165,7 +165,7 @@ def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
     if name in BUILT_IN:
         return Entry(name, "scripted", f"built in: {WHAT[name]}")
     if name not in catalogue.entries:
-        raise PlayerError(expected("--with", ", ".join(catalogue.names()), name))
+        raise PlayerError(unknown("--with", name, catalogue.names()))
     entry = _entry(catalogue.folder(name), config)
     if entry.problem is not None:
         raise PlayerError(f"--with {name}: {entry.problem}")
