@@ -336,7 +336,7 @@ def _check_form(overrides: list[str]) -> None:
 
 def _players(key: str, value: str) -> str | dict[str, float]:
     """Read a player's name, folder or class, or a mixture written as ``blue-rookie:3,random:1``."""
-    if ":" not in value or CODE.fullmatch(value) or Path(value).is_dir():
+    if ":" not in value.removeprefix("hf:") or CODE.fullmatch(value) or Path(value).is_dir():
         return value
     mixture: dict[str, float] = {}
     for part in value.strip("{} ").split(","):

@@ -23,6 +23,7 @@ TRUST = "trust_recipe"
 #: What else only a trusted file may say: it names code to import, folders and machines.
 BARRED = (
     "train.shaping", "run_dir", "checkpoints", "data", "init", "cluster", "address", "scenario.env_path", "env_path",
+    "tracking",
 )  # fmt: skip
 
 #: Values that import code where they are written as ``module:name``.

@@ -212,6 +212,7 @@ class RunConfig(Part):
     checkpoints: str | None = None
     data: str | None = None
     init: str | None = None
+    tracking: Literal["csv", "wandb", "mlflow"] | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:

@@ -111,7 +111,8 @@ def find_env_target(
             return None
     else:
         catalogue = Catalogue()
-        if is_program(who) or not (who in catalogue.entries or folder.is_dir()) or catalogue.is_agent(who):
+        there = who in catalogue.entries or folder.is_dir() or who.startswith("hf:")
+        if is_program(who) or not there or catalogue.is_agent(who):
             return None
         home = catalogue.folder(who)
         env = read_card(home).env

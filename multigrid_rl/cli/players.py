@@ -133,13 +133,16 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; never an existing one.")],
     name: Annotated[str | None, typer.Option(help="What it is called; the folder's name by default.")] = None,
     checkpoint: Checkpoint = None,
+    push: Annotated[str | None, typer.Option(help="Put it on Hugging Face's hub, too, as USER/NAME.")] = None,
 ) -> None:
     """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
-    from multigrid_rl.players import bundle
+    from multigrid_rl.players import bundle, hub
     from multigrid_rl.runs.players import players_for
 
     for part, card in bundle.export(players_for(run, seat, checkpoint), output, name=name).items():
         typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}")
+    if push is not None:
+        typer.echo(f"pushed {hub.push(output, push)}; it plays as hf:{push}")
 
 
 def inspect(

@@ -120,7 +120,9 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
     from multigrid_rl.rllib.stages import seated_in, stages_of
     from multigrid_rl.runs.players import initial_weights, player_in_place_of
     from multigrid_rl.runs.reader import opponent_hashes
+    from multigrid_rl.runs.tracking import check_tracking
 
+    check_tracking(config.tracking)
     try:
         stages = stages_of(config, None if before is None else opponent_hashes(before))
         seated = seated_in(stages)

@@ -161,7 +161,7 @@ def _home_side(source: str) -> Sides:
         raise refused(source, "a folder with games.json, results.json, a run or a player", "none of them")
     if is_program(source) or (path / "config.yaml").is_file() or is_agent(path):
         return "own"
-    if not path.exists() and ("/" in source or path.suffix):
+    if not path.exists() and ("/" in source or path.suffix) and not source.startswith("hf:"):
         raise refused(source, "a file of games, a run folder or a player", "no such file or folder")
     seats = read_card(Catalogue().folder(source)).seats
     return "blue" if all(seat.startswith("blue") for seat in seats) else "red"

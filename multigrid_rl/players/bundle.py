@@ -198,7 +198,12 @@ def _readme(name: str, cards: dict[str, Card]) -> str:
     return _README.format(game=game, name=name, where=where) + usage
 
 
-_README = """# {name}
+#: What stands first is for Hugging Face's hub, whose card of the model this page is.
+_README = """---
+library_name: multigrid-rl
+tags: [reinforcement-learning, multi-agent, multigrid-rl]
+---
+# {name}
 
 A trained player of {game}, as multigrid-rl exports it: weights in
 `model.safetensors`, everything else in `card.json`. Nothing in here is code.

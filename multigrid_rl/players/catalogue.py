@@ -27,6 +27,7 @@ from multigrid_rl.players.cards import (
 )
 from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.players.hub import fetched
 from multigrid_rl.players.own import own_player
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
 from multigrid_rl.scenario import CODE
@@ -121,10 +122,12 @@ class Catalogue:
         """Return the folder of a frozen player, by catalogue name or by path. Raises :class:`PlayerError`."""
         if name in self.entries and name not in BUILT_IN:
             return self._homes[name] / name
+        if name.startswith("hf:"):
+            return fetched(name)
         if "/" in name or Path(name).is_dir():
             return Path(name)
         plugged = (point.name for point in entry_points(group=PLUGGED_IN))
-        more = "{}, a folder with a frozen player or an agent, or module:Class"
+        more = "{}, a folder with a frozen player or an agent, module:Class, or hf:user/name"
         raise PlayerError(unknown("player", name, [*self.names(), *plugged], more))
 
     def packed(self, names: Iterable[str]) -> Catalogue:

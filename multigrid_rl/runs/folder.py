@@ -32,6 +32,7 @@ from multigrid_rl.players.league import League, Snapshot
 from multigrid_rl.runs.checkpoints import Checkpoint, newest_good, read_state, set_aside_newer
 from multigrid_rl.runs.reader import read_provenance, read_verdict
 from multigrid_rl.runs.snapshots import SnapshotFolder
+from multigrid_rl.runs.tracking import Tracking
 from multigrid_rl.text import expected
 
 LOG = logging.getLogger(__name__)
@@ -135,6 +136,8 @@ class RunFolder:
         logging.getLogger("multigrid_rl").addHandler(self._log)
         self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
         self._board = EventFileWriter(str(self.path / "tensorboard"))
+        values = config.model_dump(mode="json")
+        self._tracking = Tracking(config.tracking, self.path, values) if config.tracking else None
         if first_step is not None:
             # TensorBoard forgets what another process wrote for these steps.
             start = SessionLog(status=SessionLog.START)
@@ -151,7 +154,7 @@ class RunFolder:
         return {row["name"]: row["sha256"] for row in self.provenance["opponents"] if row["sha256"]}
 
     def record(self, row: dict[str, Any]) -> None:
-        """Append one iteration's row to ``metrics.jsonl`` and TensorBoard."""
+        """Append one iteration's row to ``metrics.jsonl``, TensorBoard and what else tracks the run."""
         self._metrics.write(json.dumps(row) + "\n")
         self._metrics.flush()
         # One event with all values: forty events take a tenth of an iteration. TensorBoard groups by what stands before
@@ -163,6 +166,8 @@ class RunFolder:
             if value is not None
         ]
         self._board.add_event(Event(wall_time=time.time(), step=row["env_steps"], summary=Summary(value=values)))
+        if self._tracking is not None:
+            self._tracking.log(row)
 
     def last_row(self) -> dict[str, Any] | None:
         """Return the last row of ``metrics.jsonl``, as :meth:`record` took it; ``None``: there is none yet."""
@@ -195,7 +200,7 @@ class RunFolder:
     def close(self) -> None:
         """Flush and close all files."""
         logging.getLogger("multigrid_rl").removeHandler(self._log)
-        for part in (self._metrics, self._board, self._log, self._lock):
+        for part in filter(None, (self._tracking, self._metrics, self._board, self._log, self._lock)):
             # A row that a full disk refused is refused once more here; the run has told so.
             with suppress(OSError):
                 part.close()

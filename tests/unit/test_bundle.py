@@ -10,8 +10,8 @@ from agents import agent_of
 from bundles import ONE, TWO, bundle, edit, refusal
 from commands import call
 from multigrid_rl.config import load_scenario
-from multigrid_rl.players.bundle import bundle_sha256, export, folder_kind, load_team
-from multigrid_rl.players.cards import CARD_FILE, read_card
+from multigrid_rl.players.bundle import bundle_sha256, export, folder_kind, load_team, read_cards
+from multigrid_rl.players.cards import CARD_FILE, PlayerError, read_card
 from multigrid_rl.players.match import play_games
 
 
@@ -83,7 +83,8 @@ def test_the_hash_is_the_models_or_one_over_all_seats(folder, tmp_path):
 def test_a_folder_is_one_thing(folder, tmp_path):
     assert folder_kind(folder) == "bundle"
     assert folder_kind(agent_of(tmp_path / "agent").folder) == "agent"
-    assert "expected a bundle, got an agent" in refusal(tmp_path / "agent")
+    with pytest.raises(PlayerError, match="expected a bundle, got an agent"):
+        read_cards(tmp_path / "agent")
     (tmp_path / "agent" / CARD_FILE).touch()
     assert "got both card.json and agent.yaml" in refusal(tmp_path / "agent")
     assert "got neither card.json nor agent.yaml" in refusal(tmp_path)

@@ -1,0 +1,68 @@
+"""Players on Hugging Face's hub: ``hf:user/name`` is fetched, a bundle pushed. What is fetched is data, never code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from multigrid_rl.players.cards import CARD_FILE, MAX_CARD_BYTES, MAX_MODEL_BYTES, MODEL_FILE, PlayerError
+from multigrid_rl.text import expected, shown
+
+#: ``hf:user/name``, or with a branch, tag or commit behind an @.
+HUB = re.compile(r"hf:([\w.-]+/[\w.-]+?)(?:@([\w.-]+))?")
+_MOST = {CARD_FILE: MAX_CARD_BYTES, MODEL_FILE: MAX_MODEL_BYTES}
+
+
+def _library(key: str) -> Any:
+    if find_spec("huggingface_hub") is None:
+        raise PlayerError(expected(key, "an installed huggingface_hub: pip install 'multigrid-rl[hub]'", "none"))
+    return import_module("huggingface_hub")
+
+
+@contextmanager
+def _told(key: str, wanted: str) -> Iterator[None]:
+    """Tell what the hub answers as one line. Raises ``PlayerError``."""
+    errors = import_module("huggingface_hub.errors")
+    try:
+        yield
+    except (errors.HTTPError, OSError, ValueError) as error:  # HTTPError is that of what it speaks HTTP with
+        raise PlayerError(expected(key, wanted, shown(str(error), 200) or type(error).__name__)) from error
+
+
+@lru_cache(maxsize=64)  # asked once in a process: a run plays one player, whoever pushes another meanwhile
+def fetched(name: str) -> Path:
+    """Return the folder of a player of the hub, fetched, or as it was fetched before where the hub cannot be reached.
+
+    Raises:
+        PlayerError: no such player, larger than one may be, or no way to the hub.
+    """
+    found = HUB.fullmatch(name)
+    if found is None:
+        raise PlayerError(expected("player", "hf:user/name, or hf:user/name@revision", name))
+    api = _library(f"player {name}").HfApi()
+    homes = Path(import_module("huggingface_hub.constants").HF_HOME)
+    home = homes / "multigrid_rl" / name.removeprefix("hf:").replace("/", "--")
+    with _told(f"player {name}", "a bundle on the hub"):
+        for file, most in _MOST.items():
+            there = {"repo_id": found[1], "revision": found[2], "filename": file, "local_dir": home}
+            size = api.hf_hub_download(**there, dry_run=True).file_size
+            if size is not None and size > most:
+                raise ValueError(f"{file} of {size} bytes, more than {most}")
+            api.hf_hub_download(**there)
+    return home
+
+
+def push(folder: Path, repo: str) -> str:
+    """Put a bundle on the hub; returns its address. Raises ``PlayerError``."""
+    hub = _library("--push")
+    with _told("--push", "user/name, and a token (hf auth login)"):
+        api = hub.HfApi()
+        api.create_repo(repo, exist_ok=True)
+        told = api.upload_folder(repo_id=repo, folder_path=folder, commit_message="A player, by multigrid-rl export")
+    return str(told.commit_url)

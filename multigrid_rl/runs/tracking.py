@@ -1,0 +1,158 @@
+"""Where else a run's rows go, beside ``metrics.jsonl`` and TensorBoard: a CSV, Weights & Biases, or MLflow."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from multigrid_rl.files import write_whole
+from multigrid_rl.scenario import ConfigError
+from multigrid_rl.text import expected, one_line
+
+LOG = logging.getLogger(__name__)
+PROJECT = "multigrid_rl"
+#: By what a library knows a run again that goes on.
+ID_FILE = "tracking.json"
+#: Errors of each library; what else it raises is a fault.
+_ERRORS = {"wandb": "Error", "mlflow": "MlflowException"}
+
+
+class Tracker(NamedTuple):
+    """What takes the rows of a run."""
+
+    id: str  # by which its library finds the run
+    log: Callable[[dict[str, Any]], None]  # takes a row
+    close: Callable[[], None]  # waits until everything has arrived
+
+
+class Csv:
+    """``metrics.csv``: a column for each name; what was not measured is empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self._rows, self._path = folder / "metrics.jsonl", folder / "metrics.csv"
+        self._write_all()
+
+    def _write_all(self) -> None:
+        rows = [json.loads(line) for line in self._rows.read_text(encoding="utf-8").splitlines()]
+        self._columns = list(dict.fromkeys(name for row in rows for name in row))
+        self._file = self._path.open("w", encoding="utf-8", newline="")
+        self._writer = csv.DictWriter(self._file, self._columns)
+        self._writer.writeheader()
+        self._writer.writerows(rows)
+        self._file.flush()
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append the row; one with new names, as the first report has, makes the file anew."""
+        if row.keys() <= set(self._columns):
+            self._writer.writerow(row)
+            self._file.flush()
+        else:
+            self._file.close()
+            self._write_all()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _csv(folder: Path, values: dict[str, Any], known: str | None) -> Tracker:  # noqa: ARG001 - as the others
+    sheet = Csv(folder)
+    return Tracker("metrics.csv", sheet.log, sheet.close)
+
+
+def _wandb(folder: Path, values: dict[str, Any], known: str | None) -> Tracker:
+    wandb = import_module("wandb")
+    again = {"id": known, "resume": "allow"} if known else {}
+    quiet = wandb.Settings(console="off", silent=True)
+    run = wandb.init(project=PROJECT, name=folder.name, dir=str(folder), config=values, settings=quiet, **again)
+    # Its own steps may not go back, as those of a run do that goes on from a checkpoint.
+    run.define_metric("*", step_metric="env_steps")
+    return Tracker(str(run.id), lambda row: run.log(_measured(row)), run.finish)
+
+
+def _mlflow(folder: Path, values: dict[str, Any], known: str | None) -> Tracker:
+    mlflow = import_module("mlflow")
+    begun = str(mlflow.start_run(run_id=known, run_name=folder.name, nested=True).info.run_id)
+    if known is None:
+        mlflow.log_params(dict(_leaves(values)))
+
+    def log(row: dict[str, Any]) -> None:
+        mlflow.log_metrics(_measured(row), step=row["env_steps"], run_id=begun, synchronous=False)
+
+    def close() -> None:
+        mlflow.flush_async_logging()
+        mlflow.end_run()
+
+    return Tracker(begun, log, close)
+
+
+_OPEN = {"csv": _csv, "wandb": _wandb, "mlflow": _mlflow}
+
+
+def check_tracking(kind: str | None) -> None:
+    """Raise ``ConfigError`` where a run is to be tracked by a library that is not installed."""
+    if kind in _ERRORS and find_spec(kind) is None:
+        wanted = f"csv, or an installed library: pip install 'multigrid-rl[{kind}]'"
+        raise ConfigError(expected("tracking", wanted, f"{kind}, which is not there"))
+
+
+class Tracking:
+    """Hands the rows of a run to a tracker; where its library fails, the run goes on without, and says so once.
+
+    Args:
+        kind: ``csv``, ``wandb`` or ``mlflow``; the libraries' own variables say where rows go.
+        folder: of the run; what it has reported so far is known to the tracker where it was there.
+        values: of the run's configuration.
+    """
+
+    def __init__(self, kind: str, folder: Path, values: dict[str, Any]) -> None:
+        check_tracking(kind)
+        self.kind = kind
+        self._tracker: Tracker | None = None
+        file = folder / ID_FILE
+        known = json.loads(file.read_bytes()).get(kind) if file.exists() else None
+        with self._told():
+            self._tracker = _OPEN[kind](folder, values, known)
+            write_whole(file, json.dumps({kind: self._tracker.id}).encode())
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Hand over a row."""
+        if self._tracker is not None:
+            with self._told():
+                self._tracker.log(row)
+
+    def close(self) -> None:
+        """Wait until everything has arrived."""
+        if self._tracker is not None:
+            with self._told():
+                self._tracker.close()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        errors = (getattr(import_module(self.kind), _ERRORS[self.kind]), OSError) if self.kind in _ERRORS else ()
+        try:
+            yield
+        except errors as error:
+            LOG.warning(
+                "tracking=%s: %s: %s; the run goes on without", self.kind, type(error).__name__, one_line(error)
+            )
+            self._tracker = None
+
+
+def _measured(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _leaves(node: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _leaves(value, f"{place}.{key}" if place else str(key))
+    else:
+        yield place, str(node)

@@ -1,0 +1,127 @@
+"""Where rows go beside a run's own files: a CSV that grows, libraries that may fail or not be there."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.recipes import check_harmless
+from multigrid_rl.runs import tracking
+from multigrid_rl.runs.folder import RunFolder
+from multigrid_rl.runs.tracking import Tracking
+
+ROWS = [{"env_steps": 4, "a": 1.0}, {"env_steps": 8, "a": None, "gates/x": 2.0}, {"env_steps": 12, "a": 3.0}]
+
+
+def _table(folder):
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_a_run_writes_its_rows_as_csv_too(tmp_path):
+    run = RunFolder(tmp_path / "run", compose(["scenario=1v1", "tracking=csv"]), {})
+    for row in ROWS:
+        run.record(row)
+    run.close()
+    assert _table(run.path) == [["env_steps", "a", "gates/x"], ["4", "1.0", ""], ["8", "", "2.0"], ["12", "3.0", ""]]
+
+
+def test_a_csv_of_a_run_that_goes_on_holds_what_counts(tmp_path):
+    (tmp_path / "metrics.csv").write_text("of a row that came after the checkpoint\n")
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
+    sheet = Tracking("csv", tmp_path, {})
+    sheet.log({"env_steps": 8, "a": 2.0})
+    sheet.close()
+    assert _table(tmp_path) == [["env_steps", "a"], ["4", "1.0"], ["8", "2.0"]]
+
+
+class FakeError(Exception):
+    """What the library raises."""
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """A stand-in that keeps what it is told, and fails when told to."""
+    calls = []
+
+    def log(row):
+        if "fail" in row:
+            raise FakeError("no\nnetwork")
+        calls.append(row)
+
+    def init(**given):
+        calls.append(given)
+        return SimpleNamespace(
+            id="abc", log=log, finish=lambda: calls.append("finish"), define_metric=lambda *a, **k: 0
+        )
+
+    fake = ModuleType("wandb")
+    fake.Error, fake.init, fake.Settings, fake.__spec__ = FakeError, init, dict, SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return calls
+
+
+def test_a_library_gets_values_and_what_was_measured(tmp_path, wandb):
+    told = Tracking("wandb", tmp_path, {"seed": 3})
+    told.log(ROWS[1])
+    told.close()
+    assert (wandb[0]["config"], wandb[0]["name"]) == ({"seed": 3}, tmp_path.name)
+    assert wandb[1:] == [{"env_steps": 8, "gates/x": 2.0}, "finish"]
+    Tracking("wandb", tmp_path, {})
+    assert (wandb[-1]["id"], wandb[-1]["resume"]) == ("abc", "allow")
+
+
+def test_a_run_goes_on_where_a_library_fails(tmp_path, wandb, caplog):
+    told = Tracking("wandb", tmp_path, {})
+    for row in ({"fail": 1, "env_steps": 4}, {"fail": 1, "env_steps": 8}, ROWS[0]):
+        told.log(row)
+    told.close()
+    assert len(wandb) == 1
+    assert [record.message for record in caplog.records] == [
+        "tracking=wandb: FakeError: no network; the run goes on without"
+    ]
+
+
+def test_a_library_that_is_not_there_is_told_before_anything_starts(monkeypatch):
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'multigrid-rl\[mlflow\]'"):
+        tracking.check_tracking("mlflow")
+    tracking.check_tracking("csv")
+
+
+def test_a_recipe_of_somebody_else_sends_nothing_away(tmp_path):
+    with pytest.raises(ConfigError, match="tracking=wandb"):
+        check_harmless("experiment", tmp_path, ["tracking=wandb"])
+
+
+@pytest.mark.filterwarnings("ignore")  # the libraries' own
+def test_wandb_itself_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    _track_twice("wandb", tmp_path)
+    assert len(list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))) == 2
+
+
+@pytest.mark.filterwarnings("ignore")  # the library's own
+def test_mlflow_itself_in_a_file(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    _track_twice("mlflow", tmp_path)
+    known = json.loads((tmp_path / tracking.ID_FILE).read_text())["mlflow"]
+    client = mlflow.MlflowClient()
+    assert [(row.step, row.value) for row in client.get_metric_history(known, "a")] == [(4, 1.0), (12, 3.0)]
+    assert client.get_run(known).data.params["train.lr"] == "0.001"
+
+
+def _track_twice(kind, folder):
+    for rows in (ROWS[:2], ROWS[2:]):
+        told = Tracking(kind, folder, {"train": {"lr": 1e-3}})
+        for row in rows:
+            told.log(row)
+        told.close()
+    assert told._tracker is not None
