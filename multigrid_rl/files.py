@@ -18,7 +18,7 @@ _MAX_WHOLE = 2**63
 
 
 def data_root() -> Path:
-    """Folder that holds ``configs/`` and ``checkpoints/``: inside an installed wheel, or the project itself."""
+    """Return the folder of ``configs/`` and ``checkpoints/``: inside an installed wheel, or the project itself."""
     packaged = Path(__file__).parent / "_data"
     return packaged if packaged.is_dir() else Path(__file__).parent.parent
 

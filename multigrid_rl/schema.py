@@ -377,7 +377,7 @@ class RunConfig(Part):
             _require(self.scheme != "ctde", "train.runner", runner, "batched with scheme=ctde")
 
     def checkpoint_root(self) -> Path:
-        """Folder of frozen players."""
+        """Return the folder of frozen players."""
         return Path(self.checkpoints) if self.checkpoints else data_root() / "checkpoints"
 
 
@@ -387,5 +387,5 @@ def _require(condition: bool, key: str, value: Any, allowed: str) -> None:
 
 
 def available_cpus() -> int:
-    """CPUs that this process may use."""
+    """Return how many CPUs this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
