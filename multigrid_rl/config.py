@@ -401,7 +401,7 @@ def _validated(schema: type[Schema], values: dict[str, Any], place: str = "") ->
 
 
 def default_run_dir(config: RunConfig, now: datetime) -> Path:
-    """``runs/<scenario>/<time>-seed<seed>`` below the working directory, with a number where there is one already."""
+    """Return ``runs/<scenario>/<time>-seed<seed>`` in the working directory, with a number if there is one already."""
     name = f"{now:%Y%m%d-%H%M%S}-seed{config.seed}"
     names = chain([name], (f"{name}-{k}" for k in count(2)))
     return next(path for path in map((Path("runs") / config.scenario.name).joinpath, names) if not path.exists())

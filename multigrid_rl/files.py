@@ -20,7 +20,7 @@ PLAYERS_FROM = "MULTIGRID_RL_PLAYERS"
 
 
 def data_root() -> Path:
-    """Folder that holds ``configs/`` and ``checkpoints/``: inside an installed wheel, or the project itself."""
+    """Return the folder of ``configs/`` and ``checkpoints/``: inside an installed wheel, or the project itself."""
     packaged = Path(__file__).parent / "_data"
     return packaged if packaged.is_dir() else Path(__file__).parent.parent
 

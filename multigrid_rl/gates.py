@@ -35,11 +35,11 @@ class Gate:
     window: int = 100_000
 
     def met(self, value: float) -> bool:
-        """Whether one value meets the bound. NaN never does."""
+        """Return whether one value meets the bound. NaN never does."""
         return value <= self.bound if self.comparison == "<=" else value >= self.bound
 
     def margin(self, value: float) -> float:
-        """Distance to the bound, positive where it is met."""
+        """Return the distance to the bound, positive where it is met."""
         return self.bound - value if self.comparison == "<=" else value - self.bound
 
     def __str__(self) -> str:

@@ -124,7 +124,7 @@ BEHAVIOUR: dict[str, str] = {
 
 
 def explained_variance(targets: NDArray[np.float32], values: NDArray[np.float32]) -> float:
-    """``1 - Var(targets - values) / Var(targets)`` over all rows; NaN where the targets do not vary.
+    """Return ``1 - Var(targets - values) / Var(targets)`` over all rows; NaN where the targets do not vary.
 
     1 is a perfect critic, 0 one no better than a constant. Both arrays have shape ``(B,)``.
     """
@@ -135,7 +135,7 @@ def explained_variance(targets: NDArray[np.float32], values: NDArray[np.float32]
 
 
 def outcome_shares(winner: NDArray[np.int8], team: int) -> tuple[float, float, float]:
-    """Shares of wins, draws and losses of ``team`` (0 red, 1 blue) from the win flags ``(M,)``, ``M >= 1``.
+    """Return shares of wins, draws and losses of ``team`` (0 red, 1 blue) from the win flags ``(M,)``, ``M >= 1``.
 
     A win is the win flag, never "more reward than the other".
     """
@@ -145,7 +145,7 @@ def outcome_shares(winner: NDArray[np.int8], team: int) -> tuple[float, float, f
 
 
 def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """95 % Wilson score interval of a proportion (Wilson 1927); a draw may count as half a success.
+    """Return the 95 % Wilson score interval of a proportion (Wilson 1927); a draw may count as half a success.
 
     Raises ``ValueError``: no trials.
     """
@@ -158,7 +158,7 @@ def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[flo
 
 
 def mean_interval(values: NDArray[np.float64], z: float = 1.96) -> tuple[float, float, float]:
-    """Mean of ``(M,)`` values, ``M >= 1``, and its 95 % interval by the central limit theorem.
+    """Return the mean of ``(M,)`` values, ``M >= 1``, and its 95 % interval by the central limit theorem.
 
     A single value has an interval of no width: it says nothing about itself.
     """
@@ -168,7 +168,7 @@ def mean_interval(values: NDArray[np.float64], z: float = 1.96) -> tuple[float, 
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a metric name fits a pattern of :data:`METRICS`; ``<gate>`` may itself contain slashes."""
+    """Return whether a metric name fits a pattern of :data:`METRICS`; ``<gate>`` may itself contain slashes."""
     if "<gate>" in pattern:
         before, after = pattern.split("<gate>")
         return name.startswith(before) and name.endswith(after) and len(name) > len(before) + len(after)

@@ -39,7 +39,7 @@ MISTAKES = (
 
 
 def may_import(name: str) -> bool:
-    """Whether a file that somebody else may have written may name this ``module:name``."""
+    """Return whether a file that somebody else may have written may name this ``module:name``."""
     return name.partition(":")[0] in os.environ.get(TRUSTED_MODULES, "").split(",")
 
 

@@ -379,7 +379,7 @@ class RunConfig(Part):
             _require(self.scheme != "ctde", "train.runner", runner, "batched with scheme=ctde")
 
     def checkpoint_root(self) -> Path | None:
-        """Folder of frozen players; ``None``: the user's and the project's."""
+        """Return the folder of frozen players; ``None``: the user's and the project's."""
         return Path(self.checkpoints) if self.checkpoints else None
 
 
@@ -389,5 +389,5 @@ def _require(condition: bool, key: str, value: Any, allowed: str) -> None:
 
 
 def available_cpus() -> int:
-    """CPUs that this process may use."""
+    """Return how many CPUs this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

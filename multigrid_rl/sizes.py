@@ -102,7 +102,7 @@ class Sizes:
         return 1 / (1 - product) if product < 1 else math.inf
 
     def entropy_coef_at(self, env_steps: int) -> float:
-        """Weight of the entropy bonus after so many environment steps: linear, then constant."""
+        """Return the weight of the entropy bonus after so many environment steps: linear, then constant."""
         train = self.config.train
         share = min(env_steps / train.entropy_decay, 1.0)
         return train.entropy_coef + share * (train.entropy_end - train.entropy_coef)

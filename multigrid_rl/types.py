@@ -105,7 +105,7 @@ class GameSpec:
         return self.view_size * self.view_size + 2
 
     def team_of(self, seat: str) -> Colour:
-        """Team colour of a seat name. Raises ``ValueError`` for a seat this game does not have."""
+        """Return the team colour of a seat name. Raises ``ValueError`` for a seat this game does not have."""
         if seat not in self.seats:
             raise ValueError(f"seat: expected {', '.join(self.seats)}, got {seat!r}")
         return "blue" if seat.startswith("blue") else "red"
@@ -115,7 +115,7 @@ class GameSpec:
         return tuple(seat for seat in self.seats if self.team_of(seat) == team)
 
     def weights_of(self, seat: str) -> RewardWeights:
-        """Reward weights of a seat."""
+        """Return the reward weights of a seat."""
         return dict(self.seat_reward).get(seat, self.reward)
 
 
@@ -161,11 +161,11 @@ class Policy(Protocol):
     name: str
 
     def initial_state(self, games: int) -> Any:
-        """State of ``games`` fresh games (``None`` for a player without memory)."""
+        """Return the state of ``games`` fresh games (``None`` for a player without memory)."""
         ...
 
     def reset_state(self, state: Any, done: NDArray[np.bool_]) -> Any:
-        """State with the games in ``done`` (shape ``(N,)``) started afresh."""
+        """Return the state with the games in ``done`` (shape ``(N,)``) started afresh."""
         ...
 
     def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
@@ -195,7 +195,7 @@ class EpisodeTable(NamedTuple):
 
     @classmethod
     def concatenate(cls, tables: list[EpisodeTable]) -> EpisodeTable:
-        """Rows of all ``tables`` (at least one), in order."""
+        """Return the rows of all ``tables`` (at least one), in order."""
         return cls(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
 
     def rows(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> EpisodeTable:

@@ -97,7 +97,7 @@ def held_out(run: Path, episodes: int, seed: int) -> dict[str, dict[str, Any]]:
 
 
 def summary(parts: list[Part], spec: GameSpec) -> dict[str, Any]:
-    """Shares and means of some parts together, each with its 95 % interval; parts of different sides may be mixed.
+    """Return shares and means of some parts together with 95 % intervals; parts of different sides may be mixed.
 
     Returns are those of the judged player's own seats, summed. Intervals of shares are Wilson's.
     """
@@ -140,13 +140,13 @@ def means(returns: NDArray[np.float64], lengths: NDArray[np.float64]) -> dict[st
 
 
 def seat_returns(part: Part, spec: GameSpec) -> dict[str, float]:
-    """Mean return of each own seat."""
+    """Return the mean return of each own seat."""
     means = part.table.returns.mean(axis=0)
     return {seat: float(means[spec.seats.index(seat)]) for seat in part.lineup.own}
 
 
 def kept_games(evaluation: Evaluation) -> list[GameRecord]:
-    """Best, median and worst game of each part, by the own return, then by length."""
+    """Return best, median and worst game of each part, by the own return, then by length."""
     games = []
     for part in evaluation.parts:
         table = part.table
@@ -204,7 +204,7 @@ def _columns(part: Part, evaluation: Evaluation) -> dict[str, NDArray[Any]]:
 
 
 def layout(cells: NDArray[np.uint8]) -> str:
-    """Where keys and balls of one board (128,) lie, as ``red key 7 4, blue key 8 3``: cells are x and y."""
+    """Return where keys and balls of one board (128,) lie, as ``red key 7 4, blue key 8 3``: cells are x and y."""
     told = []
     for team, colour in enumerate(("red", "blue")):
         for what, code in (("key", KEY + 2 * team), ("ball", BALL + team)):

@@ -67,7 +67,7 @@ class Check(Part):
         return self
 
     def met(self, its: Interval) -> bool:
-        """Whether a measured value meets the bound."""
+        """Return whether a measured value meets the bound."""
         if self.at_most is not None:
             return (its.high if self.beyond_doubt else its.value) <= self.at_most
         return (its.low if self.beyond_doubt else its.value) >= float(self.at_least or 0.0)
@@ -304,11 +304,11 @@ class Metered:
         return self.total / self.decisions if self.decisions else float("nan")
 
     def initial_state(self, games: int) -> torch.Tensor:
-        """Memory of fresh games."""
+        """Return the memory of fresh games."""
         return self.player.initial_state(games)
 
     def reset_state(self, state: torch.Tensor, done: NDArray[np.bool_]) -> torch.Tensor:
-        """Memory with the games in ``done`` (N,) forgotten."""
+        """Return the memory with the games in ``done`` (N,) forgotten."""
         return self.player.reset_state(state, done)
 
     def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:

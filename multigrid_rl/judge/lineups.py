@@ -34,7 +34,7 @@ class Lineup:
     seated: dict[str, tuple[LoadedPlayer, ...]]  # by seat; several take turns
 
     def players(self, spec: GameSpec) -> dict[str, Policy]:
-        """Players as a match takes them. Raises ``PlayerError`` if a player of a whole team lacks a seat."""
+        """Return the players as a match takes them. Raises ``PlayerError`` if a player of a whole team lacks a seat."""
         return seat_players(spec, self.seated, once=True)
 
     def games_against(self, table: EpisodeTable, spec: GameSpec) -> dict[str, NDArray[np.bool_]]:
@@ -48,7 +48,7 @@ class Lineup:
         return table.with_players(rivals)
 
     def names(self) -> dict[str, str]:
-        """Who sits on each seat, in words."""
+        """Return who sits on each seat, in words."""
         return {
             seat: rows[0].name if len(rows) == 1 else "+".join(f"{row.name}:{row.weight:g}" for row in rows)
             for seat, rows in self.seated.items()
@@ -73,7 +73,7 @@ class EvalTarget:
         return str(self.spec.team_of(self.learning[0]))
 
     def teams(self, sides: Sides) -> tuple[str, ...]:
-        """Teams that it plays for when ``sides`` are asked for, its own first.
+        """Return the teams that it plays for when ``sides`` are asked for, its own first.
 
         Raises:
             ConfigError: the scenario has no such side.
@@ -91,7 +91,7 @@ class EvalTarget:
         return wanted
 
     def lineup(self, team: str, *, greedy: bool) -> Lineup:
-        """Everybody's place when it plays for ``team``, as drawn or with its own likeliest actions (``greedy``).
+        """Return everybody's place when it plays for ``team``, as drawn or with its own likeliest actions (``greedy``).
 
         Raises:
             PlayerError: a player is unknown, damaged, does not fit, or is not the one that was announced.

@@ -141,7 +141,7 @@ class Run:
         return [Gate(**{key: row[key] for key in keys if key in row}) for row in rows]
 
     def steps_to_held(self) -> dict[str, int | None]:
-        """Environment steps until each gate was held first, and until all were (:data:`ALL_GATES`); ``None``: never."""
+        """Return environment steps until each gate was held, and all of them (:data:`ALL_GATES`); ``None``: never."""
         if self.verdict is None:
             return {}
         held = {row["metric"]: (row["first_held"] or {}).get("env_steps") for row in self.verdict["gates"]}
@@ -223,7 +223,7 @@ def read_run(path: Path) -> Run:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Every row of a ``metrics.jsonl``, reports or not; a last line that a kill tore in two is left out.
+    """Return every row of a ``metrics.jsonl``, reports or not; a last line that a kill tore in two is left out.
 
     Raises ``ConfigError``: a line that is no row of a run.
     """
@@ -255,7 +255,7 @@ def _number(value: Any, where: str) -> float | None:
 
 
 def differences(ours: Any, theirs: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """Leaves in which two nested mappings differ: (dotted key, one, other)."""
+    """Return the leaves in which two nested mappings differ: (dotted key, one, other)."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         keys = dict.fromkeys([*ours, *theirs])
         return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{key}.{k}" if key else str(k))]

@@ -160,11 +160,11 @@ class RedBlueDoors(ParallelEnv):
         return decode(codes).reshape(WIDTH, HEIGHT, 3)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Frame uint8 (256, 512, 3) of the game as it stands; ``None`` if made without a render mode."""
+        """Return the uint8 frame (256, 512, 3) of the game as it stands; ``None`` if made without a render mode."""
         return None if self.render_mode is None else render_frame(self.world, 0)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to give back."""
 
     def _observations(self, seats: list[str]) -> dict[str, Any]:
         tokens = self.world.outputs.tokens[0]

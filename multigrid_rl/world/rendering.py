@@ -66,7 +66,7 @@ def living_agents(world: World, game: int) -> list[int]:
 
 
 def visible_cells(world: World, game: int) -> NDArray[np.bool_]:
-    """Board cells (16, 8) that living agents saw in the observations handed out last."""
+    """Return the board cells (16, 8) that living agents saw in the observations handed out last."""
     area = world.spec.view_size**2
     seen = np.zeros(CELLS, np.bool_)
     for a in living_agents(world, game):

@@ -28,7 +28,7 @@ def token_categories(spec: GameSpec) -> list[int]:
 
 
 def observation_space(spec: GameSpec) -> spaces.Dict:
-    """Space of one seat's observation, a new object at each call.
+    """Return the space of one seat's observation, a new object at each call.
 
     * ``image``: Box uint8 (V, V, 3), the (type, colour, state) triple of each window cell (rules, sections 1 and 4);
     * ``direction``: Discrete(4), the heading: 0 +x, 1 +y, 2 -x, 3 -y;
@@ -45,7 +45,7 @@ def observation_space(spec: GameSpec) -> spaces.Dict:
 
 
 def action_space() -> spaces.Discrete:
-    """Space of one seat's action, Discrete(7) in the order of ``constants.ACTIONS``; a new object at each call."""
+    """Return a seat's action space, Discrete(7) in the order of ``constants.ACTIONS``; a new object each time."""
     return spaces.Discrete(len(ACTIONS))
 
 
@@ -62,7 +62,7 @@ def observation(spec: GameSpec, tokens: NDArray[np.uint8]) -> Observation:
 
 
 def flat_space(spec: GameSpec) -> spaces.Box:
-    """Space of the same as one vector: a 1 for the value of each token, cells, heading and mission in turn."""
+    """Return the space of the same as a vector: a 1 for the value of each token, cells, heading and mission in turn."""
     return spaces.Box(0.0, 1.0, (sum(token_categories(spec)),), np.float32)
 
 

@@ -145,11 +145,6 @@ def test_team_game_with_eliminations_trains(tmp_path):
     assert rows[-1]["env_steps"] == 4096
 
 
-def spoil(runner):
-    with torch.no_grad():
-        next(iter(runner.module["red_0"].parameters())).add_(1e-3)
-
-
 @contextmanager
 def built(*overrides):
     algorithm = algorithm_config(compose([*TINY, "seed=5", *overrides])).build_algo()
@@ -161,7 +156,7 @@ def built(*overrides):
 
 def test_a_driver_that_plays_with_other_weights_than_it_was_sent_ends_the_run():
     with built() as algorithm:
-        spoil(algorithm.env_runner)
+        next(iter(algorithm.env_runner.module["red_0"].parameters())).data.add_(1e-3)
         with pytest.raises(RunError, match="an env runner played with weights"):
             algorithm.iterate()
 
@@ -191,7 +186,8 @@ def test_env_runners_play_the_drivers_games_take_them_up_again_and_are_replaced(
             rows.append(algorithm.iterate())
         steps = [row["env_steps"] for row in rows]
         assert [after - before for before, after in pairwise(steps)] == [256 * row["env_runners"] for row in rows[1:]]
-        ray.get([runner.actor.__ray_call__.remote(spoil) for runner in algorithm.pool._runners])
+        for one in algorithm.pool._runners:
+            one.actor.__ray_call__.remote(lambda actor: next(iter(actor.module["red_0"].parameters())).data.add_(1e-3))
         with pytest.raises(RunError, match="an env runner played with weights"):
             algorithm.iterate()
 
