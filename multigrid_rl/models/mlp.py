@@ -61,6 +61,7 @@ class MLPActorCritic(nn.Module):
         )
         self.central = nn.Parameter(torch.empty(sum(central), hidden[0])) if central else None
         self._towers: Towers | None = None
+        self._flat: list[Tensor | None] = []
         self._initialise(len(categories), len(central), generator)
 
     def _initialise(self, tokens: int, central: int, generator: torch.Generator) -> None:
@@ -76,19 +77,18 @@ class MLPActorCritic(nn.Module):
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
         if self._fused():
-            flat = self._flat()
-            return actor_critic(self._ready(flat), flat, tokens)
+            return actor_critic(self._ready(), self._weights(), tokens)
         return self.reference(tokens)
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Logits (B, K) alone, for a player: without gradients, and without the value tower."""
         if self._fused():
-            return torch.from_numpy(policy(self._ready(self._flat()), tokens.contiguous().numpy()))
+            return torch.from_numpy(policy(self._ready(), tokens.contiguous().numpy()))
         return self.reference(tokens)[0]
 
     def compiled(self) -> Towers | None:
         """Return what :func:`towers.policy` runs, as long as weights stay in place; ``None`` if it needs torch."""
-        return self._ready(self._flat()) if self._fused() else None
+        return self._ready() if self._fused() else None
 
     def reference(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the same in torch's own operations: for other devices, wide layers, and what tests compare with."""
@@ -101,13 +101,17 @@ class MLPActorCritic(nn.Module):
 
     def start(self, tokens: NDArray[Any]) -> Pass | None:
         """Return a pass over tokens (B, D) whose gradients need no graph of torch; ``None`` if torch computes it."""
-        return Pass(self._ready(self._flat()), np.ascontiguousarray(tokens), self._flat()) if self._fused() else None
+        return Pass(self._ready(), np.ascontiguousarray(tokens), self._weights()) if self._fused() else None
 
-    def _flat(self) -> list[Tensor | None]:
-        linear = [weight for layers in self._layers for layer in layers for weight in (layer.weight, layer.bias)]
-        return [self.table, self.bias, self.central, *linear]
+    def _weights(self) -> list[Tensor | None]:
+        table = self.table
+        if not self._flat or self._flat[0] is not table:  # torch looks every name up in Python: too slow for every step
+            linear = [weight for layers in self._layers for layer in layers for weight in (layer.weight, layer.bias)]
+            self._flat = [table, self.bias, self.central, *linear]
+        return self._flat
 
-    def _ready(self, flat: list[Tensor | None]) -> Towers:
+    def _ready(self) -> Towers:
+        flat = self._weights()
         if self._towers is None or not self._towers.reads(flat):
             layout = Layout(self.first.numpy(), self.sizes, self.tokens, KINDS[self.activation], len(self._layers[0]))
             self._towers = Towers(layout, flat)
@@ -118,7 +122,7 @@ class MLPActorCritic(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # What reads these weights in place must not come along with a copy of them.
-        return {**self.__dict__, "_towers": None}
+        return {**self.__dict__, "_towers": None, "_flat": []}
 
 
 def _tower(hidden: Sequence[int], outputs: int, activation: type[nn.Module]) -> nn.Sequential:
