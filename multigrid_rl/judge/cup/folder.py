@@ -131,7 +131,7 @@ def kept_cup(folder: Path, *, fence: bool) -> tuple[CupConfig, list[Entry]]:
     before = read_manifest(folder)
     if before is None:
         raise PlayerError(expected(folder, "the folder of a cup", "nothing there"))
-    kept = {key: int(value) if key.endswith("_mb") else value for key, value in before.limits.items()}
+    kept: dict[str, Any] = {key: int(value) if key.endswith("_mb") else value for key, value in before.limits.items()}
     limits = replace(Limits(fence=fence), **kept)
     spec = load_scenario(before.scenario).spec
     config = CupConfig(before.scenario, spec, before.games, before.seed, limits, before.agents_key)
