@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from multigrid_rl.cli.app import console, ended_by_signals, one_thread, reason, refused
+from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread, reason, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.judge.cup.cup import Progress
@@ -20,10 +20,18 @@ if TYPE_CHECKING:
     from multigrid_rl.judge.cup.results import CupResults
 
 
+FOLDER = (
+    "Folder with one folder for each entry, a bundle or an agent; or a run with a league. After verify, that of a cup: "
+    "some of its pairings are played again and compared."
+)
+#: Pairings that ``cup verify`` plays again.
+AGAIN = 10
+
+
 def cup(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="Folder with one folder for each entry, a bundle or an agent; or a run with a league."),
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="[verify] FOLDER", help=FOLDER),
     ],
     scenario: Annotated[
         str | None, typer.Option(help="What is played: a scenario with two teams; 1v1, or the run's own, by default.")
@@ -57,13 +65,16 @@ def cup(
     from multigrid_rl.judge.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.judge.cup.folder import read_manifest
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.players.fence import at_hand
     from multigrid_rl.players.leftovers import ScratchError, alone_in, remove_leftovers
     from multigrid_rl.players.sandbox import Limits
     from multigrid_rl.runs.reader import run_config
     from multigrid_rl.types import RunError
 
     one_thread()
+    if len(folders) == 2 and str(folders[0]) == "verify":
+        verify(folders[1])
+        return
+    folder = _only(folders)
     with ended_by_signals("the same command goes on with the cup"):
         if scenario is None:
             scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
@@ -76,10 +87,7 @@ def cup(
         before = read_manifest(place)  # a cup that has begun goes on as it says, where nothing else was asked for
         if seed is None:
             seed = before.seed if before else secrets.randbits(63)
-        fence = at_hand() if isolate is None else isolate
-        if fence and not at_hand():
-            raise refused("--isolate", "bubblewrap that works on this machine (docs/instructors.md)", "none")
-        limits = Limits(start_s, step_s, total_s, memory_mb, fence=fence)
+        limits = Limits(start_s, step_s, total_s, memory_mb, fence=_fenced(isolate))
         config = CupConfig(name, spec, games, seed, limits)
         if before:
             config = replace(config, agents_key=before.agents_key)
@@ -94,6 +102,50 @@ def cup(
             failure = RunError(reason(error, place) if isinstance(error, OSError) else str(error))
             failure.hint = "pairings that were played stay; the same command goes on with the rest"
             raise failure from error
+
+
+def _fenced(isolate: bool | None) -> bool:
+    from multigrid_rl.players.fence import at_hand
+
+    if isolate and not at_hand():
+        raise refused("--isolate", "bubblewrap that works on this machine (docs/instructors.md)", "none")
+    return at_hand() if isolate is None else isolate
+
+
+def _only(folders: list[Path]) -> Path:
+    if len(folders) > 1:
+        raise refused("FOLDER", "one folder of entries, or verify and the folder of a cup", " ".join(map(str, folders)))
+    return folders[0]
+
+
+def verify(folder: Path) -> None:
+    """Play some pairings of a cup again, with the entries that its folder keeps; leaves with status 1 if they differ.
+
+    Raises:
+        PlayerError, ConfigError: no cup, or one that was changed.
+    """
+    from multigrid_rl.judge.cup.cup import play_again
+    from multigrid_rl.judge.cup.folder import kept_cup
+    from multigrid_rl.players.fence import at_hand
+    from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
+
+    remove_leftovers()
+    config, entries = kept_cup(folder, fence=at_hand())
+    agents = {entry.name for entry in entries if entry.kind == "external"}
+    screen, pairings, different = console(120), 0, 0
+    try:
+        with ended_by_signals():
+            for before, wrong in play_again(entries, config, folder, AGAIN):
+                pairings, different = pairings + 1, different + bool(wrong)
+                told = f"{len(wrong)} of {config.games} games differ, game {wrong[0]} first" if wrong else "the same"
+                if wrong and agents & {before.red, before.blue}:
+                    told += "; an agent may draw in its own way"
+                screen.print(f"{before.red} (red) - {before.blue} (blue): {told}")
+    except ScratchError as error:
+        raise fail(error) from error
+    typer.echo(json.dumps({"pairings": pairings, "games": pairings * config.games, "different": different}))
+    if different:
+        raise typer.Exit(1)
 
 
 def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:

@@ -18,7 +18,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.text import expected
+from multigrid_rl.text import expected, one_line
 from multigrid_rl.types import TEAM_ORDER, GameSpec, RewardWeights, Rules
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
@@ -150,7 +150,7 @@ def _load(path: Path) -> Arrays:
         zlib.error,
         NotImplementedError,
     ) as error:
-        raise TraceError(f"expected a NumPy archive, got {error}") from error
+        raise TraceError(f"expected a NumPy archive, got {one_line(error)}") from error
     missing = [name for name in _NEEDED if name not in data]
     if missing:
         raise TraceError(expected("arrays", ", ".join(missing), "none of them"))

@@ -340,3 +340,38 @@ def test_rejects_outputs_that_are_files(tmp_path):
     assert str(tmp_path / "cup") in said
     with ExitStack() as stack, pytest.raises(PlayerError, match="expected a folder"):
         stack.enter_context(alone_in(tmp_path / "cup"))
+
+
+# --- playing it again
+
+
+def test_a_cups_folder_is_enough_to_play_its_games_again(tmp_path):
+    shutil.copytree(data_root() / "checkpoints" / "blue-adept", tmp_path / "in" / "mine")
+    cup = tmp_path / "cup"
+    played(tmp_path / "in", cup, "random", "key-runner")
+    shutil.rmtree(tmp_path / "in")
+    before = {path: path.read_bytes() for path in cup.rglob("*") if path.is_file()}
+    again = call("cup", "verify", cup)
+    assert (again.exit_code, again.output.count("the same")) == (0, 6), again.output
+    assert json.loads(again.output.splitlines()[-1]) == {"pairings": 6, "games": 12, "different": 0}
+    assert {path: path.read_bytes() for path in cup.rglob("*") if path.is_file()} == before
+    (forged,) = (cup / "pairings").glob("mine--random--*")
+    told = json.loads(forged.read_bytes())
+    told["length"][1] += 1
+    forged.write_text(json.dumps(told))
+    again = call("cup", "verify", cup)
+    assert again.exit_code == 1
+    assert "mine (red) - random (blue): 1 of 2 games differ, game 1 first" in again.output
+    shutil.rmtree(cup / "entries" / "mine")
+    shutil.copytree(data_root() / "checkpoints" / "blue-master", cup / "entries" / "mine")
+    assert "entry mine, which has changed" in complaint(call("cup", "verify", cup))
+
+
+def test_verify_wants_a_cup_with_games(tmp_path):
+    assert "expected the folder of a cup, got nothing there" in complaint(call("cup", "verify", tmp_path / "none"))
+    (tmp_path / "in").mkdir()
+    agent_of(tmp_path / "in" / "broken")
+    (tmp_path / "in" / "broken" / "agent.yaml").write_text("command: []\n")
+    played(tmp_path / "in", tmp_path / "cup", "random")
+    assert "a pairing that was played to its end" in complaint(call("cup", "verify", tmp_path / "cup"))
+    assert "expected one folder of entries" in complaint(call("cup", tmp_path, tmp_path))

@@ -299,7 +299,7 @@ def test_sorts_overrides():
             "search.space: expected one without train.bonus for scenario=cartpole, such as control",
         ),
         (["scenario=cartpole", "search.space=control"], "got none in cartpole"),
-        (["scenario=1v1", "train.bonus.all.key_pikcup=1.0"], "got key_pikcup=1.0 (did you mean key_pickup?)"),
+        (["scenario=1v1", "train.bonus.all.key_pikcup=1.0"], "got key_pikcup (did you mean key_pickup?)"),
         (["scenario=1v1", "scenario.seats.blue_0=nobody"], "nobody"),
         (["scenario=multigrid"], "without train.bonus for scenario=multigrid"),
     ],

@@ -98,6 +98,10 @@ def test_messages_have_no_numbers_of_the_system():
     missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "x")
     assert ended(ConfigError(f"rubric: {missing}")).stderr == "multigrid-rl: rubric: No such file or directory: 'x'\n"
     assert text.expected("rubric", "a file", missing).endswith("got No such file or directory: 'x'")
+    assert (
+        call("verify-trace", "x.npz").stdout
+        == "x.npz: expected a NumPy archive, got No such file or directory: 'x.npz'\n"
+    )
 
 
 def test_exit_statuses_of_verbs_pass_through():

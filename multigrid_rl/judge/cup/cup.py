@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,10 @@ from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, reason_
 from multigrid_rl.judge.cup.folder import begin, begun, blamed, guarded, load_pairing, pairing_file
 from multigrid_rl.judge.cup.results import Pairing
 from multigrid_rl.judge.replays import GameRecord, record
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.leftovers import none_left
 from multigrid_rl.players.match import Played, PlayerFaultError, play_games
+from multigrid_rl.text import expected
 from multigrid_rl.types import Policy
 
 LOG = logging.getLogger(__name__)
@@ -78,6 +81,28 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
             pairings.append(pairing)
             show(Progress(number, len(pairs), pairing, path not in before))
     return pairings
+
+
+def play_again(entries: list[Entry], config: CupConfig, folder: Path, most: int) -> Iterator[tuple[Pairing, list[int]]]:
+    """Play some pairings of the cup in ``folder`` once more, drawn at random: each with the games that differ.
+
+    Pairings in which somebody forfeited are left out: a clock decided them.
+
+    Raises:
+        PlayerError: there is no pairing to play, or a damaged one.
+        ScratchError, OSError: this machine has no room for agents.
+    """
+    found = []
+    for red, blue in permutations(entries, 2):
+        path = pairing_file(folder, red, blue)
+        if path.exists() and set((pairing := load_pairing(path)[0]).outcomes) <= set("RBD"):
+            found.append((red, blue, pairing))
+    if not found:
+        raise PlayerError(expected(folder, "a cup with a pairing that was played to its end", "none"))
+    for red, blue, before in random.SystemRandom().sample(found, min(most, len(found))):
+        now = play_pairing(red, blue, config)
+        rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
+        yield before, [game for game, (one, other) in enumerate(zip(*rows, strict=True)) if one != other]
 
 
 def play_pairing(red: Entry, blue: Entry, config: CupConfig, strikes: Mapping[str, int] | None = None) -> Pairing:

@@ -117,7 +117,7 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     except OSError as error:
         raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error
     homes = {path: listed.get(path.name, {}).get("scenario", config.scenario) for path in handed_in}
-    entries = [_entry(path, config) for path in handed_in if homes[path] == config.scenario]
+    entries = [entry_in(path, config) for path in handed_in if homes[path] == config.scenario]
     if folder.resolve() in [its.resolve() for its in catalogue.folders]:
         entries = [replace(entry, known=True) for entry in entries]
     entries += [_by_name(name, catalogue, config) for name in names]
@@ -166,13 +166,14 @@ def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
         return Entry(name, "scripted", f"built in: {WHAT[name]}")
     if name not in catalogue.entries:
         raise PlayerError(unknown("--with", name, catalogue.names()))
-    entry = _entry(catalogue.folder(name), config)
+    entry = entry_in(catalogue.folder(name), config)
     if entry.problem is not None:
         raise PlayerError(f"--with {name}: {entry.problem}")
     return replace(entry, known=True)
 
 
-def _entry(path: Path, config: CupConfig) -> Entry:
+def entry_in(path: Path, config: CupConfig) -> Entry:
+    """Return what was handed in at ``path``, broken where it cannot play."""
     name = filed_name(path.name)
     note = "" if name == path.name else f" (folder {shown(path.name)})"
     try:

@@ -14,19 +14,21 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from multigrid_rl.config import load_scenario
 from multigrid_rl.files import write_whole
-from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, external
+from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, entry_in, external
 from multigrid_rl.judge.cup.results import CupResults, Pairing, Standing
 from multigrid_rl.players.agents import folder_sha256, sha256_of_parts, write_parts
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.leftovers import remove_tree
+from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.text import expected, first_error
 
 LOG = logging.getLogger(__name__)
@@ -117,6 +119,29 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> list[Entry]:
             was, now = f"the game that {config.scenario} was", "another one"
         raise PlayerError(expected(f"{folder}: {key}", f"{was}, or another --output", now))
     return entries
+
+
+def kept_cup(folder: Path, *, fence: bool) -> tuple[CupConfig, list[Entry]]:
+    """Return what the cup in ``folder`` has played, and its entries as it keeps them; ``fence`` as in ``Limits``.
+
+    Raises:
+        PlayerError: no cup, or one whose copies of entries are not those that took part.
+        ConfigError: nobody knows its scenario.
+    """
+    before = read_manifest(folder)
+    if before is None:
+        raise PlayerError(expected(folder, "the folder of a cup", "nothing there"))
+    kept: dict[str, Any] = {key: int(value) if key.endswith("_mb") else value for key, value in before.limits.items()}
+    limits = replace(Limits(fence=fence), **kept)
+    spec = load_scenario(before.scenario).spec
+    config = CupConfig(before.scenario, spec, before.games, before.seed, limits, before.agents_key)
+    return config, begin(config, [_kept_entry(line, folder, config) for line in before.entries], folder)
+
+
+def _kept_entry(line: EntryLine, folder: Path, config: CupConfig) -> Entry:
+    if line.kind in ("frozen", "external"):
+        return replace(entry_in(folder / COPIES / line.name, config), name=line.name)
+    return Entry(line.name, "scripted" if line.kind == "scripted" else "broken", "", line.sha256, line.problem)
 
 
 def _changed(before: list[EntryLine], now: list[EntryLine]) -> str:
