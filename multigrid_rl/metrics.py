@@ -105,6 +105,7 @@ METRICS: dict[str, tuple[str, str]] = {
         "share of the iteration that is neither engine, players, forward, network, loss nor optimizer",
         "share",
     ),
+    "own/<function>": ("what a function of your own, which a gate names, says of the report's episodes", "its own"),
     "gates/<gate>/met": ("1 where this report meets the gate, else 0", "flag"),
     "gates/<gate>/held_steps": ("environment steps for which the gate has been met without a break", "steps"),
     "gates/held": ("1 once every gate is held", "flag"),

@@ -119,7 +119,7 @@ def train_sb3(steps: int, num_envs: int) -> dict[str, float]:
     return {"reward_early": float(early), "reward_late": float(late)}
 
 
-def steps_per_s(env: Any, seconds: float) -> float:
+def steps_per_s(env: Any, seconds: float) -> int:
     """Measure 1v1 against random; processor seconds, so that a busy machine says the same."""
     env.reset(seed=0)
     actions = np.random.default_rng(0).integers(0, 7, (64, env.num_envs))
@@ -128,10 +128,11 @@ def steps_per_s(env: Any, seconds: float) -> float:
     while time.process_time() - began < seconds:
         env.step(actions[steps % 64])
         steps += 1
-    return round(steps * env.num_envs / (time.process_time() - began))
+    games: int = env.num_envs
+    return round(steps * games / (time.process_time() - began))
 
 
-def measure(num_envs: int, seconds: float) -> dict[str, float]:
+def measure(num_envs: int, seconds: float) -> dict[str, int]:
     """Return steps a second by kind of environment and observation."""
     found = {}
     for name, flat in (("dictionaries", False), ("flat vectors", True)):
