@@ -109,8 +109,9 @@ def machine_lines(machine: dict[str, Any]) -> list[str]:
 
 def command_line() -> str:
     """Return the command as one types it in the project's folder."""
-    module = Path(sys.argv[0]).stem
-    return shlex.join(["python", "-m", f"benchmarks.{module}", *sys.argv[1:]])
+    script = Path(sys.argv[0])
+    folder = "peers." if script.parent.name == "peers" else ""
+    return shlex.join(["python", "-m", f"benchmarks.{folder}{script.stem}", *sys.argv[1:]])
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:

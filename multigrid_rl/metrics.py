@@ -102,6 +102,7 @@ METRICS: dict[str, tuple[str, str]] = {
         "share of the iteration that is neither engine, players, forward, network, loss nor optimizer",
         "share",
     ),
+    "own/<function>": ("what a function of your own, which a gate names, says of the report's episodes", "its own"),
     "gates/<gate>/met": ("1 where this report meets the gate, else 0", "flag"),
     "gates/<gate>/held_steps": ("environment steps for which the gate has been met without a break", "steps"),
     "gates/held": ("1 once every gate is held", "flag"),
@@ -154,7 +155,8 @@ def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[flo
     p = successes / trials
     centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * float(np.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials)))
-    return centre - half, centre + half
+    # Where none or all succeeded, rounding would go a hair beyond, and "-0.0%" be told.
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def mean_interval(values: NDArray[np.float64], z: float = 1.96) -> tuple[float, float, float]:

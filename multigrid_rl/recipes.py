@@ -28,8 +28,8 @@ BARRED = (
 
 #: Values that import code where they are written as ``module:name``.
 IMPORTING = ("model", "model.name", "train.objective", "scenario.env_id", "env_id")
-#: Values in which players are named, in whatever form.
-_SEATING = ("scenario.seats", "scenario.league.anchors", "curriculum")
+#: Values in which players, or metrics of gates, are named, in whatever form.
+_SEATING = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curriculum")
 
 #: How the file of a recipe ends.
 FILES = (".yaml", ".yml")

@@ -1,4 +1,4 @@
-"""Other people's libraries on our faces: checks, trains, measures; prints one line of JSON.
+"""Other people's libraries on our faces: checks, trains, measures; the last line is JSON.
 
 Runs in the environment of the benchmarks::
 
@@ -7,15 +7,16 @@ Runs in the environment of the benchmarks::
 * TorchRL's ``check_env_specs`` on its ``PettingZooWrapper`` around every scenario;
 * SuperSuit's frame stack on the flat PettingZoo face;
 * Stable-Baselines3's PPO on the vector face;
-* steps a second of the vector face, on one core.
+* steps a second of the vector face, on one core, and of Gymnasium's own ``SyncVectorEnv`` beside it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
+from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import gymnasium
@@ -27,9 +28,17 @@ from stable_baselines3.common.vec_env import VecEnv
 from torchrl.envs.libs.pettingzoo import PettingZooWrapper
 from torchrl.envs.utils import check_env_specs
 
+from benchmarks.machine import describe
+from benchmarks.tables import Report, add_common, table
 from multigrid_rl.config import scenario_names
 from multigrid_rl.players.vector_env import SeatVectorEnv
 from multigrid_rl.world.pettingzoo_env import parallel_env
+
+ID = "multigrid_rl.gym:multigrid_rl/1v1-red-v0"
+#: Steps a second that the vector face must reach.
+BAR = 300_000
+#: Games of Gymnasium's own vector environment, one object each.
+SYNC = 8
 
 
 class VectorFace(VecEnv):
@@ -79,11 +88,11 @@ class VectorFace(VecEnv):
         return [False] * len(list(self._get_indices(indices)))
 
 
-def check_torchrl(names: Sequence[str]) -> dict[str, bool]:
+def check_torchrl(names: Sequence[str]) -> str:
     """Check the PettingZoo face of each scenario; raises ``AssertionError`` where TorchRL refuses it."""
     for name in names:
         check_env_specs(PettingZooWrapper(parallel_env(name), use_mask=True))
-    return dict.fromkeys(names, True)
+    return f"all {len(names)} scenarios"
 
 
 def check_supersuit() -> list[int]:
@@ -94,7 +103,7 @@ def check_supersuit() -> list[int]:
 
 
 def train_sb3(steps: int, num_envs: int) -> dict[str, float]:
-    """Train against random; returns steps a second, and the mean reward of a step early and late."""
+    """Train against random; returns the mean reward of a step early and late."""
     face = VectorFace(SeatVectorEnv(num_envs, "1v1", players={"blue_0": "random"}, flat=True))
     face.seed(0)
     model = PPO("MlpPolicy", face, n_steps=32, batch_size=1024, n_epochs=4, gamma=0.97, seed=0, device="cpu")
@@ -104,49 +113,65 @@ def train_sb3(steps: int, num_envs: int) -> dict[str, float]:
         paid.append(float(own["rewards"].mean()))
         return True
 
-    began = time.perf_counter()
     model.learn(steps, callback=note)
     tenth = max(len(paid) // 10, 1)
     early, late = np.mean(paid[:tenth]), np.mean(paid[-tenth:])
-    return {
-        "steps_per_s": model.num_timesteps / (time.perf_counter() - began),
-        "reward_early": float(early),
-        "reward_late": float(late),
-    }
+    return {"reward_early": float(early), "reward_late": float(late)}
 
 
-def steps_per_s(num_envs: int, seconds: float, *, flat: bool) -> float:
-    """Measure ``gymnasium.make_vec`` on 1v1 against random; processor seconds, so that a busy machine says the same."""
-    players = {"blue_0": "random"}
-    env = gymnasium.make_vec("multigrid_rl.gym:multigrid_rl/1v1-red-v0", num_envs=num_envs, players=players, flat=flat)
+def steps_per_s(env: Any, seconds: float) -> int:
+    """Measure 1v1 against random; processor seconds, so that a busy machine says the same."""
     env.reset(seed=0)
-    actions = np.random.default_rng(0).integers(0, 7, (64, num_envs))
+    actions = np.random.default_rng(0).integers(0, 7, (64, env.num_envs))
     env.step(actions[0])
     steps, began = 0, time.process_time()
     while time.process_time() - began < seconds:
         env.step(actions[steps % 64])
         steps += 1
-    return steps * num_envs / (time.process_time() - began)
+    games: int = env.num_envs
+    return round(steps * games / (time.process_time() - began))
+
+
+def measure(num_envs: int, seconds: float) -> dict[str, int]:
+    """Return steps a second by kind of environment and observation."""
+    found = {}
+    for name, flat in (("dictionaries", False), ("flat vectors", True)):
+        given: dict[str, Any] = {"players": {"blue_0": "random"}, "flat": flat}
+        many = gymnasium.make_vec(ID, num_envs=num_envs, **given)
+        few = gymnasium.vector.SyncVectorEnv([partial(gymnasium.make, ID, **given)] * SYNC)
+        found[f"make_vec, {num_envs:,} games, {name}"] = steps_per_s(many, seconds)
+        found[f"SyncVectorEnv, {SYNC} games, {name}"] = steps_per_s(few, seconds)
+    return found
 
 
 def main() -> None:
-    """Parse, check, print."""
+    """Parse, check, measure, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_common(parser)
     parser.add_argument("--seconds", type=float, default=5.0, help="of processor time for each speed")
     parser.add_argument("--steps", type=int, default=200_000, help="that Stable-Baselines3 trains")
     parser.add_argument("--num-envs", type=int, default=1024)
     options = parser.parse_args()
-    speeds = {
-        kind: round(steps_per_s(options.num_envs, options.seconds, flat=kind == "flat")) for kind in ("dict", "flat")
-    }
-    told = {
-        "torchrl": check_torchrl(scenario_names()),
-        "supersuit": check_supersuit(),
-        "sb3": train_sb3(options.steps, 64),
-        "num_envs": options.num_envs,
-        "vector_steps_per_s": speeds,
-    }
-    print(json.dumps(told))
+    if options.quick:
+        options.seconds, options.steps = 0.1, 4096
+    report = Report("Faces for other libraries", describe())
+    speeds = measure(options.num_envs, options.seconds)
+    rows = [(name, speed, speed / BAR) for name, speed in speeds.items()]
+    lines = [*table(("1v1 against random", "steps a second", f"of {BAR:,}"), rows), ""]
+    report.section("Speed", [*lines, "Seconds of one core's processor time."], speeds)
+    names = scenario_names()
+    sb3 = train_sb3(options.steps, 64)
+    told = [
+        f"* TorchRL {version('torchrl')}: `check_env_specs(PettingZooWrapper(...))` passes in {check_torchrl(names)}.",
+        f"* SuperSuit {version('supersuit')}: three frames of 2v2 on one another are {check_supersuit()[0]} numbers.",
+        f"* Stable-Baselines3 {version('stable_baselines3')}: PPO, {options.steps:,} steps on 64 games of the vector "
+        f"face: the mean reward of a step goes from {sb3['reward_early']:.4f} in the first tenth to "
+        f"{sb3['reward_late']:.4f} in the last.",
+    ]
+    report.section("Libraries", told, {"torchrl": names, "sb3": sb3})
+    slowest = min(speed for name, speed in speeds.items() if name.startswith("make_vec"))
+    report.result = {"bar": BAR, "slowest_make_vec": slowest, "reached": slowest >= BAR, "sb3": sb3}
+    report.write(options.out)
 
 
 if __name__ == "__main__":

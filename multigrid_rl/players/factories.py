@@ -20,7 +20,7 @@ from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.players.teams import Roster, league_pool, snapshot_player
-from multigrid_rl.scenario import GateConfig, import_object
+from multigrid_rl.scenario import CODE, GateConfig, import_object
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import EnvFactory, GameSpec, MultiAgentSpec, Policy, Shaping
@@ -302,6 +302,8 @@ def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
 
     Raises ``ConfigError`` for a metric that this run never reports.
     """
+    if CODE.fullmatch(gate.metric):
+        return [f"own/{gate.metric}"]
     teams = tuple(dict.fromkeys(specs.teams))
     learning = tuple(dict.fromkeys(specs.teams[specs.seats.index(seat)] for seat in specs.learning))
     # What stands in a metric's name, what a gate may name there, and what a star stands for.
@@ -318,7 +320,7 @@ def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
             reported[pattern.replace(place, "*")] = [pattern.replace(place, name) for name in star]
     if gate.metric not in reported:
         known = f"seats {', '.join(specs.learning)}, teams {', '.join(teams)}, networks {', '.join(specs.modules)}"
-        wanted = f"a name of docs/metrics.md with {known}, or * for all that learn"
+        wanted = f"a name of docs/metrics.md with {known}, or * for all that learn, or module:function"
         raise ConfigError(expected("scenario.gates: metric", wanted, gate.metric + suggestion(gate.metric, reported)))
     return reported[gate.metric]
 

@@ -10,6 +10,7 @@ from multigrid_rl.gates import Gate, GateKeeper
 from multigrid_rl.learn.own import check_parts
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.factories import env_factory, gates_of
+from multigrid_rl.runs.tracker import own_metrics
 from multigrid_rl.scenario import ScenarioConfig
 from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory
@@ -47,7 +48,9 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
         factory = env_factory(one, hashes)
         if scenario.game is None:
             factory.load()  # an unknown id is told with its key
-        stages.append(Stage(scenario, factory, gates_of(one, factory.specs), steps, held))
+        gates = gates_of(one, factory.specs)
+        own_metrics(gates)  # refused before anything starts
+        stages.append(Stage(scenario, factory, gates, steps, held))
     agents = stages[-1].factory.specs.agents
     for k, stage in enumerate(stages):
         if stage.factory.specs.agents != agents:

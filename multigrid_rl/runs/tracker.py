@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from multigrid_rl.clock import Clock
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
 from multigrid_rl.metrics import BEHAVIOUR, STAGES, WORK, outcome_shares
-from multigrid_rl.types import EpisodeTable, MultiAgentSpec
+from multigrid_rl.scenario import ConfigError, import_object, mistakes_told
+from multigrid_rl.types import EpisodeTable, MultiAgentSpec, RunError
 
 
 def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, float]:
@@ -39,6 +40,20 @@ def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, flo
     return row
 
 
+def own_metrics(gates: list[Gate]) -> dict[str, Callable[[EpisodeTable], Any]]:
+    """Return the functions of somebody's own that gates are about, by metric. Raises ``ConfigError``: none such."""
+    names = [gate.metric for gate in gates if gate.metric.startswith("own/")]
+    return {name: import_object("scenario.gates: metric", name.removeprefix("own/")) for name in names}
+
+
+def _told(name: str, function: Callable[[EpisodeTable], Any], table: EpisodeTable) -> float:
+    try:
+        with mistakes_told(f"metric {name}"):
+            return float(function(table))
+    except ConfigError as error:
+        raise RunError(str(error)) from error
+
+
 class MetricsTracker:
     """Collects episodes into reports, hands them to the gates, and keeps the time.
 
@@ -58,6 +73,7 @@ class MetricsTracker:
         """Judge by ``gates`` from here on; episodes that wait for a report belong to what was before."""
         self.keeper = GateKeeper(gates, report_episodes)
         self._pending: list[EpisodeTable] = []
+        self._own = own_metrics(gates)
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that the next reports and verdicts depend on."""
@@ -103,6 +119,7 @@ class MetricsTracker:
             table = EpisodeTable.concatenate(self._pending)
             self._pending = []
             row |= episode_metrics(table, specs)
+            row |= {name: _told(name, function, table) for name, function in self._own.items()}
             moment = Moment(env_steps, counts["policy_updates"], seconds)
             self.keeper.report(moment, table.episodes, row)
         row |= _gate_columns(self.keeper)

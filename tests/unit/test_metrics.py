@@ -95,6 +95,11 @@ def test_wilson_interval_ends_solve_the_score_equation():
         assert abs(37 / 90 - p) == pytest.approx(2.5 * math.sqrt(p * (1 - p) / 90))
 
 
+def test_wilson_interval_stays_within_a_share():
+    assert min(wilson_interval(0, trials)[0] for trials in range(1, 100)) == 0
+    assert max(wilson_interval(trials, trials)[1] for trials in range(1, 100)) == 1
+
+
 def test_wilson_interval_needs_a_trial():
     with pytest.raises(ValueError, match=r"^trials: .*got 0$"):
         wilson_interval(0, 0)

@@ -13,12 +13,15 @@ from torch import nn
 
 from commands import call, complaint
 from multigrid_rl.config import ConfigError, compose, data_root, load_scenario
+from multigrid_rl.gates import Gate
 from multigrid_rl.learn.losses import objective_of
+from multigrid_rl.metrics import STAGES
 from multigrid_rl.models.registry import ArchitectureError, custom
 from multigrid_rl.players.cards import PlayerError, read_card, read_network, write_player
-from multigrid_rl.players.factories import env_factory
-from multigrid_rl.recipes import recipe_overrides
-from multigrid_rl.types import RunError
+from multigrid_rl.players.factories import env_factory, gates_of
+from multigrid_rl.recipes import check_harmless, recipe_overrides
+from multigrid_rl.runs.tracker import MetricsTracker
+from multigrid_rl.types import EpisodeTable, RunError
 
 SPACE = gymnasium.spaces.Box(-1, 1, (3,))
 SOURCE = """
@@ -352,3 +355,28 @@ def test_an_installed_package_gives_players_and_scenarios_names(tmp_path, monkey
 
 def compose_and_load(player: str):
     return env_factory(compose(["scenario=1v1", f"scenario.seats.blue_0={player}"])).load()
+
+
+def test_a_gate_may_be_about_a_function_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "plugged_gates.py").write_text(
+        "def longest(episodes): return episodes.length.max()\ndef broken(episodes): return episodes.lengths\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = compose(["scenario=single", "scenario.gates=[{metric:plugged_gates:longest,at_most:40}]"])
+    specs = env_factory(config).specs
+    gates = gates_of(config, specs)
+    table = EpisodeTable.empty(1, len(specs.events), 0)
+    table = table._replace(
+        length=np.full(100, 30), returns=np.ones((100, 1)), events=np.ones((100, 1, len(specs.events))),
+        winner=np.zeros(100, np.int8), players=np.zeros((100, 0), np.int16),
+    )  # fmt: skip
+    counts, measured = {"env_steps": 5, "policy_updates": 1}, {f"timing/{stage}_s": 0.0 for stage in STAGES}
+    row = MetricsTracker(gates).row(counts, measured, table, specs)
+    assert (row["own/plugged_gates:longest"], row["gates/own/plugged_gates:longest/met"]) == (30.0, 1.0)
+    wrong = Gate("own/plugged_gates:broken", "<=", 1.0)
+    with pytest.raises(RunError, match=r"metric own/plugged_gates:broken: AttributeError"):
+        MetricsTracker([wrong]).row(counts, measured, table, specs)
+    with pytest.raises(ConfigError, match=r"scenario.gates: metric: expected module:function, got plugged_gates:no"):
+        MetricsTracker([Gate("own/plugged_gates:nobody", "<=", 1.0)])
+    with pytest.raises(ConfigError, match="trust_recipe=true"):
+        check_harmless("scenario", tmp_path, ['scenario.gates=[{metric: "plugged_gates:longest", at_most: 40}]'])
