@@ -6,6 +6,7 @@ import platform
 import re
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,21 +43,6 @@ def cluster(no_session):
             ray.shutdown()
             cluster.shutdown()
             shutil.rmtree(scratch, ignore_errors=True)
-
-
-@pytest.fixture
-def third(cluster):
-    """Adds a third node with an environment of its own, and takes it away again."""
-    added = []
-
-    def add(**node):
-        added.append(cluster.add_node(**{**EACH, **node}))
-        cluster.wait_for_nodes()
-        return added[-1].node_id
-
-    yield add
-    for node in added:
-        cluster.remove_node(node)
 
 
 def refusal(*args, **kwargs) -> str:
@@ -103,26 +89,23 @@ def test_the_doctor_tells_the_same(cluster, tmp_path, monkeypatch):
     assert f"storage: {tmp_path} is shared by every node" in [finding.found for finding in findings]
 
 
-def broken(folder: Path, code: str) -> dict[str, str]:
-    """Environment of a node on which a package that everybody needs is this ``code``."""
-    (folder / "safetensors").mkdir(parents=True)
-    (folder / "safetensors" / "__init__.py").write_text(code)
-    return {"PYTHONPATH": str(folder)}
+def of_another_checkout(token, factories):
+    """A function that travels by its name alone: no other process finds this file."""
 
 
-def test_a_node_with_a_broken_installation_is_named_with_what_is_missing(third, tmp_path):
-    node = third(env_vars=broken(tmp_path / "site", ""))
-    assert re.search(rf"\({node[:8]}\): expected the driver's installation, got .*safetensors", refusal(tmp_path))
+def test_a_node_with_a_broken_installation_is_named_with_what_is_missing(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_module, "look_around", of_another_checkout)
+    said = rf"\({nodes()[0].id[:8]}\): expected the driver's installation, got .*No module named '{__name__}'"
+    assert re.search(said, refusal(tmp_path))
 
 
-def test_a_node_that_does_not_answer_in_time_is_named(third, tmp_path):
-    preflight(tmp_path)  # the others have started their processes
-    node = third(env_vars=broken(tmp_path / "site", "import time\ntime.sleep(600)\n"))
-    assert f"({node[:8]}): expected an answer within 2 s, got none" in refusal(tmp_path, patience_s=2)
+def test_a_node_that_does_not_answer_in_time_is_named(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_module, "look_around", lambda token, factories: time.sleep(600))
+    assert f"({nodes()[0].id[:8]}): expected an answer within 1 s, got none" in refusal(tmp_path, patience_s=1)
 
 
 @pytest.fixture
-def elsewhere(third, tmp_path, monkeypatch) -> tuple[Path, str]:
+def elsewhere(cluster, tmp_path, monkeypatch) -> tuple[Path, str]:
     """A run folder whose path means another folder to the third node, as on a machine with a disk of its own.
 
     That node has another numpy, too, and a build of torch for GPUs, which is no other version.
@@ -136,12 +119,14 @@ def elsewhere(third, tmp_path, monkeypatch) -> tuple[Path, str]:
         (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     before = Path.cwd()
     monkeypatch.chdir(tmp_path)
-    node = third(env_vars={"PYTHONPATH": str(tmp_path / "site")})
+    node = cluster.add_node(**EACH, env_vars={"PYTHONPATH": str(tmp_path / "site")})
+    cluster.wait_for_nodes()
     monkeypatch.chdir(before)
     # The first two nodes and the driver work in one folder, the third in another.
     monkeypatch.setattr("tempfile.tempdir", None)
     local = tempfile.mkdtemp(prefix=".run-", dir=before)
-    yield Path("/proc/self/cwd") / Path(local).name, node
+    yield Path("/proc/self/cwd") / Path(local).name, node.node_id
+    cluster.remove_node(node)
     shutil.rmtree(local)
 
 
