@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import csv
 import errno
 import json
-import re
 import shutil
 from dataclasses import replace
 
@@ -50,6 +48,8 @@ RUBRIC = {
     ],
 }
 
+EXAM = RUBRIC["exams"][0]
+
 
 def grade(tmp_path, rubric=RUBRIC, bundle=BUNDLE, *options):
     path = tmp_path / "rubric.yaml"
@@ -87,7 +87,7 @@ def test_too_few_points_are_status_1(tmp_path):
 
 def test_a_hidden_opponent_lies_beside_the_rubric(tmp_path):
     shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "secret")
-    exams = [RUBRIC["exams"][0] | {"opponent": "secret"}]
+    exams = [EXAM | {"opponent": "secret"}]
     result, line = grade(tmp_path, RUBRIC | {"exams": exams})
     assert result.exit_code == 0, result.output
     assert line["exams"][0]["checks"][0]["met"]
@@ -117,36 +117,12 @@ def test_weights_too_large_for_probabilities_get_no_points_and_valid_json(tmp_pa
         assert line["problem"].startswith("large: expected finite entropy")
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"exams": [{**RUBRIC["exams"][0], "chekcs": []}]}, "exams.0.chekcs: expected .*did you mean checks?"),
-        ({"colour": "red"}, "colour: expected one of the keys scenario, .*, got colour"),
-        (
-            {"exams": [{"name": "x", "checks": [{"metric": "wins/*", "at_least": 1, "points": 5}]}]},
-            "metric: expected .*, got wins/.*did you mean win/",
-        ),
-    ],
-)
-def test_rejects_unknown_keys_and_names_of_a_rubric(change, said, tmp_path):
-    result, _ = grade(tmp_path, RUBRIC | change)
-    assert re.search(said, complaint(result))
-
-
-SHORT = RUBRIC | {"exams": [RUBRIC["exams"][0] | {"opponent": "idle", "episodes": 100}]}
+SHORT = RUBRIC | {"exams": [EXAM | {"opponent": "idle", "episodes": 100}]}
 
 
 def test_rubric_hash_does_not_depend_on_the_seed(tmp_path):
     hashes = [grade(tmp_path, SHORT | change)[1]["rubric_sha256"] for change in ({}, {"seed": 5}, {"pass_points": 6})]
     assert hashes[0] == hashes[1] != hashes[2]
-
-
-def test_rejects_invalid_yaml_without_quoting_it(tmp_path):
-    path = tmp_path / "rubric.yaml"
-    path.write_text("scenario: 1v1\nseed: 31337: 1\n")
-    line = complaint(call("grade", BUNDLE, "--rubric", path))
-    assert "line 2" in line
-    assert "31337" not in line
 
 
 @pytest.mark.parametrize("where", ["there", "file/grade.json", "f" * 300, "/proc/nowhere/grade.json"])
@@ -197,19 +173,28 @@ def test_a_fault_of_the_program_is_no_verdict(tmp_path, monkeypatch):
         ({"colour": "red"}, "colour"),
         ({"seed": 2**63}, "whole numbers beyond 64 bits are not allowed"),
         ({"seed": -1}, "seed: expected greater than or equal to 0"),
-        ({"exams": [RUBRIC["exams"][0] | {"opponent": "nobody"}]}, "opponent=nobody"),
-        ({"exams": [RUBRIC["exams"][0] | {"checks": [{"metric": "luck", "at_least": 1, "points": 9}]}]}, "got luck"),
-        (
-            {"exams": [RUBRIC["exams"][0] | {"checks": [{"metric": "win/*", "points": 9}]}]},
-            "exactly one of at_most and at_least",
-        ),
+        ({"exams": [EXAM | {"opponent": "nobody"}]}, "opponent=nobody"),
+        ({"exams": [EXAM | {"checks": [{"metric": "luck", "at_least": 1, "points": 9}]}]}, "got luck"),
+        ({"exams": [EXAM | {"checks": [{"metric": "win/*", "points": 9}]}]}, "exactly one of at_most and at_least"),
+        ({"scenario": "single", "exams": [EXAM | {"opponent": None}]}, "exams.0.sides: expected a team with seats"),
+        ({"scenario": "cartpole"}, "expected one of the red/blue-door game"),
+        ({"exams": [EXAM, EXAM | {"opponent": "elsewhere"}]}, "opponent=elsewhere"),
+        ({"exams": [EXAM | {"episodes": 10**9}]}, "episodes"),
+        ({"pass_point": 3}, "did you mean pass_points?"),
+        ({"exams": [EXAM | {"chekcs": []}]}, "did you mean checks?"),
+        ({"exams": [{"name": "x", "checks": [{"metric": "wins/*", "at_least": 1, "points": 5}]}]}, "did you mean win/"),
+        ("scenario: 1v1\nseed: 31337: 1\n", "line 2"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\nscenario: 1v1\n", "anchors and aliases"),
     ],
 )
-def test_rejects_bad_rubrics(tmp_path, change, message):
-    result, _ = grade(tmp_path, RUBRIC | change)
-    assert result.exit_code == 2
-    assert message in result.output
-    assert len(result.output.splitlines()) == 1
+def test_rejects_bad_rubrics_before_any_game(tmp_path, monkeypatch, change, message):
+    monkeypatch.setattr(grading, "play_episodes", lambda *_: pytest.fail("it played"))
+    bundle(tmp_path / "elsewhere", ("red_0",), scenario="2v2", members=2)
+    path = tmp_path / "rubric.yaml"
+    path.write_text(change if isinstance(change, str) else json.dumps(RUBRIC | change))  # JSON is yaml, without anchors
+    line = complaint(call("grade", BUNDLE, "--rubric", path))
+    assert message in line
+    assert "31337" not in line
 
 
 def test_the_shipped_rubric_is_one():
@@ -245,26 +230,6 @@ def test_rejects_what_is_no_hand_in(name, said, tmp_path):
     bundle(tmp_path / "class" / "anna", ("blue_0",))
     (tmp_path / "a.zip").touch()
     assert said in complaint(grade(tmp_path, SHORT, tmp_path / name)[0])
-
-
-def test_rejects_a_rubric_whose_games_cannot_be_played_before_any_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(grading, "play_episodes", lambda *_: pytest.fail("it played"))
-    bundle(tmp_path / "elsewhere", ("red_0",), scenario="2v2", members=2)
-    exam = RUBRIC["exams"][0]
-    for change, said in (
-        ({"scenario": "single", "exams": [exam | {"opponent": None}]}, "exams.0.sides: expected a team with seats"),
-        ({"scenario": "cartpole"}, "expected one of the red/blue-door game"),
-        ({"exams": [exam, copy.deepcopy(exam) | {"opponent": "elsewhere"}]}, "opponent=elsewhere"),
-        ({"exams": [exam | {"episodes": 10**9}]}, "episodes"),
-        ({"pass_point": 3}, "pass_point"),
-    ):
-        assert said in complaint(grade(tmp_path, RUBRIC | change)[0])
-
-
-def test_rejects_rubrics_that_multiply(tmp_path):
-    path = tmp_path / "rubric.yaml"
-    path.write_text("a: &a [x, x]\nb: &b [*a, *a]\nscenario: 1v1\n")
-    assert "anchors and aliases" in complaint(call("grade", BUNDLE, "--rubric", path))
 
 
 def test_without_a_seed_every_grading_draws_one_and_tells_it_to_whoever_grades(tmp_path):
