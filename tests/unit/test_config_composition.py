@@ -13,7 +13,6 @@ from multigrid_rl.config import (
     ConfigError,
     RunConfig,
     compose,
-    data_root,
     default_run_dir,
     experiment_names,
     load_scenario,
@@ -113,8 +112,8 @@ def test_path_survives_as_it_was_typed(value):
     assert compose([f"scenario.seats.blue_0={player}"]).scenario.opponents == {"blue_0": {player: 1.0}}
 
 
-def test_folder_of_players_is_the_projects_own_unless_told_otherwise(tmp_path):
-    assert compose(["checkpoints=null"]).checkpoint_root() == data_root() / "checkpoints"
+def test_folder_of_players_is_the_users_and_the_projects_unless_told_otherwise(tmp_path):
+    assert compose(["checkpoints=null"]).checkpoint_root() is None
     assert compose([f"checkpoints={tmp_path}"]).checkpoint_root() == tmp_path
 
 
