@@ -102,6 +102,7 @@ def use_threads(count: int) -> None:
     """Share the passes of networks out to ``count`` threads, at most :func:`most_threads`. No result changes."""
     count = min(count, most_threads())
     if count > 1:
+        import_module("numba.np.ufunc.parallel")._launch_threads()  # here, and not in the midst of a first pass
         numba.set_num_threads(count)
     _threads.count = count
 

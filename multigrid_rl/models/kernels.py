@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import prange
 from numpy.typing import NDArray
 
-from multigrid_rl.jit import float_dot, float_inlined, float_kernel, float_shared
+from multigrid_rl.jit import float_dot, float_inlined, float_kernel
 
 Floats = NDArray[np.float32]
 
@@ -376,55 +375,3 @@ def tower_backward(
     columns = (0, gradients[0].shape[1])
     scatter(tokens, 0, own[0], gradients[0], columns, own[2], own[1])
     scatter(tokens, len(own[0]), extra[0], gradients[0], columns, 0, extra[1])
-
-
-@float_shared
-def both_forward(
-    tokens: NDArray[Any],
-    kind: int,
-    own: Any,
-    extra: Any,
-    weights: Any,
-    transposed: Any,
-    biases: Any,
-    layers: Any,
-    own_1: Any,
-    extra_1: Any,
-    weights_1: Any,
-    transposed_1: Any,
-    biases_1: Any,
-    layers_1: Any,
-) -> None:
-    """Call :func:`tower_forward` for two towers at a time, each in a thread of its own."""
-    for which in prange(2):
-        if which == 0:
-            tower_forward(tokens, own, extra, kind, weights, transposed, biases, layers)
-        else:
-            tower_forward(tokens, own_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1)
-
-
-@float_shared
-def both_backward(
-    tokens: NDArray[Any],
-    kind: int,
-    own: Any,
-    extra: Any,
-    weights: Any,
-    hidden: Any,
-    gradients: Any,
-    by_weights: Any,
-    by_biases: Any,
-    own_1: Any,
-    extra_1: Any,
-    weights_1: Any,
-    hidden_1: Any,
-    gradients_1: Any,
-    by_weights_1: Any,
-    by_biases_1: Any,
-) -> None:
-    """Call :func:`tower_backward` for two towers at a time: they share no weight, so no sum is taken in two threads."""
-    for which in prange(2):
-        if which == 0:
-            tower_backward(tokens, own, extra, kind, weights, hidden, gradients, by_weights, by_biases)
-        else:
-            tower_backward(tokens, own_1, extra_1, kind, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1)

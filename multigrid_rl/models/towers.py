@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from multigrid_rl.jit import float_shared
 from multigrid_rl.models import kernels, table
 from multigrid_rl.text import expected
 
@@ -67,6 +69,60 @@ def _towers(layout: Layout, flat: Sequence[Tensor | None]) -> tuple[_Tower, _Tow
     return towers[0], towers[1]
 
 
+@float_shared
+def _both_forward(
+    tokens: Array,
+    kind: int,
+    own: Any,
+    extra: Any,
+    weights: Any,
+    transposed: Any,
+    biases: Any,
+    layers: Any,
+    own_1: Any,
+    extra_1: Any,
+    weights_1: Any,
+    transposed_1: Any,
+    biases_1: Any,
+    layers_1: Any,
+) -> None:
+    """Call :func:`~multigrid_rl.models.kernels.tower_forward` for two towers at a time, each in a thread of its own."""
+    for which in prange(2):
+        if which == 0:
+            kernels.tower_forward(tokens, own, extra, kind, weights, transposed, biases, layers)
+        else:
+            kernels.tower_forward(tokens, own_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1)
+
+
+@float_shared
+def _both_backward(
+    tokens: Array,
+    kind: int,
+    own: Any,
+    extra: Any,
+    weights: Any,
+    hidden: Any,
+    gradients: Any,
+    by_weights: Any,
+    by_biases: Any,
+    own_1: Any,
+    extra_1: Any,
+    weights_1: Any,
+    hidden_1: Any,
+    gradients_1: Any,
+    by_weights_1: Any,
+    by_biases_1: Any,
+) -> None:
+    """Go back through :func:`_both_forward`: towers share no weight, so no sum is taken in two threads."""
+    for which in prange(2):
+        if which == 0:
+            kernels.tower_backward(tokens, own, extra, kind, weights, hidden, gradients, by_weights, by_biases)
+        else:
+            kernels.tower_backward(
+                tokens, own_1, extra_1, kind, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1
+            )
+
+
 class Towers:
     """A network's towers, ready to run.
 
@@ -113,7 +169,7 @@ class Towers:
             (tower.own, tower.extra, tower.weights, transposed, tower.biases, layers)
             for tower, transposed, layers in zip(self._towers, self._transposed, passed, strict=True)
         ]
-        kernels.both_forward(tokens, self.layout.kind, *given[0], *given[1])
+        _both_forward(tokens, self.layout.kind, *given[0], *given[1])
         return passed
 
     def add_gradients(
@@ -138,7 +194,7 @@ class Towers:
             hidden = passed[which][:-1]
             inner = (*map(np.empty_like, hidden), upstream[which])
             given.append((own, extra, self._towers[which].weights, hidden, inner, by_weights, by_biases))
-        kernels.both_backward(tokens, kind, *given[0], *given[1])
+        _both_backward(tokens, kind, *given[0], *given[1])
 
 
 def places(flat: Sequence[Tensor | None]) -> list[int]:

@@ -1,14 +1,19 @@
 """How many threads the passes of networks are shared out to: as many as there are cores that nobody else uses.
 
 A thread that waits for its turn on a core holds up the others many times longer than a pass takes. So the cores are
-watched while a run goes on. No result depends on what comes of it.
+watched while a run goes on, and what iterations take with one thread and with more. No result depends on it.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
 import time
+from collections import deque
 from pathlib import Path
+
+import torch
 
 from multigrid_rl.config import RunConfig, available_cpus
 from multigrid_rl.jit import most_threads, use_threads
@@ -18,10 +23,21 @@ from multigrid_rl.rllib.machine import cpu_quota
 USEFUL = 2
 #: Seconds between two looks, at least: Linux counts in hundredths.
 PERIOD_S = 0.2
-#: Share of a core that others may use before it counts as taken, and below which it counts as free again.
-TAKEN, FREE = 0.3, 0.15
-#: Seconds for which cores must be free; doubled up to the second whenever they are taken again within the third.
-WAIT_S, LONGEST_S, LASTING_S = 0.5, 60.0, 30.0
+#: Share of a core that others may use of those that count as free.
+FREE = 0.15
+#: Seconds before more threads are tried (again): doubled, up to the second, whenever they were slower.
+WAIT_S, LONGEST_S = 1.0, 60.0
+#: Seconds after which is found out anew how long iterations take one thread.
+LASTING_S = 10.0
+#: Iterations that are compared, and how much slower two of them are that need no third.
+COMPARED, MUCH = 3, 1.3
+
+
+def share_out(count: int) -> None:
+    """Share passes out to ``count`` threads, and leave torch those that it has: both ask the same OpenMP for theirs."""
+    before = torch.get_num_threads()
+    use_threads(count)
+    torch.set_num_threads(before)
 
 
 def idle_seconds(cpus: set[int], root: Path = Path("/proc")) -> float:
@@ -68,19 +84,22 @@ class Team:
         self._auto = wanted == "auto"
         room = min(USEFUL, int(self._cores.count) - cluster.runners) if wanted == "auto" else wanted
         self.most = 1 if cluster.num_learners else max(1, min(room, most_threads()))
-        self._wait, self._since = WAIT_S, time.monotonic()
+        self._wait, self._since = 0.0, time.monotonic()
+        self._looked, self._free, self._alone = math.nan, math.nan, math.nan
+        self._paces: deque[float] = deque(maxlen=COMPARED)
         self.count = 1 if self._auto else self.most
 
     def __enter__(self) -> Team:
-        use_threads(self.count)
+        share_out(self.count)
         return self
 
     def __exit__(self, *_: object) -> None:
-        use_threads(1)
+        share_out(1)
 
     def _take(self, count: int, now: float) -> None:
-        use_threads(count)
+        share_out(count)
         self.count, self._since = count, now
+        self._paces.clear()
 
     def told(self) -> str:
         """Say how many threads it takes, and why."""
@@ -91,18 +110,30 @@ class Team:
         return f"{self.most} threads while as many cores are free ({free})"
 
     def look(self) -> None:
-        """Take more threads or fewer, by what others used of the cores meanwhile; to be called now and then."""
+        """Take more threads or fewer; to be called before every iteration."""
         now = time.monotonic()
-        if self._auto and self.most > 1 and now - self._cores.looked[0] >= PERIOD_S:
-            self.follow(self._cores.free(), now)
+        seconds, self._looked = now - self._looked, now
+        if not self._auto or self.most == 1:
+            return
+        if now - self._cores.looked[0] >= PERIOD_S:
+            self._free = self._cores.free()
+        if not math.isnan(seconds):
+            self.follow(seconds, self._free, now)
 
-    def follow(self, free: float, now: float) -> None:
-        """Do what :meth:`look` does where ``free`` cores are found at the moment ``now``."""
-        lasted = now - self._since
-        if self.count > 1 and not free >= self.most - TAKEN:
-            self._wait = WAIT_S if lasted > LASTING_S else min(2 * self._wait, LONGEST_S)
+    def follow(self, seconds: float, free: float, now: float) -> None:
+        """Do what :meth:`look` does after an iteration of so many ``seconds``, with so many cores ``free``."""
+        self._paces.append(seconds)
+        if self.count == 1:
+            self._alone = statistics.median(self._paces)
+            if len(self._paces) == COMPARED and now - self._since >= self._wait and free >= self.most - FREE:
+                self._take(self.most, now)
+        elif self._slower():
+            self._wait = min(max(2 * self._wait, WAIT_S), LONGEST_S)
             self._take(1, now)
-        elif self.count == 1 and not free >= self.most - FREE:
-            self._since = now
-        elif self.count == 1 and lasted >= self._wait:
-            self._take(self.most, now)
+        elif now - self._since > LASTING_S:
+            self._wait = 0.0
+            self._take(1, now)
+
+    def _slower(self) -> bool:
+        best, compared = min(self._paces), len(self._paces)
+        return (compared == COMPARED and best > self._alone) or (compared > 1 and best > MUCH * self._alone)

@@ -14,14 +14,13 @@ import torch
 
 from multigrid_rl.config import ConfigError, RunConfig
 from multigrid_rl.gates import GateKeeper
-from multigrid_rl.jit import use_threads
 from multigrid_rl.learn.rollout import Collector, estimate
 from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import CENTRAL, network_of
 from multigrid_rl.players.cards import Card, signature, write_player
 from multigrid_rl.players.factories import env_factory, env_signature
 from multigrid_rl.rllib.build import algorithm_config, estimator_of, update_config
-from multigrid_rl.rllib.cores import Team
+from multigrid_rl.rllib.cores import Team, share_out
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.tracked import TrackedPPO
@@ -167,14 +166,14 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
     collector = Collector(env, factory.specs, networks, seed=0, first=0, steps=2, bound=config.model.bound)
     spaces = {module: factory.specs.agent_of(module).action_space for module in networks}
     for count in range(1, threads + 1):
-        use_threads(count)
+        share_out(count)
         rollouts = collector.collect()
         if config.train.cloning is not None:
             continue
         batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in factory.specs.agents}
         once = replace(update_config(config, Sizes(config, {})), epochs=1, minibatch_size=None, recompute=None)
         Update(networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
-    use_threads(1)
+    share_out(1)
 
 
 @contextmanager
