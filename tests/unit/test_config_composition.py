@@ -112,8 +112,8 @@ def test_path_survives_as_it_was_typed(value):
     assert compose([f"scenario.seats.blue_0={player}"]).scenario.opponents == {"blue_0": {player: 1.0}}
 
 
-def test_folder_of_players_is_the_users_and_the_projects_unless_told_otherwise(tmp_path):
-    assert compose(["checkpoints=null"]).checkpoint_root() is None
+def test_folders_of_players_are_all_unless_one_is_told(tmp_path):
+    assert compose(["checkpoints=null"]).checkpoint_root() is None  # yours, then ours
     assert compose([f"checkpoints={tmp_path}"]).checkpoint_root() == tmp_path
 
 
