@@ -103,7 +103,7 @@ class TrainConfig(Part):
     entropy_decay: int = Field(ge=1)
     grad_clip: float = Field(gt=0)
     torch_threads: int = Field(ge=0)
-    threads: Literal["auto", 1, 2] = "auto"
+    threads: Literal["auto", 1, 2] = 1
     shaping: str | None = None
     bonus: dict[str, dict[str, float]] = Field(default_factory=dict)
     checkpoint_every: int = Field(ge=1)

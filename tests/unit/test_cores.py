@@ -23,7 +23,7 @@ def two_cores(monkeypatch):
 
 
 def team(*overrides: str) -> Team:
-    return Team(compose(["scenario=1v1", *overrides]))
+    return Team(compose(["scenario=1v1", "train.threads=auto", *overrides]))
 
 
 def test_idle_time_is_that_of_the_cores_asked_for(tmp_path):
