@@ -288,7 +288,7 @@ def test_reference_and_overlay_from_the_command_line(runs, tmp_path):
 def test_overlay_takes_the_curves_of_the_runs_own_recipe(runs, tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.cli.overlay.curves_folder", lambda: tmp_path / "curves")
     asked = ("overlay", runs[0], "-o", tmp_path / "o.png")
-    assert "--reference: expected a file, or a recipe with curves (none yet), got 1v1" in complaint(call(*asked))
+    assert "--reference: expected a file, or a recipe with curves (none), got 1v1" in complaint(call(*asked))
     save_reference(reference_of(runs), tmp_path / "curves" / "1v1.json")
     assert call(*asked).exit_code == 0
     text = complaint(call(*asked[:2], "--reference", "coop", "-o", tmp_path / "p.png"))
