@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from multigrid_rl.config import compose, experiment_names
 from multigrid_rl.metrics import METRICS, STAGES, WORK, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
+from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.build import algorithm_config
@@ -67,7 +68,7 @@ def test_every_row_tells_where_its_time_went(local):
 
 
 def read_card_of(name):
-    return read_card(compose([]).checkpoint_root() / name)
+    return read_card(Catalogue().folder(name))
 
 
 def test_verdict_holds_what_the_readme_promises(local):

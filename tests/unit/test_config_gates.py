@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from composing import error_of
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.gates import Gate
 from multigrid_rl.players.factories import env_factory, gates_of
@@ -20,12 +21,24 @@ def names_of(*overrides: str) -> list[str]:
 
 @pytest.mark.parametrize("scenario", ["1v1", "coop", "single-obstacle"])
 def test_gates_are_those_of_the_course(scenario):
-    bounds = {"1v1": (20, 1.3, 0.4, 0.3), "coop": (40, 1.3, 0.9, 0.4), "single-obstacle": (40, 2.0, 0.6, 0.3)}[scenario]
+    bounds = {
+        "1v1": (20, 1.3, 0.4, 0.3),
+        "coop": (40, 1.3, 0.9, 0.4),
+        "single-obstacle": (40, 2.0, 0.6, 0.3),
+    }[scenario]
     found = gates(f"scenario={scenario}")
     order = ["episode_len_mean", "return_mean", "explained_variance", "entropy"]
     told = {(order.index(gate.metric.split("/")[0]), gate.comparison, gate.bound) for gate in found}
     assert sorted(told) == list(zip(range(4), ("<=", ">=", ">=", "<="), bounds, strict=True))
     assert {(gate.hold, gate.window) for gate in found} == {("every", 100_000)}
+
+
+@pytest.mark.parametrize("bounds", ["at_most:20,at_least:3", "share:0.5"])
+def test_gate_has_exactly_one_bound(bounds):
+    text = error_of(f"scenario.gates=[{{metric:episode_len_mean,{bounds}}}]")
+    assert "exactly one of at_most and at_least" in text
+    assert "scenario.gates.0" in text
+    assert "episode_len_mean" in text  # an index alone does not tell which gate is meant
 
 
 FOUR = [f"scenario.seats.{seat}" for seat in ("blue_0", "blue_1", "red_0", "red_1")]
@@ -65,5 +78,5 @@ def test_rejects_gates_on_what_is_never_reported(metric):
         names_of("scenario=2v2", f"scenario.gates=[{{metric:{metric},at_least:1}}]")
     text = str(caught.value)
     assert text.startswith("scenario.gates: metric: expected ")
-    assert f"got {metric}" in text
+    assert f", got {metric}" in text
     assert "seats red_0, red_1, teams blue, red, networks red" in text
