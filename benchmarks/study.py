@@ -241,7 +241,8 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
         if told:
             yield f"| medians over seeds | {' | '.join(name for name, *_ in _UPDATES)} |\n|---|--:|--:|--:|--:|"
         for name, updates in told.items():
-            yield f"| {name} | {' | '.join(f'{value:.3g}' for value in np.median(updates, axis=0))} |"
+            medians = np.median(updates, axis=0)
+            yield f"| {name} | {' | '.join('-' if np.isnan(value) else f'{value:.4g}' for value in medians)} |"
         yield ""
     yield from _claims(study, arms, rng)
 
