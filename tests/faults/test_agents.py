@@ -108,7 +108,7 @@ FAULTS = {
     "no memory": (ACT + "bytearray(2**31)", "step 0: exited with status 1: MemoryError"),
     "a large file": (
         ACT + "\n  with open(os.environ['TMPDIR'] + '/x', 'wb') as file: file.truncate(2**30)",
-        "step 0: exited with status 1: OSError: [Errno 27] File too large",
+        "step 0: exited with status 1: OSError: File too large",
     ),
     "is not ready": (START + "time.sleep(60)", "start: not ready within 0.5 s"),
     "is ready for something else": (

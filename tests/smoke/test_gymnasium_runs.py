@@ -147,7 +147,7 @@ def test_a_body_resumes_number_for_number(tmp_path):
 
 
 def test_a_run_ends_where_an_environment_shows_what_is_no_number(tmp_path):
-    result = call("train", "env_id=strangers:Broken-v0", f"run_dir={tmp_path / 'run'}", *SHORT)
+    result = call("train", "env_id=strangers:Broken-v0", f"run_dir={tmp_path / 'run'}", "train.until=4096")
     assert result.exit_code == 3
     said = "env_id=strangers:Broken-v0: expected finite observations and rewards, got a reward of nan in environment 0"
     assert said in result.stderr
