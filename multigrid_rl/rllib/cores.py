@@ -34,7 +34,7 @@ COMPARED, MUCH = 3, 1.3
 
 
 def share_out(count: int) -> None:
-    """Share passes out to ``count`` threads, and leave torch those that it has: both ask the same OpenMP for theirs."""
+    """Share passes out to ``count`` threads; torch keeps the number of threads that it has."""
     before = torch.get_num_threads()
     use_threads(count)
     torch.set_num_threads(before)
