@@ -125,7 +125,7 @@ def test_without_openmp_there_is_one(monkeypatch):
 
 @pytest.mark.skipif(jit.most_threads() < 2, reason="one CPU, or no OpenMP")
 def test_torch_keeps_its_threads():
-    # In a process of its own: threads are launched once, and that is when OpenMP would give torch as many.
+    # In a process of its own: threads are launched once.
     code = (
         "import torch; torch.set_num_threads(1); from multigrid_rl.rllib.cores import share_out; "
         "share_out(2); print(torch.get_num_threads()); share_out(1); print(torch.get_num_threads())"
