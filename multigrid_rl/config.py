@@ -7,12 +7,9 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from copy import deepcopy
 from datetime import datetime
 from functools import lru_cache
-from importlib.metadata import entry_points
-from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -21,9 +18,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from multigrid_rl.files import data_root
-from multigrid_rl.recipes import FILES, TRUST, read_scenario, recipe_overrides
+from multigrid_rl.recipes import FILES, TRUST, folders_plugged_in, read_scenario, recipe_overrides
 from multigrid_rl.scenario import CODE, ConfigError, ScenarioConfig
-from multigrid_rl.schema import RunConfig, TrainConfig, available_cpus
+from multigrid_rl.schema import RunConfig, available_cpus
 from multigrid_rl.text import expected, first_error, one_line, unknown
 
 #: Of the schema, for all who read configurations.
@@ -40,8 +37,6 @@ RESUMABLE = (
 )  # fmt: skip
 #: Environment variable: folders with scenarios of one's own, which are then known by their names.
 SCENARIOS_FROM = "MULTIGRID_RL_SCENARIOS"
-#: Entry points by which an installed package names a package of its own as a folder with scenarios.
-SCENARIOS_PLUGGED_IN = "multigrid_rl.scenarios"
 _SEATS = "scenario.seats."
 _ANCHORS = "scenario.league.anchors"
 _BONUS = "train.bonus"
@@ -91,19 +86,11 @@ def scenario_id(name: str) -> str:
     aliases = {alias: stem for stem in names for alias in _read_yaml("scenario", stem).get("aliases", [])}
     if name in aliases:
         return aliases[name]
-    folders = [*filter(None, os.environ.get(SCENARIOS_FROM, "").split(os.pathsep)), *_folders_plugged_in()]
+    folders = [*filter(None, os.environ.get(SCENARIOS_FROM, "").split(os.pathsep)), *folders_plugged_in()]
     outside = {file.stem: str(file) for folder in folders for file in sorted(Path(folder).glob("*.yaml"))}
     if name in outside:
         return outside[name]
     raise ConfigError(unknown("scenario", name, [*names, *outside, "a file such as ./mine.yaml"]))
-
-
-def _folders_plugged_in() -> Iterator[str]:
-    """Yield the folders of packages that installed ones name as theirs with scenarios; nothing is imported."""
-    for point in entry_points(group=SCENARIOS_PLUGGED_IN):
-        with suppress(ImportError):  # a package above it is not there
-            found = find_spec(point.module)
-            yield from (found and found.submodule_search_locations) or ()
 
 
 def load_scenario(name: str) -> ScenarioConfig:
@@ -279,14 +266,6 @@ def _stage(stage: Any, own: dict[str, Any]) -> Any:
     return {**rest, "scenario": {**whole, "seats": seats}}
 
 
-def check_budget(train: TrainConfig) -> None:
-    """Refuse a budget that a run would not keep: it plays whole batches. Raises ``ConfigError``."""
-    if train.until < train.batch_size:
-        batch = f"train.num_envs={train.num_envs} x train.num_steps={train.num_steps}"
-        wanted = f"at least {train.batch_size}, one batch of {batch}"
-        raise ConfigError(expected("train.until", wanted, train.until))
-
-
 def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
     """Return the configuration of a run that goes on: its own, but for budget, checkpoints and where it is computed.
 
@@ -377,7 +356,7 @@ def _check_key(override: str, known: Any) -> None:
 
 
 def _unknown_key(key: str, part: str, node: dict[str, Any], known: dict[str, Any]) -> str:
-    """Tell what keys there are instead; where somebody left out a key's place (``lr=``), with its place."""
+    """Tell what keys there are instead; where a key's place was left out (``lr=``), with its place."""
     places: dict[str, list[str]] = {}
     for name in _dotted(known if key == part else node):
         places.setdefault(name.rpartition(".")[2], []).append(name)

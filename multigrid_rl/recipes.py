@@ -10,6 +10,9 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,10 +23,10 @@ from multigrid_rl.text import expected
 
 #: Override by which a file may say everything that its user could type.
 TRUST = "trust_recipe"
-#: What else only a trusted file may say: it names code to import, folders and machines.
+#: What else only a trusted file may say: it names code to import, folders (a run's state is unpickled) and machines.
 BARRED = (
     "train.shaping", "run_dir", "checkpoints", "data", "init", "cluster", "address", "scenario.env_path", "env_path",
-    "tracking",
+    "tracking", "train.adversarial.reward", "train.dagger.expert", "expert",
 )  # fmt: skip
 
 #: Values that import code where they are written as ``module:name``.
@@ -33,6 +36,8 @@ _SEATING = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curr
 
 #: How the file of a recipe ends.
 FILES = (".yaml", ".yml")
+#: Entry points by which an installed package names a package of its own as a folder with scenarios.
+SCENARIOS_PLUGGED_IN = "multigrid_rl.scenarios"
 _GROUP = "override /"
 #: Mixtures of players have their own way of being written in an override.
 _SEATS = "scenario.seats."
@@ -91,6 +96,14 @@ def read_scenario(file: str, *, trusted: bool) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ConfigError(expected("scenario", "a file like those in configs/scenario", f"{file}: {error}")) from error
     return content
+
+
+def folders_plugged_in() -> Iterator[str]:
+    """Yield the folders of packages that installed ones name as theirs with scenarios; nothing is imported."""
+    for point in entry_points(group=SCENARIOS_PLUGGED_IN):
+        with suppress(ImportError):  # a package above it is not there
+            found = find_spec(point.module)
+            yield from (found and found.submodule_search_locations) or ()
 
 
 def check_harmless(what: str, path: Path, overrides: list[str]) -> None:

@@ -6,7 +6,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from multigrid_rl.scenario import ConfigError
 from multigrid_rl.schema import RunConfig, TrainConfig, available_cpus
+from multigrid_rl.text import expected
+
+
+def check_budget(train: TrainConfig) -> None:
+    """Refuse a budget that a run would not keep: it plays whole batches. Raises ``ConfigError``."""
+    if train.until < train.batch_size:
+        batch = f"train.num_envs={train.num_envs} x train.num_steps={train.num_steps}"
+        wanted = f"at least {train.batch_size}, one batch of {batch}"
+        raise ConfigError(expected("train.until", wanted, train.until))
 
 
 @dataclass(frozen=True)

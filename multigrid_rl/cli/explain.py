@@ -32,8 +32,9 @@ def explain(
     ] = None,
 ) -> None:
     """Say what the sizes of a run are and mean, without starting it."""
-    from multigrid_rl.config import ConfigError, check_budget, compose
+    from multigrid_rl.config import ConfigError, compose
     from multigrid_rl.players.factories import MatchFactory, env_factory, seat_players
+    from multigrid_rl.sizes import check_budget
 
     config = compose(list(overrides or []))
     check_budget(config.train)

@@ -64,7 +64,8 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
         ConfigError, PlayerError: before training starts, with one line.
         RunError: the run broke off.
     """
-    from multigrid_rl.config import ConfigError, check_budget, compose, default_run_dir
+    from multigrid_rl.config import ConfigError, compose, default_run_dir
+    from multigrid_rl.sizes import check_budget
     from multigrid_rl.text import expected
 
     config = compose(overrides)

@@ -230,7 +230,7 @@ class Gaussian(Distribution):
         return (-0.5 * normal.pow(2) - log_std - HALF_LOG_2PI).sum(1, keepdim=True)
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return minus the log-likelihood (B,) of ``actions`` (B, A) that somebody's bounds may have cut off."""
+        """Return minus the log-likelihood (B,) of ``actions`` (B, A) that bounds may have cut off."""
         low, high = (torch.from_numpy(bound).to(actions.device) for bound in (self.low, self.high))
         mean, log_std = outputs[:, : self.width], outputs[:, self.width :]
         return -censored(mean, log_std, actions, low, high).sum(1)

@@ -151,7 +151,7 @@ class Mixture(Head):
         return torch.logsumexp(weights + each, 1, keepdim=True)
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return minus the log-likelihood (B,) of ``actions`` (B, A) that somebody's bounds may have cut off."""
+        """Return minus the log-likelihood (B,) of ``actions`` (B, A) that bounds may have cut off."""
         weights, means, log_std = self._parts(outputs)
         low, high = (torch.from_numpy(bound).to(actions.device) for bound in (self.low, self.high))
         means, log_std = means * self.reach + self.middle, log_std + self.reach.log()
