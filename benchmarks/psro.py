@@ -3,8 +3,8 @@
     python -m benchmarks.psro runs/psro --rounds 4 --budget 2e5 --meta nash scenario=1v1
 
 A plan over runs, for games of one against one: all players meet each other from both sides; the mixture follows from
-the payoffs (uniform, a Nash equilibrium, or what replicator dynamics come to); the next run trains red against it, from the
-weights of the last one. Who learned on red sits on blue by symmetry. The same command goes on after a kill.
+the payoffs (uniform, a Nash equilibrium, or what replicator dynamics come to); the next run trains red against it,
+from the weights of the last one. Who learned on red sits on blue by symmetry. The same command goes on after a kill.
 """
 
 from __future__ import annotations
