@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import mujoco
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.mujoco.humanoid_v5 import HumanoidEnv
@@ -19,6 +20,7 @@ class WalkerEnv(HumanoidEnv):
     Each step pays (1 - (|v - v*| / |v*|)^2)^2 times half of 1 plus the cosine between where the torso points and where
     the target is: between 0 and 1. ``v`` is the mean velocity of all parts in the step and ``v*`` is ``speed`` towards
     the target; a larger difference than ``speed`` counts as that. It ends where the torso is below 1 m or above 2 m.
+    Physics are stepped by MuJoCo's Euler, one evaluation of forces for each 3 ms instead of Humanoid's four.
 
     Args:
         speed: wanted, in metres a second.
@@ -33,6 +35,7 @@ class WalkerEnv(HumanoidEnv):
         camera = {"trackbodyid": 1, "distance": 7.0, "lookat": np.array((0.0, 0.0, 1.5)), "elevation": -20.0}
         super().__init__(contact_cost_weight=0.0, default_camera_config=camera, render_mode=render_mode, **unseen)
         EzPickle.__init__(self, speed, render_mode)
+        self.model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER  # 4 times as fast; as game engines step bodies, too
         self._body = Follower(self)
         self._goals: NDArray[np.float64] = np.zeros((1, Follower.goals))
         self.observation_space = spaces.Box(-np.inf, np.inf, self._get_obs().shape, np.float64)
