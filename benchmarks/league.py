@@ -46,16 +46,22 @@ def measure(arm: str, seed: int, steps: int, folder: Path) -> dict[str, Any]:
     name = f"{arm.replace(', ', '-').replace(' ', '-')}-{seed}"
     run, entry, best = (folder / part / name for part in ("runs", "entries", "exploit"))
     if not (run / "verdict.json").is_file():
-        words = [*shlex.split(COMMON), *shlex.split(ARMS[arm]), f"scenario.held_out=[{','.join(HELD_OUT)}]"]
-        verb("train", *words, f"train.until={steps}", f"seed={seed}", f"run_dir={run}")
+        words = [*shlex.split(COMMON), *shlex.split(ARMS[arm]), f"train.until={steps}", f"seed={seed}"]
+        verb("train", *words, f"run_dir={run}")
     if not entry.exists():
         verb("export", str(run), "--seat", "red_0", "-o", str(entry))
     if not (best / "exploit.json").is_file():
         given = ("--budget", "1e6", "--seeds", "1", "--games", "2000", "--folder", str(best))
         verb("exploit", str(entry), "scenario=1v1", *given)
-    found = json.loads((run / "held_out.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = {"name": name}
+    for who in HELD_OUT:
+        place = folder / "games" / f"{name}-{who}"
+        if not place.exists():
+            given = ("scenario=1v1", "--opponent", who, "--sides", "red", "--mode", "stochastic", "-o", str(place))
+            verb("evaluate", str(entry), *given)
+        found[who] = json.loads((place / "summary.json").read_text(encoding="utf-8"))["parts"][0]["win"]
     beaten = json.loads((best / "exploit.json").read_text(encoding="utf-8"))["best_response"]["win"]
-    return {"name": name, **{who: found[who]["win"] for who in HELD_OUT}, "best response": beaten}
+    return {**found, "best response": beaten}
 
 
 def rated(folder: Path) -> dict[str, float]:
