@@ -65,7 +65,7 @@ def living(group: int) -> list[int]:
     return found
 
 
-def gone(group: int, within: float = 2.0) -> bool:
+def gone(group: int, within: float = 30.0) -> bool:
     """Whether nothing of a process group is left."""
     deadline = time.monotonic() + within
     while living(group):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from bundles import MLP
 from multigrid_rl.config import load_scenario
 from multigrid_rl.models.registry import build
-from multigrid_rl.players.cards import CARD_FILE, write_player
+from multigrid_rl.players.cards import write_player
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.spaces import token_categories
-
-MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 
 
 def make_player(root: Path, name: str, seat: str = "blue_0", scenario: str = "1v1", wins: float = 0.75) -> Path:
@@ -32,12 +30,3 @@ def make_player(root: Path, name: str, seat: str = "blue_0", scenario: str = "1v
     written = write_player(root / name, build(MLP, token_categories(spec), len(ACTIONS)).state_dict(), card)
     Catalogue(root).add(name, {"scenario": scenario, "seats": [seat], "sha256": written.sha256})
     return root / name
-
-
-def edit_card(folder: Path, **changes) -> None:
-    path = folder / CARD_FILE
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-def everything(folder: Path) -> dict[str, bytes | None]:
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}

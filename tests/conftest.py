@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from itertools import count
 
 import pytest
 
@@ -37,6 +38,17 @@ def pytest_xdist_auto_num_workers(config) -> int:
     """What ``-n auto`` means here."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return workers(cpus, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+@pytest.fixture(autouse=True)
+def _chance(monkeypatch) -> None:
+    """Whoever draws without a seed draws the same at every run, whichever tests ran before in the same process."""
+    import torch  # noqa: PLC0415
+    from gymnasium.utils import seeding  # noqa: PLC0415
+
+    fresh, drawn = count(), seeding.np_random
+    monkeypatch.setattr(seeding, "np_random", lambda seed=None: drawn(next(fresh) if seed is None else seed))
+    torch.manual_seed(0)
 
 
 def _compile_the_game() -> None:

@@ -23,7 +23,7 @@ from multigrid_rl.players.sandbox import Limits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone gives a process its orphans")
 
-TABLE = CupConfig("1v1", load_scenario("1v1").spec, 2, 5, Limits(start_s=5))
+TABLE = CupConfig("1v1", load_scenario("1v1").spec, 2, 5, Limits())
 #: Starts a process that is in no group or session of the agent's and whose parent has left; it notes its number.
 DAEMON = """
 import subprocess
@@ -45,6 +45,7 @@ def act(message):
 """
 #: As on a machine without bubblewrap, in which an agent's processes have other numbers and see no note.
 WITHOUT_SANDBOX = """
+import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may have been started with nohup
 from multigrid_rl.players import fence, inspection
 fence.at_hand = inspection.at_hand = lambda: False
 from multigrid_rl.cli.main import app
@@ -64,7 +65,7 @@ def running(pid: int) -> bool:
     return state != "Z"
 
 
-def soon(condition, within: float = 10.0) -> bool:
+def soon(condition, within: float = 60.0) -> bool:
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
@@ -121,23 +122,13 @@ def stubborn(tmp_path):
     def start(verb: str) -> tuple[subprocess.Popen, int]:
         what = ["inspect", tmp_path / "in" / "agent"]
         if verb == "cup":
-            what = [
-                "cup",
-                tmp_path / "in",
-                "--with",
-                "random",
-                "--games",
-                "2",
-                "-o",
-                tmp_path / "cup",
-                "--step-s",
-                "60",
-            ]
+            what = ["cup", tmp_path / "in", "--with", "random", "-o", tmp_path / "cup"]
+            what += ["--games", "2", "--start-s", "60", "--step-s", "600"]
         environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-c", WITHOUT_SANDBOX, *map(str, what)]
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
         processes.append(process)
-        assert soon(lambda: noted(note), 90)
+        assert soon(lambda: noted(note), 120)
         return process, noted(note)[0]
 
     yield start
@@ -151,7 +142,7 @@ def stubborn(tmp_path):
 def test_a_referee_that_is_asked_to_end_leaves_no_process_and_no_folder(verb, number, stubborn, tmp_path):
     process, agent = stubborn(verb)
     process.send_signal(number)
-    said = process.communicate(timeout=20)[1].splitlines()
+    said = process.communicate(timeout=120)[1].splitlines()
     assert process.returncode == 130
     assert said[-1].startswith("multigrid-rl: interrupted")
     assert not running(agent)

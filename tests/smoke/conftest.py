@@ -33,6 +33,12 @@ def no_session(_last):
 
 
 @pytest.fixture
+def cores(monkeypatch):
+    """Four, whatever the machine has."""
+    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
+
+
+@pytest.fixture
 def root(tmp_path, monkeypatch) -> Path:
     """A folder of players with one of them; runs would land below the working directory ``tmp_path``."""
     monkeypatch.chdir(tmp_path)

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from catalogues import edit_card, make_player
+from bundles import edit
+from catalogues import make_player
 from commands import call, complaint
 from multigrid_rl.players.cards import CARD_FILE, read_card
 
@@ -46,7 +47,7 @@ def test_players_rejects_scenario_it_cannot_play(scenario, root):
 
 @pytest.mark.parametrize("changes", [{"provenance": {"env_steps": "many"}}, {"colour": "red"}])
 def test_players_names_damaged_card(changes, root):
-    edit_card(root / "rookie", **changes)
+    edit(root / "rookie", **changes)
     assert str(root / "rookie" / CARD_FILE) in complaint(call("players", "--checkpoints", root))
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from catalogues import edit_card, everything, make_player
+from bundles import edit, everything
+from catalogues import make_player
 from commands import call, complaint
 from multigrid_rl.cli import live
 from multigrid_rl.config import available_cpus, compose
@@ -89,7 +90,7 @@ def change_a_byte(folder: Path) -> None:
         (change_a_byte, f"{MODEL_FILE}.*sha256"),
         (lambda folder: (folder / MODEL_FILE).unlink(), MODEL_FILE),
         (
-            lambda folder: edit_card(folder, architecture={"name": "tree"}),
+            lambda folder: edit(folder, architecture={"name": "tree"}),
             rf"{CARD_FILE}.*architecture\.name: expected",
         ),
     ],

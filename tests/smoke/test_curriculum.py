@@ -69,8 +69,7 @@ def test_a_run_that_ended_with_its_stage_goes_on_in_the_next_one(tmp_path):
 
 
 @pytest.mark.long
-def test_remote_runners_change_the_stage_together(session, tmp_path, monkeypatch):
-    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
+def test_remote_runners_change_the_stage_together(session, tmp_path, cores):
     _, remote = tiny_run(tmp_path / "remote", STAGES, "cluster.num_env_runners=2", "train.until=2560")
     assert [row["stage"] for row in remote] == [0, 0, 1, 1, 2]
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import safetensors.numpy
@@ -146,18 +142,3 @@ def test_rejects_what_train_rejects(args, tmp_path, monkeypatch):
     trained = call("train", *args)
     assert (trained.exit_code, trained.stderr) == (2, refused.stderr)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_imports_no_ray_and_writes_nothing(tmp_path):
-    program = (
-        "import json, sys\n"
-        "from multigrid_rl.cli.main import app\n"
-        "app(['explain', 'scenario=coop'], standalone_mode=False)\n"
-        "print(json.dumps('ray' in sys.modules))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) is False
-    assert list(Path(tmp_path).iterdir()) == []

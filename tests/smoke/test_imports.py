@@ -30,6 +30,7 @@ env.render()
 assert "multigrid" in sys.modules
 for mistake in ("scenario=nowhere", "train.lrr=3", "scenario.seats.blue_0=nobody", "train.shaping=math:pi"):
     assert ended("train", mistake) == 2
+assert ended("explain", "scenario=coop") == 0
 assert ended("overlay", "run", "--reference", "1v1", "-o", "picture.png") == 0
 none_of("ray", "matplotlib.pyplot")
 """

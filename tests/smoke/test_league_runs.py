@@ -15,6 +15,8 @@ from multigrid_rl.players.cards import read_card
 from multigrid_rl.runs.checkpoints import read_state
 from tiny_runs import rows_of, tiny_run, without_time
 
+pytestmark = pytest.mark.usefixtures("cores")
+
 QUICK = ["scenario.league.every=1024", "scenario.league.redraw=512", "scenario.league.most=2"]
 SHORT = ["scenario.game.max_steps=40", "train.checkpoint_every=2048"]
 DUEL = ["scenario=1v1-league", *QUICK, *SHORT]
@@ -27,11 +29,6 @@ KINDS = {
 }
 #: Snapshots of 4096 steps.
 NAMES = [f"step_{steps:09d}" for steps in (1024, 2048, 3072, 4096)]
-
-
-@pytest.fixture(autouse=True)
-def cores(monkeypatch):
-    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,9 @@ from safetensors.numpy import load_file
 from multigrid_rl.config import ConfigError
 from tiny_runs import rows_of, tiny_run
 
+pytestmark = pytest.mark.usefixtures("cores")
+
 ONE_STEP = ["train.until=512", "train.epochs=1", "train.minibatch_size=512"]
-
-
-@pytest.fixture(autouse=True)
-def cores(monkeypatch):
-    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
 
 
 def weights_of(run):

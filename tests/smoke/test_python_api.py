@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import multigrid_rl
+from commands import call
 from multigrid_rl.config import ConfigError
 from multigrid_rl.players.cards import PlayerError
 
@@ -25,9 +27,20 @@ NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 @pytest.fixture
 def notebook(tmp_path, monkeypatch):
     """An empty folder and a module like a notebook's, in which cells run one after the other."""
-    module = ModuleType("notebook_main")
+    module, started = ModuleType("notebook_main"), subprocess.run
+
+    def here(command, **options):
+        """Run our verbs in this process, which has been started already, and let them find no notebook."""
+        if command[:3] != [sys.executable, "-m", "multigrid_rl.cli.main"]:
+            return started(command, **options)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delitem(sys.modules, module.__name__)
+            result = call(*map(os.fspath, command[3:]))
+        assert result.exit_code == 0, result.output
+        return result
+
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(subprocess, "run", here)
     monkeypatch.chdir(tmp_path)
     return module
 

@@ -19,6 +19,8 @@ from multigrid_rl.runs.reader import read_config
 from multigrid_rl.types import RunError
 from tiny_runs import TINY, rows_of, tiny_run, without_time
 
+pytestmark = pytest.mark.usefixtures("cores")
+
 HALF = 2048
 MIXED = "scenario.seats.blue_0=blue-rookie:3,random:1,key-runner:1"
 KINDS = {
@@ -30,11 +32,6 @@ KINDS = {
     "an env runner": ["scenario=1v1", "cluster.num_env_runners=1"],
     "env runners": ["scenario=1v1", "cluster.num_env_runners=2"],
 }
-
-
-@pytest.fixture(autouse=True)
-def cores(monkeypatch):
-    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
 
 
 @pytest.fixture(scope="module")

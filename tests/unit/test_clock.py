@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +11,7 @@ from multigrid_rl.clock import Clock
 
 def test_laps_add_up_by_part(monkeypatch):
     now = iter([0.0, 10.0, 11.0, 13.0, 20.0, 24.0])
-    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr("multigrid_rl.clock.time", SimpleNamespace(perf_counter=lambda: next(now)))  # nobody else's
     clock = Clock()
     clock.begin()
     clock.lap("engine")

@@ -28,7 +28,7 @@ from multigrid_rl.players.leftovers import alone_in
 from multigrid_rl.players.sandbox import Limits
 
 SPEC = load_scenario("1v1").spec
-TABLE = CupConfig("1v1", SPEC, 2, 5, Limits(start_s=5))
+TABLE = CupConfig("1v1", SPEC, 2, 5, Limits())
 LOGGER = "open('log.txt', 'a').write('started')\n"
 
 

@@ -23,7 +23,7 @@ from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.leftovers import ScratchError, remove_tree
 from multigrid_rl.players.sandbox import Limits
 
-TABLE = CupConfig("1v1", load_scenario("1v1").spec, 2, 5, Limits(start_s=5))
+TABLE = CupConfig("1v1", load_scenario("1v1").spec, 2, 5, Limits())
 SOUND = "blue-rookie"
 EVIL = "a\nwinner: me\x1b]0;x\x07\x1b[2J"
 

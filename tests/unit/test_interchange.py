@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -63,14 +64,21 @@ def test_rejects_torch_files_that_hold_anything_else(tmp_path, capsys, content, 
     assert capsys.readouterr().out == ""  # nothing of it was executed
 
 
-def test_rejects_torch_files_that_nobody_could_learn_from(tmp_path):
+def test_rejects_torch_files_that_nobody_could_learn_from(tmp_path, monkeypatch):
     file, out = tmp_path / "x.pt", tmp_path / "demo"
-    for content, told in (
-        (course(4, actions=np.zeros((3, 1))), "as many actions as observations"),
-        (course(4, actions=np.zeros((4, 2))), "column actions: expected (1,) for each row, got (4, 2)"),
-    ):
-        torch.save(content, file)
-        assert told in complaint(call("data", "import", file, *PENDULUM, "-o", out))
+
+    def here(command, **_):
+        convert(*command[2:4])
+        return SimpleNamespace(returncode=0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("multigrid_rl.learn.interchange.subprocess", SimpleNamespace(run=here))
+        for content, told in (
+            (course(4, actions=np.zeros((3, 1))), "as many actions as observations"),
+            (course(4, actions=np.zeros((4, 2))), "column actions: expected (1,) for each row, got (4, 2)"),
+        ):
+            torch.save(content, file)
+            assert told in complaint(call("data", "import", file, *PENDULUM, "-o", out))
     file.write_bytes(pickle.dumps(Bomb()))
     assert "a torch file of tensors" in complaint(call("data", "import", file, *PENDULUM, "-o", out))
     said = complaint(call("data", "import", tmp_path / "nowhere.pt", *PENDULUM, "-o", out))

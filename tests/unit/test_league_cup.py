@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from catalogues import edit_card, make_player
+from bundles import edit
+from catalogues import make_player
 from multigrid_rl.config import load_scenario
 from multigrid_rl.judge.cup.cup import play_cup
 from multigrid_rl.judge.cup.entries import CupConfig, find_entries
@@ -26,7 +27,7 @@ def league(run, *steps: int) -> None:
     for count in steps:
         home = run / "league" / f"step_{count:09d}" / "blue_0"
         shutil.copytree(player, home)
-        edit_card(home, provenance={"env_steps": count})
+        edit(home, provenance={"env_steps": count})
     (run / "league" / "aside").mkdir()
 
 

@@ -22,8 +22,8 @@ def network(seed: int = 0, **changes):
 
 
 def all_tokens() -> torch.Tensor:
-    """Every combination of token values: (60, 3)."""
-    return torch.cartesian_prod(*(torch.arange(k) for k in CATEGORIES))
+    """Every combination of token values: (60, 3), of the type that games have: another is compiled on its own."""
+    return torch.cartesian_prod(*(torch.arange(k) for k in CATEGORIES)).byte()
 
 
 def same(one: torch.nn.Module, two: torch.nn.Module) -> bool:
@@ -57,7 +57,7 @@ def test_rejects_an_architecture_without_a_name():
 
 
 def dense_first_layer(net, tokens: torch.Tensor) -> torch.Tensor:
-    one_hot = torch.cat([F.one_hot(tokens[:, k], size) for k, size in enumerate(CATEGORIES)], dim=1)
+    one_hot = torch.cat([F.one_hot(tokens[:, k].long(), size) for k, size in enumerate(CATEGORIES)], dim=1)
     return one_hot.double() @ net.table.double() + net.bias.double()
 
 

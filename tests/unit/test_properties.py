@@ -56,6 +56,7 @@ def specs(draw, rules=RULES, reward=USUAL):
 
 SEEDS = st.integers(0, 2**32 - 1)
 GAMES, STEPS = 24, 160
+WALLS = c.empty_board() == c.WALL
 
 
 class Crowd:
@@ -112,35 +113,59 @@ def same_step(a, b) -> bool:
     return all(np.array_equal(x, y) for name, x, y in zip(a._fields, a, b, strict=True) if name != "final_tokens")
 
 
-@few
-@given(specs(), SEEDS)
-def test_keys_balls_and_doors_are_conserved(spec, seed):
-    w = World(spec, GAMES, seed=seed)
-    red_ball = spec.obstacle and spec.blue > 0
-    start = 1 + 1000 * (spec.blue > 0) + 1000**2 * red_ball + 1000**3 * spec.obstacle
-    walls = c.empty_board() == c.WALL
-    for _ in play_out(w, seed):
-        assert (count_objects(w) == start).all()
-        doors = w.state.cells[:, c.DOOR_CELL]
-        assert ((doors - c.DOOR_LOCKED) % 2 == [c.RED, c.BLUE]).all()
-        assert ((doors >= c.DOOR_LOCKED) & (doors < c.KEY)).all()
-        assert (w.state.cells[:, walls] == c.WALL).all()
+def _keys_balls_and_doors_are_conserved(w: World, _) -> None:
+    red_ball = w.spec.obstacle and w.spec.blue > 0
+    start = 1 + 1000 * (w.spec.blue > 0) + 1000**2 * red_ball + 1000**3 * w.spec.obstacle
+    assert (count_objects(w) == start).all()
+    doors = w.state.cells[:, c.DOOR_CELL]
+    assert ((doors - c.DOOR_LOCKED) % 2 == [c.RED, c.BLUE]).all()
+    assert ((doors >= c.DOOR_LOCKED) & (doors < c.KEY)).all()
+    assert (w.state.cells[:, WALLS] == c.WALL).all()
+
+
+def _living_agents_have_a_walkable_cell_each_and_the_out_are_in_the_side_room(w: World, _) -> None:
+    s = w.state
+    living = s.out == 0
+    under = np.take_along_axis(s.cells, s.position.astype(np.int64), axis=1)
+    on_door = np.isin(s.position, c.DOOR_CELL)  # a door may swing shut on whoever stands in it
+    assert (under[living & ~on_door] == c.EMPTY).all()
+    assert (s.position == np.array(c.SIDE_ROOM)[w.flags.team])[~living].all()
+    cells = np.where(living, s.position.astype(np.int64), 1000 + np.arange(w.spec.num_agents))
+    assert (np.diff(np.sort(cells, axis=1), axis=1) > 0).all()
+
+
+def _tokens_flags_and_winners_stay_in_range(w: World, step) -> None:
+    spec, area = w.spec, w.spec.view_size**2
+    assert step.tokens.shape == (GAMES, spec.num_agents, spec.num_tokens)
+    assert (step.tokens[..., :area] < c.NUM_CODES).all()
+    assert (step.tokens[..., area:] < 4).all()
+    assert ((w.state.clock >= 0) & (w.state.clock < spec.max_steps)).all()
+    assert np.isin(step.winner, [-1, c.RED, c.BLUE] if spec.blue else [-1, c.RED]).all()
+    assert (step.done == (step.truncated | (step.winner >= 0))).all()
+    assert (step.terminated.all(axis=1) >= (step.winner >= 0)).all()
+    assert not step.truncated[~step.done].any()
+    if spec.rules.eliminated == "linger":
+        assert (step.terminated.any(axis=1) == (step.winner >= 0)).all()
+
+
+def _reward_is_the_weighted_sum_of_events_but_for_winners(w: World, step) -> None:
+    r = w.spec.reward
+    weights = [r.key_pickup, r.ball_pickup, r.invalid_pickup, r.eliminated_opponent, r.got_eliminated]
+    columns = [c.EV_KEY, c.EV_BALL, c.EV_INVALID, c.EV_ELIMINATED, c.EV_VICTIM]
+    others = step.events[..., c.EV_SUCCESS] == 0  # a success takes the place of what was earned before it
+    expected = step.events[..., columns].astype(np.float64) @ np.array(weights)
+    np.testing.assert_allclose(step.reward[others], expected[others], rtol=1e-6, atol=1e-6)
 
 
 @few
-@given(specs(), SEEDS)
-def test_living_agents_have_a_walkable_cell_each_and_the_out_are_in_the_side_room(spec, seed):
+@given(specs(reward=WEIGHTS), SEEDS)
+def test_what_holds_after_every_step(spec, seed):
     w = World(spec, GAMES, seed=seed)
-    side = np.array(c.SIDE_ROOM)[w.flags.team]
-    for _ in play_out(w, seed):
-        s = w.state
-        living = s.out == 0
-        under = np.take_along_axis(s.cells, s.position.astype(np.int64), axis=1)
-        on_door = np.isin(s.position, c.DOOR_CELL)  # a door may swing shut on whoever stands in it
-        assert (under[living & ~on_door] == c.EMPTY).all()
-        assert (s.position == side)[~living].all()
-        cells = np.where(living, s.position.astype(np.int64), 1000 + np.arange(spec.num_agents))
-        assert (np.diff(np.sort(cells, axis=1), axis=1) > 0).all()
+    for step in play_out(w, seed):
+        _keys_balls_and_doors_are_conserved(w, step)
+        _living_agents_have_a_walkable_cell_each_and_the_out_are_in_the_side_room(w, step)
+        _tokens_flags_and_winners_stay_in_range(w, step)
+        _reward_is_the_weighted_sum_of_events_but_for_winners(w, step)
 
 
 @few
@@ -177,19 +202,6 @@ def test_batch_size_does_not_matter(spec, seed, split):
 
 
 @few
-@given(specs(reward=WEIGHTS), SEEDS)
-def test_reward_is_the_weighted_sum_of_events_but_for_winners(spec, seed):
-    w = World(spec, GAMES, seed=seed)
-    r = spec.reward
-    weights = [r.key_pickup, r.ball_pickup, r.invalid_pickup, r.eliminated_opponent, r.got_eliminated]
-    columns = [c.EV_KEY, c.EV_BALL, c.EV_INVALID, c.EV_ELIMINATED, c.EV_VICTIM]
-    for step in play_out(w, seed):
-        others = step.events[..., c.EV_SUCCESS] == 0  # a success takes the place of what was earned before it
-        expected = step.events[..., columns].astype(np.float64) @ np.array(weights)
-        np.testing.assert_allclose(step.reward[others], expected[others], rtol=1e-6, atol=1e-6)
-
-
-@few
 @given(specs(rules=st.sampled_from([Rules.classic(), Rules.fair()])), SEEDS)
 def test_returns_and_events_are_bounded(spec, seed):
     w = World(spec, GAMES, seed=seed)
@@ -210,24 +222,6 @@ def test_returns_and_events_are_bounded(spec, seed):
         assert (step.events[..., [c.EV_KEY, c.EV_INVALID, c.EV_DOOR]] <= 1).all()
         assert (step.events[..., c.EV_SUCCESS] <= 1).all()
         totals[step.done] = ready[step.done] = 0
-
-
-@few
-@given(specs(), SEEDS)
-def test_tokens_flags_and_winners_stay_in_range(spec, seed):
-    w = World(spec, GAMES, seed=seed)
-    area = spec.view_size**2
-    for step in play_out(w, seed):
-        assert step.tokens.shape == (GAMES, spec.num_agents, spec.num_tokens)
-        assert (step.tokens[..., :area] < c.NUM_CODES).all()
-        assert (step.tokens[..., area:] < 4).all()
-        assert ((w.state.clock >= 0) & (w.state.clock < spec.max_steps)).all()
-        assert np.isin(step.winner, [-1, c.RED, c.BLUE] if spec.blue else [-1, c.RED]).all()
-        assert (step.done == (step.truncated | (step.winner >= 0))).all()
-        assert (step.terminated.all(axis=1) >= (step.winner >= 0)).all()
-        assert not step.truncated[~step.done].any()
-        if spec.rules.eliminated == "linger":
-            assert (step.terminated.any(axis=1) == (step.winner >= 0)).all()
 
 
 @few

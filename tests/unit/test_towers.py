@@ -175,15 +175,15 @@ def test_weights_that_are_not_finite_do_not_pass_unseen(bad):
 
 
 def test_tanh_is_within_a_few_units_in_the_last_place():
-    net = build({"name": "mlp", "hidden": [1], "activation": "tanh"}, [2001], 1, 0)
-    exact = np.linspace(-12, 12, 2001)
+    net, exact = build({"name": "mlp", "hidden": [1], "activation": "tanh"}, [250], 1, 0), np.linspace(-12, 12, 2000)
     with torch.no_grad():
         net.table.zero_()
-        net.table[:, 0] = torch.from_numpy(exact)
         net.policy[-1].weight.fill_(1.0)
-        found = net.logits(torch.arange(2001)[:, None])[:, 0].double().numpy()
-    np.testing.assert_allclose(found, np.tanh(exact), rtol=4e-7, atol=1e-9)
-    assert np.abs(found).max() <= 1.0
+        for part in exact.reshape(8, 250):
+            net.table[:, 0] = torch.from_numpy(part)
+            found = net.logits(torch.arange(250, dtype=torch.uint8)[:, None])[:, 0].double().numpy()
+            np.testing.assert_allclose(found, np.tanh(part), rtol=4e-7, atol=1e-9)
+            assert np.abs(found).max() <= 1.0
 
 
 @pytest.mark.parametrize("hidden", [(8,), (5, 3), (64, 64), (16, 24, 8)], ids=str)
