@@ -5,12 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ray.tune.utils import UtilMonitor
-
 from multigrid_rl.cli.train import run_training
-
-# Ray watches the machine in a thread that sleeps for 0.7 s at a time, and whoever stops a run waits for it.
-UtilMonitor.run = lambda self: None
 
 TINY = [
     "train.num_envs=32",

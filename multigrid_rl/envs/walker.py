@@ -35,7 +35,7 @@ class WalkerEnv(HumanoidEnv):
         camera = {"trackbodyid": 1, "distance": 7.0, "lookat": np.array((0.0, 0.0, 1.5)), "elevation": -20.0}
         super().__init__(contact_cost_weight=0.0, default_camera_config=camera, render_mode=render_mode, **unseen)
         EzPickle.__init__(self, speed, render_mode)
-        self.model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER  # 4 times as fast; as game engines step bodies, too
+        self.model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER  # 4 times as fast; game engines do so, too
         self._body = Follower(self)
         self._goals: NDArray[np.float64] = np.zeros((1, Follower.goals))
         self.observation_space = spaces.Box(-np.inf, np.inf, self._get_obs().shape, np.float64)
