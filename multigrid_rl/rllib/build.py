@@ -84,7 +84,7 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
             minibatch_size=sizes.rows_per_minibatch,
             train_batch_size=train.batch_size,
         )
-        .debugging(seed=config.seed, log_level="ERROR", log_sys_usage=False)  # its thread sleeps while a run waits to end
+        .debugging(seed=config.seed, log_level="ERROR", log_sys_usage=False)  # a run would wait for it
     )
 
 
