@@ -144,8 +144,8 @@ class Dagger(Cloning):
                 actions = data.actions.astype(distribution.dtype)
                 self.add({name: [Labelled(data.observations, actions, active, none, starts)]})
 
-    def add(self, labelled: Mapping[str, list[Labelled]]) -> None:
-        """Keep what was labelled, by module, and measure it for the normalisers."""
+    def add(self, labelled: Mapping[str, list[Labelled]]) -> int:
+        """Keep what was labelled, by module, and measure it for the normalisers; returns how many steps there are."""
         for name, rows in labelled.items():
             before = [self.known[name]] if name in self.known else []
             self.known[name] = Labelled.concatenate([*before, *rows])
@@ -156,6 +156,7 @@ class Dagger(Cloning):
                     moments.add(part.obs[part.active])
                 normaliser.mean.copy_(torch.from_numpy(moments.mean))
                 normaliser.std.copy_(torch.from_numpy(moments.std))
+        return sum(int(rows.active.sum()) for rows in self.known.values())
 
     def get_state(self) -> dict[str, Any]:
         """Return what the next round follows from, beside weights and optimisers: all that was labelled."""

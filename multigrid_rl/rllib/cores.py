@@ -127,13 +127,9 @@ class Team:
             self._alone = statistics.median(self._paces)
             if len(self._paces) == COMPARED and now - self._since >= self._wait and free >= self.most - FREE:
                 self._take(self.most, now)
-        elif self._slower():
+        elif len(self._paces) > 1 and min(self._paces) > (1 if len(self._paces) == COMPARED else MUCH) * self._alone:
             self._wait = min(max(2 * self._wait, WAIT_S), LONGEST_S)
             self._take(1, now)
         elif now - self._since > LASTING_S:
             self._wait = 0.0
             self._take(1, now)
-
-    def _slower(self) -> bool:
-        best, compared = min(self._paces), len(self._paces)
-        return (compared == COMPARED and best > self._alone) or (compared > 1 and best > MUCH * self._alone)

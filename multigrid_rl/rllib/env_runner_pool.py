@@ -220,9 +220,8 @@ class EnvRunnerPool:
             try:
                 games[index] = ray.get(ref, timeout=self._timeout_s)
             except RayError as error:  # the next rollout finds out that it is lost
-                LOG.warning(
-                    "env runner %d did not tell its games (%s); a resumed run has fresh ones", index, reason_of(error)
-                )
+                said = "env runner %d did not tell its games (%s); a resumed run has fresh ones"
+                LOG.warning(said, index, reason_of(error))
         return games
 
     def go_on(self, games: dict[int, Any], fresh: int) -> None:

@@ -82,24 +82,7 @@ class BatchLearner(PPOTorchLearner):
             self.our_update.set_state(state["update"])
 
 
-def learn(learner: BatchLearner, batches: Any, env_steps: int) -> dict[str, dict[str, float]]:
-    """Let a learner learn; for ``LearnerGroup.foreach_learner``.
-
-    Args:
-        learner: who learns.
-        batches: batches and their paths, both by module, or a reference to them.
-        env_steps: environment steps so far.
-    """
-    given = ray.get(batches) if isinstance(batches, ray.ObjectRef) else batches
-    told: dict[str, dict[str, float]] = learner.our_update.learn(given[0], env_steps, given[1])
-    return told
-
-
-def begin_with(learner: BatchLearner, weights: dict[str, Any], rows: int) -> None:
-    """Let a learner begin with a player's weights; see ``Update.begin_with``."""
-    learner.our_update.begin_with(weights, rows)
-
-
-def set_schedules(learner: BatchLearner, env_steps: int) -> None:
-    """Set step size and entropy weight to those of this run after ``env_steps``, whatever was restored."""
-    learner.our_update.schedule(env_steps)
+def of_update(learner: BatchLearner, what: str, **given: Any) -> Any:
+    """Call a method of a learner's update, references resolved; for ``LearnerGroup.foreach_learner``."""
+    arguments = {name: ray.get(its) if isinstance(its, ray.ObjectRef) else its for name, its in given.items()}
+    return getattr(learner.our_update, what)(**arguments)

@@ -26,10 +26,6 @@ _COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_fr
 _COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage", "env_runners", "env_runner_restarts")
 
 
-def _nothing(learner: Any) -> None:
-    """Do what a learner that lives can do."""
-
-
 class TrackedPPO(PPO):
     """PPO that counts and tells what it did; ``train.runner`` says which of its kinds a run has.
 
@@ -102,12 +98,6 @@ class TrackedPPO(PPO):
         """Begin with a player's weights, by module; ``rows`` observations are behind their normalisers."""
         raise NotImplementedError
 
-    def open_league(self, run: Path) -> None:
-        """Have a league in the folder of the ``run``, if its scenario has one."""
-        stage = self.stages[-1]
-        if stage.scenario.league is not None:
-            self.league = RunLeague(stage.scenario, stage.factory.specs, self.config.seed or 0, run)
-
     def set_opponents(self, roster: Roster) -> None:
         """Let others play for the league from the next games on."""
         raise NotImplementedError
@@ -159,7 +149,7 @@ class TrackedPPO(PPO):
             yield
         except (RayError, AssertionError, IndexError) as error:  # RLlib counts the living ones before it asks
             group = self.learner_group
-            if group.is_remote and not all(one.ok for one in group.foreach_learner(_nothing, healthy_only=False)):
+            if group.is_remote and not all(one.ok for one in group.foreach_learner(lambda _: None, healthy_only=False)):
                 raise RunError(f"a learner process was lost: {reason_of(error)}") from error
             raise
 
