@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from multigrid_rl.text import expected, one_line, shown, unknown
 from multigrid_rl.types import RULE_SETS, GameSpec
@@ -98,6 +98,15 @@ class Part(BaseModel):
         return values
 
 
+def whole(value: Any) -> Any:
+    """Return 2e5, a whole number to people, as one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+#: A number of environment steps.
+Steps = Annotated[int, Field(ge=1), BeforeValidator(whole)]
+
+
 def _no_flag_inside(key: str, values: dict[str, Any]) -> None:
     # Weights of bonuses and mixtures are numbers in mappings that have no fields of their own.
     for name, value in values.items():
@@ -127,12 +136,33 @@ class GameConfig(Part):
         return GameSpec(**values)
 
 
-class GateConfig(Part):
-    """One gate; exactly one of ``at_most`` and ``at_least``. ``*`` in the metric stands for every learning seat."""
+class Bound(Part):
+    """What a metric shall be: exactly one of ``at_most`` and ``at_least``."""
 
     metric: str
     at_most: float | None = None
     at_least: float | None = None
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> Bound:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError(f"expected exactly one of at_most and at_least for {self.metric}")
+        return self
+
+    @property
+    def comparison(self) -> Literal["<=", ">="]:
+        """How it is compared with :attr:`bound`."""
+        return ">=" if self.at_most is None else "<="
+
+    @property
+    def bound(self) -> float:
+        """The number."""
+        return float((self.at_least if self.at_most is None else self.at_most) or 0.0)
+
+
+class GateConfig(Bound):
+    """One gate; ``*`` in the metric stands for every learning seat."""
+
     hold: Literal["every", "mean", "share"] = "every"
     share: float = Field(default=0.95, gt=0, le=1)
     window: int = Field(default=100_000, ge=1)
@@ -142,12 +172,6 @@ class GateConfig(Part):
         """Whether it is about a value network."""
         return self.metric.startswith("explained_variance/")
 
-    @model_validator(mode="after")
-    def _one_bound(self) -> GateConfig:
-        if (self.at_most is None) == (self.at_least is None):
-            raise ValueError(f"expected exactly one of at_most and at_least for {self.metric}")
-        return self
-
 
 class LeagueConfig(Part):
     """Who joins a growing pool of opponents, and how often each of them plays. What each key means stands in yaml."""
@@ -156,11 +180,11 @@ class LeagueConfig(Part):
     anchor_share: float = Field(ge=0, lt=1)
     latest_share: float = Field(ge=0, le=1)
     weighting: Weighting
-    every: int | None = Field(ge=1)
+    every: Steps | None
     win: float | None = Field(gt=0, lt=1)
     win_over: Literal["pool", "episodes"]
     most: int = Field(ge=1, le=64)
-    redraw: int = Field(ge=1)
+    redraw: Steps
 
     @model_validator(mode="after")
     def _grows(self) -> LeagueConfig:
@@ -171,11 +195,6 @@ class LeagueConfig(Part):
         if self.anchor_share + self.latest_share > 1:
             raise ValueError(expected("latest_share", f"at most {1 - self.anchor_share:g}", self.latest_share))
         return self
-
-    @field_validator("every", "redraw", mode="before")
-    @classmethod
-    def _whole(cls, value: Any) -> Any:
-        return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class ScenarioConfig(Part):
@@ -202,7 +221,13 @@ class ScenarioConfig(Part):
         if (self.game is None) == (self.env_id is None):
             raise ValueError("expected exactly one of game and env_id")
         if self.game is None:
-            self._package_fits()
+            if self.package is None:
+                wanted = f"multigrid, gymnasium or unity with env_id={self.env_id}"
+                raise ValueError(expected("package", wanted, "null"))
+            if self.package != "multigrid" and self.agents != 1:
+                raise ValueError(expected("agents", f"1 with package {self.package}", self.agents))
+            if self.package == "unity" and self.port is None:
+                raise ValueError(expected("port", "a number with package unity", "null"))
             return self
         seats = self.game.spec().seats
         if sorted(self.seats) != sorted(seats):
@@ -212,15 +237,6 @@ class ScenarioConfig(Part):
                 raise ValueError(expected(f"seats.{seat}", "players with weights above 0", names))
         self._league_fits()
         return self
-
-    def _package_fits(self) -> None:
-        """Check what an environment of another package may say."""
-        if self.package is None:
-            raise ValueError(expected("package", f"multigrid, gymnasium or unity with env_id={self.env_id}", "null"))
-        if self.package != "multigrid" and self.agents != 1:
-            raise ValueError(expected("agents", f"1 with package {self.package}", self.agents))
-        if self.package == "unity" and self.port is None:
-            raise ValueError(expected("port", "a number with package unity", "null"))
 
     @model_validator(mode="after")
     def _held_out_fits(self) -> ScenarioConfig:

@@ -140,8 +140,15 @@ def read_parts(folder: Path) -> Iterator[Part]:
             :data:`MAX_FOLDER_DEPTH` others, a link that leads out of the folder, something that is neither file,
             folder nor link, or a file that cannot be read.
     """
+    paths: list[Path] = []
+    for here, folders, files in os.walk(folder, onerror=_cannot_read):
+        paths += [Path(here, name) for name in (*folders, *files)]
+        if len(paths) > MAX_FOLDER_FILES:
+            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_FILES} files", "more"))
+        if folders and len(Path(here).relative_to(folder).parts) >= MAX_FOLDER_DEPTH:
+            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_DEPTH} folders in one another", "more"))
     total = 0
-    for path in _paths(folder):
+    for path in sorted(paths):
         try:
             part = _part(path, folder)
         except OSError as error:
@@ -150,18 +157,6 @@ def read_parts(folder: Path) -> Iterator[Part]:
         if total > MAX_FOLDER_BYTES:
             raise PlayerError(expected(folder, f"at most {MAX_FOLDER_BYTES} bytes", "more"))
         yield part
-
-
-def _paths(folder: Path) -> list[Path]:
-    """Return all paths in ``folder``, those of folders before what is in them."""
-    paths: list[Path] = []
-    for here, folders, files in os.walk(folder, onerror=_cannot_read):
-        paths += [Path(here, name) for name in (*folders, *files)]
-        if len(paths) > MAX_FOLDER_FILES:
-            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_FILES} files", "more"))
-        if folders and len(Path(here).relative_to(folder).parts) >= MAX_FOLDER_DEPTH:
-            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_DEPTH} folders in one another", "more"))
-    return sorted(paths)
 
 
 def _cannot_read(error: OSError) -> NoReturn:

@@ -288,7 +288,8 @@ class SeatedAgent(ExternalPlayer):
         # Nothing that it could know the games by: they follow from seeds that it is not told.
         seed = int(self.sha256[:8], 16)
         limits = Limits(total_s=_NO_END_S, fence=at_hand())
-        super().__init__(agent, spec, spec.team_of(seats[0]), _scenario_of(spec), seed, limits)
+        scenario = next((name for name in scenario_names() if load_scenario(name).spec == spec), "own")  # of its game
+        super().__init__(agent, spec, spec.team_of(seats[0]), scenario, seed, limits)
         self.seats, self.members = seats, len(seats)
         self._home = ExitStack()
         weakref.finalize(self, self._home.close)
@@ -318,8 +319,3 @@ class SeatedAgent(ExternalPlayer):
             return super().act(view, state, rng)
         except (PlayerFaultError, ScratchError) as error:
             raise RunError(f"player {self.name}: {error}") from error
-
-
-def _scenario_of(spec: GameSpec) -> str:
-    """Return the name of a game; ``own`` where it is none of ours."""
-    return next((name for name in scenario_names() if load_scenario(name).spec == spec), "own")

@@ -153,21 +153,8 @@ class MatchFactory:
 
     @cached_property
     def _seated(self) -> dict[str, tuple[LoadedPlayer, ...]]:
-        catalogue = self._catalogue()
-        seated: dict[str, tuple[LoadedPlayer, ...]] = {}
-        for seat, names in self.opponents.items():
-            rows = []
-            for name, weight in names.items():
-                try:
-                    row = catalogue.seat(name, self.spec, seat)
-                except PlayerError as error:
-                    raise PlayerError(f"scenario.seats.{seat}={name}: {error}") from error
-                announced = self.hashes.get(name)
-                if announced is not None and row.sha256 != announced:
-                    raise PlayerError(expected(f"scenario.seats.{seat}={name}: sha256", announced, row.sha256))
-                rows.append(row._replace(weight=weight / sum(names.values())))
-            seated[seat] = tuple(rows)
-        return seated
+        take_turns, hashes = self._catalogue().take_turns, self.hashes
+        return {seat: take_turns(names, self.spec, seat, hashes) for seat, names in self.opponents.items()}
 
     def packed(self) -> MatchFactory:
         """Return the same factory with every frozen player's files, for a process that may not see their folder.
@@ -223,11 +210,7 @@ class MatchFactory:
         if not self.bonus:
             return shaping
         bonus = EventBonus(self.spec, self.bonus)
-        return bonus if shaping is None else _after(shaping, bonus)
-
-
-def _after(shaping: Shaping, bonus: EventBonus) -> Shaping:
-    return lambda events, reward: bonus(events, shaping(events, reward))
+        return bonus if shaping is None else lambda events, reward: bonus(events, shaping(events, reward))
 
 
 def _with_agents(
@@ -294,7 +277,11 @@ def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
     Raises ``ConfigError`` for one on something that this run never reports.
     """
     gates = [gate for gate in config.scenario.gates if config.train.cloning is None or not gate.of_values]
-    return [_gate(gate, name) for gate in gates for name in metrics_of(gate, specs)]
+    return [
+        Gate(name, gate.comparison, gate.bound, hold=gate.hold, share=gate.share, window=gate.window)
+        for gate in gates
+        for name in metrics_of(gate, specs)
+    ]
 
 
 def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
@@ -323,9 +310,3 @@ def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
         wanted = f"a name of docs/metrics.md with {known}, or * for all that learn, or module:function"
         raise ConfigError(expected("scenario.gates: metric", wanted, gate.metric + suggestion(gate.metric, reported)))
     return reported[gate.metric]
-
-
-def _gate(gate: GateConfig, metric: str) -> Gate:
-    below = gate.at_most is not None
-    bound = float((gate.at_most if below else gate.at_least) or 0.0)
-    return Gate(metric, "<=" if below else ">=", bound, hold=gate.hold, share=gate.share, window=gate.window)
