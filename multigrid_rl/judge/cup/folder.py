@@ -253,17 +253,12 @@ def guarded(folder: Path, held: dict[Path, bytes], entries: list[Entry]) -> Iter
                 path.replace(aside)
                 LOG.warning("%s: written while the cup ran, not by the cup; now %s", path, aside.name)
         for path, data in held.items():
-            if not _holds(path, data):
-                LOG.warning("%s: changed while the cup ran, not by the cup; written again", path)
-                write_whole(path, data)
+            with suppress(OSError):
+                if path.is_file() and path.read_bytes() == data:  # to open a pipe would wait for ever
+                    continue
+            LOG.warning("%s: changed while the cup ran, not by the cup; written again", path)
+            write_whole(path, data)
         keep_entries(entries, folder)
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    try:
-        return path.is_file() and path.read_bytes() == data  # to open a pipe would wait for ever
-    except OSError:
-        return False
 
 
 # --- tables
