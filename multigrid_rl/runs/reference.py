@@ -140,7 +140,11 @@ def build_reference(runs: list[Run], name: str) -> Reference:
     for run in runs:
         if lost := [metric for metric in wanted if metric not in run.series]:
             raise ConfigError(f"{run.path}: expected reports with {lost[0]}, got none")
-    grid = _grid(runs, wanted)
+    start = max(run.series[metric].env_steps[0] for run in runs for metric in wanted)
+    end = max(run.env_steps for run in runs)
+    if end <= start:
+        raise ConfigError(expected(first.path, "a longer run", f"all reports at {end:.0f} environment steps"))
+    grid = np.unique(np.linspace(start, end, GRID_POINTS).round())
     commits = [str(run.provenance.get("commit")) for run in runs]
     return Reference(
         name=name,
@@ -214,14 +218,6 @@ def _command(command: str) -> str:
         parts = command.split()
     words = [word for word in parts if word.partition("=")[0] not in ("seed", *_PRIVATE)]
     return " ".join([*words, "seed=SEED"])
-
-
-def _grid(runs: list[Run], metrics: list[str]) -> Array:
-    start = max(run.series[metric].env_steps[0] for run in runs for metric in metrics)
-    end = max(run.env_steps for run in runs)
-    if end <= start:
-        raise ConfigError(expected(runs[0].path, "a longer run", f"all reports at {end:.0f} environment steps"))
-    return np.unique(np.linspace(start, end, GRID_POINTS).round())
 
 
 def _band(rows: list[Series], grid: Array) -> Band:

@@ -149,8 +149,11 @@ class SearchFolder:
     def held(self) -> Iterator[None]:
         """Keep other processes from searching in the same folder meanwhile. Raises ``ConfigError``: one does."""
         with locked(self.path / "lock"):
-            for name in (_BEGUN, _OUTCOMES):
-                _cut_torn_line(self.path / name)
+            for path in (self.path / _BEGUN, self.path / _OUTCOMES):
+                # A last line that a kill tore in two: the next one is to start a line of its own.
+                content = path.read_bytes() if path.exists() else b""
+                if content and not content.endswith(b"\n"):
+                    os.truncate(path, content.rfind(b"\n") + 1)
             (self.path / STOP).unlink(missing_ok=True)
             yield
 
@@ -191,11 +194,3 @@ class SearchFolder:
     def write_text(self, name: str, text: str) -> None:
         """Write a file completely, or not at all."""
         write_whole(self.path / name, text.encode())
-
-
-def _cut_torn_line(path: Path) -> None:
-    """Cut off a last line that a kill tore in two: the next one is to start a line of its own."""
-    content = path.read_bytes() if path.exists() else b""
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.truncate(path, whole)

@@ -18,24 +18,12 @@ from numpy.typing import NDArray
 from multigrid_rl.judge.replays import GameRecord, Replay, frames, replay, taken_actions
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.types import GameSpec
-from multigrid_rl.world.constants import (
-    BLUE,
-    EV_BALL,
-    EV_DOOR,
-    EV_DOOR_WIN,
-    EV_ELIMINATED,
-    EV_ELIMINATION_WIN,
-    EV_KEY,
-    EV_VICTIM,
-    MISSIONS,
-    RED,
-    SIDE_ROOM,
-)
+from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.state import Step
 
 #: Events that the replay lists as moments to jump to.
-_MOMENTS = [EV_KEY, EV_BALL, EV_ELIMINATED, EV_VICTIM, EV_DOOR, EV_DOOR_WIN, EV_ELIMINATION_WIN]
+_MOMENTS = [c.EV_KEY, c.EV_BALL, c.EV_ELIMINATED, c.EV_VICTIM, c.EV_DOOR, c.EV_DOOR_WIN, c.EV_ELIMINATION_WIN]
 
 
 class Pack:
@@ -89,16 +77,16 @@ class Pack:
             "specs": self.specs,
             "players": list(self.players),
             "words": list(self.words),
-            "missions": list(MISSIONS),
+            "missions": list(c.MISSIONS),
             "games": self.games,
         }
 
     def _spec(self, spec: GameSpec) -> int:
         row = {
             "seats": list(spec.seats),
-            "teams": [BLUE if spec.team_of(seat) == "blue" else RED for seat in spec.seats],
+            "teams": [c.BLUE if spec.team_of(seat) == "blue" else c.RED for seat in spec.seats],
             "view": spec.view_size,
-            "rooms": [int(cell) for cell in SIDE_ROOM],
+            "rooms": [int(cell) for cell in c.SIDE_ROOM],
             "missions": spec.mission_observed,
         }
         if row not in self.specs:
