@@ -77,10 +77,16 @@ def import_object(key: str, path: str, what: str = "module:function") -> Any:
     return found
 
 
-class Part(BaseModel):
+class Strict(BaseModel):
+    """What is read again: no key beyond its own, finite numbers."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Part(Strict):
     """A part of a configuration: no key beyond its own, nothing changes, numbers are numbers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from multigrid_rl.players.match import Played
+from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
@@ -21,10 +22,8 @@ class ReplayError(ValueError):
     """A record whose actions do not make a whole game; the message is one line."""
 
 
-class GameRecord(BaseModel):
+class GameRecord(Strict):
     """One game, small enough for a line of text: everything random in it follows from ``seed`` and ``game``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     format: int = Field(default=1, ge=1, le=1)
     label: str  # why it was kept: "best", "median", ...

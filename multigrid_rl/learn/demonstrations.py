@@ -26,12 +26,11 @@ from multigrid_rl.players.cards import (
     EnvSignature,
     ObservationSignature,
     PlayerError,
-    Strict,
     Text,
     read_plain_file,
     signature,
 )
-from multigrid_rl.scenario import ConfigError
+from multigrid_rl.scenario import ConfigError, Strict
 from multigrid_rl.text import expected, first_error, shown
 from multigrid_rl.types import AgentSpec
 

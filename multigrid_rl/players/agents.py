@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from multigrid_rl.players.cards import OneLine, PlayerError, read_plain_file
 from multigrid_rl.players.leftovers import Scratch, ScratchError
+from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected, first_error, shown
 
 AGENT_FILE = "agent.yaml"
@@ -35,9 +36,7 @@ class ExternalAgent:
     folder: Path
 
 
-class _AgentFile(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _AgentFile(Strict):
     command: list[OneLine] = Field(min_length=1, max_length=50)
     name: str = Field(default="", max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._+-]*)?$")
     about: OneLine = Field(default="", max_length=200)

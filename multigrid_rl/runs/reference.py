@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.config import ConfigError, RunConfig, compose
 from multigrid_rl.files import write_whole
 from multigrid_rl.gates import Gate
 from multigrid_rl.recipes import override_value
 from multigrid_rl.runs.reader import Array, Run, Series, differences
+from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected, first_error, shown
 
 End = Literal["better", "worse", "inside", "above", "below"]
@@ -36,11 +37,7 @@ _LOW, _HIGH = 10, 90  # percentiles of the band
 _PRIVATE = ("run_dir", "checkpoints")  # paths of one machine
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class Band(_Part):
+class Band(Strict):
     """One metric over seeds at every grid point."""
 
     median: list[float]
@@ -53,7 +50,7 @@ class Band(_Part):
     own_inside: float | None = Field(default=None, ge=0, le=1)
 
 
-class SeedRun(_Part):
+class SeedRun(Strict):
     """One run behind a reference."""
 
     seed: int
@@ -62,7 +59,7 @@ class SeedRun(_Part):
     steps_to_held: dict[str, int | None]
 
 
-class Reference(_Part):
+class Reference(Strict):
     """Reference curves of a recipe."""
 
     format: int = Field(default=1, ge=1, le=1)

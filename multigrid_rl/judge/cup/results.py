@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from multigrid_rl.judge.replays import GameRecord
+from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class Pairing(_Part):
+class Pairing(Strict):
     """All games of ``red`` on the red side against ``blue`` on the blue side.
 
     One letter a game: who won it (``R``, ``B``), nobody (``D``), who forfeited it (``r``, ``b``), or ``-`` where both
@@ -29,7 +26,7 @@ class Pairing(_Part):
     return_red: list[float]  # canonical return of the team in each game
     return_blue: list[float]
     reason: str | None = None  # why games were forfeited
-    kept: list[GameRecord] = []  # to look at
+    kept: list[GameRecord] = Field(default=[])  # to look at
 
     @model_validator(mode="after")
     def _rows_fit(self) -> Pairing:
@@ -48,7 +45,7 @@ class Pairing(_Part):
         return self.red if "r" in self.outcomes else self.blue if "b" in self.outcomes else None
 
 
-class Fault(_Part):
+class Fault(Strict):
     """Games that an entry lost because of what it did instead of playing."""
 
     red: str  # entries of the pairing
@@ -57,7 +54,7 @@ class Fault(_Part):
     reason: str  # one line
 
 
-class EntryResult(_Part):
+class EntryResult(Strict):
     """One entry of the cup."""
 
     name: str
@@ -66,11 +63,11 @@ class EntryResult(_Part):
     env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
     about: str  # one line: network and training of a frozen player, command of an external one
     problem: str | None = None  # why it could not play at all
-    same_as: list[str] = []  # players that it is a copy of, or nearly one, with how far they are apart
-    faults: list[Fault] = []
+    same_as: list[str] = Field(default=[])  # players that it is a copy of, or nearly one, with how far they are apart
+    faults: list[Fault] = Field(default=[])
 
 
-class Standing(_Part):
+class Standing(Strict):
     """One row of the table."""
 
     rank: int  # from 1; those whom no rule separates share it
@@ -88,7 +85,7 @@ class Standing(_Part):
     decided_by: str  # what put it before the next: "rating", or a tie rule
 
 
-class PairResult(_Part):
+class PairResult(Strict):
     """Everything between two entries, both sides together; seen from ``one``."""
 
     one: str
@@ -112,7 +109,7 @@ class PairResult(_Part):
         })  # fmt: skip
 
 
-class SideResult(_Part):
+class SideResult(Strict):
     """One pairing: ``red`` on the red side, ``blue`` on the blue side."""
 
     red: str
@@ -127,7 +124,7 @@ class SideResult(_Part):
     return_blue: float
 
 
-class CupResults(_Part):
+class CupResults(Strict):
     """A whole cup."""
 
     format: int = Field(default=1, ge=1, le=1)
@@ -137,7 +134,7 @@ class CupResults(_Part):
     rules: list[str]  # one sentence each: how it was played, scored, ranked, what ties and faults mean
     entries: list[EntryResult]
     standings: list[Standing]
-    unranked: list[str] = []  # entries without a finished game
+    unranked: list[str] = Field(default=[])  # entries without a finished game
     pairs: list[PairResult]
     sides: list[SideResult]
     cycles: list[list[str]]  # each beats the next, the last beats the first, all beyond doubt (interval above 1/2)
