@@ -66,11 +66,7 @@ def registered_ids() -> tuple[str, ...]:
 
 
 def make_env(env_id: str, agents: int) -> Any:
-    """Build one environment, a ``multigrid.base.MultiGridEnv``.
-
-    Raises:
-        ValueError: the id is not registered.
-    """
+    """Build one environment, a ``multigrid.base.MultiGridEnv``. Raises ``ValueError``: the id is not registered."""
     known = registered_ids()
     if env_id not in known:
         raise ValueError(expected("env_id", f"one of {', '.join(known)}", f"{env_id}{suggestion(env_id, known)}"))

@@ -73,7 +73,8 @@ class UnityEnvs(Episodes):
         mask = self._turn.copy()
         self._length += mask
         self._clock.begin()
-        chosen = [self._action(actions[AGENT][place]) for place in self._order]
+        kind = "continuous_actions" if isinstance(self._spec.action_space, spaces.Box) else "discrete_actions"
+        chosen = [messages()["AgentAction"](**{kind: actions[AGENT][place].tolist()}) for place in self._order]
         rewards, final, terminated, truncated = self._nothing()
         self._obs, self._turn = self._obs.copy(), np.zeros(self.num_envs, np.bool_)
         while not (self._turn.any() or (terminated | truncated).any()):
@@ -85,10 +86,6 @@ class UnityEnvs(Episodes):
     def _nothing(self) -> tuple[NDArray[np.float64], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
         count = self.num_envs
         return np.zeros(count), np.zeros_like(self._obs), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-
-    def _action(self, action: NDArray[Any]) -> Any:
-        kind = "continuous_actions" if isinstance(self._spec.action_space, spaces.Box) else "discrete_actions"
-        return messages()["AgentAction"](**{kind: action.tolist()})
 
     def _hear(
         self,

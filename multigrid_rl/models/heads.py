@@ -65,11 +65,7 @@ class Head(nn.Module):
         return (actions - self.middle) / self.reach
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return log-probabilities (B, 1) of ``actions`` (B, A).
-
-        Raises:
-            NotImplementedError: this head has none.
-        """
+        """Return log-probabilities (B, 1) of ``actions`` (B, A). Raises ``NotImplementedError``: this head has none."""
         raise NotImplementedError(f"{type(self).__name__.lower()}: its actions have no probability")
 
     def entropy(self, outputs: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from ray.rllib.utils.metrics import (
 )
 
 from multigrid_rl.config import RunConfig
-from multigrid_rl.rllib.modules import ActorCriticModule
+from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.text import expected

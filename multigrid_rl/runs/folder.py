@@ -58,10 +58,6 @@ def git_commit() -> str | None:
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "") if head.returncode == 0 else None
 
 
-def _data_of(folder: str) -> dict[str, Any]:
-    return {"folder": folder, **read_data_card(Path(folder)).model_dump(include={"who", "sha256", "rows", "episodes"})}
-
-
 def _opponent(seat: str, player: LoadedPlayer) -> dict[str, Any]:
     own = {"name": player.name, "weight": player.weight, "sha256": player.sha256}
     return {"seat": seat, **own, "strength": [row.model_dump() for row in player.strength]}
@@ -87,8 +83,10 @@ class RunFolder:
             **circumstances(),
             "seed": config.seed,
             "opponents": [_opponent(seat, player) for seat, players in seated.items() for player in players],
-            **({} if config.data is None else {"data": _data_of(config.data)}),
         }
+        if config.data is not None:
+            told = read_data_card(Path(config.data)).model_dump(include={"who", "sha256", "rows", "episodes"})
+            self.provenance["data"] = {"folder": config.data, **told}
         self._open(config, first_step=None)
 
     @classmethod
