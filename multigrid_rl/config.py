@@ -1,7 +1,5 @@
 """The only reader of ``configs/``: Hydra composes, pydantic validates, errors are one line."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import os

@@ -1,7 +1,5 @@
 """Where our own files are; files that somebody else may have written, read with care; files written as a whole."""
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """What a scenario may say: its game or environment, who sits where, what training must reach; a league of opponents."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re
@@ -150,7 +148,7 @@ class Bound(Part):
     at_least: float | None = None
 
     @model_validator(mode="after")
-    def _one_bound(self) -> Bound:
+    def _one_bound(self) -> "Bound":
         if (self.at_most is None) == (self.at_least is None):
             raise ValueError(f"expected exactly one of at_most and at_least for {self.metric}")
         return self
@@ -193,7 +191,7 @@ class LeagueConfig(Part):
     redraw: Steps
 
     @model_validator(mode="after")
-    def _grows(self) -> LeagueConfig:
+    def _grows(self) -> "LeagueConfig":
         if not self.anchors or {LEARN, LEAGUE} & set(self.anchors) or min(self.anchors.values()) <= 0:
             raise ValueError(expected("anchors", "at least one player with a weight above 0", self.anchors))
         if self.every is None and self.win is None:
@@ -223,7 +221,7 @@ class ScenarioConfig(Part):
     report_episodes: int = Field(default=100, ge=1)
 
     @model_validator(mode="after")
-    def _seats_fit(self) -> ScenarioConfig:
+    def _seats_fit(self) -> "ScenarioConfig":
         if (self.game is None) == (self.env_id is None):
             raise ValueError("expected exactly one of game and env_id")
         if self.game is None:
@@ -245,7 +243,7 @@ class ScenarioConfig(Part):
         return self
 
     @model_validator(mode="after")
-    def _held_out_fits(self) -> ScenarioConfig:
+    def _held_out_fits(self) -> "ScenarioConfig":
         if self.held_out and (self.game is None or not self.opponents):
             raise ValueError(expected("held_out", "[] where nobody else plays", list(self.held_out)))
         met = [name for names in self.opponents.values() for name in names] if self.held_out else []

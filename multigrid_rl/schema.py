@@ -3,8 +3,6 @@
 Values are in yaml, below ``configs/``; a test holds that both name the same keys.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -173,7 +171,7 @@ class StageConfig(Part):
     held: bool = False
 
     @model_validator(mode="after")
-    def _ends(self) -> StageConfig:
+    def _ends(self) -> "StageConfig":
         if self.steps is None and not self.held:
             raise ValueError(f"expected steps: N, held: true, or both for the stage on {self.scenario.name}")
         if self.held and not self.scenario.gates:
@@ -200,7 +198,7 @@ class RunConfig(Part):
     tracking: Literal["csv", "wandb", "mlflow"] | None = None
 
     @model_validator(mode="after")
-    def _fits_together(self) -> RunConfig:
+    def _fits_together(self) -> "RunConfig":
         train = self.train
         seats = self.scenario.seats
         _require(bool(self.scenario.learning), "scenario.seats", dict(seats), "learn on at least one seat")

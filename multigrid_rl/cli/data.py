@@ -1,7 +1,5 @@
 """Verbs about recorded play: ``record`` writes it, ``data`` shows it."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Annotated, Literal

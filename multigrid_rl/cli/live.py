@@ -1,7 +1,5 @@
 """What a run is printed on, which may go away, and what it prints: preflight, live table, closing lines."""
 
-from __future__ import annotations
-
 import io
 import logging
 import shlex

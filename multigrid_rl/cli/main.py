@@ -1,7 +1,5 @@
 """The ``multigrid-rl`` command: all verbs in the order of the help. Each imports what it needs when called."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

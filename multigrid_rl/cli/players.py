@@ -1,7 +1,5 @@
 """Verbs about players: of the catalogue (``players``, ``rate``, ``freeze``) and bundles (``export``, ``inspect``)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """What environments of other packages share: episodes, their seeds and their ends, and what a state must fit."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any
 

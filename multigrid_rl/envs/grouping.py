@@ -5,8 +5,6 @@
 * CTCE: the team is one agent; it reads all its members' views and decides for all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

@@ -7,8 +7,6 @@ the mission space. (In ``BlockedUnlockPickup`` that string is drawn apart from t
 The package is imported when the first environment is built: it pulls in pygame.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -277,7 +275,7 @@ class MultigridFactory:
             raise ValueError(f"scenario.{error}") from error
         return {}
 
-    def packed(self) -> MultigridFactory:
+    def packed(self) -> "MultigridFactory":
         """Return itself: there are no players whose files would have to travel."""
         return self
 

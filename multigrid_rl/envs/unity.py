@@ -1,7 +1,5 @@
 """Agents of a Unity environment made with ML-Agents: each has a place, decides now and then, comes and goes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -217,7 +215,7 @@ class UnityFactory:
         if peer is not None:
             peer.close()
 
-    def packed(self) -> UnityFactory:
+    def packed(self) -> "UnityFactory":
         """Return itself."""
         return self
 

@@ -1,7 +1,5 @@
 """Grading a class: a result and a page of feedback for each hand-in, one table; goes on where it was killed."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

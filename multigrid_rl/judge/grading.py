@@ -1,7 +1,5 @@
 """Grading a bundle or an agent by a rubric: hidden seeds and opponents, gates measured again by play, points."""
 
-from __future__ import annotations
-
 import math
 import secrets
 import time
@@ -54,7 +52,7 @@ class Check(Bound):
     beyond_doubt: bool = False
 
     @model_validator(mode="after")
-    def _can_be_measured(self) -> Check:
+    def _can_be_measured(self) -> "Check":
         if self.metric not in METRICS:
             raise ValueError(unknown("metric", self.metric, METRICS))
         if self.metric == "entropy/*" and self.beyond_doubt:
@@ -95,7 +93,7 @@ class Rubric(Part):
     exams: list[Exam] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _can_be_passed(self) -> Rubric:
+    def _can_be_passed(self) -> "Rubric":
         if not 0 < self.pass_points <= self.points:
             raise ValueError(
                 expected("pass_points", f"above 0 to {self.points:g}, all there are", f"{self.pass_points:g}")
@@ -258,7 +256,7 @@ def _checked(check: Check, values: list[Interval]) -> dict[str, Any]:
 
 
 def _measured(
-    metric: str, spec: GameSpec, tables: list[tuple[str, EpisodeTable]], meters: list[Metered]
+    metric: str, spec: GameSpec, tables: list[tuple[str, EpisodeTable]], meters: "list[Metered]"
 ) -> list[Interval]:
     """Measure one of :data:`METRICS` over the games of all sides, for each seat (network) that ``*`` stands for."""
     if metric == "entropy/*":

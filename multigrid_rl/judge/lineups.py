@@ -1,7 +1,5 @@
 """Who sits where when a player or a run is judged: as the scenario seats it, or on the other side of the board."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """One game again, step by step: a game is its specification, seed, number and the actions that were taken."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -34,7 +32,7 @@ class GameRecord(Strict):
     actions: dict[str, str]  # seat -> one digit a step, an index into world.constants.ACTIONS
 
     @model_validator(mode="after")
-    def _every_seat_acts(self) -> GameRecord:
+    def _every_seat_acts(self) -> "GameRecord":
         seats = self.spec.seats
         if tuple(self.actions) != seats or set(self.players) != set(seats):
             raise ValueError(expected("actions", f"{', '.join(seats)} in this order", ", ".join(self.actions)))

@@ -4,8 +4,6 @@ Environments are played by a mixture: with probability beta the expert's action 
 that was visited is labelled with the expert's action, and what was labelled is kept and learned from for good.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +52,7 @@ class Labelled(NamedTuple):
     starts: Array  # (R, T) bool: a new episode begins with this step; T = 0 without memory
 
     @classmethod
-    def concatenate(cls, parts: list[Labelled]) -> Labelled:
+    def concatenate(cls, parts: "list[Labelled]") -> "Labelled":
         """Join rows, in order."""
         return cls._make(map(np.concatenate, zip(*parts, strict=True)))
 

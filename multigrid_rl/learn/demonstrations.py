@@ -4,8 +4,6 @@ A row is one step of one agent; rows of an episode stand together, in order. Col
 are read, so data may be larger than memory.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The update: epochs of minibatches over a batch, with one Adam for each network."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Inside, actions are scaled so that the bounds are -1 and 1; outside they are wha
 a distribution (:class:`~multigrid_rl.models.distributions.Distribution`), and its weights are weights of the network.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

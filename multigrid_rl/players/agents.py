@@ -1,7 +1,5 @@
 """Folders with an external agent: what ``agent.yaml`` says, and one hash over all files."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable, Iterator

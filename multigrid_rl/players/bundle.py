@@ -1,7 +1,5 @@
 """Bundles: a trained player as a folder that somebody can be handed. No Ray is needed to play it."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

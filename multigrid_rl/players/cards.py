@@ -1,7 +1,5 @@
 """Frozen players on disk: ``model.safetensors`` and ``card.json``. Nothing is ever unpickled."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -76,7 +74,7 @@ class ObservationSignature(Strict):
     size: int | None = Field(default=None, ge=1, le=100_000)
 
     @model_validator(mode="after")
-    def _tokens_or_vector(self) -> ObservationSignature:
+    def _tokens_or_vector(self) -> "ObservationSignature":
         if (self.categories is None) == (self.size is None):
             raise ValueError("expected exactly one of categories and size")
         return self
@@ -176,7 +174,7 @@ class Card(Strict):
         return space_of(self.actions, self.members)
 
     @model_validator(mode="after")
-    def _bounds(self) -> Card:
+    def _bounds(self) -> "Card":
         box = self.actions
         if isinstance(box, BoxSignature):
             if len(box.low) != len(box.high) or not all(a < b for a, b in zip(box.low, box.high, strict=False)):

@@ -3,8 +3,6 @@
 One's own classes are named ``module:Class``.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
@@ -130,7 +128,7 @@ class Catalogue:
         more = "{}, a folder with a frozen player or an agent, module:Class, or hf:user/name"
         raise PlayerError(unknown("player", name, [*self.names(), *plugged], more))
 
-    def packed(self, names: Iterable[str]) -> Catalogue:
+    def packed(self, names: Iterable[str]) -> "Catalogue":
         """Return a catalogue of ``names`` alone, their files in it, for a process that may not see their folders.
 
         The files are checked when a player is seated. Raises :class:`PlayerError` where they cannot be read.

@@ -1,7 +1,5 @@
 """An agent in a process of its own as a player, and the JSON lines that it is told and answers (docs/agents.md)."""
 
-from __future__ import annotations
-
 import json
 import time
 import weakref
@@ -189,7 +187,7 @@ class ExternalPlayer:
             self._process.close(self._ended() + encoded({"type": "bye"}))
             self._process = None
 
-    def __enter__(self) -> ExternalPlayer:
+    def __enter__(self) -> "ExternalPlayer":
         """Return the player itself."""
         return self
 
@@ -294,7 +292,7 @@ class SeatedAgent(ExternalPlayer):
         self._home = ExitStack()
         weakref.finalize(self, self._home.close)
 
-    def on(self, seats: tuple[str, ...], *, once: bool) -> SeatedAgent:
+    def on(self, seats: tuple[str, ...], *, once: bool) -> "SeatedAgent":
         """Return the same agent, with a process of its own, for other seats."""
         return SeatedAgent(self.name, self.parts, self.spec, seats, once=once)
 

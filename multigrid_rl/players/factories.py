@@ -1,7 +1,5 @@
 """From a run's configuration to its environments and its gates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -121,7 +119,7 @@ class MatchFactory:
         """Leave loaded players behind: another process loads and checks them itself."""
         return {name: value for name, value in self.__dict__.items() if name != "_seated"}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> MatchFactory:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "MatchFactory":
         """Return itself, as nothing in it changes: RLlib copies its configurations, and no copy loads players anew."""
         return self
 
@@ -156,7 +154,7 @@ class MatchFactory:
         take_turns, hashes = self._catalogue().take_turns, self.hashes
         return {seat: take_turns(names, self.spec, seat, hashes) for seat, names in self.opponents.items()}
 
-    def packed(self) -> MatchFactory:
+    def packed(self) -> "MatchFactory":
         """Return the same factory with every frozen player's files, for a process that may not see their folder.
 
         Whoever builds from it checks the files as if they had been read there, and their sha256 against what was
@@ -185,7 +183,7 @@ class MatchFactory:
         match = Match(self.spec, players, num_envs, seed=self.seed, first_game=first, shaping=shaping)
         return GroupedEnv(match, self.specs)
 
-    def with_roster(self, roster: Roster) -> MatchFactory:
+    def with_roster(self, roster: Roster) -> "MatchFactory":
         """Return the same factory with those of ``roster`` in its league."""
         result = replace(self, roster=roster)
         result.__dict__["_seated"] = self._seated  # read once

@@ -3,8 +3,6 @@
 In it an agent has the system's programs, this interpreter with its packages, and a copy of its own folder, in memory.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """One seat of a game as a Gymnasium environment; players of the catalogue fill the other seats."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """``Match``: a world whose background seats are filled, so that a learner sees only its own seats; and whole games."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ It is held within limits (time, memory, processes, files, output). Without a san
 accidents, not against malice: it runs as the same user, who may read files and use the network.
 """
 
-from __future__ import annotations
-
 import os
 import selectors
 import signal

@@ -1,7 +1,5 @@
 """PPO whose experience comes in whole batches."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

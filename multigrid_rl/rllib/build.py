@@ -1,7 +1,5 @@
 """From our configuration to an RLlib algorithm."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A thread that waits for its turn on a core holds up the others many times longer
 watched while a run goes on, and what iterations take with one thread and with more. No result depends on it.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import statistics
@@ -89,7 +87,7 @@ class Team:
         self._paces: deque[float] = deque(maxlen=COMPARED)
         self.count = 1 if self._auto else self.most
 
-    def __enter__(self) -> Team:
+    def __enter__(self) -> "Team":
         share_out(self.count)
         return self
 

@@ -1,7 +1,5 @@
 """The remote env runners of a run: whoever is lost is replaced, and training goes on meanwhile."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence

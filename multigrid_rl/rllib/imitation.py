@@ -1,7 +1,5 @@
 """Cloning in the place of playing and learning: recorded steps are learned from, play-outs say how well it plays."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any

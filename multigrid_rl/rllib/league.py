@@ -1,7 +1,5 @@
 """The league of a run: its arithmetic (``players.league``), its files (``runs.snapshots``), and who plays what."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path

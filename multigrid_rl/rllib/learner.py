@@ -1,7 +1,5 @@
 """RLlib's modules around our plain torch networks, its PPO learner around our own update (``learn.update``)."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Ray for as long as it is needed: started, kept out of the way of signals, and cleared away."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

@@ -3,8 +3,6 @@
 It is the peer that the batched path is measured against: nothing of RLlib's is replaced, its metrics are translated.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What the training loop knows of an algorithm, whichever way its experience comes."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The one training loop: build, iterate, record, checkpoint, judge."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A run folder tells its own story in text: configuration, provenance, metrics, verdict, TensorBoard, checkpoints."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import logging
@@ -90,7 +88,7 @@ class RunFolder:
         self._open(config, first_step=None)
 
     @classmethod
-    def reopened(cls, path: Path, config: RunConfig, checkpoint: Checkpoint) -> RunFolder:
+    def reopened(cls, path: Path, config: RunConfig, checkpoint: Checkpoint) -> "RunFolder":
         """Open the folder of a run that goes on from ``checkpoint``.
 
         What was reported after the checkpoint is reported once more, so those rows move aside, into

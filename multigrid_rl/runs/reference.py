@@ -6,8 +6,6 @@ run's last value is **held forward**, and the reference says for each grid point
 The grid begins where all have reported.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -76,7 +74,7 @@ class Reference(Strict):
     metrics: dict[str, Band]
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Reference:
+    def _fits_together(self) -> "Reference":
         if sorted(set(self.env_steps)) != self.env_steps:
             raise ValueError("env_steps: expected an increasing grid")
         columns = [(f"metrics.{m}.{key}", values) for m, band in self.metrics.items() for key, values in band]

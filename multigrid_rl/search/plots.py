@@ -1,7 +1,5 @@
 """Pictures of a search: parallel coordinates and importance, as PNG."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

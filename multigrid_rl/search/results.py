@@ -1,7 +1,5 @@
 """What a search found, in files: results.json, trials.csv, winner.yaml and the page report.md."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

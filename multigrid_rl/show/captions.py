@@ -1,7 +1,5 @@
 """What happens in a game, in words: one caption for the start and one after each step. No drawing."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

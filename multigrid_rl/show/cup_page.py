@@ -1,7 +1,5 @@
 """A cup as one page: payoffs, titles that say the conclusion, and which of its games are shown."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, NamedTuple
 
@@ -111,7 +109,7 @@ def _standings_lead(found: CupResults) -> str:
     return f"Rating is Bradley-Terry's on Elo's scale, 1000 on average; {points}{more}"
 
 
-def side_sentence(cells: list[Cell]) -> str:
+def side_sentence(cells: "list[Cell]") -> str:
     """Return which side has it easier, over all games."""
     games = sum(cell.games for cell in cells)
     if not games:

@@ -1,7 +1,5 @@
 """Episodes of Gymnasium as films: played again from their actions and drawn by the environment's own renderer."""
 
-from __future__ import annotations
-
 import base64
 import math
 import os

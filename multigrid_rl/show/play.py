@@ -1,7 +1,5 @@
 """Games of one person against players: everything but window and keys."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NamedTuple

@@ -5,8 +5,6 @@ A frame of ``A`` agents, each of whom sees ``V`` by ``V`` cells, is a row of byt
     cells 128 | position A | heading A | hand A | out A | tokens A * (V * V + 2)
 """
 
-from __future__ import annotations
-
 import base64
 import zlib
 from collections.abc import Iterator
@@ -39,7 +37,7 @@ class Pack:
         self.games: list[dict[str, Any]] = []
 
     @classmethod
-    def of(cls, games: list[GameRecord]) -> Pack:
+    def of(cls, games: list[GameRecord]) -> "Pack":
         """Return all of ``games``, packed."""
         pack = cls()
         pack.games = [pack.pack(game) for game in games]

@@ -1,7 +1,5 @@
 """Reports as files: what folder it is, where its page goes, and what may be overwritten."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

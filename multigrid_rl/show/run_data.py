@@ -1,7 +1,5 @@
 """Everything that a run's page tells, read from its folder and from fresh games of its policy."""
 
-from __future__ import annotations
-
 import math
 import re
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A training run as one page: what stands in it, and titles that say the conclusion."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from multigrid_rl.gates import Gate

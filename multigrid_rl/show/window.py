@@ -1,7 +1,5 @@
 """The window in which a person plays: keys in, pictures out. What happens in the game is :class:`human.Session`'s."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``World``: a batch of games. The one implementation of the game; every other face wears it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the PettingZoo and Gymnasium faces share: spaces, observation dictionaries and info dictionaries."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import numpy as np

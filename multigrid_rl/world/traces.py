@@ -5,8 +5,6 @@ A trace file holds the layouts and the actions of many episodes together with ev
 actions under the classic rules, and must answer the same.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A cup: everybody against everybody, from both sides, on the same games. Goes on where it was killed."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Who takes part in a cup: bundles, external agents, players by name, and whatever else was handed in."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -54,7 +52,7 @@ class Entry:
     players: dict[str, dict[str, Policy]] = field(default_factory=dict, compare=False, repr=False)
 
     @contextmanager
-    def players_of(self, config: CupConfig, team: str) -> Iterator[dict[str, Policy]]:
+    def players_of(self, config: "CupConfig", team: str) -> Iterator[dict[str, Policy]]:
         """Yield its players for ``team``, as a match takes them; an external agent's process ends with the block.
 
         Raises:

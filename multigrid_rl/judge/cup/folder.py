@@ -3,8 +3,6 @@
 Agents write where they like. So a cup plays copies of them, as they were handed in, and holds every result in memory.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

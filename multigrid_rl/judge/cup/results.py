@@ -1,7 +1,5 @@
 """What a cup found, as plain data: a file for each pairing, ``results.json``, and what its report shows."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -29,7 +27,7 @@ class Pairing(Strict):
     kept: list[GameRecord] = Field(default=[])  # to look at
 
     @model_validator(mode="after")
-    def _rows_fit(self) -> Pairing:
+    def _rows_fit(self) -> "Pairing":
         for name in ("length", "return_red", "return_blue"):
             if len(getattr(self, name)) != len(self.outcomes):
                 raise ValueError(expected(name, f"{len(self.outcomes)} rows", len(getattr(self, name))))
@@ -101,7 +99,7 @@ class PairResult(Strict):
     margin: float  # mean difference of the returns over games that were not forfeited
     length_mean: float  # steps, the same games
 
-    def swapped(self) -> PairResult:
+    def swapped(self) -> "PairResult":
         """Return the same pair seen from the other one."""
         return self.model_copy(update={
             "one": self.two, "two": self.one, "win": self.loss, "loss": self.win, "share": 1 - self.share,

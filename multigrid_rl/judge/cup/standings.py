@@ -1,7 +1,5 @@
 """From pairings to a cup's tables: Bradley-Terry ratings with bootstrap intervals, circles, ranks. Pure."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
