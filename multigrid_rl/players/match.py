@@ -10,16 +10,7 @@ from numpy.typing import NDArray
 from multigrid_rl.clock import Clock
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.text import expected
-from multigrid_rl.types import (
-    TEAM_ORDER,
-    BatchedStep,
-    Board,
-    EpisodeTable,
-    GameSpec,
-    Policy,
-    SeatView,
-    Shaping,
-)
+from multigrid_rl.types import TEAM_ORDER, BatchedStep, Board, EpisodeTable, GameSpec, Policy, SeatView, Shaping
 from multigrid_rl.world.constants import NUM_EVENTS
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.shaping import add_up

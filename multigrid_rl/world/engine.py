@@ -31,13 +31,7 @@ class World:
     """
 
     def __init__(
-        self,
-        spec: GameSpec,
-        num_games: int,
-        *,
-        seed: int = 0,
-        first_game: int = 0,
-        auto_reset: bool = True,
+        self, spec: GameSpec, num_games: int, *, seed: int = 0, first_game: int = 0, auto_reset: bool = True
     ) -> None:
         _check(spec, num_games)
         self.spec = spec

@@ -51,11 +51,7 @@ STEP_ARRAYS = (
     "info_got_eliminated_done",
     "info_eliminated_opponent_num",
 )
-_NEEDED = (
-    *("meta_json", "ep_len", "ep_step_start", "ep_state_start", "action", "order"),
-    *STATE_ARRAYS,
-    *STEP_ARRAYS,
-)
+_NEEDED = (*("meta_json", "ep_len", "ep_step_start", "ep_state_start", "action", "order"), *STATE_ARRAYS, *STEP_ARRAYS)
 _REAL = ("ball_discount", "agent_reward", "reward")
 RELATIVE_TOLERANCE = 1e-12
 
