@@ -260,7 +260,8 @@ def _table(study: Study, group: dict[str, Any], arms: dict[str, Arm], rng: np.ra
         likeliest = float(iqm(arm.scores("argmax")))
         numbers = (scores.min(), scores.max(), likeliest, iqm(arm.scores("training")), arm.median("env_steps_per_s"))
         told = [str(len(scores)), f"{middle:,.0f}", f"{low:,.0f} to {high:,.0f}", *(f"{x:,.0f}" for x in numbers)]
-        told += [f"{arm.median('seconds'):,.0f}", f"{arm.median('ms_per_action'):.2g}"]
+        latency = arm.median("ms_per_action")
+        told += [f"{arm.median('seconds'):,.0f}", "-" if np.isnan(latency) else f"{latency:.2g}"]
         told += [f"{study.score(value):.3f}" for value in (middle, likeliest) if study.scale is not None]
         yield f"| {name} | `{' '.join(overrides) or '-'}` | {' | '.join(told)} |"
     yield ""
