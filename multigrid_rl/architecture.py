@@ -1,7 +1,5 @@
 """What a configuration, and a frozen player's card, may say of a network: names, sizes, bounds."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -50,7 +48,7 @@ class ModelConfig(Part):
         return values
 
     @model_validator(mode="after")
-    def _head_fits(self) -> ModelConfig:
+    def _head_fits(self) -> "ModelConfig":
         sized = self.head in HEAD_SIZES
         if self.head_size is not None and not sized:
             raise ValueError(expected("head_size", f"null with head={self.head or 'null'}", self.head_size))

@@ -1,7 +1,5 @@
 """Where the time of an iteration goes."""
 
-from __future__ import annotations
-
 import time
 
 

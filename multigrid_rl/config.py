@@ -1,7 +1,5 @@
 """The only reader of ``configs/``: Hydra composes, pydantic validates, errors are one line."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import os
@@ -185,18 +183,19 @@ def _compose(given: dict[str, str], *, trusted: bool) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException  # noqa: PLC0415
 
     folder = data_root() / "configs"
-    written: tuple[tuple[str, int], ...] = ()
+    written = sorted((str(file), file.stat().st_mtime_ns) for file in folder.rglob("*.yaml"))
     file = given.get("scenario", "")
     if file.endswith(FILES):
         # Its name is none of ours (`scenario_id`), so Hydra finds what is put into its store.
         own = _whole_scenario(file, trusted=trusted)
         ConfigStore.instance().store(own["name"], {key: own[key] for key in own if key != "name"}, "scenario")
-        given, written = {**given, "scenario": own["name"]}, ((json.dumps(own, default=str), 0),)
+        given = {**given, "scenario": own["name"]}
+        written.append((json.dumps(own, default=str), 0))
     overrides = [f"{key}={value}" for key, value in given.items()]
     groups = [override for override in overrides if override.partition("=")[0] in GROUPS]
     rest = [override for override in overrides if override not in groups]
     try:
-        chosen, known, config = _files_say(tuple(groups), (*_written(folder), *written))
+        chosen, known, config = _files_say(tuple(groups), tuple(written))
         for override in rest:
             if not override.startswith((_BONUS, _ENV_ARGS)):
                 _check_key(override, known)
@@ -249,10 +248,6 @@ def _overridden(config: Any, overrides: list[str]) -> dict[str, Any]:
     changed = deepcopy(config)
     ConfigLoaderImpl._apply_overrides_to_config(parsed, changed)
     return cast("dict[str, Any]", OmegaConf.to_container(changed, resolve=True))
-
-
-def _written(folder: Path) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((str(file), file.stat().st_mtime_ns) for file in folder.rglob("*.yaml")))
 
 
 def _stage(stage: Any, own: dict[str, Any]) -> Any:

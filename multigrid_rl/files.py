@@ -1,11 +1,10 @@
 """Where our own files are; files that somebody else may have written, read with care; files written as a whole."""
 
-from __future__ import annotations
-
+import csv
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -92,3 +91,14 @@ def write_whole(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def csv_text(rows: list[dict[str, Any]], columns: Iterable[str] = ()) -> str:
+    """Return a table: by default one column for each key of any row."""
+    text = StringIO()
+    writer = csv.DictWriter(
+        text, list(columns or dict.fromkeys(key for row in rows for key in row)), lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

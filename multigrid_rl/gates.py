@@ -1,7 +1,5 @@
 """Gates: a metric, a bound, and what "held" means. Pure: fed with reports, asked for a verdict."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from copy import deepcopy

@@ -3,8 +3,6 @@
 The one import with a side effect; it reads names alone, and what plays is imported when it is made.
 """
 
-from __future__ import annotations
-
 import re
 
 from gymnasium.envs.registration import register, registry

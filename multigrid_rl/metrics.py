@@ -4,8 +4,6 @@
 after the seat it plays, or after its team if it plays several seats (``shared=true``, ``scheme=ctce``).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -4,8 +4,6 @@ Both are passed on. So that nobody need read one before it is tried, a file may 
 read this machine's environment, nor say where files go: who typed ``trust_recipe=true`` has read it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

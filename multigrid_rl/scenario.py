@@ -1,7 +1,5 @@
 """What a scenario may say: its game or environment, who sits where, what training must reach; a league of opponents."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re
@@ -9,9 +7,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from multigrid_rl.text import expected, one_line, shown, unknown
 from multigrid_rl.types import RULE_SETS, GameSpec
@@ -77,10 +75,16 @@ def import_object(key: str, path: str, what: str = "module:function") -> Any:
     return found
 
 
-class Part(BaseModel):
+class Strict(BaseModel):
+    """What is read again: no key beyond its own, finite numbers."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Part(Strict):
     """A part of a configuration: no key beyond its own, nothing changes, numbers are numbers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -96,6 +100,15 @@ class Part(BaseModel):
                 kind = "integer" if field.annotation is int else "number"
                 raise ValueError(expected(name, f"a valid {kind}", value))
         return values
+
+
+def whole(value: Any) -> Any:
+    """Return 2e5, a whole number to people, as one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+#: A number of environment steps.
+Steps = Annotated[int, Field(ge=1), BeforeValidator(whole)]
 
 
 def _no_flag_inside(key: str, values: dict[str, Any]) -> None:
@@ -127,12 +140,33 @@ class GameConfig(Part):
         return GameSpec(**values)
 
 
-class GateConfig(Part):
-    """One gate; exactly one of ``at_most`` and ``at_least``. ``*`` in the metric stands for every learning seat."""
+class Bound(Part):
+    """What a metric shall be: exactly one of ``at_most`` and ``at_least``."""
 
     metric: str
     at_most: float | None = None
     at_least: float | None = None
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> "Bound":
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError(f"expected exactly one of at_most and at_least for {self.metric}")
+        return self
+
+    @property
+    def comparison(self) -> Literal["<=", ">="]:
+        """How it is compared with :attr:`bound`."""
+        return ">=" if self.at_most is None else "<="
+
+    @property
+    def bound(self) -> float:
+        """The number."""
+        return float((self.at_least if self.at_most is None else self.at_most) or 0.0)
+
+
+class GateConfig(Bound):
+    """One gate; ``*`` in the metric stands for every learning seat."""
+
     hold: Literal["every", "mean", "share"] = "every"
     share: float = Field(default=0.95, gt=0, le=1)
     window: int = Field(default=100_000, ge=1)
@@ -142,12 +176,6 @@ class GateConfig(Part):
         """Whether it is about a value network."""
         return self.metric.startswith("explained_variance/")
 
-    @model_validator(mode="after")
-    def _one_bound(self) -> GateConfig:
-        if (self.at_most is None) == (self.at_least is None):
-            raise ValueError(f"expected exactly one of at_most and at_least for {self.metric}")
-        return self
-
 
 class LeagueConfig(Part):
     """Who joins a growing pool of opponents, and how often each of them plays. What each key means stands in yaml."""
@@ -156,14 +184,14 @@ class LeagueConfig(Part):
     anchor_share: float = Field(ge=0, lt=1)
     latest_share: float = Field(ge=0, le=1)
     weighting: Weighting
-    every: int | None = Field(ge=1)
+    every: Steps | None
     win: float | None = Field(gt=0, lt=1)
     win_over: Literal["pool", "episodes"]
     most: int = Field(ge=1, le=64)
-    redraw: int = Field(ge=1)
+    redraw: Steps
 
     @model_validator(mode="after")
-    def _grows(self) -> LeagueConfig:
+    def _grows(self) -> "LeagueConfig":
         if not self.anchors or {LEARN, LEAGUE} & set(self.anchors) or min(self.anchors.values()) <= 0:
             raise ValueError(expected("anchors", "at least one player with a weight above 0", self.anchors))
         if self.every is None and self.win is None:
@@ -171,11 +199,6 @@ class LeagueConfig(Part):
         if self.anchor_share + self.latest_share > 1:
             raise ValueError(expected("latest_share", f"at most {1 - self.anchor_share:g}", self.latest_share))
         return self
-
-    @field_validator("every", "redraw", mode="before")
-    @classmethod
-    def _whole(cls, value: Any) -> Any:
-        return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class ScenarioConfig(Part):
@@ -198,11 +221,17 @@ class ScenarioConfig(Part):
     report_episodes: int = Field(default=100, ge=1)
 
     @model_validator(mode="after")
-    def _seats_fit(self) -> ScenarioConfig:
+    def _seats_fit(self) -> "ScenarioConfig":
         if (self.game is None) == (self.env_id is None):
             raise ValueError("expected exactly one of game and env_id")
         if self.game is None:
-            self._package_fits()
+            if self.package is None:
+                wanted = f"multigrid, gymnasium or unity with env_id={self.env_id}"
+                raise ValueError(expected("package", wanted, "null"))
+            if self.package != "multigrid" and self.agents != 1:
+                raise ValueError(expected("agents", f"1 with package {self.package}", self.agents))
+            if self.package == "unity" and self.port is None:
+                raise ValueError(expected("port", "a number with package unity", "null"))
             return self
         seats = self.game.spec().seats
         if sorted(self.seats) != sorted(seats):
@@ -213,17 +242,8 @@ class ScenarioConfig(Part):
         self._league_fits()
         return self
 
-    def _package_fits(self) -> None:
-        """Check what an environment of another package may say."""
-        if self.package is None:
-            raise ValueError(expected("package", f"multigrid, gymnasium or unity with env_id={self.env_id}", "null"))
-        if self.package != "multigrid" and self.agents != 1:
-            raise ValueError(expected("agents", f"1 with package {self.package}", self.agents))
-        if self.package == "unity" and self.port is None:
-            raise ValueError(expected("port", "a number with package unity", "null"))
-
     @model_validator(mode="after")
-    def _held_out_fits(self) -> ScenarioConfig:
+    def _held_out_fits(self) -> "ScenarioConfig":
         if self.held_out and (self.game is None or not self.opponents):
             raise ValueError(expected("held_out", "[] where nobody else plays", list(self.held_out)))
         met = [name for names in self.opponents.values() for name in names] if self.held_out else []

@@ -3,13 +3,11 @@
 Values are in yaml, below ``configs/``; a test holds that both name the same keys.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from multigrid_rl.architecture import (
     HEADS,
@@ -20,7 +18,7 @@ from multigrid_rl.architecture import (
     WITHOUT_PROBABILITY,
     ModelConfig,
 )
-from multigrid_rl.scenario import ConfigError, Part, ScenarioConfig
+from multigrid_rl.scenario import ConfigError, Part, ScenarioConfig, Steps, whole
 from multigrid_rl.text import expected
 
 #: What the log-probability of an action is weighed by, as numbered in equation 1 of Schulman et al. 2016
@@ -42,13 +40,8 @@ class CloningOptions(Part):
 
     held_out: float = Field(ge=0, lt=1)
     weight_decay: float = Field(ge=0)
-    play_every: int = Field(ge=1)
+    play_every: Steps
     patience: int | None = Field(ge=1)
-
-    @field_validator("play_every", mode="before")
-    @classmethod
-    def _whole(cls, value: Any) -> Any:
-        return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class AdversarialOptions(Part):
@@ -75,7 +68,7 @@ class DaggerOptions(Part):
 class TrainConfig(Part):
     """PPO and its batch. The meaning of each key stands beside its value in ``configs/train/ppo.yaml``."""
 
-    until: int = Field(ge=1)
+    until: Steps
     stop_when_held: bool
     runner: Literal["batched", "stock"] = "batched"
     objective: str = "ppo"
@@ -100,23 +93,18 @@ class TrainConfig(Part):
     vf_coef: float = Field(ge=0)
     entropy_coef: float = Field(ge=0)
     entropy_final: float | None = Field(default=None, ge=0)
-    entropy_decay: int = Field(ge=1)
+    entropy_decay: Steps
     grad_clip: float = Field(gt=0)
     torch_threads: int = Field(ge=0)
     threads: Literal["auto", 1, 2] = 1
     shaping: str | None = None
     bonus: dict[str, dict[str, float]] = Field(default_factory=dict)
-    checkpoint_every: int = Field(ge=1)
+    checkpoint_every: Steps
     keep_checkpoints: int = Field(default=3, ge=1)
-    warm_up: int = Field(default=0, ge=0)
+    warm_up: Annotated[int, Field(ge=0), BeforeValidator(whole)] = 0
     cloning: CloningOptions | None = None
     adversarial: AdversarialOptions | None = None
     dagger: DaggerOptions | None = None
-
-    @field_validator("until", "entropy_decay", "checkpoint_every", "warm_up", mode="before")
-    @classmethod
-    def _whole(cls, value: Any) -> Any:
-        return int(value) if isinstance(value, float) and value.is_integer() else value
 
     @property
     def batch_size(self) -> int:
@@ -179,21 +167,16 @@ class StageConfig(Part):
     """A stage of a curriculum, before the run's own scenario: its game and what ends it."""
 
     scenario: ScenarioConfig
-    steps: int | None = Field(default=None, ge=1)
+    steps: Steps | None = None
     held: bool = False
 
     @model_validator(mode="after")
-    def _ends(self) -> StageConfig:
+    def _ends(self) -> "StageConfig":
         if self.steps is None and not self.held:
             raise ValueError(f"expected steps: N, held: true, or both for the stage on {self.scenario.name}")
         if self.held and not self.scenario.gates:
             raise ValueError(expected("held", f"steps: N, as {self.scenario.name} has no gates", "held: true"))
         return self
-
-    @field_validator("steps", mode="before")
-    @classmethod
-    def _whole(cls, value: Any) -> Any:
-        return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class RunConfig(Part):
@@ -215,7 +198,7 @@ class RunConfig(Part):
     tracking: Literal["csv", "wandb", "mlflow"] | None = None
 
     @model_validator(mode="after")
-    def _fits_together(self) -> RunConfig:
+    def _fits_together(self) -> "RunConfig":
         train = self.train
         seats = self.scenario.seats
         _require(bool(self.scenario.learning), "scenario.seats", dict(seats), "learn on at least one seat")

@@ -1,7 +1,5 @@
 """Sizes that follow from a run's configuration: each has a name here and none stands in yaml; what acts. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

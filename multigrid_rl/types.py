@@ -4,8 +4,6 @@ Letters used in shapes: ``N`` games, ``A`` agents of a game in index order (blue
 ``E`` event kinds, ``D = V * V + 2`` tokens of one observation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -36,12 +34,12 @@ class Rules:
     final_view: Literal["after_results", "before_results"] = "after_results"
 
     @classmethod
-    def fair(cls) -> Rules:
+    def fair(cls) -> "Rules":
         """Return the default rules: section 8's right column."""
         return cls()
 
     @classmethod
-    def classic(cls) -> Rules:
+    def classic(cls) -> "Rules":
         """Return the rules of the recorded original: section 8's left column."""
         return cls(
             door_test="any",
@@ -183,7 +181,7 @@ class EpisodeTable(NamedTuple):
     players: NDArray[np.int16]  # (M, P) who played the seat of each of the ``MultiAgentSpec.pools``
 
     @classmethod
-    def empty(cls, agents: int, events: int, pools: int = 0) -> EpisodeTable:
+    def empty(cls, agents: int, events: int, pools: int = 0) -> "EpisodeTable":
         """Return a table without rows."""
         return cls(
             np.zeros(0, np.int32),
@@ -194,11 +192,11 @@ class EpisodeTable(NamedTuple):
         )
 
     @classmethod
-    def concatenate(cls, tables: list[EpisodeTable]) -> EpisodeTable:
+    def concatenate(cls, tables: "list[EpisodeTable]") -> "EpisodeTable":
         """Return the rows of all ``tables`` (at least one), in order."""
         return cls(*(np.concatenate(columns) for columns in zip(*tables, strict=True)))
 
-    def rows(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> EpisodeTable:
+    def rows(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> "EpisodeTable":
         """Return the rows in ``which``, by number or as a mask (M,)."""
         return EpisodeTable._make(column[which] for column in self)
 
@@ -342,7 +340,7 @@ class EnvFactory(Protocol):
         """Load and check background players, by seat. Raises ``ValueError`` for one that cannot play."""
         ...
 
-    def packed(self) -> EnvFactory:
+    def packed(self) -> "EnvFactory":
         """Return the same recipe with all that building reads from files in it, for a process that may not see them."""
         ...
 

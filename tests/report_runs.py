@@ -85,7 +85,7 @@ def small_cup(folder: Path, *, games: int = 4, broken: tuple[str, ...] = (), sce
     entries = [Entry(name, "scripted", "built in") for name in ("hunter", "key-runner", "random")]
     entries += [Entry(f"{k} {name}", "broken", name, problem=f"it says {name}") for k, name in enumerate(broken)]
     entries.sort(key=lambda entry: entry.name)
-    return results(entries, play_cup(entries, table, folder, lambda progress: None), table, {"multigrid-rl": "0"})
+    return results(entries, play_cup(entries, table, folder, lambda *_: None), table, {"multigrid-rl": "0"})
 
 
 def games_of(spec: GameSpec, count: int):

@@ -1,7 +1,5 @@
 """What all verbs share: how they end, where they print, and the files that they write."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

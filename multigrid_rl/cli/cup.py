@@ -15,9 +15,8 @@ from rich.table import Table
 from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread, reason, refused
 
 if TYPE_CHECKING:
-    from multigrid_rl.judge.cup.cup import Progress
     from multigrid_rl.judge.cup.entries import CupConfig, Entry
-    from multigrid_rl.judge.cup.results import CupResults
+    from multigrid_rl.judge.cup.results import CupResults, Pairing
 
 
 FOLDER = (
@@ -29,10 +28,7 @@ AGAIN = 10
 
 
 def cup(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(metavar="[verify] FOLDER", help=FOLDER),
-    ],
+    folders: Annotated[list[Path], typer.Argument(metavar="[verify] FOLDER", help=FOLDER)],
     scenario: Annotated[
         str | None, typer.Option(help="What is played: a scenario with two teams; 1v1, or the run's own, by default.")
     ] = None,
@@ -65,6 +61,7 @@ def cup(
     from multigrid_rl.judge.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.judge.cup.folder import read_manifest
     from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.players.fence import at_hand
     from multigrid_rl.players.leftovers import ScratchError, alone_in, remove_leftovers
     from multigrid_rl.players.sandbox import Limits
     from multigrid_rl.runs.reader import run_config
@@ -74,7 +71,9 @@ def cup(
     if len(folders) == 2 and str(folders[0]) == "verify":
         verify(folders[1])
         return
-    folder = _only(folders)
+    if len(folders) > 1:
+        raise refused("FOLDER", "one folder of entries, or verify and the folder of a cup", " ".join(map(str, folders)))
+    folder = folders[0]
     with ended_by_signals("the same command goes on with the cup"):
         if scenario is None:
             scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
@@ -87,12 +86,13 @@ def cup(
         before = read_manifest(place)  # a cup that has begun goes on as it says, where nothing else was asked for
         if seed is None:
             seed = before.seed if before else secrets.randbits(63)
-        limits = Limits(start_s, step_s, total_s, memory_mb, fence=_fenced(isolate))
-        config = CupConfig(name, spec, games, seed, limits)
+        if isolate and not at_hand():
+            raise refused("--isolate", "bubblewrap that works on this machine (docs/instructors.md)", "none")
+        fence = at_hand() if isolate is None else isolate
+        config = CupConfig(name, spec, games, seed, Limits(start_s, step_s, total_s, memory_mb, fence=fence))
         if before:
             config = replace(config, agents_key=before.agents_key)
-        catalogue = Catalogue()
-        entries = find_entries(folder, list(also or ()), catalogue, config)
+        entries = find_entries(folder, list(also or ()), Catalogue(), config)
         entries = find_copies(entries, Originals(spec, Catalogue(data_root() / "checkpoints")), refuse=not allow_copies)
         remove_leftovers()
         try:
@@ -102,20 +102,6 @@ def cup(
             failure = RunError(reason(error, place) if isinstance(error, OSError) else str(error))
             failure.hint = "pairings that were played stay; the same command goes on with the rest"
             raise failure from error
-
-
-def _fenced(isolate: bool | None) -> bool:
-    from multigrid_rl.players.fence import at_hand
-
-    if isolate and not at_hand():
-        raise refused("--isolate", "bubblewrap that works on this machine (docs/instructors.md)", "none")
-    return at_hand() if isolate is None else isolate
-
-
-def _only(folders: list[Path]) -> Path:
-    if len(folders) > 1:
-        raise refused("FOLDER", "one folder of entries, or verify and the folder of a cup", " ".join(map(str, folders)))
-    return folders[0]
 
 
 def verify(folder: Path) -> None:
@@ -164,7 +150,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
             screen.print(f"    like {'; '.join(entry.same_as)}")
     if not config.limits.fence and any(entry.kind == "external" for entry in entries):
         screen.print("agents run without a sandbox: they could read and change what you can (docs/instructors.md)")
-    played = play_cup(entries, config, folder, lambda progress: screen.print(_told(progress)))
+    played = play_cup(entries, config, folder, lambda *done: screen.print(_told(*done)))
     found = results(entries, played, config, versions())
     files = [*write_results(found, played, folder), write_cup_report(folder, found=found)]
     screen.print(f"winner: {', '.join(row.name for row in found.standings if row.rank == 1) or 'nobody'}")
@@ -188,11 +174,9 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     typer.echo(json.dumps(last))
 
 
-def _told(progress: Progress) -> str:
-    pairing = progress.pairing
+def _told(number: int, of: int, pairing: Pairing, now: bool) -> str:
     result = f"{pairing.count('Rb')} / {pairing.count('D')} / {pairing.count('Br')}"
-    told = f"[{progress.number}/{progress.of}] {pairing.red} (red) - {pairing.blue} (blue): "
-    told += result if progress.played else "played before"
+    told = f"[{number}/{of}] {pairing.red} (red) - {pairing.blue} (blue): {result if now else 'played before'}"
     lost = pairing.count("rb")
     return told + (f"; {pairing.at_fault} forfeits {lost}: {pairing.reason}" if lost else "")
 

@@ -1,7 +1,5 @@
 """Verbs about recorded play: ``record`` writes it, ``data`` shows it."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -63,15 +61,11 @@ def record(
         "versions": versions(),
     }
     began = time.perf_counter()
+    num_envs = max(1, min(64, steps // 5_000))  # few enough that most episodes of each are whole
     with written_beside(output, "folder") as unfinished:
-        episodes = recording.record(factory, lambda agent: loaded[agent.name].player, steps, _side_by_side(steps), seed)
+        episodes = recording.record(factory, lambda agent: loaded[agent.name].player, steps, num_envs, seed)
         card = demonstrations.write(unfinished, episodes, facts)
     typer.echo(f"recorded {output}: {card.summary()}; {card.bytes:,} bytes, {time.perf_counter() - began:.1f} s")
-
-
-def _side_by_side(steps: int) -> int:
-    """Return how many environments play ``steps`` steps: few enough that most episodes of each are whole."""
-    return max(1, min(64, steps // 5_000))
 
 
 def data(

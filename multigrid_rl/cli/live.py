@@ -1,7 +1,5 @@
 """What a run is printed on, which may go away, and what it prints: preflight, live table, closing lines."""
 
-from __future__ import annotations
-
 import io
 import logging
 import shlex
@@ -212,19 +210,15 @@ def closing(verdict: dict[str, Any], path: Path) -> list[str]:
         first = f"ended in stage {v['stage'] + 1} of {v['stages']}; the gates of the last one were not judged yet"
     if v["ended"] == "interrupted":
         first = f"interrupted; {first}"
+    run = shlex.quote(str(path))
+    on = f"train --resume {run}" + ("" if v["ended"] == "interrupted" else f" --until {2 * v['env_steps']}")
     return [
         first,
         f"played:   {v['env_steps']:,} environment steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
         f"({v['env_steps_per_s']:,.0f} steps/s)",
         escape(f"saved:    {path / 'verdict.json'} and {path / v['checkpoint']}"),
-        *(escape(f"next:     multigrid-rl {words}") for words in _next(v, shlex.quote(str(path)))),
+        *(escape(f"next:     multigrid-rl {words}") for words in (f"report {run}", f"evaluate {run}", on)),
     ]
-
-
-def _next(verdict: dict[str, Any], run: str) -> list[str]:
-    """Return what one would do with a run that has ended: look at it, measure it, go on with it."""
-    more = "" if verdict["ended"] == "interrupted" else f" --until {2 * verdict['env_steps']}"
-    return [f"report {run}", f"evaluate {run}", f"train --resume {run}{more}"]
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """The verb ``import-mlagents``: settings of ML-Agents' PPO trainer become a recipe."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path

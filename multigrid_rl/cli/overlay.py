@@ -44,7 +44,10 @@ def overlay(
         screen.print(line)
     if changed:
         screen.print(f"changed from the recipe {usual.name}, so this is none of its seeds:")
-        screen.print(_changes(changed))
+        table = Table("key", "here", "recipe", box=None, pad_edge=False)
+        for values in changed:
+            table.add_row(*values)
+        screen.print(table)
     screen.print(_table(rows))
     for row in rows:
         screen.print(sentence(row))
@@ -95,13 +98,6 @@ def _find_reference(run: Run, given: str | None) -> Path:
         known = sorted(file.stem for file in curves_folder().glob("*.json"))
         raise fail(unknown("--reference", name, known, "a file, or a recipe with curves ({})"))
     return path
-
-
-def _changes(changed: list[tuple[str, str, str]]) -> Table:
-    table = Table("key", "here", "recipe", box=None, pad_edge=False)
-    for row in changed:
-        table.add_row(*row)
-    return table
 
 
 def _table(rows: list[Comparison]) -> Table:

@@ -1,18 +1,13 @@
 """Verbs about players: of the catalogue (``players``, ``rate``, ``freeze``) and bundles (``export``, ``inspect``)."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from multigrid_rl.cli.app import ended_by_signals, fail, one_thread, refused
-
-if TYPE_CHECKING:
-    from multigrid_rl.players.catalogue import Catalogue
 
 Checkpoints = Annotated[Path | None, typer.Option(help="Folder of frozen players; by default yours, and ours.")]
 Checkpoint = Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")]
@@ -32,18 +27,11 @@ def players(
     from multigrid_rl.config import load_scenario
     from multigrid_rl.players import freeze as measuring
     from multigrid_rl.players.cards import PlayerError, read_card
-    from multigrid_rl.players.catalogue import BUILT_IN, WHAT
+    from multigrid_rl.players.catalogue import BUILT_IN, WHAT, Catalogue
 
-    catalogue = _catalogue(checkpoints)
-    titles = (
-        "player",
-        "seats",
-        "what it is",
-        "against random: win / draw / loss; or return",
-        "best response",
-        "sha256",
-    )
-    table = Table(*titles, box=None, pad_edge=False)
+    catalogue = Catalogue(checkpoints)
+    measured = "against random: win / draw / loss; or return"
+    table = Table("player", "seats", "what it is", measured, "best response", "sha256", box=None, pad_edge=False)
     for name in catalogue.names():
         if name in BUILT_IN:
             seats, what, sha, best, returns = "any", WHAT[name], "-", None, None
@@ -79,9 +67,10 @@ def rate(
     """Measure every frozen player of a scenario against random, scripted and frozen players; rewrites their cards."""
     from multigrid_rl.config import scenario_id
     from multigrid_rl.players import freeze
+    from multigrid_rl.players.catalogue import Catalogue
 
     one_thread()
-    catalogue, stem = _catalogue(checkpoints), scenario_id(scenario)
+    catalogue, stem = Catalogue(checkpoints), scenario_id(scenario)
     known = sorted({str(entry["scenario"]) for entry in catalogue.entries.values() if "scenario" in entry})
     if stem not in known:
         raise refused("scenario", f"one that a frozen player was made for ({', '.join(known)})", scenario)
@@ -106,10 +95,11 @@ def freeze(
     from multigrid_rl.judge import environments
     from multigrid_rl.players import freeze
     from multigrid_rl.players.cards import write_card
+    from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.runs.players import run_player
 
     one_thread()
-    catalogue = _catalogue(checkpoints)
+    catalogue = Catalogue(checkpoints)
     card = freeze.freeze(run_player(run, seat, checkpoint), name, catalogue, episodes)
     typer.echo(f"froze {catalogue.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
     if card.env is not None:
@@ -163,9 +153,3 @@ def inspect(
                 typer.echo(line)
         except ScratchError as error:
             raise fail(error) from error
-
-
-def _catalogue(checkpoints: Path | None) -> Catalogue:
-    from multigrid_rl.players.catalogue import Catalogue
-
-    return Catalogue(checkpoints)

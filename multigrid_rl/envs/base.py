@@ -1,7 +1,5 @@
 """What environments of other packages share: episodes, their seeds and their ends, and what a state must fit."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -59,7 +57,53 @@ def step_of(
     )
 
 
-class SingleAgentEnvs(ABC):
+class Episodes(ABC):
+    """Keeps the books of ``num_envs`` environments without background players: episodes by ``seats``, and seconds."""
+
+    def __init__(self, num_envs: int, seats: int) -> None:
+        self.num_envs = num_envs
+        self._clock = Clock()
+        self._returns = np.zeros((num_envs, seats))
+        self._length = np.zeros(num_envs, np.int32)
+        self._episode = np.zeros(num_envs, np.int64)
+        self._finished: list[EpisodeTable] = []
+
+    def reset(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Start all environments afresh under ``seed``, from their first episode; returns what they show (N, D)."""
+        self._seed = seed
+        self._episode[:] = 0
+        self._finished = []
+        self._begin(np.ones(self.num_envs, np.bool_))
+        return self.observations()
+
+    @abstractmethod
+    def observations(self) -> dict[str, NDArray[Any]]:
+        """Return what is seen (N, D) as the environments stand."""
+
+    @abstractmethod
+    def _begin(self, which: NDArray[np.bool_]) -> None:
+        """Start the environments in ``which`` (N,) afresh."""
+
+    def _finish(self, done: NDArray[np.bool_], won: NDArray[Any] | np.bool_ | bool = False) -> None:
+        """Write down the episodes of ``done`` (N,), in which the one team ``won`` or nobody did, and begin afresh."""
+        count = int(done.sum())
+        winner = np.where(np.broadcast_to(won, count), 0, -1).astype(np.int8)
+        events, nothing = np.zeros((count, self._returns.shape[1], 0)), np.zeros((count, 0), np.int16)
+        self._finished.append(EpisodeTable(self._length[done], self._returns[done], events, winner, nothing))
+        self._episode[done] += 1
+        self._begin(done)
+
+    def drain_episodes(self) -> EpisodeTable:
+        """Return the episodes that finished since the last call; there are no event columns."""
+        rows, self._finished = [EpisodeTable.empty(self._returns.shape[1], 0), *self._finished], []
+        return EpisodeTable.concatenate(rows)
+
+    def drain_seconds(self) -> dict[str, float]:
+        """Return the seconds spent on the ``engine`` since the last call; there are no background players."""
+        return {"players": 0.0, "engine": 0.0, **self._clock.drain()}
+
+
+class SingleAgentEnvs(Episodes):
     """``num_envs`` environments with one agent; implements ``types.BatchedEnv`` around two methods of a subclass.
 
     Finished environments start afresh at once. What environment ``k`` does follows from ``seed``, ``k``, the number of
@@ -74,16 +118,11 @@ class SingleAgentEnvs(ABC):
     """
 
     def __init__(self, env_id: str, num_envs: int, action_space: spaces.Space[Any], size: int, first: int) -> None:
+        super().__init__(num_envs, 1)
         self.env_id = env_id
-        self.num_envs = num_envs
         self.action_space = action_space
         self._first = first
-        self._clock = Clock()
         self._obs = np.zeros((num_envs, size), np.float32)
-        self._returns = np.zeros((num_envs, 1))
-        self._length = np.zeros(num_envs, np.int32)
-        self._episode = np.zeros(num_envs, np.int64)
-        self._finished: list[EpisodeTable] = []
 
     @abstractmethod
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -92,14 +131,6 @@ class SingleAgentEnvs(ABC):
     @abstractmethod
     def _start(self, seeds: dict[int, int]) -> NDArray[Any]:
         """Start the environments in ``seeds`` (row -> seed) afresh; returns their observations, in that order."""
-
-    def reset(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Start all environments afresh under ``seed``, from their first episode; returns observations (N, D)."""
-        self._seed = seed
-        self._episode[:] = 0
-        self._finished = []
-        self._begin(np.ones(self.num_envs, np.bool_))
-        return self.observations()
 
     def observations(self) -> dict[str, NDArray[Any]]:
         """Return the observations (N, D) float32 as the environments stand."""
@@ -122,19 +153,10 @@ class SingleAgentEnvs(ABC):
             raise self._broken(final, rewards, taken)
         done = terminated | truncated
         if done.any():
-            self._close(done)
+            self._finish(done)
         self._clock.lap("engine")
         mask = np.ones((self.num_envs, 1), np.bool_)
         return step_of(self._obs, final, rewards, mask, (terminated, truncated & ~terminated))
-
-    def drain_episodes(self) -> EpisodeTable:
-        """Return the episodes that finished since the last call; there are no event columns, and nobody wins."""
-        rows, self._finished = [EpisodeTable.empty(1, 0), *self._finished], []
-        return EpisodeTable.concatenate(rows)
-
-    def drain_seconds(self) -> dict[str, float]:
-        """Return the seconds spent on the ``engine`` since the last call; there are no background players."""
-        return {"players": 0.0, "engine": 0.0, **self._clock.drain()}
 
     def get_state(self) -> dict[str, Any]:
         """Return what everything that the environments will do follows from; arrays are copies."""
@@ -167,19 +189,7 @@ class SingleAgentEnvs(ABC):
         got = f"{what} of {value} in {where}{of}"
         return BrokenEnvError(expected(f"env_id={self.env_id}", "finite observations and rewards", got))
 
-    def _close(self, done: NDArray[np.bool_]) -> None:
-        count = int(done.sum())
-        winner = np.full(count, -1, np.int8)  # none
-        self._finished.append(
-            EpisodeTable(
-                self._length[done], self._returns[done], np.zeros((count, 1, 0)), winner, np.zeros((count, 0), np.int16)
-            )
-        )
-        self._episode[done] += 1
-        self._begin(done)
-
     def _begin(self, which: NDArray[np.bool_]) -> None:
-        """Start the environments in ``which`` (N,) afresh."""
         seeds: dict[int, int] = {}
         for k in np.flatnonzero(which).tolist():
             seeds[k] = reset_seed(self._seed, self._first + k, int(self._episode[k]))

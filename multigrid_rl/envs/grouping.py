@@ -5,8 +5,7 @@
 * CTCE: the team is one agent; it reads all its members' views and decides for all of them.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -105,8 +104,8 @@ class GroupedEnv:
         return BatchedStep(
             observations=self._grouped(step.observations),
             final_observations=final,
-            rewards={agent.name: _total(step.rewards, agent) for agent in agents},
-            terminated={agent.name: _all(step.terminated, agent) for agent in agents},
+            rewards={agent.name: _joined(np.sum, step.rewards, agent) for agent in agents},
+            terminated={agent.name: _joined(np.all, step.terminated, agent) for agent in agents},
             mask={agent.name: np.stack([step.mask[seat] for seat in agent.seats], axis=1) for agent in agents},
             truncated=step.truncated,
             done=step.done,
@@ -151,15 +150,7 @@ def _choices(agent: AgentSpec) -> int:
     return int(agent.action_space.nvec[0])
 
 
-def _total(rewards: dict[str, NDArray[np.float64]], agent: AgentSpec) -> NDArray[np.float64]:
+def _joined(how: Callable[..., Any], parts: dict[str, Array], agent: AgentSpec) -> Array:
     if len(agent.seats) == 1:
-        return rewards[agent.seats[0]]
-    total: NDArray[np.float64] = np.sum([rewards[seat] for seat in agent.seats], axis=0)
-    return total
-
-
-def _all(flags: dict[str, NDArray[np.bool_]], agent: AgentSpec) -> NDArray[np.bool_]:
-    if len(agent.seats) == 1:
-        return flags[agent.seats[0]]
-    everybody: NDArray[np.bool_] = np.all([flags[seat] for seat in agent.seats], axis=0)
-    return everybody
+        return parts[agent.seats[0]]
+    return np.asarray(how([parts[seat] for seat in agent.seats], axis=0))

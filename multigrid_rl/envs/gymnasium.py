@@ -4,8 +4,6 @@ One agent, ``agent_0``, plays each of them. Its observation is a vector of float
 where the environment's own is none); its action one choice, several, or a bounded vector.
 """
 
-from __future__ import annotations
-
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -202,7 +200,7 @@ class GymnasiumFactory:
         _ = self.specs
         return {}
 
-    def packed(self) -> GymnasiumFactory:
+    def packed(self) -> "GymnasiumFactory":
         """Return itself: there are no players whose files would have to travel."""
         return self
 

@@ -7,8 +7,6 @@ the mission space. (In ``BlockedUnlockPickup`` that string is drawn apart from t
 The package is imported when the first environment is built: it pulls in pygame.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -17,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.clock import Clock
-from multigrid_rl.envs.base import TEAM, check_state, episode_sequence
+from multigrid_rl.envs.base import TEAM, Episodes, check_state, episode_sequence
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.text import expected, suggestion
-from multigrid_rl.types import BatchedStep, EpisodeTable, MultiAgentSpec
+from multigrid_rl.types import BatchedStep, MultiAgentSpec
 
 #: What an agent that has finished does while the others play on.
 _DONE = 6
@@ -67,11 +64,7 @@ def registered_ids() -> tuple[str, ...]:
 
 
 def make_env(env_id: str, agents: int) -> Any:
-    """Build one environment, a ``multigrid.base.MultiGridEnv``.
-
-    Raises:
-        ValueError: the id is not registered.
-    """
+    """Build one environment, a ``multigrid.base.MultiGridEnv``. Raises ``ValueError``: the id is not registered."""
     known = registered_ids()
     if env_id not in known:
         raise ValueError(expected("env_id", f"one of {', '.join(known)}", f"{env_id}{suggestion(env_id, known)}"))
@@ -98,7 +91,7 @@ def token_categories(env: Any) -> tuple[int, ...]:
     return (*cells, library.directions, len(mission_numbers(env)))
 
 
-class MultigridEnvs:
+class MultigridEnvs(Episodes):
     """``num_envs`` environments of one id; implements ``types.BatchedEnv`` with the seats ``agent_0`` to ``agent_A-1``.
 
     Finished environments start afresh at once. What environment ``k`` does follows from ``seed``, ``k``, the number of
@@ -117,13 +110,12 @@ class MultigridEnvs:
     """
 
     def __init__(self, env_id: str, num_envs: int, *, agents: int = 1, seed: int = 0, first: int = 0) -> None:
-        self.num_envs = num_envs
+        super().__init__(num_envs, agents)
         self.seats = tuple(f"agent_{a}" for a in range(agents))
         self.envs = [make_env(env_id, agents) for _ in range(num_envs)]
         self.categories = token_categories(self.envs[0])
         self._missions = mission_numbers(self.envs[0])
         self._first = first
-        self._clock = Clock()
         view = self.envs[0].agents[0].view_size
         self._area = view * view
         shape = (num_envs, agents)
@@ -131,20 +123,8 @@ class MultigridEnvs:
         self._tokens = np.zeros((*shape, len(self.categories)), np.uint8)
         self._final = np.zeros_like(self._tokens)
         self._gone = np.zeros(shape, np.bool_)
-        self._returns = np.zeros(shape)
-        self._length = np.zeros(num_envs, np.int32)
-        self._episode = np.zeros(num_envs, np.int64)
         self._played: list[list[list[int]]] = [[] for _ in range(num_envs)]
-        self._finished: list[EpisodeTable] = []
         self.reset(seed)
-
-    def reset(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Start all environments afresh under ``seed``, from their first episode; returns tokens (N, D) by seat."""
-        self._seed = seed
-        self._episode[:] = 0
-        self._finished = []
-        self._begin(np.arange(self.num_envs))
-        return self.observations()
 
     def observations(self) -> dict[str, NDArray[Any]]:
         """Return the tokens (N, D) of each seat as the environments stand."""
@@ -166,7 +146,7 @@ class MultigridEnvs:
         self._length += 1
         if done.any():
             self._final[done] = self._tokens[done]
-            self._close(done)
+            self._finish(done, (self._returns[done] > 0).any(axis=1))
         return BatchedStep(
             observations=self.observations(),
             final_observations=_by_seat(self.seats, self._final),
@@ -176,11 +156,6 @@ class MultigridEnvs:
             truncated=truncated,
             done=done,
         )
-
-    def drain_episodes(self) -> EpisodeTable:
-        """Return the episodes that finished since the last call; there are no event columns."""
-        rows, self._finished = [EpisodeTable.empty(len(self.seats), 0), *self._finished], []
-        return EpisodeTable.concatenate(rows)
 
     def get_state(self) -> dict[str, Any]:
         """Return the actions since each episode began, and our arrays: the package's objects cannot be copied."""
@@ -195,7 +170,7 @@ class MultigridEnvs:
         """
         check_state(state, self.num_envs, self._seed)
         self._episode[:] = state["arrays"][-1]
-        self._begin(np.arange(self.num_envs))
+        self._begin(np.ones(self.num_envs, np.bool_))
         for env, rows, mine in zip(self.envs, state["played"], self._played, strict=True):
             for row in rows:
                 env.step(dict(enumerate(row)))
@@ -206,10 +181,6 @@ class MultigridEnvs:
     def _arrays(self) -> list[NDArray[Any]]:
         names = ("_images", "_tokens", "_final", "_gone", "_returns", "_length", "_episode")
         return [getattr(self, name) for name in names]
-
-    def drain_seconds(self) -> dict[str, float]:
-        """Return the seconds spent on the ``engine`` since the last call; there are no background players."""
-        return {"players": 0.0, **self._clock.drain()}
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Step every environment; rewards (N, A), and where the time is over (N,)."""
@@ -240,24 +211,14 @@ class MultigridEnvs:
         runs = np.moveaxis(self._images[which], -1, 2)
         self._tokens[which, :, : 3 * self._area] = runs.reshape(*runs.shape[:2], -1)
 
-    def _close(self, done: NDArray[np.bool_]) -> None:
-        winner = np.where((self._returns[done] > 0).any(axis=1), 0, -1).astype(np.int8)
-        events = np.zeros((len(winner), len(self.seats), 0))
-        self._finished.append(
-            EpisodeTable(self._length[done], self._returns[done], events, winner, np.zeros((len(winner), 0), np.int16))
-        )
-        self._episode[done] += 1
-        self._begin(np.flatnonzero(done))
-
-    def _begin(self, which: NDArray[np.int64]) -> None:
-        """Start the environments numbered ``which`` (M,) afresh."""
-        for n in which:
-            sequence = episode_sequence(self._seed, self._first + int(n), int(self._episode[n]))
+    def _begin(self, which: NDArray[np.bool_]) -> None:
+        for n in np.flatnonzero(which).tolist():
+            sequence = episode_sequence(self._seed, self._first + n, int(self._episode[n]))
             env = self.envs[n]
             # The package draws layouts from the generator that it was built with, whatever seed a reset is given.
             _library().mixin.__init__(env, np.random.default_rng(sequence))
             shown, _ = env.reset(seed=int(sequence.generate_state(1)[0]))
-            self._see(int(n), shown)
+            self._see(n, shown)
             self._played[n] = []
         self._gone[which] = False
         self._returns[which] = 0.0
@@ -314,7 +275,7 @@ class MultigridFactory:
             raise ValueError(f"scenario.{error}") from error
         return {}
 
-    def packed(self) -> MultigridFactory:
+    def packed(self) -> "MultigridFactory":
         """Return itself: there are no players whose files would have to travel."""
         return self
 

@@ -1,7 +1,5 @@
 """Agents of a Unity environment made with ML-Agents: each has a place, decides now and then, comes and goes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,11 +9,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from multigrid_rl.clock import Clock
-from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, step_of
+from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, Episodes, step_of
 from multigrid_rl.envs.unity_peer import ENGINE, RESET, STEP, UnityPeer, messages, side_channels
 from multigrid_rl.text import expected, suggestion
-from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentSpec, RunError
+from multigrid_rl.types import AgentSpec, BatchedStep, MultiAgentSpec, RunError
 
 #: Whichever behaviour there is, if there is one.
 ANY = "any"
@@ -25,11 +22,12 @@ _OTHERS = ("width", "height", "no_graphics", "parameters", "timeout_s", "areas",
 _PEERS: dict[int, UnityPeer] = {}
 
 
-class UnityEnvs:
+class UnityEnvs(Episodes):
     """``num_envs`` places for agents of one behaviour; ``types.BatchedEnv`` with what ``learn.gaps`` asks for.
 
-    An agent sits on its place from its first decision to its end; whoever comes next takes a place that is free. What
-    Unity does cannot be set back: a state is empty, and a run that goes on begins with fresh episodes.
+    An agent sits on its place from its first decision to its end; whoever comes next takes a place that is free. An
+    episode is as long as its decisions. What Unity does cannot be set back: a state is empty, and a run that goes on
+    begins with fresh episodes.
 
     Args:
         peer: who plays.
@@ -41,9 +39,7 @@ class UnityEnvs:
 
     def __init__(self, peer: UnityPeer, behavior: str, spec: AgentSpec, num_envs: int, setup: bytes) -> None:
         self._peer, self._behavior, self._spec, self._setup = peer, behavior, spec, setup
-        self.num_envs = num_envs
-        self._clock = Clock()
-        self._finished: list[EpisodeTable] = []
+        super().__init__(num_envs, 1)
         self.reset(0)
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:  # noqa: ARG002 - Unity gets its seed once
@@ -53,7 +49,7 @@ class UnityEnvs:
         self._id = np.full(count, -1)
         self._turn = np.zeros(count, np.bool_)
         self._order: list[int] = []
-        self._returns, self._length = np.zeros((count, 1)), np.zeros(count, np.int32)
+        self._returns[:], self._length[:] = 0.0, 0
         self._hear(self._peer.exchange(RESET, side_channel=self._setup), *self._nothing())
         return self.observations()
 
@@ -75,7 +71,8 @@ class UnityEnvs:
         mask = self._turn.copy()
         self._length += mask
         self._clock.begin()
-        chosen = [self._action(actions[AGENT][place]) for place in self._order]
+        kind = "continuous_actions" if isinstance(self._spec.action_space, spaces.Box) else "discrete_actions"
+        chosen = [messages()["AgentAction"](**{kind: actions[AGENT][place].tolist()}) for place in self._order]
         rewards, final, terminated, truncated = self._nothing()
         self._obs, self._turn = self._obs.copy(), np.zeros(self.num_envs, np.bool_)
         while not (self._turn.any() or (terminated | truncated).any()):
@@ -87,10 +84,6 @@ class UnityEnvs:
     def _nothing(self) -> tuple[NDArray[np.float64], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
         count = self.num_envs
         return np.zeros(count), np.zeros_like(self._obs), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-
-    def _action(self, action: NDArray[Any]) -> Any:
-        kind = "continuous_actions" if isinstance(self._spec.action_space, spaces.Box) else "discrete_actions"
-        return messages()["AgentAction"](**{kind: action.tolist()})
 
     def _hear(
         self,
@@ -119,7 +112,7 @@ class UnityEnvs:
             if info.done:
                 final[place] = seen
                 (truncated if info.max_step_reached else terminated)[place] = True
-                self._close(place)
+                self._finish(np.arange(self.num_envs) == place)
             else:
                 self._obs[place] = seen
                 self._turn[place] = True
@@ -144,21 +137,8 @@ class UnityEnvs:
             raise RunError(expected(self._peer.where, f"{self._obs.shape[1]} numbers to see", len(seen)))
         return seen
 
-    def _close(self, place: int) -> None:
-        rows = slice(place, place + 1)
-        nobody, no_events = np.full(1, -1, np.int8), np.zeros((1, 1, 0))
-        table = EpisodeTable(self._length[rows], self._returns[rows], no_events, nobody, np.zeros((1, 0), np.int16))
-        self._finished.append(EpisodeTable._make(column.copy() for column in table))
-        self._id[place], self._length[place], self._returns[place] = -1, 0, 0.0
-
-    def drain_episodes(self) -> EpisodeTable:
-        """Return the episodes that finished since the last call; their length is in decisions."""
-        rows, self._finished = [EpisodeTable.empty(1, 0), *self._finished], []
-        return EpisodeTable.concatenate(rows)
-
-    def drain_seconds(self) -> dict[str, float]:
-        """Return the seconds spent waiting for Unity, as ``engine``, since the last call."""
-        return {"players": 0.0, "engine": 0.0, **self._clock.drain()}
+    def _begin(self, which: NDArray[np.bool_]) -> None:
+        self._id[which], self._length[which], self._returns[which] = -1, 0, 0.0
 
     def get_state(self) -> dict[str, Any]:
         """Return nothing: Unity cannot be set back."""
@@ -235,7 +215,7 @@ class UnityFactory:
         if peer is not None:
             peer.close()
 
-    def packed(self) -> UnityFactory:
+    def packed(self) -> "UnityFactory":
         """Return itself."""
         return self
 

@@ -5,8 +5,6 @@ they are to do. Messages are described here by the numbers and types of their fi
 ML-Agents' own Python package does not import beside this version of protobuf.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import queue

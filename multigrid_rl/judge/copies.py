@@ -5,8 +5,6 @@ probabilities (the total variation distance), on average over views and seats. W
 docs/instructors.md.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

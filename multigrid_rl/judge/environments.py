@@ -1,7 +1,5 @@
 """Fresh episodes in environments of other packages: the same judge for players that have no opponents."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

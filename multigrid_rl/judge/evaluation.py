@@ -1,7 +1,5 @@
 """Playing fresh games with frozen policies, batched, and their tables: no training, no Ray."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path

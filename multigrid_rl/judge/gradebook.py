@@ -1,7 +1,5 @@
 """Grading a class: a result and a page of feedback for each hand-in, one table; goes on where it was killed."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -10,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.files import write_whole
@@ -20,6 +18,7 @@ from multigrid_rl.judge.grading import Rubric, grade, refused
 from multigrid_rl.players.agents import folder_sha256
 from multigrid_rl.players.bundle import folder_kind
 from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected, first_error, printable
 
 #: Whoever has its seed can play the games before they count: it is the instructor's alone.
@@ -27,10 +26,8 @@ KEY_FILE = "keep-to-yourself.json"
 RESULTS, FEEDBACK = "results", "feedback"
 
 
-class _Key(BaseModel):
+class _Key(Strict):
     """By what a class is graded: all the same games, now and when it goes on."""
-
-    model_config = ConfigDict(extra="forbid")
 
     format: int = Field(default=1, ge=1, le=1)
     rubric_sha256: str

@@ -1,7 +1,5 @@
 """Grading a bundle or an agent by a rubric: hidden seeds and opponents, gates measured again by play, points."""
 
-from __future__ import annotations
-
 import math
 import secrets
 import time
@@ -28,7 +26,7 @@ from multigrid_rl.players.fence import at_hand
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.leftovers import none_left
 from multigrid_rl.players.match import play_episodes
-from multigrid_rl.scenario import CODE, TRUSTED_MODULES, Part, may_import
+from multigrid_rl.scenario import CODE, TRUSTED_MODULES, Bound, Part, may_import
 from multigrid_rl.text import expected, first_error, unknown
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import EVENTS
@@ -46,20 +44,15 @@ METRICS = (
 )
 
 
-class Check(Part):
+class Check(Bound):
     """A bound on a metric, and what it is worth."""
 
-    metric: str
-    at_most: float | None = None
-    at_least: float | None = None
     points: float = Field(ge=0)
     #: The whole 95 % interval must meet the bound, not the mean alone.
     beyond_doubt: bool = False
 
     @model_validator(mode="after")
-    def _one_bound(self) -> Check:
-        if (self.at_most is None) == (self.at_least is None):
-            raise ValueError(f"metric={self.metric}: expected exactly one of at_most and at_least")
+    def _can_be_measured(self) -> "Check":
         if self.metric not in METRICS:
             raise ValueError(unknown("metric", self.metric, METRICS))
         if self.metric == "entropy/*" and self.beyond_doubt:
@@ -68,14 +61,13 @@ class Check(Part):
 
     def met(self, its: Interval) -> bool:
         """Return whether a measured value meets the bound."""
-        if self.at_most is not None:
-            return (its.high if self.beyond_doubt else its.value) <= self.at_most
-        return (its.low if self.beyond_doubt else its.value) >= float(self.at_least or 0.0)
+        if self.comparison == "<=":
+            return (its.high if self.beyond_doubt else its.value) <= self.bound
+        return (its.low if self.beyond_doubt else its.value) >= self.bound
 
     def __str__(self) -> str:
         """For example ``win/* >= 0.9 beyond doubt``."""
-        bound = f"<= {self.at_most:g}" if self.at_most is not None else f">= {self.at_least:g}"
-        return f"{self.metric} {bound}{' beyond doubt' if self.beyond_doubt else ''}"
+        return f"{self.metric} {self.comparison} {self.bound:g}{' beyond doubt' if self.beyond_doubt else ''}"
 
 
 class Exam(Part):
@@ -101,7 +93,7 @@ class Rubric(Part):
     exams: list[Exam] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _can_be_passed(self) -> Rubric:
+    def _can_be_passed(self) -> "Rubric":
         if not 0 < self.pass_points <= self.points:
             raise ValueError(
                 expected("pass_points", f"above 0 to {self.points:g}, all there are", f"{self.pass_points:g}")
@@ -264,7 +256,7 @@ def _checked(check: Check, values: list[Interval]) -> dict[str, Any]:
 
 
 def _measured(
-    metric: str, spec: GameSpec, tables: list[tuple[str, EpisodeTable]], meters: list[Metered]
+    metric: str, spec: GameSpec, tables: list[tuple[str, EpisodeTable]], meters: "list[Metered]"
 ) -> list[Interval]:
     """Measure one of :data:`METRICS` over the games of all sides, for each seat (network) that ``*`` stands for."""
     if metric == "entropy/*":

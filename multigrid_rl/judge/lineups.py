@@ -1,7 +1,5 @@
 """Who sits where when a player or a run is judged: as the scenario seats it, or on the other side of the board."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -105,18 +103,8 @@ class EvalTarget:
                 own.append(seat)
                 seated[seat] = (self.catalogue.seat(self.refs[place], self.spec, seat, greedy=greedy),)
             else:
-                seated[seat] = self._opponents(self.opponents[place], seat)
+                seated[seat] = self.catalogue.take_turns(self.opponents[place], self.spec, seat, self.hashes)
         return Lineup(team, tuple(own), seated)
-
-    def _opponents(self, names: dict[str, float], seat: str) -> tuple[LoadedPlayer, ...]:
-        rows = []
-        for name, weight in names.items():
-            row = self.catalogue.seat(name, self.spec, seat)
-            sha256 = self.hashes.get(name, row.sha256)
-            if row.sha256 != sha256:
-                raise PlayerError(expected(f"{seat}={name}", f"sha256 {sha256}, whom the run met", row.sha256))
-            rows.append(row._replace(weight=weight / sum(names.values())))
-        return tuple(rows)
 
 
 def player_target(name: str, config: RunConfig) -> EvalTarget:

@@ -1,15 +1,14 @@
 """One game again, step by step: a game is its specification, seed, number and the actions that were taken."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from multigrid_rl.players.match import Played
+from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS
@@ -21,10 +20,8 @@ class ReplayError(ValueError):
     """A record whose actions do not make a whole game; the message is one line."""
 
 
-class GameRecord(BaseModel):
+class GameRecord(Strict):
     """One game, small enough for a line of text: everything random in it follows from ``seed`` and ``game``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     format: int = Field(default=1, ge=1, le=1)
     label: str  # why it was kept: "best", "median", ...
@@ -35,7 +32,7 @@ class GameRecord(BaseModel):
     actions: dict[str, str]  # seat -> one digit a step, an index into world.constants.ACTIONS
 
     @model_validator(mode="after")
-    def _every_seat_acts(self) -> GameRecord:
+    def _every_seat_acts(self) -> "GameRecord":
         seats = self.spec.seats
         if tuple(self.actions) != seats or set(self.players) != set(seats):
             raise ValueError(expected("actions", f"{', '.join(seats)} in this order", ", ".join(self.actions)))

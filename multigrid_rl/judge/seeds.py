@@ -7,8 +7,6 @@ number of pairs. Values are in ``strata``: one array for each scenario. A value 
 there, worse than every other. Everything random comes from the generator that is passed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

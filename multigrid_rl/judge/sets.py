@@ -1,7 +1,5 @@
 """Two sets of runs against each other: what is read from the runs, what is compared, what must be said about it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

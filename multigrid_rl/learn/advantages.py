@@ -4,8 +4,6 @@ Notation and numbering of generalised advantage estimation (Schulman et al. 2016
 equation 1. Arrays are (T, N): ``T`` steps of ``N`` environments.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

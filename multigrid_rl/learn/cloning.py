@@ -1,7 +1,5 @@
 """Behavioural cloning (Pomerleau 1991): networks learn to do what was recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Environments are played by a mixture: with probability beta the expert's action 
 that was visited is labelled with the expert's action, and what was labelled is kept and learned from for good.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +52,7 @@ class Labelled(NamedTuple):
     starts: Array  # (R, T) bool: a new episode begins with this step; T = 0 without memory
 
     @classmethod
-    def concatenate(cls, parts: list[Labelled]) -> Labelled:
+    def concatenate(cls, parts: "list[Labelled]") -> "Labelled":
         """Join rows, in order."""
         return cls._make(map(np.concatenate, zip(*parts, strict=True)))
 
@@ -144,8 +142,8 @@ class Dagger(Cloning):
                 actions = data.actions.astype(distribution.dtype)
                 self.add({name: [Labelled(data.observations, actions, active, none, starts)]})
 
-    def add(self, labelled: Mapping[str, list[Labelled]]) -> None:
-        """Keep what was labelled, by module, and measure it for the normalisers."""
+    def add(self, labelled: Mapping[str, list[Labelled]]) -> int:
+        """Keep what was labelled, by module, and measure it for the normalisers; returns how many steps there are."""
         for name, rows in labelled.items():
             before = [self.known[name]] if name in self.known else []
             self.known[name] = Labelled.concatenate([*before, *rows])
@@ -156,6 +154,7 @@ class Dagger(Cloning):
                     moments.add(part.obs[part.active])
                 normaliser.mean.copy_(torch.from_numpy(moments.mean))
                 normaliser.std.copy_(torch.from_numpy(moments.std))
+        return sum(int(rows.active.sum()) for rows in self.known.values())
 
     def get_state(self) -> dict[str, Any]:
         """Return what the next round follows from, beside weights and optimisers: all that was labelled."""

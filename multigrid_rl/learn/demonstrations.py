@@ -4,8 +4,6 @@ A row is one step of one agent; rows of an episode stand together, in order. Col
 are read, so data may be larger than memory.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -26,12 +24,11 @@ from multigrid_rl.players.cards import (
     EnvSignature,
     ObservationSignature,
     PlayerError,
-    Strict,
     Text,
     read_plain_file,
     signature,
 )
-from multigrid_rl.scenario import ConfigError
+from multigrid_rl.scenario import ConfigError, Strict
 from multigrid_rl.text import expected, first_error, shown
 from multigrid_rl.types import AgentSpec
 

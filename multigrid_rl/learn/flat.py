@@ -1,7 +1,5 @@
 """All weights of a network in one piece of memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ An environment whose agents do not decide in every step has a method ``deciding`
 step's mask says who did decide; rewards and ends may come in any step. Each row is one agent's place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Recorded play from and for others: torch files, Parquet, Minari."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

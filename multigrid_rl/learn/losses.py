@@ -254,12 +254,7 @@ def compiled(distribution: Distribution, objective: Objective) -> bool:
 
 
 def loss_of(
-    outputs: Tensor,
-    values: Tensor,
-    rows: Rows,
-    distribution: Distribution,
-    objective: Objective,
-    weighting: Weighting,
+    outputs: Tensor, values: Tensor, rows: Rows, distribution: Distribution, objective: Objective, weighting: Weighting
 ) -> tuple[Tensor, Statistics]:
     """Compute the loss of an objective.
 
@@ -284,12 +279,7 @@ def loss_of(
 
 
 def reference(
-    outputs: Tensor,
-    values: Tensor,
-    rows: Rows,
-    distribution: Distribution,
-    objective: Objective,
-    weighting: Weighting,
+    outputs: Tensor, values: Tensor, rows: Rows, distribution: Distribution, objective: Objective, weighting: Weighting
 ) -> tuple[Tensor, Statistics]:
     """Compute the same in torch's own operations: for everything that is not compiled, and what tests compare with."""
     active = rows.mask.any(-1)

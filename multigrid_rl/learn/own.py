@@ -1,7 +1,5 @@
 """Trial calls of networks and objectives from outside: a mistake is told with its key before a run starts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Playing with any player where somebody could learn, and keeping every step: demonstrations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

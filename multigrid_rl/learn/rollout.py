@@ -1,7 +1,5 @@
 """The sampling path: play ``T`` steps of ``N`` environments and turn them into rows to learn from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -43,7 +41,7 @@ class Rollout(NamedTuple):
     memory: Array  # (N, S) float32, before the first step; S = 0 without memory
 
     @classmethod
-    def empty(cls, done: Array, obs: Array, distribution: Distribution, memory: int) -> Rollout:
+    def empty(cls, done: Array, obs: Array, distribution: Distribution, memory: int) -> "Rollout":
         """Allocate one for the shape (T, N) of ``done``; ``obs`` (N, D) is an example."""
         shape, parts = done.shape, distribution.components
 
@@ -99,17 +97,17 @@ class Batch(NamedTuple):
     starts: Array  # (B, T) bool: a new episode begins with this step; T = 0 without memory
 
     @classmethod
-    def concatenate(cls, parts: list[Batch]) -> Batch:
+    def concatenate(cls, parts: "list[Batch]") -> "Batch":
         """Join rows of one network (at least one part), in order."""
         return parts[0] if len(parts) == 1 else cls._make(map(np.concatenate, zip(*parts, strict=True)))
 
-    def rows(self, which: Any) -> Batch:
+    def rows(self, which: Any) -> "Batch":
         """Return the rows ``which``, an array of numbers or a slice."""
         if isinstance(which, slice):
             return Batch._make(column[which] for column in self)
         return Batch._make(column.take(which, axis=0) for column in self)
 
-    def for_learning(self) -> Batch:
+    def for_learning(self) -> "Batch":
         """Return the batch without columns that no step of an update reads: rows need not be copied of them."""
         none = self.values[..., :0].reshape(len(self.values), -1)
         return self._replace(values=none, entropy=none)
@@ -119,7 +117,7 @@ class Batch(NamedTuple):
         """Steps (B,) or (B, T) in which the agent was in the game."""
         return np.asarray(self.mask.any(axis=-1))
 
-    def standardised(self) -> Batch:
+    def standardised(self) -> "Batch":
         """Return the batch with advantages of zero mean and unit variance over the steps that count."""
         active = self.active
         advantages = np.zeros_like(self.advantages)

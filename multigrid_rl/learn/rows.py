@@ -1,7 +1,5 @@
 """Rows of a batch or of recorded play: in which order they are learned from, and their mean and variance."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Limits come first, then torch with its own reader of weights alone, which builds
 executes nothing. Two arrays are written into the folder.
 """
 
-from __future__ import annotations
-
 import pickle
 import resource
 import sys

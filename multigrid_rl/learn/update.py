@@ -1,7 +1,5 @@
 """The update: epochs of minibatches over a batch, with one Adam for each network."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -361,10 +359,7 @@ def _parameters(net: Any, *, apart: bool) -> list[list[torch.nn.Parameter]]:
     if not apart:
         return [list(net.parameters())]
     critic = {id(parameter) for parameter in net.value.parameters()}
-    return [
-        [parameter for parameter in net.parameters() if id(parameter) not in critic],
-        list(net.value.parameters()),
-    ]
+    return [[parameter for parameter in net.parameters() if id(parameter) not in critic], list(net.value.parameters())]
 
 
 def _rows(batch: Any) -> Rows:

@@ -1,7 +1,5 @@
 """Networks that share what they know about a cell: one embedding for all cells, dense or convolutional after it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 from math import isqrt

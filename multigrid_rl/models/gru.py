@@ -67,11 +67,7 @@ def _transpose(matrix: Array, out: Array) -> None:
 
 @float_shared
 def _read(
-    parts: tuple[int, ...],
-    tokens: Array,
-    first: Array,
-    weights: Weights,
-    rooms: tuple[Array, Array, Array],
+    parts: tuple[int, ...], tokens: Array, first: Array, weights: Weights, rooms: tuple[Array, Array, Array]
 ) -> None:
     """Fill rooms (U, H) and (U, 3 H): what ``tokens`` (U, D) are encoded as, and what the gates get of it."""
     encoded, inputs, room = rooms

@@ -4,8 +4,6 @@ Inside, actions are scaled so that the bounds are -1 and 1; outside they are wha
 a distribution (:class:`~multigrid_rl.models.distributions.Distribution`), and its weights are weights of the network.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -65,11 +63,7 @@ class Head(nn.Module):
         return (actions - self.middle) / self.reach
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return log-probabilities (B, 1) of ``actions`` (B, A).
-
-        Raises:
-            NotImplementedError: this head has none.
-        """
+        """Return log-probabilities (B, 1) of ``actions`` (B, A). Raises ``NotImplementedError``: this head has none."""
         raise NotImplementedError(f"{type(self).__name__.lower()}: its actions have no probability")
 
     def entropy(self, outputs: Tensor) -> Tensor:

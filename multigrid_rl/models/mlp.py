@@ -1,7 +1,5 @@
 """The default network: two towers over one-hot tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any

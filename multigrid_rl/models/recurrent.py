@@ -1,7 +1,5 @@
 """A network with memory: one-hot tokens, a GRU or LSTM cell, two heads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -125,21 +125,18 @@ def network_of(agent: AgentSpec, architecture: Mapping[str, Any], seed: int = 0)
     if ":" in name:
         network = custom(name, architecture, agent.observation_space, distribution.outputs, seed)
     else:
-        network = _ours(agent, architecture, distribution, seed)
+        gaussian = isinstance(distribution, Gaussian)
+        network = build(
+            architecture,
+            signature_of(agent.observation_space),
+            distribution.width if gaussian else distribution.outputs,
+            seed,
+            () if agent.critic_space is None else tuple(agent.critic_space.nvec.tolist()),
+            log_std=architecture.get("log_std", 0.0) if gaussian else None,
+        )
     if isinstance(distribution, Head):
         network.head = distribution
     return network
-
-
-def _ours(agent: AgentSpec, architecture: Mapping[str, Any], distribution: Distribution, seed: int) -> nn.Module:
-    return build(
-        architecture,
-        signature_of(agent.observation_space),
-        distribution.width if isinstance(distribution, Gaussian) else distribution.outputs,
-        seed,
-        () if agent.critic_space is None else tuple(agent.critic_space.nvec.tolist()),
-        log_std=architecture.get("log_std", 0.0) if isinstance(distribution, Gaussian) else None,
-    )
 
 
 def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) -> Distribution:

@@ -1,7 +1,5 @@
 """Networks for observations that are vectors of floats."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -108,7 +106,7 @@ class Pass:
         values: (B, 1).
     """
 
-    def __init__(self, net: VectorActorCritic, towers: _Towers, obs: Array) -> None:
+    def __init__(self, net: "VectorActorCritic", towers: _Towers, obs: Array) -> None:
         self._net, self._towers = net, towers
         self._x = net.normalised(obs)
         self._passed = [towers.run(self._x, which) for which in (0, 1)]

@@ -1,7 +1,5 @@
 """Folders with an external agent: what ``agent.yaml`` says, and one hash over all files."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
@@ -11,10 +9,11 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from multigrid_rl.players.cards import OneLine, PlayerError, read_plain_file
 from multigrid_rl.players.leftovers import Scratch, ScratchError
+from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected, first_error, shown
 
 AGENT_FILE = "agent.yaml"
@@ -35,9 +34,7 @@ class ExternalAgent:
     folder: Path
 
 
-class _AgentFile(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _AgentFile(Strict):
     command: list[OneLine] = Field(min_length=1, max_length=50)
     name: str = Field(default="", max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._+-]*)?$")
     about: OneLine = Field(default="", max_length=200)
@@ -140,8 +137,15 @@ def read_parts(folder: Path) -> Iterator[Part]:
             :data:`MAX_FOLDER_DEPTH` others, a link that leads out of the folder, something that is neither file,
             folder nor link, or a file that cannot be read.
     """
+    paths: list[Path] = []
+    for here, folders, files in os.walk(folder, onerror=_cannot_read):
+        paths += [Path(here, name) for name in (*folders, *files)]
+        if len(paths) > MAX_FOLDER_FILES:
+            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_FILES} files", "more"))
+        if folders and len(Path(here).relative_to(folder).parts) >= MAX_FOLDER_DEPTH:
+            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_DEPTH} folders in one another", "more"))
     total = 0
-    for path in _paths(folder):
+    for path in sorted(paths):
         try:
             part = _part(path, folder)
         except OSError as error:
@@ -150,18 +154,6 @@ def read_parts(folder: Path) -> Iterator[Part]:
         if total > MAX_FOLDER_BYTES:
             raise PlayerError(expected(folder, f"at most {MAX_FOLDER_BYTES} bytes", "more"))
         yield part
-
-
-def _paths(folder: Path) -> list[Path]:
-    """Return all paths in ``folder``, those of folders before what is in them."""
-    paths: list[Path] = []
-    for here, folders, files in os.walk(folder, onerror=_cannot_read):
-        paths += [Path(here, name) for name in (*folders, *files)]
-        if len(paths) > MAX_FOLDER_FILES:
-            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_FILES} files", "more"))
-        if folders and len(Path(here).relative_to(folder).parts) >= MAX_FOLDER_DEPTH:
-            raise PlayerError(expected(folder, f"at most {MAX_FOLDER_DEPTH} folders in one another", "more"))
-    return sorted(paths)
 
 
 def _cannot_read(error: OSError) -> NoReturn:

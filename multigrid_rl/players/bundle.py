@@ -1,10 +1,7 @@
 """Bundles: a trained player as a folder that somebody can be handed. No Ray is needed to play it."""
 
-from __future__ import annotations
-
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,19 +63,14 @@ def bundle_folders(folder: Path) -> dict[str, Path]:
         raise PlayerError(expected(folder, "a bundle", "an agent"))
     homes = {"": folder} if kind == "bundle" else seat_folders(folder)
     for home in {folder, *homes.values()}:
-        _check_nothing_else(home, homes if home == folder else {})
+        try:  # files that nobody reads may be anything; hidden ones are a desktop's own
+            names = sorted(path.name for path in home.iterdir() if not path.name.startswith("."))
+        except OSError as error:
+            raise PlayerError(f"{home}: cannot be read: {error.strerror}") from error
+        known = (CARD_FILE, MODEL_FILE, README_FILE, *(homes if home == folder else ()))
+        if others := [name for name in names if name not in known]:
+            raise PlayerError(expected(home, f"{CARD_FILE}, {MODEL_FILE} and {README_FILE} alone", shown(others[0])))
     return homes
-
-
-def _check_nothing_else(folder: Path, parts: Iterable[str]) -> None:
-    """Refuse files that nobody reads, which may be anything; hidden ones are a desktop's own."""
-    try:
-        names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise PlayerError(f"{folder}: cannot be read: {error.strerror}") from error
-    for name in names:
-        if name not in (CARD_FILE, MODEL_FILE, README_FILE, *parts):
-            raise PlayerError(expected(folder, f"{CARD_FILE}, {MODEL_FILE} and {README_FILE} alone", shown(name)))
 
 
 def read_cards(folder: Path) -> dict[str, Card]:

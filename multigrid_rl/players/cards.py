@@ -1,7 +1,5 @@
 """Frozen players on disk: ``model.safetensors`` and ``card.json``. Nothing is ever unpickled."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -15,22 +13,13 @@ import safetensors
 import safetensors.torch
 import torch
 from gymnasium import spaces
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
-from multigrid_rl.scenario import TRUSTED_MODULES, may_import
+from multigrid_rl.scenario import TRUSTED_MODULES, Strict, may_import
 from multigrid_rl.text import expected, first_error, printable, shown
 from multigrid_rl.types import AgentSpec
 from multigrid_rl.world.constants import NUM_CODES
@@ -76,12 +65,6 @@ class PlayerFiles(NamedTuple):
 Source = Path | PlayerFiles
 
 
-class Strict(BaseModel):
-    """A part of a card: no key beyond its own, finite numbers."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
 class ObservationSignature(Strict):
     """What the network reads."""
 
@@ -91,7 +74,7 @@ class ObservationSignature(Strict):
     size: int | None = Field(default=None, ge=1, le=100_000)
 
     @model_validator(mode="after")
-    def _tokens_or_vector(self) -> ObservationSignature:
+    def _tokens_or_vector(self) -> "ObservationSignature":
         if (self.categories is None) == (self.size is None):
             raise ValueError("expected exactly one of categories and size")
         return self
@@ -119,7 +102,7 @@ class EnvSignature(Strict):
 
     package: Literal["multigrid", "gymnasium", "unity"]
     env_id: Text
-    env_args: dict[str, Any] = {}
+    env_args: dict[str, Any] = Field(default={})
     agents: int = Field(default=1, ge=1, le=4)
 
 
@@ -179,9 +162,9 @@ class Card(Strict):
     bytes: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     provenance: dict[str, Any]
-    strength: list[Strength] = []
+    strength: list[Strength] = Field(default=[])
     #: For comparison: random against random in the same game.
-    baseline: list[Strength] = []
+    baseline: list[Strength] = Field(default=[])
     #: By whom it is beaten, as far as that was tried.
     best_response: BestResponse | None = None
 
@@ -191,7 +174,7 @@ class Card(Strict):
         return space_of(self.actions, self.members)
 
     @model_validator(mode="after")
-    def _bounds(self) -> Card:
+    def _bounds(self) -> "Card":
         box = self.actions
         if isinstance(box, BoxSignature):
             if len(box.low) != len(box.high) or not all(a < b for a, b in zip(box.low, box.high, strict=False)):

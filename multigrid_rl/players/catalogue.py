@@ -3,10 +3,8 @@
 One's own classes are named ``module:Class``.
 """
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -130,7 +128,7 @@ class Catalogue:
         more = "{}, a folder with a frozen player or an agent, module:Class, or hf:user/name"
         raise PlayerError(unknown("player", name, [*self.names(), *plugged], more))
 
-    def packed(self, names: Iterable[str]) -> Catalogue:
+    def packed(self, names: Iterable[str]) -> "Catalogue":
         """Return a catalogue of ``names`` alone, their files in it, for a process that may not see their folders.
 
         The files are checked when a player is seated. Raises :class:`PlayerError` where they cannot be read.
@@ -190,6 +188,24 @@ class Catalogue:
             wanted = f"{listed[:16]}... of the catalogue"
             raise PlayerError(expected(f"player {name}: sha256", wanted, f"{card.sha256[:16]}... on its card"))
         return load_frozen(name, source, card, spec, seat, greedy=greedy)
+
+    def take_turns(
+        self, names: Mapping[str, float], spec: GameSpec, seat: str, hashes: Mapping[str, str]
+    ) -> tuple[LoadedPlayer, ...]:
+        """Load the players (name -> weight) that take turns on a seat; ``hashes``: sha256 that some must have, by name.
+
+        Raises :class:`PlayerError`, which names the seat.
+        """
+        rows = []
+        for name, weight in names.items():
+            try:
+                row = self.seat(name, spec, seat)
+            except PlayerError as error:
+                raise PlayerError(f"scenario.seats.{seat}={name}: {error}") from error
+            if row.sha256 != hashes.get(name, row.sha256):
+                raise PlayerError(expected(f"scenario.seats.{seat}={name}: sha256", hashes[name], row.sha256))
+            rows.append(row._replace(weight=weight / sum(names.values())))
+        return tuple(rows)
 
     def strength(self, name: str) -> list[Strength]:
         """Return the measured results of a player. Raises :class:`PlayerError` for an unknown one."""

@@ -1,7 +1,5 @@
 """An agent in a process of its own as a player, and the JSON lines that it is told and answers (docs/agents.md)."""
 
-from __future__ import annotations
-
 import json
 import time
 import weakref
@@ -189,7 +187,7 @@ class ExternalPlayer:
             self._process.close(self._ended() + encoded({"type": "bye"}))
             self._process = None
 
-    def __enter__(self) -> ExternalPlayer:
+    def __enter__(self) -> "ExternalPlayer":
         """Return the player itself."""
         return self
 
@@ -288,12 +286,13 @@ class SeatedAgent(ExternalPlayer):
         # Nothing that it could know the games by: they follow from seeds that it is not told.
         seed = int(self.sha256[:8], 16)
         limits = Limits(total_s=_NO_END_S, fence=at_hand())
-        super().__init__(agent, spec, spec.team_of(seats[0]), _scenario_of(spec), seed, limits)
+        scenario = next((name for name in scenario_names() if load_scenario(name).spec == spec), "own")  # of its game
+        super().__init__(agent, spec, spec.team_of(seats[0]), scenario, seed, limits)
         self.seats, self.members = seats, len(seats)
         self._home = ExitStack()
         weakref.finalize(self, self._home.close)
 
-    def on(self, seats: tuple[str, ...], *, once: bool) -> SeatedAgent:
+    def on(self, seats: tuple[str, ...], *, once: bool) -> "SeatedAgent":
         """Return the same agent, with a process of its own, for other seats."""
         return SeatedAgent(self.name, self.parts, self.spec, seats, once=once)
 
@@ -318,8 +317,3 @@ class SeatedAgent(ExternalPlayer):
             return super().act(view, state, rng)
         except (PlayerFaultError, ScratchError) as error:
             raise RunError(f"player {self.name}: {error}") from error
-
-
-def _scenario_of(spec: GameSpec) -> str:
-    """Return the name of a game; ``own`` where it is none of ours."""
-    return next((name for name in scenario_names() if load_scenario(name).spec == spec), "own")

@@ -1,7 +1,5 @@
 """From a run's configuration to its environments and its gates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -121,7 +119,7 @@ class MatchFactory:
         """Leave loaded players behind: another process loads and checks them itself."""
         return {name: value for name, value in self.__dict__.items() if name != "_seated"}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> MatchFactory:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "MatchFactory":
         """Return itself, as nothing in it changes: RLlib copies its configurations, and no copy loads players anew."""
         return self
 
@@ -153,23 +151,10 @@ class MatchFactory:
 
     @cached_property
     def _seated(self) -> dict[str, tuple[LoadedPlayer, ...]]:
-        catalogue = self._catalogue()
-        seated: dict[str, tuple[LoadedPlayer, ...]] = {}
-        for seat, names in self.opponents.items():
-            rows = []
-            for name, weight in names.items():
-                try:
-                    row = catalogue.seat(name, self.spec, seat)
-                except PlayerError as error:
-                    raise PlayerError(f"scenario.seats.{seat}={name}: {error}") from error
-                announced = self.hashes.get(name)
-                if announced is not None and row.sha256 != announced:
-                    raise PlayerError(expected(f"scenario.seats.{seat}={name}: sha256", announced, row.sha256))
-                rows.append(row._replace(weight=weight / sum(names.values())))
-            seated[seat] = tuple(rows)
-        return seated
+        take_turns, hashes = self._catalogue().take_turns, self.hashes
+        return {seat: take_turns(names, self.spec, seat, hashes) for seat, names in self.opponents.items()}
 
-    def packed(self) -> MatchFactory:
+    def packed(self) -> "MatchFactory":
         """Return the same factory with every frozen player's files, for a process that may not see their folder.
 
         Whoever builds from it checks the files as if they had been read there, and their sha256 against what was
@@ -198,7 +183,7 @@ class MatchFactory:
         match = Match(self.spec, players, num_envs, seed=self.seed, first_game=first, shaping=shaping)
         return GroupedEnv(match, self.specs)
 
-    def with_roster(self, roster: Roster) -> MatchFactory:
+    def with_roster(self, roster: Roster) -> "MatchFactory":
         """Return the same factory with those of ``roster`` in its league."""
         result = replace(self, roster=roster)
         result.__dict__["_seated"] = self._seated  # read once
@@ -223,11 +208,7 @@ class MatchFactory:
         if not self.bonus:
             return shaping
         bonus = EventBonus(self.spec, self.bonus)
-        return bonus if shaping is None else _after(shaping, bonus)
-
-
-def _after(shaping: Shaping, bonus: EventBonus) -> Shaping:
-    return lambda events, reward: bonus(events, shaping(events, reward))
+        return bonus if shaping is None else lambda events, reward: bonus(events, shaping(events, reward))
 
 
 def _with_agents(
@@ -294,7 +275,11 @@ def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
     Raises ``ConfigError`` for one on something that this run never reports.
     """
     gates = [gate for gate in config.scenario.gates if config.train.cloning is None or not gate.of_values]
-    return [_gate(gate, name) for gate in gates for name in metrics_of(gate, specs)]
+    return [
+        Gate(name, gate.comparison, gate.bound, hold=gate.hold, share=gate.share, window=gate.window)
+        for gate in gates
+        for name in metrics_of(gate, specs)
+    ]
 
 
 def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
@@ -323,9 +308,3 @@ def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
         wanted = f"a name of docs/metrics.md with {known}, or * for all that learn, or module:function"
         raise ConfigError(expected("scenario.gates: metric", wanted, gate.metric + suggestion(gate.metric, reported)))
     return reported[gate.metric]
-
-
-def _gate(gate: GateConfig, metric: str) -> Gate:
-    below = gate.at_most is not None
-    bound = float((gate.at_most if below else gate.at_least) or 0.0)
-    return Gate(metric, "<=" if below else ">=", bound, hold=gate.hold, share=gate.share, window=gate.window)

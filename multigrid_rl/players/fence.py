@@ -3,8 +3,6 @@
 In it an agent has the system's programs, this interpreter with its packages, and a copy of its own folder, in memory.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -49,7 +47,8 @@ def fenced(command: tuple[str, ...], folder: Path, disk_mb: int) -> list[str]:
     walls = ["bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
     walls += ["--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "agent"]
     walls += ["--size", str(disk_mb * 2**20), "--tmpfs", _OWN]
-    seen = dict.fromkeys([*_SYSTEM, sys.prefix, sys.base_prefix, *map(str, _of_ours())])
+    ours = [Path(__file__).parents[1], data_root() / "configs", data_root() / "checkpoints"]  # to import and load
+    seen = dict.fromkeys([*_SYSTEM, sys.prefix, sys.base_prefix, *map(str, ours)])
     for path in seen:
         if Path(path).is_symlink():
             walls += ["--symlink", os.readlink(path), path]  # noqa: PTH115 - as it is written
@@ -59,8 +58,3 @@ def fenced(command: tuple[str, ...], folder: Path, disk_mb: int) -> list[str]:
     walls += ["--ro-bind", str(folder), _HANDED_IN, "--remount-ro", "/dev", "--remount-ro", "/"]
     walls += ["--chdir", _OWN, "--setenv", "HOME", _OWN, "--setenv", "TMPDIR", _OWN]
     return [*walls, "--", "/bin/sh", "-c", _BEGIN, "sh", *command]
-
-
-def _of_ours() -> list[Path]:
-    """Return what an agent may import and load of this project."""
-    return [Path(__file__).parents[1], data_root() / "configs", data_root() / "checkpoints"]

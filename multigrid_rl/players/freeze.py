@@ -1,7 +1,5 @@
 """Turn a run's player into a frozen one of the catalogue, and measure how strong it is."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

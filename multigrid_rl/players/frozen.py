@@ -1,7 +1,5 @@
 """A trained network as a player, and which seats it fits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -55,7 +53,7 @@ class FrozenPlayer:
         self.greedy = greedy
 
     @classmethod
-    def of(cls, card: Card, network: nn.Module, *, mirrored: bool = False, greedy: bool = False) -> FrozenPlayer:
+    def of(cls, card: Card, network: nn.Module, *, mirrored: bool = False, greedy: bool = False) -> "FrozenPlayer":
         """Return the player that a card describes."""
         meaning = distribution_of(card.action_space, card.architecture.get("bound", "clip"), network)
         options: dict[str, Any] = {"distribution": meaning, "members": card.members}

@@ -1,7 +1,5 @@
 """One seat of a game as a Gymnasium environment; players of the catalogue fill the other seats."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,18 +15,8 @@ from multigrid_rl.players.match import Match
 from multigrid_rl.players.own import OwnPlayer, tried
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.world import spaces
 from multigrid_rl.world.rendering import render_frame
-from multigrid_rl.world.spaces import (
-    Info,
-    action_space,
-    check_action,
-    check_render_mode,
-    flat_observation,
-    flat_space,
-    info,
-    observation,
-    observation_space,
-)
 
 #: Who may sit on a seat: a player, or a mixture of players that take turns.
 Seated: TypeAlias = "str | Policy | Mapping[str | Policy, float]"
@@ -80,15 +68,15 @@ class SeatEnv(gymnasium.Env):
         self.game = chosen.spec
         self.game.team_of(seat)
         self.seat = seat
-        self.render_mode = check_render_mode(render_mode)
+        self.render_mode = spaces.check_render_mode(render_mode)
         self.match = match_around(chosen, seat, players, checkpoints, 1)
-        self._seen = flat_observation if flat else observation
-        self.observation_space = flat_space(self.game) if flat else observation_space(self.game)
-        self.action_space = action_space()
+        self._seen = spaces.flat_observation if flat else spaces.observation
+        self.observation_space = spaces.flat_space(self.game) if flat else spaces.observation_space(self.game)
+        self.action_space = spaces.action_space()
         self._agent = self.game.seats.index(seat)
         self._playing = False
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Info]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, spaces.Info]:
         """Start a new game; returns the seat's observation and info. ``options`` are not used.
 
         Raises:
@@ -97,9 +85,9 @@ class SeatEnv(gymnasium.Env):
         super().reset(seed=seed, options=options)
         self.match.reset(int(self.np_random.integers(2**63)) if seed is None else seed)
         self._playing = True
-        return self._observation(), info(self.match.world, self._agent)
+        return self._observation(), spaces.info(self.match.world, self._agent)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, spaces.Info]:
         """Play one step with an action 0 to 6; returns observation, reward, terminated, truncated, info.
 
         Raises:
@@ -108,12 +96,12 @@ class SeatEnv(gymnasium.Env):
         """
         if not self._playing:
             raise RuntimeError(f"{self.seat} is not in a game: call reset() before step()")
-        chosen = np.full(1, check_action(action, self.seat), np.int8)
+        chosen = np.full(1, spaces.check_action(action, self.seat), np.int8)
         step = self.match.step({self.seat: chosen})
         terminated, truncated = bool(step.terminated[self.seat][0]), bool(step.truncated[0])
         self._playing = not (terminated or truncated)
         reward = float(step.rewards[self.seat][0])
-        return self._observation(), reward, terminated, truncated, info(self.match.world, self._agent)
+        return self._observation(), reward, terminated, truncated, spaces.info(self.match.world, self._agent)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Frame uint8 (256, 512, 3) of the whole board as it stands; ``None`` if made without a render mode."""

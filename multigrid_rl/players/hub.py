@@ -1,7 +1,5 @@
 """Players on Hugging Face's hub: ``hf:user/name`` is fetched, a bundle pushed. What is fetched is data, never code."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A folder that somebody handed in: what it is, and whether it plays."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Iterator

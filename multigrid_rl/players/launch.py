@@ -4,8 +4,6 @@ A program of its own, for two reasons. Code between fork and exec (``preexec_fn`
 threads, and the referee has torch's. And a limit set from outside, after the start, leaves a moment without it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -4,8 +4,6 @@ The matchmaking is AlphaStar's (Vinyals et al. 2019, https://doi.org/10.1038/s41
 self-play* plays an opponent in proportion to a function of the learner's win rate ``x`` against it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """What agents leave behind, folders and processes: gone afterwards, and told apart from what is in use."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """``Match``: a world whose background seats are filled, so that a learner sees only its own seats; and whole games."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,16 +10,7 @@ from numpy.typing import NDArray
 from multigrid_rl.clock import Clock
 from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.text import expected
-from multigrid_rl.types import (
-    TEAM_ORDER,
-    BatchedStep,
-    Board,
-    EpisodeTable,
-    GameSpec,
-    Policy,
-    SeatView,
-    Shaping,
-)
+from multigrid_rl.types import TEAM_ORDER, BatchedStep, Board, EpisodeTable, GameSpec, Policy, SeatView, Shaping
 from multigrid_rl.world.constants import NUM_EVENTS
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.shaping import add_up

@@ -1,7 +1,5 @@
 """Players of somebody's own, ``module:Class``: tried before anything starts, watched while they play."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

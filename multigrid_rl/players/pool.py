@@ -1,7 +1,5 @@
 """Several players for one seat: each game draws one of them when it starts, and it alone computes that game."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 

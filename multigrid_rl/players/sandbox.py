@@ -4,9 +4,6 @@ It is held within limits (time, memory, processes, files, output). Without a san
 accidents, not against malice: it runs as the same user, who may read files and use the network.
 """
 
-from __future__ import annotations
-
-import contextlib
 import os
 import selectors
 import signal
@@ -14,14 +11,15 @@ import subprocess
 import sys
 import time
 import weakref
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from multigrid_rl.players.agents import ExternalAgent
 from multigrid_rl.players.fence import fenced
-from multigrid_rl.players.leftovers import Scratch
-from multigrid_rl.players.usage import Usage
+from multigrid_rl.players.leftovers import Scratch, family_of, parents_of_all
 from multigrid_rl.text import expected, shown
 
 #: An answer may take so many bytes, its end of line included: 50 times what 200 games of a team of two need.
@@ -30,10 +28,13 @@ _LAUNCHER = Path(__file__).with_name("launch.py")
 _NOTHING = memoryview(b"")
 _CHUNK = 65_536
 _LAST_WORDS = 4_096  # bytes of stderr that are kept
-_LOOK_S = 0.1  # between two looks at what it uses
+_LOOK_S = 0.1  # between two looks at what it uses, which take some milliseconds each
 _GRACE_S = 0.5  # to leave by itself after "bye", and to be found dead after its output ended
 _FILE_BYTES = 64_000_000
 _BY_SIGNAL = 128
+#: Of all its processes together: it may start a thousand of which each keeps within the limits of one.
+MAX_PROCESSES, MAX_FILES = 64, 20_000
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class AgentProcess:
         bounds = [limits.memory_mb * 2**20, _FILE_BYTES, seconds, os.getpid()]
         launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, bounds)]
         command = fenced(agent.command, agent.folder, limits.disk_mb) if limits.fence else agent.command
-        with contextlib.ExitStack() as stack:
+        with ExitStack() as stack:
             stack.callback(scratch.close)
             self._process = subprocess.Popen(
                 [*launcher, *command],
@@ -221,7 +222,81 @@ def _read(pipe: IO[bytes]) -> bytes | None:
 
 def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: Scratch) -> None:
     """Kill the process group, close pipes, wait for the process, remove its folder."""
-    with process, contextlib.suppress(ProcessLookupError):  # all of it left already
+    with process, suppress(ProcessLookupError):  # all of it left already
         os.killpg(process.pid, signal.SIGKILL)
     selector.close()
     scratch.close()
+
+
+class Usage:
+    """Watches the processes and folders of one agent.
+
+    Args:
+        pid: the process that all others come from.
+        folders: where it may write; a sandbox's own are found through its processes.
+        limits: what it may use.
+    """
+
+    def __init__(self, pid: int, folders: Iterable[Path], limits: Limits) -> None:
+        self.pid, self.folders, self.limits = pid, tuple(folders), limits
+        self._next = 0.0
+
+    def excess(self) -> str | None:
+        """Return what there is too much of, in words; looks only if some time has passed."""
+        now = time.monotonic()
+        if now < self._next:
+            return None
+        self._next = now + _LOOK_S
+        parents = parents_of_all()
+        pids = family_of({self.pid, *self._astray(parents)}, parents)
+        if len(pids) > MAX_PROCESSES:
+            return f"more than {MAX_PROCESSES} processes"
+        if sum(map(_memory, pids)) > self.limits.memory_mb * 2**20:
+            return f"more than {self.limits.memory_mb} MB of memory in all processes"
+        size, files = _within(pids, self.limits.disk_mb * 2**20) if self.limits.fence else _below(self.folders)
+        if size > self.limits.disk_mb * 2**20:
+            return f"more than {self.limits.disk_mb} MB of files"
+        return f"more than {MAX_FILES} files" if files > MAX_FILES else None
+
+    def _astray(self, parents: dict[int, int]) -> set[int]:
+        """Return processes that left their parents and were adopted by this one; told by their scratch folder."""
+        marks = [b"=" + os.fsencode(folder) for folder in self.folders]
+        found, own = set(), os.getpid()
+        for pid in [] if self.limits.fence else [pid for pid, parent in parents.items() if parent == own != self.pid]:
+            with suppress(OSError):
+                environment = Path(f"/proc/{pid}/environ").read_bytes()
+                found |= {pid} if any(mark in environment for mark in marks) else set()
+        return found
+
+
+def _memory(pid: int) -> int:
+    try:
+        size, resident, shared = map(int, Path(f"/proc/{pid}/statm").read_bytes().split()[:3])
+    except (OSError, ValueError):
+        return 0  # it left
+    return max(resident - shared, 0) * _PAGE if size else 0
+
+
+def _within(pids: Iterable[int], room: int) -> tuple[int, int]:
+    """Return bytes and files of a sandbox's own file system of ``room`` bytes, seen through a process in it."""
+    for pid in pids:
+        with suppress(OSError):  # it left
+            found = os.statvfs(f"/proc/{pid}/root/tmp")
+            if found.f_blocks * found.f_frsize == room:
+                # What is full is too much, if only by the byte that did not fit.
+                full = found.f_bavail == 0
+                return room + full - found.f_bavail * found.f_frsize, found.f_files - found.f_ffree
+    return 0, 0
+
+
+def _below(folders: Iterable[Path]) -> tuple[int, int]:
+    size = files = 0
+    for folder in folders:
+        for here, _, names in os.walk(folder):
+            files += len(names) + 1
+            if files > MAX_FILES:
+                return size, files
+            for name in names:
+                with suppress(OSError):
+                    size += os.lstat(os.path.join(here, name)).st_size  # noqa: PTH118 - thousands of them
+    return size, files

@@ -12,23 +12,7 @@ from numpy.typing import NDArray
 from multigrid_rl.jit import inlined, kernel
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, SeatView, UniformSource
-from multigrid_rl.world.constants import (
-    ACTIONS,
-    BALL,
-    CELLS,
-    DONE,
-    DOOR_CELL,
-    DOOR_FRONT,
-    DROP,
-    EMPTY,
-    FORWARD,
-    KEY,
-    LEFT,
-    PICKUP,
-    RIGHT,
-    STRIDE,
-    TOGGLE,
-)
+from multigrid_rl.world import constants as c
 from multigrid_rl.world.state import make_flags
 
 
@@ -53,7 +37,7 @@ class RandomPlayer(_Memoryless):
 
     def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[np.int8], None]:  # noqa: ARG002
         """Draw actions (N,)."""
-        drawn = rng.uniform(1)[:, 0] * len(ACTIONS)
+        drawn = rng.uniform(1)[:, 0] * len(c.ACTIONS)
         return drawn.astype(np.int8), None
 
 
@@ -64,10 +48,10 @@ class IdlePlayer(_Memoryless):
 
     def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[np.int8], None]:  # noqa: ARG002
         """Return ``done`` for every game."""
-        return np.full(len(view.tokens), DONE, np.int8), None
+        return np.full(len(view.tokens), c.DONE, np.int8), None
 
 
-_POSES = CELLS * 4
+_POSES = c.CELLS * 4
 
 
 @inlined
@@ -96,23 +80,23 @@ def _first_move(
     """
     for pose in range(_POSES):
         first[pose] = -1
-    first[start] = DONE
+    first[start] = c.DONE
     queue[0] = start
     head, tail = 0, 1
     while head < tail:
         pose = int(queue[head])
         head += 1
         cell, heading = pose // 4, pose % 4
-        ahead = cell + STRIDE[heading]
+        ahead = cell + c.STRIDE[heading]
         if ahead == target:
             return int(first[pose])
-        free = cells[g, ahead] == EMPTY and (through_agents or _agent_at(position, out, g, ahead) < 0)
+        free = cells[g, ahead] == c.EMPTY and (through_agents or _agent_at(position, out, g, ahead) < 0)
         for action in range(3):
-            if action == FORWARD:
+            if action == c.FORWARD:
                 if not free:
                     continue
                 following = ahead * 4 + heading
-            elif action == LEFT:
+            elif action == c.LEFT:
                 following = cell * 4 + (heading + 3) % 4
             else:
                 following = cell * 4 + (heading + 1) % 4
@@ -125,7 +109,7 @@ def _first_move(
 
 @inlined
 def _find(cells: NDArray[np.uint8], g: int, low: int, high: int) -> int:
-    for cell in range(CELLS):
+    for cell in range(c.CELLS):
         if low <= cells[g, cell] <= high:
             return cell
     return -1
@@ -134,15 +118,15 @@ def _find(cells: NDArray[np.uint8], g: int, low: int, high: int) -> int:
 @inlined
 def _errand(cells: NDArray[np.uint8], g: int, team: int, hand: int) -> tuple[int, int]:
     """Cell to face and action to take there, on the way to opening the own door; (-1, action) needs no way."""
-    ball_in_the_way = cells[g, DOOR_FRONT[team]] == BALL + 1 - team
-    if hand == EMPTY:
+    ball_in_the_way = cells[g, c.DOOR_FRONT[team]] == c.BALL + 1 - team
+    if hand == c.EMPTY:
         if ball_in_the_way:
-            return DOOR_FRONT[team], PICKUP
-        key = _find(cells, g, KEY + 2 * team, KEY + 2 * team + 1)
-        return (key, PICKUP) if key >= 0 else (-1, DONE)
-    if hand == BALL + 1 - team or ball_in_the_way:
-        return -1, DROP
-    return DOOR_CELL[team], TOGGLE
+            return c.DOOR_FRONT[team], c.PICKUP
+        key = _find(cells, g, c.KEY + 2 * team, c.KEY + 2 * team + 1)
+        return (key, c.PICKUP) if key >= 0 else (-1, c.DONE)
+    if hand == c.BALL + 1 - team or ball_in_the_way:
+        return -1, c.DROP
+    return c.DOOR_CELL[team], c.TOGGLE
 
 
 @inlined
@@ -176,35 +160,35 @@ def _plan(
     actions: NDArray[np.int8],
 ) -> None:
     for g in range(len(cells)):
-        actions[g] = DONE
+        actions[g] = c.DONE
         if out[g, me]:
             continue
         pose = int(position[g, me]) * 4 + int(heading[g, me])
-        ahead = int(position[g, me]) + STRIDE[heading[g, me]]
+        ahead = int(position[g, me]) + c.STRIDE[heading[g, me]]
         other = _agent_at(position, out, g, ahead)
         if death_match and other >= 0 and team[other] != team[me]:
-            actions[g] = TOGGLE
+            actions[g] = c.TOGGLE
             continue
         target, action = _errand(cells, g, int(team[me]), int(hand[g, me]))
         if hunt and death_match:
             prey = _nearest_opponent(position, out, g, me, team)
             if prey >= 0:
-                target, action = prey, TOGGLE
-        if action == DROP:
-            clear = cells[g, ahead] == EMPTY and other < 0 and ahead != DOOR_FRONT[team[me]]
-            actions[g] = DROP if clear else (LEFT if uniform[g, 0] < 0.5 else RIGHT)
+                target, action = prey, c.TOGGLE
+        if action == c.DROP:
+            clear = cells[g, ahead] == c.EMPTY and other < 0 and ahead != c.DOOR_FRONT[team[me]]
+            actions[g] = c.DROP if clear else (c.LEFT if uniform[g, 0] < 0.5 else c.RIGHT)
             continue
         if target < 0:
             continue
         move = _first_move(cells, position, out, g, pose, target, False, queue, first)
         if move < 0:
             move = _first_move(cells, position, out, g, pose, target, True, queue, first)
-        if move == DONE:
+        if move == c.DONE:
             actions[g] = action
         elif move >= 0:
             # A team mate in the way: one of the two must give way some time.
-            stuck = move == FORWARD and other >= 0 and uniform[g, 0] < 0.3
-            actions[g] = LEFT if stuck else move
+            stuck = move == c.FORWARD and other >= 0 and uniform[g, 0] < 0.3
+            actions[g] = c.LEFT if stuck else move
 
 
 class _Scripted(_Memoryless):

@@ -1,7 +1,5 @@
 """Whole teams as one player: team mates on their own together, and the snapshots of a league on the other side."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """One seat of many games as a Gymnasium vector environment, on the batched engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

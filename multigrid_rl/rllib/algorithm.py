@@ -1,7 +1,5 @@
 """PPO whose experience comes in whole batches."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -16,7 +14,7 @@ from multigrid_rl.models.registry import checksum
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.teams import Roster
 from multigrid_rl.rllib.env_runner_pool import GENERATION, STAGE, EnvRunnerPool
-from multigrid_rl.rllib.learner import begin_with, learn, set_schedules
+from multigrid_rl.rllib.learner import of_update
 from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.types import EpisodeTable, RunError
 
@@ -83,7 +81,7 @@ class BatchPPO(TrackedPPO):
 
     def go_on(self, games: dict[int, Any], env_runners: int) -> bool:
         """Take up games that ``env_runners`` remote runners played, or start fresh ones where others play now."""
-        self.learner_group.foreach_learner(set_schedules, env_steps=self.env_steps)
+        self.ask("schedule", env_steps=self.env_steps)
         self.send_weights()
         same = bool(env_runners == self.config.num_env_runners)
         if self.league is not None:
@@ -104,8 +102,17 @@ class BatchPPO(TrackedPPO):
 
     def begin_with(self, weights: dict[str, Any], rows: int) -> None:
         """Begin with a player's weights, by module, on learners and runners; ``rows``: behind their normalisers."""
-        self.learner_group.foreach_learner(begin_with, weights=weights, rows=rows)
+        self.ask("begin_with", weights=weights, rows=rows)
         self.send_weights()
+
+    def ask(self, what: str, **given: Any) -> list[Any]:
+        """Let each learner's update do ``what``, a method of its own; returns what each says. Raises ``RunError``."""
+        with self.learning():
+            answers = list(self.learner_group.foreach_learner(of_update, what=what, **given))
+            for answer in answers:
+                if not answer.ok:
+                    raise answer.get()  # an error, too, is got and not raised
+            return [answer.get() for answer in answers]
 
     def training_step(self) -> None:
         """Play, learn and send weights once."""
@@ -115,7 +122,11 @@ class BatchPPO(TrackedPPO):
         batches = self._by_module(collected)
         self.env_steps += sum(e.env_steps for e in collected)
         self.finished = EpisodeTable.concatenate([e.episodes for e in collected])
-        learned = self._learn(batches, self._paths(collected))
+        # What advantages are recomputed from, in the order of each module's rows; nothing if they are not.
+        paths: dict[str, list[Paths]] = {}
+        for agent in self.stages[self.stage].factory.specs.agents if collected[0].paths else ():
+            paths.setdefault(agent.module, []).extend(experience.paths[agent.name] for experience in collected)
+        learned = self._learn(batches, paths)
         marks.append(time.perf_counter())
         self.send_weights()
         marks.append(time.perf_counter())
@@ -123,7 +134,7 @@ class BatchPPO(TrackedPPO):
         sample_s, learn_s, sync_s = np.diff(marks).tolist()
         played = {part: sum(e.seconds[part] for e in collected) / len(collected) for part in collected[0].seconds}
         spent = {"sample": sample_s, "learn": learn_s, "sync": sync_s, **played}
-        league = {} if self.league is None else self.league.record(self.finished)
+        league = {} if self.league is None else self.league.take(self.finished)
         self.latest = {**league, **{f"timing/{part}_s": seconds for part, seconds in spent.items()}, **learned}
         self.lost_returns = []
         for module, batch in batches.items():
@@ -136,13 +147,6 @@ class BatchPPO(TrackedPPO):
             told = explained_variance(targets, values) if known else float("nan")
             self.latest.setdefault(f"explained_variance/{module}", told)
             self.latest[f"entropy/{module}"] = float(batch.entropy[active].mean()) if known else float("nan")
-
-    def _paths(self, collected: list[Experience]) -> dict[str, list[Paths]]:
-        """Return what advantages are recomputed from, in the order of each module's rows; nothing if they are not."""
-        paths: dict[str, list[Paths]] = {}
-        for agent in self.stages[self.stage].factory.specs.agents if collected[0].paths else ():
-            paths.setdefault(agent.module, []).extend(experience.paths[agent.name] for experience in collected)
-        return paths
 
     def _by_module(self, collected: list[Experience]) -> dict[str, Batch]:
         # All agents that one network plays learn together.
@@ -169,13 +173,8 @@ class BatchPPO(TrackedPPO):
             return {}
         learners = len(self.learner_group)
         # Every learner gets the whole batch and computes its part of each minibatch: see `learn.update`.
-        sent = ray.put((given, paths)) if learners else (given, paths)
-        with self.learning():
-            answers = list(self.learner_group.foreach_learner(learn, batches=sent, env_steps=self.env_steps))
-            for answer in answers:
-                if not answer.ok:
-                    raise answer.get()  # an error, too, is got and not raised
-            told = [answer.get() for answer in answers]
+        sent = [ray.put(part) if learners else part for part in (given, paths)]
+        told = self.ask("learn", batches=sent[0], env_steps=self.env_steps, paths=sent[1])
         if len(told) < max(learners, 1):
             raise RunError(f"a learner process was lost: {len(told)} of {learners} answered")
         self.gradient_steps += int(max(told[0][name]["gradient_steps"] for name in given))

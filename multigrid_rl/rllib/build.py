@@ -1,7 +1,5 @@
 """From our configuration to an RLlib algorithm."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,10 @@ from multigrid_rl.learn.update import Schedule, UpdateConfig
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.imitation import CloningPPO, DaggerPPO
-from multigrid_rl.rllib.learner import BatchLearner
-from multigrid_rl.rllib.modules import module_specs
+from multigrid_rl.rllib.learner import BatchLearner, module_specs
 from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
 from multigrid_rl.runs.reader import run_config
-from multigrid_rl.schema import TrainConfig
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.text import expected
 from multigrid_rl.types import MultiAgentSpec
@@ -161,10 +157,11 @@ def estimator_of(config: RunConfig) -> Estimator:
 def _batched_sampling(
     config: RunConfig, env_config: dict[str, Any], specs: MultiAgentSpec, spec: MultiRLModuleSpec
 ) -> PPOConfig:
-    runners, cluster = config.cluster.runners, config.cluster
+    runners, cluster, train = config.cluster.runners, config.cluster, config.train
+    algorithm = DaggerPPO if train.dagger else CloningPPO if train.cloning else BatchPPO
     one = spec.rl_module_specs[specs.modules[0]]
     return (
-        PPOConfig(algo_class=_algorithm_class(config.train))
+        PPOConfig(algo_class=algorithm)
         .environment(
             env=None, observation_space=one.observation_space, action_space=one.action_space, env_config=env_config
         )
@@ -184,12 +181,6 @@ def _batched_sampling(
         .fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)
         .multi_agent(policies=set(specs.modules), policy_mapping_fn=_agent_is_module)
     )
-
-
-def _algorithm_class(train: TrainConfig) -> type[BatchPPO]:
-    if train.dagger is not None:
-        return DaggerPPO
-    return BatchPPO if train.cloning is None else CloningPPO
 
 
 def _agent_is_module(agent: str, *_: Any, **__: Any) -> str:

@@ -1,7 +1,5 @@
 """A Ray cluster before a run: its nodes, whether they fit together, and how many env runners they have room for."""
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import secrets

@@ -4,8 +4,6 @@ A thread that waits for its turn on a core holds up the others many times longer
 watched while a run goes on, and what iterations take with one thread and with more. No result depends on it.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import statistics
@@ -89,7 +87,7 @@ class Team:
         self._paces: deque[float] = deque(maxlen=COMPARED)
         self.count = 1 if self._auto else self.most
 
-    def __enter__(self) -> Team:
+    def __enter__(self) -> "Team":
         share_out(self.count)
         return self
 
@@ -127,13 +125,9 @@ class Team:
             self._alone = statistics.median(self._paces)
             if len(self._paces) == COMPARED and now - self._since >= self._wait and free >= self.most - FREE:
                 self._take(self.most, now)
-        elif self._slower():
+        elif len(self._paces) > 1 and min(self._paces) > (1 if len(self._paces) == COMPARED else MUCH) * self._alone:
             self._wait = min(max(2 * self._wait, WAIT_S), LONGEST_S)
             self._take(1, now)
         elif now - self._since > LASTING_S:
             self._wait = 0.0
             self._take(1, now)
-
-    def _slower(self) -> bool:
-        best, compared = min(self._paces), len(self._paces)
-        return (compared == COMPARED and best > self._alone) or (compared > 1 and best > MUCH * self._alone)

@@ -1,7 +1,5 @@
 """What ``multigrid-rl doctor`` looks at: the machine, whether Ray starts on it, and a cluster by its address."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

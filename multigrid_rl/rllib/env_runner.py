@@ -1,7 +1,5 @@
 """RLlib's env runner around our own sampling path (:mod:`multigrid_rl.learn.rollout`)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ray

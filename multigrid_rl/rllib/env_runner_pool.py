@@ -1,7 +1,5 @@
 """The remote env runners of a run: whoever is lost is replaced, and training goes on meanwhile."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Sequence
@@ -220,9 +218,8 @@ class EnvRunnerPool:
             try:
                 games[index] = ray.get(ref, timeout=self._timeout_s)
             except RayError as error:  # the next rollout finds out that it is lost
-                LOG.warning(
-                    "env runner %d did not tell its games (%s); a resumed run has fresh ones", index, reason_of(error)
-                )
+                said = "env runner %d did not tell its games (%s); a resumed run has fresh ones"
+                LOG.warning(said, index, reason_of(error))
         return games
 
     def go_on(self, games: dict[int, Any], fresh: int) -> None:

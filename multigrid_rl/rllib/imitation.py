@@ -1,16 +1,12 @@
 """Cloning in the place of playing and learning: recorded steps are learned from, play-outs say how well it plays."""
 
-from __future__ import annotations
-
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 from multigrid_rl.learn.cloning import play_out
-from multigrid_rl.learn.dagger import Beta, Labelled, LabellingCollector
+from multigrid_rl.learn.dagger import Beta, LabellingCollector
 from multigrid_rl.rllib.algorithm import BatchPPO, learner_metrics
-from multigrid_rl.rllib.learner import BatchLearner, set_schedules
 from multigrid_rl.runs.players import player_in_place_of
 from multigrid_rl.scenario import ConfigError
 from multigrid_rl.text import expected
@@ -37,7 +33,7 @@ class CloningPPO(BatchPPO):
         facts = self._label()
         began = time.perf_counter()
         self.env_steps += self.config.train_batch_size
-        told = self._ask(clone, position=before, after=self.env_steps)
+        told = self.ask("learn", position=before, after=self.env_steps)[0]
         learned = time.perf_counter()
         self.policy_updates += 1
         self.gradient_steps += int(max(told[name]["gradient_steps"] for name in self.sent_weights))
@@ -68,21 +64,13 @@ class CloningPPO(BatchPPO):
             bound=settings["bound"],
         )
         self.latest |= {f"entropy/{module}": value for module, value in entropies.items()}
-        losses = self._ask(held_out_losses)
+        losses = self.ask("held_out_losses")[0]
         self.latest |= {f"learner/{module}/held_out_loss": loss for module, loss in losses.items()}
         if losses:
             mean = sum(losses.values()) / len(losses)
             self.since_lowest = 0 if mean < self.lowest else self.since_lowest + 1
             self.lowest = min(mean, self.lowest)
             self.plateau = patience is not None and self.since_lowest >= patience
-
-    def _ask(self, what: Callable[..., Any], **arguments: Any) -> Any:
-        """Let the one learner do something and return what it says."""
-        with self.learning():
-            (answer,) = self.learner_group.foreach_learner(what, **arguments)
-            if not answer.ok:
-                raise answer.get()  # an error, too, is got and not raised
-        return answer.get()
 
     def run_state(self) -> dict[str, Any]:
         """Return what a run remembers beside RLlib's own state, the lowest loss included."""
@@ -120,7 +108,7 @@ class DaggerPPO(CloningPPO):
         self._collector.beta = self._beta.at(self.policy_updates)
         self._collector.collect()
         self._collector.env.drain_episodes()  # partly the expert's: they say nothing of the learner
-        labels = self._ask(label, labelled=self._collector.labelled())
+        labels = self.ask("add", labelled=self._collector.labelled())[0]
         return {"dagger/beta": self._collector.beta, "dagger/labels": float(labels)}
 
     def run_state(self) -> dict[str, Any]:
@@ -140,25 +128,7 @@ class DaggerPPO(CloningPPO):
 
     def go_on(self, games: dict[int, Any], env_runners: int) -> bool:  # noqa: ARG002
         """Take up the games where they stood."""
-        self.learner_group.foreach_learner(set_schedules, env_steps=self.env_steps)
+        self.ask("schedule", env_steps=self.env_steps)
         self.send_weights()
         self._collector.set_state(games[0])
         return True
-
-
-def clone(learner: BatchLearner, position: int, after: int) -> dict[str, dict[str, float]]:
-    """Let a learner learn from ``position`` on, until ``after``; for ``LearnerGroup.foreach_learner``."""
-    told: dict[str, dict[str, float]] = learner.our_update.learn(position, after)
-    return told
-
-
-def label(learner: BatchLearner, labelled: dict[str, list[Labelled]]) -> int:
-    """Give a learner what was labelled; returns how many steps it has."""
-    learner.our_update.add(labelled)
-    return sum(int(rows.active.sum()) for rows in learner.our_update.known.values())
-
-
-def held_out_losses(learner: BatchLearner) -> dict[str, float]:
-    """Return a learner's losses on held-out episodes, by module."""
-    losses: dict[str, float] = learner.our_update.held_out_losses()
-    return losses

@@ -1,7 +1,5 @@
 """The league of a run: its arithmetic (``players.league``), its files (``runs.snapshots``), and who plays what."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,8 +17,8 @@ from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 LOG = logging.getLogger(__name__)
 
 
-class RunLeague:
-    """Lets snapshots join, and says who plays from now on.
+class RunLeague(League):
+    """The league of a run: lets snapshots join, and says who plays from now on.
 
     In memory are the files of those alone who play at present: any number of snapshots needs no more than a few.
 
@@ -33,17 +31,17 @@ class RunLeague:
 
     def __init__(self, scenario: ScenarioConfig, specs: MultiAgentSpec, seed: int, run: Path) -> None:
         assert scenario.league is not None
-        self.league = League(scenario.league, seed)
+        super().__init__(scenario.league, seed)
         self._folder = SnapshotFolder(run)
         self._column = [seat for seat, _ in specs.pools].index(scenario.league_seats[0])
         self._team = specs.team_names.index(specs.teams[specs.seats.index(specs.learning[0])])
         self._files: dict[int, dict[str, PlayerFiles]] = {}
 
-    def record(self, table: EpisodeTable) -> dict[str, float]:
+    def take(self, table: EpisodeTable) -> dict[str, float]:
         """Take the games of an iteration; returns metrics of the league."""
         scores = np.where(table.winner < 0, 0.5, (table.winner == self._team).astype(float))
-        self.league.record(table.players[:, self._column], scores)
-        return self.league.metrics()
+        self.record(table.players[:, self._column], scores)
+        return self.metrics()
 
     def advance(self, env_steps: int, export: Callable[[Path], dict[str, str]]) -> Roster | None:
         """Let the learner join if it is time, and draw who plays if it is time for that.
@@ -59,34 +57,28 @@ class RunLeague:
         Raises:
             OSError: a snapshot cannot be written.
         """
-        league = self.league
-        if league.due(env_steps):
-            league.add(self._folder.write(f"step_{env_steps:09d}", env_steps, export))
-        if not league.stale(env_steps):
+        if self.due(env_steps):
+            self.add(self._folder.write(f"step_{env_steps:09d}", env_steps, export))
+        if not self.stale(env_steps):
             return None
-        before = self._files
-        self._redraw(env_steps)
-        return Roster(league.weights, {n: files for n, files in self._files.items() if n not in before})
-
-    def _redraw(self, env_steps: int) -> None:
-        """Draw who plays until all of them can be read; a file that is gone costs its snapshot the place."""
-        league, lost = self.league, -1
-        while lost != len(league.lost):
-            lost = len(league.lost)
-            league.redraw(env_steps)
-            self._files = {n: files for n, files in self._files.items() if n in league.weights}
-            for number in set(league.weights) - set(self._files):
+        before, lost = self._files, -1
+        while lost != len(self.lost):  # until all of them can be read; a file that is gone costs its snapshot the place
+            lost = len(self.lost)
+            self.redraw(env_steps)
+            self._files = {n: files for n, files in self._files.items() if n in self.weights}
+            for number in set(self.weights) - set(self._files):
                 self._read(number)
+        return Roster(self.weights, {n: files for n, files in self._files.items() if n not in before})
 
     def _read(self, number: int) -> None:
-        snapshot = self.league.snapshot(number)
+        snapshot = self.snapshot(number)
         if snapshot is None:
             return
         try:
             self._files[number] = self._folder.read(snapshot)
         except PlayerError as error:
             LOG.warning("%s; the league goes on without it", error)
-            self.league.lose(number)
+            self.lose(number)
 
     def roster(self, others: Iterable[int] = ()) -> Roster:
         """Return who plays at present with all files, and with those of ``others`` whose games are not over.
@@ -94,20 +86,15 @@ class RunLeague:
         Raises:
             PlayerError: a file of theirs is missing, damaged, or another player's.
         """
-        league = self.league
         files = {}
-        for number in sorted({*league.weights, *others}):
-            snapshot = league.snapshot(number)
+        for number in sorted({*self.weights, *others}):
+            snapshot = self.snapshot(number)
             if snapshot is not None:
                 files[number] = self._files.get(number) or self._folder.read(snapshot)
-        self._files = {n: its for n, its in files.items() if n in league.weights}
-        return Roster(league.weights, files)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of the league: names, hashes, results and weights, no files."""
-        return self.league.get_state()
+        self._files = {n: its for n, its in files.items() if n in self.weights}
+        return Roster(self.weights, files)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`get_state` was asked; :meth:`roster` reads the files."""
-        self.league.set_state(state)
+        super().set_state(state)
         self._files = {}

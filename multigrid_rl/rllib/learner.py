@@ -1,21 +1,73 @@
-"""RLlib's PPO learner around our own update (:mod:`multigrid_rl.learn.update`)."""
-
-from __future__ import annotations
+"""RLlib's modules around our plain torch networks, its PPO learner around our own update (``learn.update``)."""
 
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import ray
 import torch
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from torch import Tensor
 
 from multigrid_rl.learn.adversarial import AdversarialConfig, AdversarialUpdate
 from multigrid_rl.learn.cloning import Cloning, CloningConfig
 from multigrid_rl.learn.dagger import Dagger
 from multigrid_rl.learn.demonstrations import read_demonstrations
 from multigrid_rl.learn.update import Update
+from multigrid_rl.models.registry import network_of
 from multigrid_rl.runs.checkpoints import read_learner_state
+from multigrid_rl.types import AgentSpec, MultiAgentSpec
+
+
+class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
+    """Outputs and values in one pass; ``model_config`` holds agent, architecture and seed."""
+
+    def setup(self) -> None:
+        """Build the network."""
+        config = self.model_config
+        self.net: Any = network_of(config["agent"], config["architecture"], config["seed"])
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
+        outputs, values = self.net(batch[Columns.OBS])
+        # A learner asks for values right after this pass: hand them over instead of computing them again.
+        return {Columns.ACTION_DIST_INPUTS: outputs, Columns.EMBEDDINGS: values}
+
+    def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> Tensor:
+        """Compute values, one for each step of the batch."""
+        values: Tensor = self._forward(batch)[Columns.EMBEDDINGS] if embeddings is None else embeddings
+        return values
+
+
+def module_specs(specs: MultiAgentSpec, architecture: dict[str, Any], seed: int) -> MultiRLModuleSpec:
+    """Describe one module for each network, with initial weights of its own."""
+    return MultiRLModuleSpec(
+        rl_module_specs={
+            module: RLModuleSpec(
+                module_class=ActorCriticModule,
+                observation_space=_whole_space(agent),
+                action_space=agent.action_space,
+                model_config={"architecture": architecture, "agent": agent, "seed": seed * 64 + k},
+            )
+            for k, (module, agent) in enumerate((name, specs.agent_of(name)) for name in specs.modules)
+        }
+    )
+
+
+def _whole_space(agent: AgentSpec) -> gym.Space[Any]:
+    """Return the space of what actor and critic read."""
+    own, critic = agent.observation_space, agent.critic_space
+    if critic is None:
+        return own
+    assert isinstance(own, gym.spaces.MultiDiscrete)
+    assert isinstance(critic, gym.spaces.MultiDiscrete)
+    return gym.spaces.MultiDiscrete(np.concatenate([own.nvec, critic.nvec]))
 
 
 class BatchLearner(PPOTorchLearner):
@@ -82,24 +134,7 @@ class BatchLearner(PPOTorchLearner):
             self.our_update.set_state(state["update"])
 
 
-def learn(learner: BatchLearner, batches: Any, env_steps: int) -> dict[str, dict[str, float]]:
-    """Let a learner learn; for ``LearnerGroup.foreach_learner``.
-
-    Args:
-        learner: who learns.
-        batches: batches and their paths, both by module, or a reference to them.
-        env_steps: environment steps so far.
-    """
-    given = ray.get(batches) if isinstance(batches, ray.ObjectRef) else batches
-    told: dict[str, dict[str, float]] = learner.our_update.learn(given[0], env_steps, given[1])
-    return told
-
-
-def begin_with(learner: BatchLearner, weights: dict[str, Any], rows: int) -> None:
-    """Let a learner begin with a player's weights; see ``Update.begin_with``."""
-    learner.our_update.begin_with(weights, rows)
-
-
-def set_schedules(learner: BatchLearner, env_steps: int) -> None:
-    """Set step size and entropy weight to those of this run after ``env_steps``, whatever was restored."""
-    learner.our_update.schedule(env_steps)
+def of_update(learner: BatchLearner, what: str, **given: Any) -> Any:
+    """Call a method of a learner's update, references resolved; for ``LearnerGroup.foreach_learner``."""
+    arguments = {name: ray.get(its) if isinstance(its, ray.ObjectRef) else its for name, its in given.items()}
+    return getattr(learner.our_update, what)(**arguments)

@@ -4,8 +4,6 @@ Each check takes what it looks at as arguments whose defaults are this machine's
 whether it is good, and what to change.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import resource

@@ -1,7 +1,5 @@
 """Ray for as long as it is needed: started, kept out of the way of signals, and cleared away."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets
@@ -52,9 +50,12 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
         ConfigError: the cluster that was asked for does not answer, or this machine has too few GPUs.
         RunError: Ray does not start on this machine.
     """
+    needed = config is None or config.train.runner == "stock"
     if config is not None:
         _check_gpus(config)
-    if ray.is_initialized() or (config is not None and not _needs_ray(config)):
+        cluster = config.cluster
+        needed |= bool(cluster.address is not None or cluster.num_env_runners or cluster.num_learners)
+    if ray.is_initialized() or not needed:
         yield
         return
     address = config.cluster.address if config else None
@@ -87,12 +88,6 @@ def _check_gpus(config: RunConfig) -> None:
         wanted = f"{'0 to ' if seen else ''}{min(1, seen / learners):g}, or a cluster.address"
         got = f"{cluster.gpus_per_learner:g}: torch sees {seen} GPU(s) here for {learners} learner(s)"
         raise ConfigError(expected("cluster.gpus_per_learner", wanted, got))
-
-
-def _needs_ray(config: RunConfig) -> bool:
-    cluster = config.cluster
-    alone = cluster.address is None and not cluster.num_env_runners and not cluster.num_learners
-    return not alone or config.train.runner == "stock"
 
 
 @contextmanager

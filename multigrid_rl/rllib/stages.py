@@ -1,7 +1,5 @@
 """A curriculum: games that a run is trained in one after the other, the last of them its own scenario."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

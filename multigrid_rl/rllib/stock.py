@@ -3,8 +3,6 @@
 It is the peer that the batched path is measured against: nothing of RLlib's is replaced, its metrics are translated.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any
@@ -37,7 +35,7 @@ from ray.rllib.utils.metrics import (
 )
 
 from multigrid_rl.config import RunConfig
-from multigrid_rl.rllib.modules import ActorCriticModule
+from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.text import expected

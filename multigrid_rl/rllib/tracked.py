@@ -1,7 +1,5 @@
 """What the training loop knows of an algorithm, whichever way its experience comes."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,10 +22,6 @@ from multigrid_rl.types import EpisodeTable, RunError
 
 _COUNTERS = ("env_steps", "policy_updates", "gradient_steps", "stage", "stage_from", "env_runner_restarts")
 _COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage", "env_runners", "env_runner_restarts")
-
-
-def _nothing(learner: Any) -> None:
-    """Do what a learner that lives can do."""
 
 
 class TrackedPPO(PPO):
@@ -102,12 +96,6 @@ class TrackedPPO(PPO):
         """Begin with a player's weights, by module; ``rows`` observations are behind their normalisers."""
         raise NotImplementedError
 
-    def open_league(self, run: Path) -> None:
-        """Have a league in the folder of the ``run``, if its scenario has one."""
-        stage = self.stages[-1]
-        if stage.scenario.league is not None:
-            self.league = RunLeague(stage.scenario, stage.factory.specs, self.config.seed or 0, run)
-
     def set_opponents(self, roster: Roster) -> None:
         """Let others play for the league from the next games on."""
         raise NotImplementedError
@@ -159,7 +147,7 @@ class TrackedPPO(PPO):
             yield
         except (RayError, AssertionError, IndexError) as error:  # RLlib counts the living ones before it asks
             group = self.learner_group
-            if group.is_remote and not all(one.ok for one in group.foreach_learner(_nothing, healthy_only=False)):
+            if group.is_remote and not all(one.ok for one in group.foreach_learner(lambda _: None, healthy_only=False)):
                 raise RunError(f"a learner process was lost: {reason_of(error)}") from error
             raise
 

@@ -1,11 +1,9 @@
 """The one training loop: build, iterate, record, checkpoint, judge."""
 
-from __future__ import annotations
-
 import logging
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from multigrid_rl.players.cards import Card, signature, write_player
 from multigrid_rl.players.factories import env_factory, env_signature
 from multigrid_rl.rllib.build import algorithm_config, estimator_of, update_config
 from multigrid_rl.rllib.cores import Team, share_out
+from multigrid_rl.rllib.league import RunLeague
 from multigrid_rl.rllib.session import ray_session
 from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.tracked import TrackedPPO
@@ -68,8 +67,12 @@ def train(
     stages = stages or stages_of(config, folder.hashes)
     team = Team(config)
     warm_up(config, stages[-1].factory, team.most)
-    with ray_session(config), algorithm_of(config, stages) as algorithm, team:
-        algorithm.open_league(folder.path)
+    with ray_session(config), ExitStack() as stack:
+        algorithm: TrackedPPO = algorithm_config(config, stages).build_algo()
+        stack.callback(algorithm.stop)
+        stack.enter_context(team)
+        if stages[-1].scenario.league is not None:
+            algorithm.league = RunLeague(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
         row, ended, divergence = folder.last_row(), None, Divergence(folder.path)
         if start is not None:
             restore(algorithm, start)
@@ -174,16 +177,6 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
         once = replace(update_config(config, Sizes(config, {})), epochs=1, minibatch_size=None, recompute=None)
         Update(networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
     share_out(1)
-
-
-@contextmanager
-def algorithm_of(config: RunConfig, stages: list[Stage]) -> Iterator[TrackedPPO]:
-    """Build the algorithm of a run; it is stopped afterwards."""
-    algorithm = algorithm_config(config, stages).build_algo()
-    try:
-        yield algorithm
-    finally:
-        algorithm.stop()
 
 
 def checkpoint(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> None:

@@ -5,8 +5,6 @@ it (``run.pkl``), every network as a player (``players/``), and ``manifest.json`
 last. Only a run's own checkpoints are read back as pickles; players are safetensors.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """A run that diverged says so at once, and ends before it leaves nothing that can be used."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """A run folder tells its own story in text: configuration, provenance, metrics, verdict, TensorBoard, checkpoints."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import logging
@@ -58,16 +56,7 @@ def git_commit() -> str | None:
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "") if head.returncode == 0 else None
 
 
-def data_provenance(config: RunConfig) -> dict[str, Any]:
-    """Tell what recorded play a run learns from. Raises ``ConfigError`` for a damaged card."""
-    if config.data is None:
-        return {}
-    card = read_data_card(Path(config.data))
-    return {"data": {"folder": config.data, **card.model_dump(include={"who", "sha256", "rows", "episodes"})}}
-
-
 def _opponent(seat: str, player: LoadedPlayer) -> dict[str, Any]:
-    """Tell who sits on a background seat, for verdict and provenance."""
     own = {"name": player.name, "weight": player.weight, "sha256": player.sha256}
     return {"seat": seat, **own, "strength": [row.model_dump() for row in player.strength]}
 
@@ -92,12 +81,14 @@ class RunFolder:
             **circumstances(),
             "seed": config.seed,
             "opponents": [_opponent(seat, player) for seat, players in seated.items() for player in players],
-            **data_provenance(config),
         }
+        if config.data is not None:
+            told = read_data_card(Path(config.data)).model_dump(include={"who", "sha256", "rows", "episodes"})
+            self.provenance["data"] = {"folder": config.data, **told}
         self._open(config, first_step=None)
 
     @classmethod
-    def reopened(cls, path: Path, config: RunConfig, checkpoint: Checkpoint) -> RunFolder:
+    def reopened(cls, path: Path, config: RunConfig, checkpoint: Checkpoint) -> "RunFolder":
         """Open the folder of a run that goes on from ``checkpoint``.
 
         What was reported after the checkpoint is reported once more, so those rows move aside, into
@@ -124,7 +115,10 @@ class RunFolder:
         _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
         verdict = path / "verdict.json"
         if verdict.exists():
-            verdict.rename(_free(path, "verdict", str(_steps_of(verdict)), "json"))
+            steps: Any = "damaged"
+            with suppress(ConfigError):
+                steps = read_verdict(path)["env_steps"]
+            verdict.rename(_free(path, "verdict", str(steps), "json"))
         self._open(config, first_step=checkpoint.env_steps + 1)
         return self
 
@@ -258,10 +252,3 @@ def _set_aside(metrics: Path, length: int, name: str) -> None:
 def _free(folder: Path, stem: str, name: str, ending: str) -> Path:
     names = chain([name], (f"{name}-{k}" for k in count(2)))
     return next(path for one in names if not (path := folder / f"{stem}.{one}.{ending}").exists())
-
-
-def _steps_of(verdict: Path) -> int | str:
-    try:
-        return int(read_verdict(verdict.parent)["env_steps"])
-    except ConfigError:
-        return "damaged"

@@ -1,7 +1,5 @@
 """Folders of the players that a run has written into its checkpoints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from torch import Tensor

@@ -3,8 +3,6 @@
 Whatever a folder lacks, and whatever somebody damaged or made up in it, is one line naming the file.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, fields

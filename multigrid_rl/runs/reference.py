@@ -6,8 +6,6 @@ run's last value is **held forward**, and the reference says for each grid point
 The grid begins where all have reported.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -17,13 +15,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.config import ConfigError, RunConfig, compose
 from multigrid_rl.files import write_whole
 from multigrid_rl.gates import Gate
 from multigrid_rl.recipes import override_value
 from multigrid_rl.runs.reader import Array, Run, Series, differences
+from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected, first_error, shown
 
 End = Literal["better", "worse", "inside", "above", "below"]
@@ -36,11 +35,7 @@ _LOW, _HIGH = 10, 90  # percentiles of the band
 _PRIVATE = ("run_dir", "checkpoints")  # paths of one machine
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class Band(_Part):
+class Band(Strict):
     """One metric over seeds at every grid point."""
 
     median: list[float]
@@ -53,7 +48,7 @@ class Band(_Part):
     own_inside: float | None = Field(default=None, ge=0, le=1)
 
 
-class SeedRun(_Part):
+class SeedRun(Strict):
     """One run behind a reference."""
 
     seed: int
@@ -62,7 +57,7 @@ class SeedRun(_Part):
     steps_to_held: dict[str, int | None]
 
 
-class Reference(_Part):
+class Reference(Strict):
     """Reference curves of a recipe."""
 
     format: int = Field(default=1, ge=1, le=1)
@@ -79,7 +74,7 @@ class Reference(_Part):
     metrics: dict[str, Band]
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Reference:
+    def _fits_together(self) -> "Reference":
         if sorted(set(self.env_steps)) != self.env_steps:
             raise ValueError("env_steps: expected an increasing grid")
         columns = [(f"metrics.{m}.{key}", values) for m, band in self.metrics.items() for key, values in band]
@@ -140,7 +135,11 @@ def build_reference(runs: list[Run], name: str) -> Reference:
     for run in runs:
         if lost := [metric for metric in wanted if metric not in run.series]:
             raise ConfigError(f"{run.path}: expected reports with {lost[0]}, got none")
-    grid = _grid(runs, wanted)
+    start = max(run.series[metric].env_steps[0] for run in runs for metric in wanted)
+    end = max(run.env_steps for run in runs)
+    if end <= start:
+        raise ConfigError(expected(first.path, "a longer run", f"all reports at {end:.0f} environment steps"))
+    grid = np.unique(np.linspace(start, end, GRID_POINTS).round())
     commits = [str(run.provenance.get("commit")) for run in runs]
     return Reference(
         name=name,
@@ -214,14 +213,6 @@ def _command(command: str) -> str:
         parts = command.split()
     words = [word for word in parts if word.partition("=")[0] not in ("seed", *_PRIVATE)]
     return " ".join([*words, "seed=SEED"])
-
-
-def _grid(runs: list[Run], metrics: list[str]) -> Array:
-    start = max(run.series[metric].env_steps[0] for run in runs for metric in metrics)
-    end = max(run.env_steps for run in runs)
-    if end <= start:
-        raise ConfigError(expected(runs[0].path, "a longer run", f"all reports at {end:.0f} environment steps"))
-    return np.unique(np.linspace(start, end, GRID_POINTS).round())
 
 
 def _band(rows: list[Series], grid: Array) -> Band:

@@ -1,7 +1,5 @@
 """The folder ``league/`` of a run: the snapshots of its league as frozen players, one folder each."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metrics of a run: rows out of what the algorithm measured, and reports for the gates."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

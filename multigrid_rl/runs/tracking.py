@@ -1,7 +1,5 @@
 """Where else a run's rows go, beside ``metrics.jsonl`` and TensorBoard: a CSV, Weights & Biases, or MLflow."""
 
-from __future__ import annotations
-
 import csv
 import json
 import logging

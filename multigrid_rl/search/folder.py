@@ -1,7 +1,5 @@
 """A search folder tells its own story: what was asked, every trial's run folder, what came of it, and who won."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -43,7 +41,7 @@ class SearchRequest:
     space: Space  # what varies, around which overrides
 
     @classmethod
-    def parse(cls, given: list[str]) -> SearchRequest:
+    def parse(cls, given: list[str]) -> "SearchRequest":
         """Read the overrides of a command, and check all that every trial would fail by.
 
         Raises ``ConfigError`` or ``PlayerError``: a mistake in what was asked for, before anything starts.
@@ -116,7 +114,7 @@ class SearchFolder:
         self.provenance = provenance  # command, commit, versions, machine
 
     @classmethod
-    def create(cls, path: Path, request: SearchRequest) -> SearchFolder:
+    def create(cls, path: Path, request: SearchRequest) -> "SearchFolder":
         """Make a new search's folder. Raises ``ConfigError``: it exists already, or cannot be made."""
         try:
             path.mkdir(parents=True, exist_ok=False)
@@ -130,7 +128,7 @@ class SearchFolder:
         return folder
 
     @classmethod
-    def reopen(cls, path: Path) -> SearchFolder:
+    def reopen(cls, path: Path) -> "SearchFolder":
         """Open the folder of a search that is to go on. Raises ``ConfigError``: no search folder, or a damaged one."""
         if not (path / _REQUEST).is_file():
             raise ConfigError(f"--resume {path}: expected the folder of a search, got one without {_REQUEST}")
@@ -149,8 +147,11 @@ class SearchFolder:
     def held(self) -> Iterator[None]:
         """Keep other processes from searching in the same folder meanwhile. Raises ``ConfigError``: one does."""
         with locked(self.path / "lock"):
-            for name in (_BEGUN, _OUTCOMES):
-                _cut_torn_line(self.path / name)
+            for path in (self.path / _BEGUN, self.path / _OUTCOMES):
+                # A last line that a kill tore in two: the next one is to start a line of its own.
+                content = path.read_bytes() if path.exists() else b""
+                if content and not content.endswith(b"\n"):
+                    os.truncate(path, content.rfind(b"\n") + 1)
             (self.path / STOP).unlink(missing_ok=True)
             yield
 
@@ -191,11 +192,3 @@ class SearchFolder:
     def write_text(self, name: str, text: str) -> None:
         """Write a file completely, or not at all."""
         write_whole(self.path / name, text.encode())
-
-
-def _cut_torn_line(path: Path) -> None:
-    """Cut off a last line that a kill tore in two: the next one is to start a line of its own."""
-    content = path.read_bytes() if path.exists() else b""
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.truncate(path, whole)

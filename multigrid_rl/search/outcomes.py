@@ -1,7 +1,5 @@
 """What a trial is, what came of it, and what makes one better than another. Pure: neither Ray nor files."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -96,7 +94,7 @@ class Outcome:
         return data
 
     @staticmethod
-    def from_data(data: dict[str, Any]) -> Outcome:
+    def from_data(data: dict[str, Any]) -> "Outcome":
         """Rebuild it from what :meth:`as_data` made."""
         score = data["score"]
         if score is not None:

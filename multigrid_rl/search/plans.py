@@ -4,8 +4,6 @@ A plan that works in rounds is a generator: it yields the trials of a round and 
 hangs on which trial ended first, and the same seed gives the same search.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Generator, Sequence

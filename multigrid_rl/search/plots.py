@@ -1,7 +1,5 @@
 """Pictures of a search: parallel coordinates and importance, as PNG."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +11,7 @@ from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, ranked
 from multigrid_rl.search.results import Importance, SearchResult
 from multigrid_rl.search.space import LAST, Value, Variable
-from multigrid_rl.show.figures import (
-    BLACK,
-    BLUE,
-    GREY,
-    NORMAL,
-    SMALL,
-    VERMILLION,
-    add_legend,
-    save_figure,
-    titled_figure,
-)
+from multigrid_rl.show import figures
 
 COORDINATES, IMPORTANCE = "parallel.png", "importance.png"
 #: Continuous axes get this many numbers.
@@ -32,15 +20,15 @@ _TICKS = 5
 
 def write_plots(folder: SearchFolder, result: SearchResult) -> list[Path]:
     """Draw what there is to draw; returns the files."""
-    variables, figures = folder.request.space.variables, {}
+    variables, drawn = folder.request.space.variables, {}
     if ranked(result.outcomes):
         title = f"{folder.request.name} on {folder.request.space.config.scenario.name}"
-        figures[folder.path / COORDINATES] = parallel_coordinates(variables, result, title)
+        drawn[folder.path / COORDINATES] = parallel_coordinates(variables, result, title)
     if result.importance.shares:
-        figures[folder.path / IMPORTANCE] = importance_bars(variables, result.importance)
-    for path, figure in figures.items():
-        save_figure(figure, path)
-    return list(figures)
+        drawn[folder.path / IMPORTANCE] = importance_bars(variables, result.importance)
+    for path, figure in drawn.items():
+        figures.save_figure(figure, path)
+    return list(drawn)
 
 
 def parallel_coordinates(variables: tuple[Variable, ...], result: SearchResult, title: str) -> Figure:
@@ -49,30 +37,30 @@ def parallel_coordinates(variables: tuple[Variable, ...], result: SearchResult, 
     worst_first = order[::-1]
     held = sum(bool(o.score and o.score.held) for o in order)
     size = (max(1.15 * len(variables) + 1.5, 7.0), 6.2)
-    figure = titled_figure(size, f"{title}: {len(order)} trials, {held} held all gates")
+    figure = figures.titled_figure(size, f"{title}: {len(order)} trials, {held} held all gates")
     axes = figure.subplots()
     best = set(result.winner.trials) if result.winner else set()
     # The best on top, and the winner above all.
     for outcome in sorted(worst_first, key=lambda outcome: outcome.spec.id in best):
         _line(axes, variables, outcome, winner=outcome.spec.id in best)
     for place, variable in enumerate(variables):
-        axes.axvline(place, color=BLACK, linewidth=0.8)
+        axes.axvline(place, color=figures.BLACK, linewidth=0.8)
         for coordinate, value in ticks(variable):
             axes.annotate(
                 _shown(value),
                 (place, coordinate),
                 xytext=(4, 0),
                 textcoords="offset points",
-                fontsize=SMALL - 2,
+                fontsize=figures.SMALL - 2,
                 va="center",
                 bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
             )
-    axes.set_xticks(range(len(variables)), [v.name for v in variables], rotation=25, ha="right", fontsize=SMALL)
+    axes.set_xticks(range(len(variables)), [v.name for v in variables], rotation=25, ha="right", fontsize=figures.SMALL)
     axes.set_yticks([])
     axes.set_xlim(-0.2, len(variables) - 0.4)
     axes.set_ylim(-0.03, 1.03)
     axes.spines[:].set_visible(False)
-    add_legend(figure, 3)
+    figures.add_legend(figure, 3)
     return figure
 
 
@@ -80,9 +68,9 @@ def _line(axes: Axes, variables: tuple[Variable, ...], outcome: Outcome, *, winn
     held = outcome.score is not None and outcome.score.held
     point = outcome.spec.point
     height = [(v.level(point[v.key]) + 0.5) / v.levels if v.levels else point[v.key] for v in variables]
-    colour, width, label = (BLUE, 1.4, "held all gates") if held else (GREY, 0.9, "did not")
+    colour, width, label = (figures.BLUE, 1.4, "held all gates") if held else (figures.GREY, 0.9, "did not")
     if winner:
-        colour, width, label = VERMILLION, 2.6, "winner"
+        colour, width, label = figures.VERMILLION, 2.6, "winner"
     dashes: Any = "-" if held or winner else (0, (4, 2))
     axes.plot(range(len(variables)), height, linestyle=dashes, color=colour, linewidth=width, label=label)
 
@@ -109,11 +97,11 @@ def importance_bars(variables: tuple[Variable, ...], importance: Importance) -> 
     """Draw one bar a variable, largest on top."""
     names = {variable.key: variable.name for variable in variables}
     rows = list(importance.shares.items())[::-1]
-    figure = titled_figure((8.0, 0.42 * len(rows) + 1.6), "")
+    figure = figures.titled_figure((8.0, 0.42 * len(rows) + 1.6), "")
     axes = figure.subplots()
-    axes.barh([names[key] for key, _ in rows], [share for _, share in rows], color=BLUE)
-    axes.tick_params(labelsize=SMALL)
-    axes.set_xlabel("share of what tells the best trials from all", fontsize=NORMAL)
-    axes.set_title(importance.note, fontsize=NORMAL)
+    axes.barh([names[key] for key, _ in rows], [share for _, share in rows], color=figures.BLUE)
+    axes.tick_params(labelsize=figures.SMALL)
+    axes.set_xlabel("share of what tells the best trials from all", fontsize=figures.NORMAL)
+    axes.set_title(importance.note, fontsize=figures.NORMAL)
     axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -1,9 +1,5 @@
 """What a search found, in files: results.json, trials.csv, winner.yaml and the page report.md."""
 
-from __future__ import annotations
-
-import csv
-import io
 import json
 import math
 import shlex
@@ -16,6 +12,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from multigrid_rl.config import GROUPS
+from multigrid_rl.files import csv_text
 from multigrid_rl.recipes import TRUST, recipe_overrides
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
@@ -148,11 +145,7 @@ def as_csv(folder: SearchFolder, outcomes: list[Outcome]) -> str:
     rows = []
     for row in (_row(folder, outcome) for outcome in outcomes):
         rows.append({**row, **{key: in_words(value) for key, value in row.pop("values").items()}})
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(rows)
 
 
 def winning_command(folder: SearchFolder, winner: Winner) -> str:

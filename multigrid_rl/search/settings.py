@@ -1,7 +1,5 @@
 """The settings of a search: one schema for each kind, values in ``configs/search/``."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -68,7 +66,7 @@ class AshaSettings(_Search):
     startup: int = Field(ge=1)
 
     @model_validator(mode="after")
-    def _grace_fits(self) -> AshaSettings:
+    def _grace_fits(self) -> "AshaSettings":
         if self.grace > self.until:
             raise ValueError(expected("grace", f"at most until={self.until}", self.grace))
         return self

@@ -4,8 +4,6 @@ Everything random works on *coordinates* in [0, 1): evenly distributed coordinat
 Sampling, shrinking around a good configuration, perturbing, importance and plots use them; only training sees values.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +87,7 @@ class Variable:
         return float(f"{value:.{8 if 0.9 <= abs(value) < 1 else 6}g}")
 
     @classmethod
-    def parse(cls, key: str, given: Any) -> Variable:
+    def parse(cls, key: str, given: Any) -> "Variable":
         """Read one variable, for example ``{loguniform: [1e-4, 3e-3], also: [train.lr_final]}``.
 
         Raises ``ConfigError``: a mistake, in one line.
@@ -138,7 +136,7 @@ class Space:
     config: RunConfig  # what they alone compose to
 
     @classmethod
-    def build(cls, name: str, content: dict[str, Any], base: list[str]) -> Space:
+    def build(cls, name: str, content: dict[str, Any], base: list[str]) -> "Space":
         """Make a space around the overrides ``base``; what they set does not vary, as they win for ``train``, too.
 
         Raises ``ConfigError``: a mistake in it, or a configuration that ``train`` would refuse.

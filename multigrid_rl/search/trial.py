@@ -1,7 +1,5 @@
 """One trial: the one training loop, in a process of its own, with a run folder of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """A search on Ray Tune, from its folder to its result: Tune starts its trials and stops those that lag behind."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,28 +1,12 @@
 """What happens in a game, in words: one caption for the start and one after each step. No drawing."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.types import GameSpec
-from multigrid_rl.world.constants import (
-    BALL,
-    DROP,
-    EMPTY,
-    EV_BALL,
-    EV_DOOR,
-    EV_DOOR_WIN,
-    EV_ELIMINATED,
-    EV_ELIMINATION_WIN,
-    EV_INVALID,
-    EV_VICTIM,
-    FORWARD,
-    PICKUP,
-    TOGGLE,
-)
+from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.state import Step
 
@@ -73,8 +57,13 @@ class Commentator:
         spec, events = self._world.spec, what.events[0]
         self._steps += 1
         self._totals += what.reward[0]
-        words = [self._words(a, int(actions[a]), bool(what.acted[0, a]), events) for a in range(spec.num_agents)]
-        self._out |= events[:, EV_VICTIM] > 0
+        words = [
+            ", ".join([ACTION_WORDS[action], *self._deeds(a, action, events)])
+            if what.acted[0, a]
+            else "out of the game"
+            for a, action in enumerate(actions.tolist())
+        ]
+        self._out |= events[:, c.EV_VICTIM] > 0
         result = result_words(spec, int(what.winner[0]), self._steps, events) if what.done[0] else ""
         self._remember()
         return self._caption(words, result)
@@ -84,51 +73,42 @@ class Commentator:
         lines = (AgentLine(seat, self._players[seat], said, total, out) for seat, said, total, out in rows)
         return Caption(self._steps, tuple(lines), result)
 
-    def _words(self, a: int, action: int, acted: bool, events: NDArray[np.float32]) -> str:
-        if not acted:
-            return "out of the game"
-        return ", ".join([ACTION_WORDS[action], *self._deeds(a, action, events)])
-
     def _deeds(self, a: int, action: int, events: NDArray[np.float32]) -> list[str]:
-        row, deeds = events[a], []
+        row, deeds, spec = events[a], [], self._world.spec
         before, after = int(self._hand[a]), int(self._world.state.hand[0, a])
         still = self._world.state.position[0, a] == self._position[a]
         # A victim is moved to its side room in the same step: whether it walked before is not known.
-        if action == FORWARD and still and not row[EV_VICTIM]:
+        if action == c.FORWARD and still and not row[c.EV_VICTIM]:
             deeds.append("blocked")
-        if action == PICKUP:
+        if action == c.PICKUP:
             deeds += _pickup(before, after, row)
-        if action == DROP and before == EMPTY:
+        if action == c.DROP and before == c.EMPTY:
             deeds.append("holds nothing")
-        elif action == DROP:
-            deeds.append(f"puts {_thing(before)} down" if after == EMPTY else "finds no room")
-        if action == TOGGLE and row[EV_DOOR]:
+        elif action == c.DROP:
+            deeds.append(f"puts {_thing(before)} down" if after == c.EMPTY else "finds no room")
+        if action == c.TOGGLE and row[c.EV_DOOR]:
             deeds.append("opens its door")
-        if row[EV_ELIMINATED]:
-            deeds.append(f"eliminates {self._victims(a, events)}")
-        if row[EV_VICTIM]:
+        if row[c.EV_ELIMINATED]:
+            rivals = [k for k, seat in enumerate(spec.seats) if spec.team_of(seat) != spec.team_of(spec.seats[a])]
+            victims = [spec.seats[k] for k in rivals if events[k, c.EV_VICTIM]]
+            deeds.append(f"eliminates {' and '.join(victims) or 'an opponent'}")
+        if row[c.EV_VICTIM]:
             deeds.append("is eliminated")
-        if row[EV_DOOR_WIN] or row[EV_ELIMINATION_WIN]:
+        if row[c.EV_DOOR_WIN] or row[c.EV_ELIMINATION_WIN]:
             deeds.append("wins")
         return deeds
 
-    def _victims(self, a: int, events: NDArray[np.float32]) -> str:
-        spec = self._world.spec
-        team = spec.team_of(spec.seats[a])
-        rivals = [k for k, seat in enumerate(spec.seats) if spec.team_of(seat) != team and events[k, EV_VICTIM]]
-        return " and ".join(spec.seats[k] for k in rivals) or "an opponent"
-
 
 def _pickup(before: int, after: int, row: NDArray[np.float32]) -> list[str]:
-    if before == EMPTY and after != EMPTY:
+    if before == c.EMPTY and after != c.EMPTY:
         return [f"picks up {_thing(after)}"]
-    if row[EV_BALL]:
+    if row[c.EV_BALL]:
         return ["is paid for the ball again"]
-    return [("has its hands full" if before != EMPTY else "finds nothing to take")] if row[EV_INVALID] else []
+    return [("has its hands full" if before != c.EMPTY else "finds nothing to take")] if row[c.EV_INVALID] else []
 
 
 def _thing(code: int) -> str:
-    return "the ball" if BALL <= code <= BALL + 1 else "its key"
+    return "the ball" if c.BALL <= code <= c.BALL + 1 else "its key"
 
 
 def result_words(spec: GameSpec, winner: int, steps: int, events: NDArray[np.float32]) -> str:
@@ -137,5 +117,5 @@ def result_words(spec: GameSpec, winner: int, steps: int, events: NDArray[np.flo
     if winner < 0:
         return f"nobody wins in {told}"
     own = [k for k, seat in enumerate(spec.seats) if spec.team_of(seat) == TEAMS[winner]]
-    how = "by elimination" if events[own, EV_ELIMINATION_WIN].any() else "through its door"
+    how = "by elimination" if events[own, c.EV_ELIMINATION_WIN].any() else "through its door"
     return f"{TEAMS[winner]} wins {how} after {told}"

@@ -4,8 +4,6 @@ Letters keep their size at any width: positions across the page are per cent, an
 stretched (``templates/parts.html``).
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any, NamedTuple

@@ -1,13 +1,11 @@
 """A cup as one page: payoffs, titles that say the conclusion, and which of its games are shown."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from multigrid_rl.judge.cup.results import CupResults, EntryResult, PairResult, SideResult, Standing
+from multigrid_rl.judge.cup.results import CupResults, PairResult, SideResult, Standing
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.runs.reader import Series
@@ -29,6 +27,9 @@ def cup_page(found: CupResults) -> str:
     """
     shown, names, red = shown_games(found), order(found), side_cells(found.sides)
     by_name = {entry.name: entry for entry in found.entries}
+    ranks = {row.name: f"rank {row.rank}" for row in found.standings}
+    more = f"; {shown.left_out:,} more would have made this page too large" if shown.left_out else ""
+    games = plural(len(shown.pack.games), "game")
     troubled = sum(bool(entry.problem or entry.faults) for entry in found.entries)
     return render(
         "cup.html",
@@ -51,11 +52,11 @@ def cup_page(found: CupResults) -> str:
         pairs=ranked_pairs(found),
         share_scale=Scale(0, 1),
         circles=[circle_sentence(circle) for circle in found.cycles],
-        games_lead=_games_lead(shown),
+        games_lead=f"For each pairing and each way it ended, one game that was kept. {games} in all{more}.",
         shown=shown,
         copies=[by_name[name] for name in names if by_name[name].same_as],
         entries_title=f"{plural(len(found.entries), 'entry', 'entries')}, {spelled(troubled)} with faults",
-        entries=[(by_name[name], _place(found, by_name[name])) for name in names],
+        entries=[(by_name[name], f"{ranks.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names],
         met={name: _met(name, names, found.sides) for name in names},
         data=shown.pack.data() if shown.pack.games else None,
     )
@@ -108,7 +109,7 @@ def _standings_lead(found: CupResults) -> str:
     return f"Rating is Bradley-Terry's on Elo's scale, 1000 on average; {points}{more}"
 
 
-def side_sentence(cells: list[Cell]) -> str:
+def side_sentence(cells: "list[Cell]") -> str:
     """Return which side has it easier, over all games."""
     games = sum(cell.games for cell in cells)
     if not games:
@@ -165,11 +166,6 @@ def circle_sentence(circle: list[str]) -> str:
     """Return a circle in words: ``a beats b, b beats c and c beats a.``."""
     steps = [f"{one} beats {two}" for one, two in zip(circle, [*circle[1:], circle[0]], strict=True)]
     return f"{listed(steps)}."
-
-
-def _place(found: CupResults, entry: EntryResult) -> str:
-    rank = next((f"rank {row.rank}" for row in found.standings if row.name == entry.name), "not ranked")
-    return f"{rank}, {_KINDS[entry.kind]}"
 
 
 # --- payoffs
@@ -316,9 +312,3 @@ def shown_games(found: CupResults, budget: int = GAMES_BYTES) -> Shown:
         numbers.setdefault(sides_of(found.games[number]), len(pack.games))
         pack.games.append(row)
     return Shown(pack, numbers, len(found.games) - len(packed))
-
-
-def _games_lead(shown: Shown) -> str:
-    more = f"; {shown.left_out:,} more would have made this page too large" if shown.left_out else ""
-    games = plural(len(shown.pack.games), "game")
-    return f"For each pairing and each way it ended, one game that was kept. {games} in all{more}."

@@ -3,8 +3,6 @@
 What every figure shares stands first; a search draws its own with it.
 """
 
-from __future__ import annotations
-
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """Episodes of Gymnasium as films: played again from their actions and drawn by the environment's own renderer."""
 
-from __future__ import annotations
-
 import base64
 import math
 import os
@@ -74,16 +72,14 @@ def play_own_episodes(folder: Path, episodes: int, *, seed: int) -> OwnEpisodes:
         found = report(target, episodes=episodes, seed=seed, modes=MODES)["modes"]
         return OwnEpisodes(seed, agents, [{"mode": mode, **row} for mode, row in found.items()])
     played = {mode: record(target, range(episodes), seed=seed, greedy=mode == "argmax") for mode in MODES}
-    rows = [{"mode": mode, "episodes": episodes, **_means(kept)} for mode, kept in played.items()]
+    rows = []
+    for mode, kept in played.items():
+        lengths = np.array([len(episode.actions) for episode in kept], np.float64)
+        rows.append({"mode": mode, "episodes": episodes, **means(np.array([one.total for one in kept]), lengths)})
     try:
         return OwnEpisodes(seed, agents, rows, _page_films(target, played["stochastic"]))
     except VideoError as error:
         return OwnEpisodes(seed, agents, rows, not_drawn=str(error))
-
-
-def _means(recordings: list[Recording]) -> dict[str, Any]:
-    returns = np.array([episode.total for episode in recordings])
-    return means(returns, np.array([len(episode.actions) for episode in recordings], np.float64))
 
 
 def ranked(recordings: list[Recording]) -> dict[str, Recording]:

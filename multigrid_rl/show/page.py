@@ -1,7 +1,5 @@
 """Pages: templates that escape whatever they are given, in one file that asks nothing of the network."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Frames with words: a strip of captions below the board, and panels of text over it. No window, no files."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple

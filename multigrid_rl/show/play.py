@@ -1,7 +1,5 @@
 """Games of one person against players: everything but window and keys."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NamedTuple
@@ -209,13 +207,11 @@ class Session:
         won, drawn, lost, unfinished = self.score
         self.score = Score(won + (winner == mine), drawn + (winner < 0), lost + (winner == 1 - mine), unfinished)
         result = "drawn" if winner < 0 else "won" if winner == mine else "lost"
-        self.records.append(self._record(f"{len(self.records) + 1}: {result} as {self.others.seat}"))
-
-    def _record(self, label: str) -> GameRecord:
+        label = f"{len(self.records) + 1}: {result} as {self.others.seat}"
         taken = np.stack(self._taken)  # (T, A)
         text = {seat: "".join(map(str, taken[:, a].tolist())) for a, seat in enumerate(self.spec.seats)}
-        names = self.others.names
-        return GameRecord(label=label, spec=self.spec, seed=self.seed, game=self.game, players=names, actions=text)
+        told = {"spec": self.spec, "seed": self.seed, "game": self.game, "players": self.others.names}
+        self.records.append(GameRecord(label=label, **told, actions=text))
 
     def restart(self) -> None:
         """Begin the next game; one that was begun and not over counts as left unfinished."""

@@ -5,8 +5,6 @@ A frame of ``A`` agents, each of whom sees ``V`` by ``V`` cells, is a row of byt
     cells 128 | position A | heading A | hand A | out A | tokens A * (V * V + 2)
 """
 
-from __future__ import annotations
-
 import base64
 import zlib
 from collections.abc import Iterator
@@ -18,24 +16,12 @@ from numpy.typing import NDArray
 from multigrid_rl.judge.replays import GameRecord, Replay, frames, replay, taken_actions
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.types import GameSpec
-from multigrid_rl.world.constants import (
-    BLUE,
-    EV_BALL,
-    EV_DOOR,
-    EV_DOOR_WIN,
-    EV_ELIMINATED,
-    EV_ELIMINATION_WIN,
-    EV_KEY,
-    EV_VICTIM,
-    MISSIONS,
-    RED,
-    SIDE_ROOM,
-)
+from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.state import Step
 
 #: Events that the replay lists as moments to jump to.
-_MOMENTS = [EV_KEY, EV_BALL, EV_ELIMINATED, EV_VICTIM, EV_DOOR, EV_DOOR_WIN, EV_ELIMINATION_WIN]
+_MOMENTS = [c.EV_KEY, c.EV_BALL, c.EV_ELIMINATED, c.EV_VICTIM, c.EV_DOOR, c.EV_DOOR_WIN, c.EV_ELIMINATION_WIN]
 
 
 class Pack:
@@ -51,7 +37,7 @@ class Pack:
         self.games: list[dict[str, Any]] = []
 
     @classmethod
-    def of(cls, games: list[GameRecord]) -> Pack:
+    def of(cls, games: list[GameRecord]) -> "Pack":
         """Return all of ``games``, packed."""
         pack = cls()
         pack.games = [pack.pack(game) for game in games]
@@ -89,16 +75,16 @@ class Pack:
             "specs": self.specs,
             "players": list(self.players),
             "words": list(self.words),
-            "missions": list(MISSIONS),
+            "missions": list(c.MISSIONS),
             "games": self.games,
         }
 
     def _spec(self, spec: GameSpec) -> int:
         row = {
             "seats": list(spec.seats),
-            "teams": [BLUE if spec.team_of(seat) == "blue" else RED for seat in spec.seats],
+            "teams": [c.BLUE if spec.team_of(seat) == "blue" else c.RED for seat in spec.seats],
             "view": spec.view_size,
-            "rooms": [int(cell) for cell in SIDE_ROOM],
+            "rooms": [int(cell) for cell in c.SIDE_ROOM],
             "missions": spec.mission_observed,
         }
         if row not in self.specs:

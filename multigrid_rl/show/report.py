@@ -1,7 +1,6 @@
 """Reports as files: what folder it is, where its page goes, and what may be overwritten."""
 
-from __future__ import annotations
-
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -87,14 +86,9 @@ def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
         raise ConfigError(expected(target, "a file", "a folder"))
     # The page in its own folder says nothing that the folder does not: a newer one takes its place. But only if the
     # file is one of ours.
-    if output is not None or not _is_report(target):
+    ours = False
+    with suppress(OSError), target.open("rb") as file:
+        ours = output is None and f'content="{GENERATOR}"'.encode() in file.read(2000)
+    if not ours:
         refuse_to_overwrite(target, force=force)
     return target
-
-
-def _is_report(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return f'content="{GENERATOR}"'.encode() in file.read(2000)
-    except OSError:
-        return False

@@ -1,9 +1,8 @@
 """Everything that a run's page tells, read from its folder and from fresh games of its policy."""
 
-from __future__ import annotations
-
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,9 +100,15 @@ def read_report(folder: Path, *, games: int | None = None, reference: Path | Non
                 own = play_own_games(folder, games or GAMES)
         except (ConfigError, PlayerError, RunError) as error:
             missing = str(error)
-    compared = _compared(run, curves)
+    compared: dict[str, Comparison] = {}
+    with suppress(ConfigError):  # the run ended before the reference begins: nothing to compare yet
+        compared = {row.metric: row for row in compare(run, curves)} if curves is not None else {}
+    totals: dict[str, float] = {}
+    for name, value in (item for row in rows for item in row.items()):
+        if value is not None and (found := re.fullmatch("timing/(.*)_s", name)):
+            totals[found[1]] = totals.get(found[1], 0.0) + value
     changed = changes(run.config, run.config.get("experiment") if curves is None else curves.name)
-    return RunReport(run, gates, held, _totals(rows), rows[-1], curves, compared, changed, own, episodes, missing)
+    return RunReport(run, gates, held, totals, rows[-1], curves, compared, changed, own, episodes, missing)
 
 
 def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGames:
@@ -124,16 +129,6 @@ def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGa
         for game in kept_games(found)
     ]
     return OwnGames(seed, rows, own, kept)
-
-
-def _totals(rows: list[dict[str, Any]]) -> dict[str, float]:
-    totals: dict[str, float] = {}
-    for row in rows:
-        for name, value in row.items():
-            found = re.fullmatch("timing/(.*)_s", name)
-            if found and value is not None:
-                totals[found[1]] = totals.get(found[1], 0.0) + value
-    return totals
 
 
 def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:
@@ -166,15 +161,6 @@ def _provisional(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return keeper.verdict()
 
 
-def _compared(run: Run, reference: Reference | None) -> dict[str, Comparison]:
-    if reference is None:
-        return {}
-    try:
-        return {row.metric: row for row in compare(run, reference)}
-    except ConfigError:
-        return {}  # the run ended before the reference begins: nothing to compare yet
-
-
 # --- what it was
 
 
@@ -182,13 +168,18 @@ def origin(report: RunReport) -> list[tuple[str, Any]]:
     """Return what a run was, in rows: name, value."""
     config, story = report.run.config, report.run.provenance
     model, train = config.get("model") or {}, config.get("train") or {}
+    acting: list[tuple[str, str]] = []  # what is added to the reward, and what changes while a run goes on
+    with suppress(ValueError):  # of another version
+        its = TrainConfig.model_validate(train)
+        acting = [(name, f"{values}, {course}") for name, values, course in schedules(its, changing=True)]
+        acting = [(name.capitalize(), said) for name, said in [*reward_facts(its), *acting]]
     rows = [
         ("Scenario", config["scenario"]["name"]),
         ("Recipe", config.get("experiment") or "none"),
         ("Scheme", config.get("scheme")),
         ("Network", f"{model.get('name')} {model.get('hidden')}" if model else None),
         ("Budget", f"{train['until']:,} steps" if isinstance(train.get("until"), int) else None),
-        *_acting(train),
+        *acting,
         ("Seed", config["seed"]),
         ("Command", story.get("command")),
         ("Started", story.get("started")),
@@ -197,16 +188,6 @@ def origin(report: RunReport) -> list[tuple[str, Any]]:
         ("Folder", report.run.path),
     ]
     return [(name, value) for name, value in rows if value not in (None, "")]
-
-
-def _acting(train: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what is added to the reward, and what changes while a run goes on."""
-    try:
-        its = TrainConfig.model_validate(train)
-    except ValueError:
-        return []  # of another version
-    changing = [(name, f"{values}, {course}") for name, values, course in schedules(its, changing=True)]
-    return [(name.capitalize(), said) for name, said in [*reward_facts(its), *changing]]
 
 
 def opponent_words(row: dict[str, Any]) -> tuple[str, str]:

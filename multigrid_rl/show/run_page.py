@@ -1,7 +1,5 @@
 """A training run as one page: what stands in it, and titles that say the conclusion."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from multigrid_rl.gates import Gate
@@ -50,6 +48,7 @@ def run_page(report: RunReport) -> str:
     curves = [_gate_chart(report, gate) for gate in report.gates if gate["metric"] in run.series]
     if report.package is not None or not curves:
         curves += _plain_curves(report)
+    each = [f"#of {seat}" for seat in own.own if len(own.own) > 1] if own else []
     behaviour, never = _behaviour(report, seats) if seats else ([], [])
     return render(
         "run.html",
@@ -75,10 +74,13 @@ def run_page(report: RunReport) -> str:
         own_lead=own
         and f"Games of seed {own.seed}, which training never saw, with the exported policy on "
         f"{', '.join(own.own)}. Intervals hold with 95% confidence.",
-        own_heads=own and _own_heads(own.own),
+        own_heads=own
+        and ["Actions", "#Won", "#Drawn", "#Lost", "#Length", "#Team return" if each else "#Return", *each],
         episodes=report.episodes,
         episodes_title=report.episodes and _episodes_title(report.episodes),
-        episodes_lead=report.episodes and _episodes_lead(report.episodes),
+        episodes_lead=report.episodes
+        and f"Episodes of seed {report.episodes.seed}, which training never saw, with the exported policy on "
+        f"{', '.join(report.episodes.agents)}. Intervals hold with 95% confidence.",
         own_missing=one_line(report.own_missing),
         behaviour=behaviour,
         behaviour_title=behaviour_title(report, seats),
@@ -263,18 +265,6 @@ def _episodes_title(own: OwnEpisodes) -> str:
     low, high = (short(end) for end in drawn["return_interval"])
     count = f"{spelled(drawn['episodes'])} fresh episode{'s'[: drawn['episodes'] != 1]}"
     return f"In {count} it returns {short(drawn['return_mean'])} ({low} to {high})"
-
-
-def _episodes_lead(own: OwnEpisodes) -> str:
-    return (
-        f"Episodes of seed {own.seed}, which training never saw, with the exported policy on {', '.join(own.agents)}. "
-        "Intervals hold with 95% confidence."
-    )
-
-
-def _own_heads(seats: tuple[str, ...]) -> list[str]:
-    each = [f"#of {seat}" for seat in seats if len(seats) > 1]
-    return ["Actions", "#Won", "#Drawn", "#Lost", "#Length", "#Team return" if each else "#Return", *each]
 
 
 # --- behaviour

@@ -1,7 +1,5 @@
 """A recorded game as a GIF or MP4: the board step by step with captions below it; any film as such a file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from itertools import chain

@@ -1,14 +1,11 @@
 """The window in which a person plays: keys in, pictures out. What happens in the game is :class:`human.Session`'s."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.show.captions import Caption
@@ -16,19 +13,7 @@ from multigrid_rl.show.pictures import Notes, Picture, Strip, panel
 from multigrid_rl.show.play import Session
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec
-from multigrid_rl.world.constants import (
-    DONE,
-    DROP,
-    FORWARD,
-    HEIGHT,
-    LEFT,
-    PICKUP,
-    RIGHT,
-    SIDE_ROOM,
-    TOGGLE,
-    WIDTH,
-    empty_board,
-)
+from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import render_frame
 
@@ -36,8 +21,8 @@ Command = Literal["restart", "help", "view", "quit"]
 
 #: What each key does, by the name that pygame gives it.
 KEYS: dict[str, int | Command] = {
-    "left": LEFT, "a": LEFT, "right": RIGHT, "d": RIGHT, "up": FORWARD, "w": FORWARD, "space": TOGGLE, "p": PICKUP,
-    "o": DROP, "backspace": DROP, "return": DONE, "enter": DONE, "n": DONE,
+    "left": c.LEFT, "a": c.LEFT, "right": c.RIGHT, "d": c.RIGHT, "up": c.FORWARD, "w": c.FORWARD, "space": c.TOGGLE,
+    "p": c.PICKUP, "o": c.DROP, "backspace": c.DROP, "return": c.DONE, "enter": c.DONE, "n": c.DONE,
     "r": "restart", "h": "help", "v": "view", "escape": "quit",
 }  # fmt: skip
 HELP = [
@@ -80,17 +65,23 @@ class Canvas:
 
     def __init__(self, spec: GameSpec, tile: int) -> None:
         self._tile = tile
-        self._strip = Strip(WIDTH * tile, spec.num_agents)
-        self._bare = _bare_room(spec, tile)
+        self._strip = Strip(c.WIDTH * tile, spec.num_agents)
+        world = World(spec, 1)
+        world.state.cells[0] = c.empty_board()
+        # Whoever is out and in its side room is not drawn, and sees nothing.
+        world.state.out[0] = 1
+        world.state.position[0] = [c.SIDE_ROOM[team] for team in world.flags.team]
+        self._bare = (render_frame(world, 0, tile) * _FOG).astype(np.uint8)
         #: (width, height) in pixels.
-        self.size = (WIDTH * tile, HEIGHT * tile + self._strip.height)
+        self.size = (c.WIDTH * tile, c.HEIGHT * tile + self._strip.height)
 
     def draw(self, session: Session, *, whole_board: bool, help_shown: bool) -> Picture:
         """Return the picture (height, width, 3) of the game as it stands."""
         board = render_frame(session.world, 0, self._tile)
         caption = session.caption
         if not whole_board:
-            board = self._fogged(board, session.seen())
+            pixels = np.kron(session.seen().T, np.ones((self._tile, self._tile), np.bool_))  # (8 * tile, 16 * tile)
+            board = np.where(pixels[..., None], board, self._bare)
             caption = _hidden(caption, session)
         score = session.score
         head = f"step {session.steps} of at most {session.spec.max_steps}"
@@ -101,28 +92,15 @@ class Canvas:
         picture = self._strip.below(board, caption, Notes(head, aside, foot))
         return panel(picture, HELP) if help_shown else picture
 
-    def _fogged(self, board: Picture, seen: NDArray[np.bool_]) -> Picture:
-        pixels = np.kron(seen.T, np.ones((self._tile, self._tile), np.bool_))  # (8 * tile, 16 * tile)
-        return np.where(pixels[..., None], board, self._bare)
-
 
 def _hidden(caption: Caption, session: Session) -> Caption:
     """Return the caption without what agents did whom the person does not see."""
     cells, seen = session.world.state.position[0], session.seen()
     lines = [
-        line if line.out or seen[divmod(int(cell), HEIGHT)] else line._replace(words="out of your sight", total=None)
+        line if line.out or seen[divmod(int(cell), c.HEIGHT)] else line._replace(words="out of your sight", total=None)
         for line, cell in zip(caption.agents, cells, strict=True)
     ]
     return caption._replace(agents=tuple(lines))
-
-
-def _bare_room(spec: GameSpec, tile: int) -> Picture:
-    world = World(spec, 1)
-    world.state.cells[0] = empty_board()
-    # Whoever is out and in its side room is not drawn, and sees nothing.
-    world.state.out[0] = 1
-    world.state.position[0] = [SIDE_ROOM[team] for team in world.flags.team]
-    return (render_frame(world, 0, tile) * _FOG).astype(np.uint8)
 
 
 class Window:
@@ -139,7 +117,10 @@ class Window:
         self._whole_board = options.whole_board
         self._help = False
         self._canvas = Canvas(session.spec, options.tile)
-        self._pygame = _library()
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
+        import pygame  # noqa: PLC0415 - half a second that nobody else needs
+
+        self._pygame: Any = pygame
         self._surface = _open(self._pygame, self._canvas.size, f"multigrid-rl play: {session.others.seat}")
 
     def run(self) -> None:
@@ -168,7 +149,7 @@ class Window:
         if event.type == pygame.QUIT:
             return False
         if event.type == pygame.NOEVENT:
-            self._play(DONE)
+            self._play(c.DONE)
         elif event.type == pygame.KEYDOWN:
             meant = KEYS.get(pygame.key.name(event.key))
             if meant == "quit":
@@ -198,14 +179,6 @@ class Window:
         image = self._pygame.image.frombuffer(np.ascontiguousarray(picture).tobytes(), (width, height), "RGB")
         self._surface.blit(image, (0, 0))
         self._pygame.display.flip()
-
-
-def _library() -> Any:
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
-    # Imported here: half a second that nobody else needs.
-    import pygame  # noqa: PLC0415 - see above
-
-    return pygame
 
 
 def _open(pygame: Any, size: tuple[int, int], title: str) -> Any:

@@ -1,7 +1,5 @@
 """Numbers and names as a reader wants them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")

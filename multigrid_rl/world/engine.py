@@ -1,7 +1,5 @@
 """``World``: a batch of games. The one implementation of the game; every other face wears it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -33,13 +31,7 @@ class World:
     """
 
     def __init__(
-        self,
-        spec: GameSpec,
-        num_games: int,
-        *,
-        seed: int = 0,
-        first_game: int = 0,
-        auto_reset: bool = True,
+        self, spec: GameSpec, num_games: int, *, seed: int = 0, first_game: int = 0, auto_reset: bool = True
     ) -> None:
         _check(spec, num_games)
         self.spec = spec

@@ -6,18 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.jit import inlined, kernel
-from multigrid_rl.world.constants import (
-    AGENT,
-    BALL,
-    BLUE,
-    DOOR_FRONT,
-    EMPTY,
-    FIXED_KEY,
-    KEY,
-    RED,
-    ROOM,
-    W_DISCOUNT,
-)
+from multigrid_rl.world import constants as c
 from multigrid_rl.world.phases import act, mark_ready, report_terminated, settle
 from multigrid_rl.world.state import Flags, State, Step
 from multigrid_rl.world.streams import below
@@ -34,9 +23,9 @@ def _has_team(f: Flags, team: int) -> bool:
 
 @inlined
 def _key_cell_allowed(s: State, f: Flags, g: int, cell: int) -> bool:
-    if s.cells[g, cell] != EMPTY:
+    if s.cells[g, cell] != c.EMPTY:
         return False
-    if not f.keys_anywhere and (cell == DOOR_FRONT[RED] or cell == DOOR_FRONT[BLUE]):
+    if not f.keys_anywhere and (cell == c.DOOR_FRONT[c.RED] or cell == c.DOOR_FRONT[c.BLUE]):
         return False
     for a in range(len(f.team)):
         if s.position[g, a] == cell:
@@ -46,15 +35,15 @@ def _key_cell_allowed(s: State, f: Flags, g: int, cell: int) -> bool:
 
 @inlined
 def _place_keys(s: State, f: Flags, g: int) -> None:
-    for team in (BLUE, RED):  # blue before red, after agents and balls
+    for team in (c.BLUE, c.RED):  # blue before red, after agents and balls
         if not _has_team(f, team):
             continue
-        cell = FIXED_KEY[team]
+        cell = c.FIXED_KEY[team]
         if f.random_keys:
-            cell = int(ROOM[below(s.stream, g, len(ROOM))])
+            cell = int(c.ROOM[below(s.stream, g, len(c.ROOM))])
             while not _key_cell_allowed(s, f, g, cell):
-                cell = int(ROOM[below(s.stream, g, len(ROOM))])
-        s.cells[g, cell] = KEY + 2 * team
+                cell = int(c.ROOM[below(s.stream, g, len(c.ROOM))])
+        s.cells[g, cell] = c.KEY + 2 * team
 
 
 @inlined
@@ -65,15 +54,15 @@ def reset_game(s: State, f: Flags, g: int) -> None:
     for a in range(len(f.team)):
         s.position[g, a] = f.start_cell[a]
         s.heading[g, a] = f.start_heading[a]
-        s.hand[g, a] = EMPTY
-        s.shown[g, a] = EMPTY
+        s.hand[g, a] = c.EMPTY
+        s.shown[g, a] = c.EMPTY
         s.out[g, a] = 0
         s.ready[g, a] = 0
-    for team in (RED, BLUE):
+    for team in (c.RED, c.BLUE):
         s.ball_factor[g, 1 - team] = np.nan
         if f.obstacle and _has_team(f, team):
-            s.cells[g, DOOR_FRONT[team]] = BALL + 1 - team
-            s.ball_factor[g, 1 - team] = f.weights[0, W_DISCOUNT]
+            s.cells[g, c.DOOR_FRONT[team]] = c.BALL + 1 - team
+            s.ball_factor[g, 1 - team] = f.weights[0, c.W_DISCOUNT]
     _place_keys(s, f, g)
     mission = 0 if f.mission_current else below(s.stream, g, 4)
     for a in range(len(f.team)):
@@ -93,7 +82,7 @@ def observe(
     for a in range(agents):
         if not s.out[g, a] and agents > 1:
             s.under[g, a] = s.cells[g, s.position[g, a]]
-            s.cells[g, s.position[g, a]] = AGENT + 4 * f.team[a] + s.heading[g, a]
+            s.cells[g, s.position[g, a]] = c.AGENT + 4 * f.team[a] + s.heading[g, a]
     area = tables.cells.shape[1]
     for a in range(agents):
         pose = int(s.position[g, a]) * 4 + int(s.heading[g, a])

@@ -1,7 +1,5 @@
 """The game as a PettingZoo parallel environment: every seat is an agent."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +30,7 @@ from multigrid_rl.world.spaces import (
 
 def parallel_env(
     scenario: str = "1v1", *, render_mode: str | None = None, rules: str | None = None, flat: bool = False
-) -> RedBlueDoors:
+) -> "RedBlueDoors":
     """Make the environment of a scenario.
 
     Args:

@@ -5,40 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from multigrid_rl.jit import inlined
-from multigrid_rl.world.constants import (
-    BALL,
-    DOOR_CELL,
-    DOOR_CLOSED,
-    DOOR_FRONT,
-    DOOR_LOCKED,
-    DOOR_OPEN,
-    DROP,
-    EMPTY,
-    EV_BALL,
-    EV_DOOR,
-    EV_DOOR_WIN,
-    EV_ELIMINATED,
-    EV_ELIMINATION_WIN,
-    EV_INVALID,
-    EV_KEY,
-    EV_READY,
-    EV_SUCCESS,
-    EV_VICTIM,
-    FORWARD,
-    KEY,
-    LEFT,
-    PICKUP,
-    RIGHT,
-    SIDE_ROOM,
-    STRIDE,
-    TOGGLE,
-    W_BALL,
-    W_ELIMINATED,
-    W_INVALID,
-    W_KEY,
-    W_SUCCESS,
-    W_VICTIM,
-)
+from multigrid_rl.world import constants as c
 from multigrid_rl.world.state import Flags, State, Step
 
 _GO_KEY, _GO_BALL, _GO_DOOR = 1, 2, 3
@@ -46,7 +13,7 @@ _GO_KEY, _GO_BALL, _GO_DOOR = 1, 2, 3
 
 @inlined
 def _front(s: State, g: int, a: int) -> int:
-    return int(s.position[g, a]) + STRIDE[s.heading[g, a]]
+    return int(s.position[g, a]) + c.STRIDE[s.heading[g, a]]
 
 
 @inlined
@@ -59,7 +26,7 @@ def _occupied(s: State, g: int, cell: int) -> bool:
 
 @inlined
 def _own_key(code: int, team: int) -> bool:
-    return code == KEY + 2 * team or code == KEY + 2 * team + 1
+    return code == c.KEY + 2 * team or code == c.KEY + 2 * team + 1
 
 
 @inlined
@@ -74,13 +41,13 @@ def _toggle_door(s: State, f: Flags, o: Step, g: int, a: int, front: int) -> Non
     # Section 3 of the rules only speaks of locked doors. The recordings show that anybody may swing an unlocked one:
     # v3-CTCE-2v2-Death-Match, episode 44, steps 30 and 31.
     code = int(s.cells[g, front])
-    team = (code - DOOR_LOCKED) % 2
-    if code >= DOOR_OPEN:
-        s.cells[g, front] = DOOR_CLOSED + team
-    elif code >= DOOR_CLOSED or _own_key(int(s.hand[g, a]), team):
-        s.cells[g, front] = DOOR_OPEN + team
+    team = (code - c.DOOR_LOCKED) % 2
+    if code >= c.DOOR_OPEN:
+        s.cells[g, front] = c.DOOR_CLOSED + team
+    elif code >= c.DOOR_CLOSED or _own_key(int(s.hand[g, a]), team):
+        s.cells[g, front] = c.DOOR_OPEN + team
         if team == f.team[a]:
-            o.events[g, a, EV_DOOR] = 1.0
+            o.events[g, a, c.EV_DOOR] = 1.0
 
 
 @inlined
@@ -89,27 +56,27 @@ def act(s: State, f: Flags, o: Step, g: int, a: int, action: int) -> None:
     if s.out[g, a]:
         return
     team = int(f.team[a])
-    if action == LEFT:
+    if action == c.LEFT:
         s.heading[g, a] = (s.heading[g, a] + 3) & 3
-    elif action == RIGHT:
+    elif action == c.RIGHT:
         s.heading[g, a] = (s.heading[g, a] + 1) & 3
-    elif FORWARD <= action <= TOGGLE:
+    elif c.FORWARD <= action <= c.TOGGLE:
         front = _front(s, g, a)
         code = int(s.cells[g, front])
-        if action == FORWARD:
-            if (code == EMPTY or code == DOOR_OPEN or code == DOOR_OPEN + 1) and not _occupied(s, g, front):
+        if action == c.FORWARD:
+            if (code == c.EMPTY or code == c.DOOR_OPEN or code == c.DOOR_OPEN + 1) and not _occupied(s, g, front):
                 s.position[g, a] = front
-        elif action == PICKUP:
-            if s.hand[g, a] == EMPTY and (_own_key(code, team) or code == BALL + 1 - team):
+        elif action == c.PICKUP:
+            if s.hand[g, a] == c.EMPTY and (_own_key(code, team) or code == c.BALL + 1 - team):
                 s.hand[g, a] = code
                 s.shown[g, a] = code
-                s.cells[g, front] = EMPTY
-        elif action == DROP:
-            if s.hand[g, a] != EMPTY and code == EMPTY and not _occupied(s, g, front):
+                s.cells[g, front] = c.EMPTY
+        elif action == c.DROP:
+            if s.hand[g, a] != c.EMPTY and code == c.EMPTY and not _occupied(s, g, front):
                 s.cells[g, front] = s.hand[g, a]
-                s.hand[g, a] = EMPTY
-                s.shown[g, a] = EMPTY
-        elif DOOR_LOCKED <= code <= DOOR_OPEN + 1:
+                s.hand[g, a] = c.EMPTY
+                s.shown[g, a] = c.EMPTY
+        elif c.DOOR_LOCKED <= code <= c.DOOR_OPEN + 1:
             _toggle_door(s, f, o, g, a, front)
 
 
@@ -120,8 +87,8 @@ def _success(s: State, f: Flags, o: Step, g: int, team: int, flag: int) -> bool:
     rewarded = False
     for a in range(len(f.team)):
         if f.team[a] == team and not s.out[g, a]:
-            o.reward[g, a] = f.weights[a, W_SUCCESS] * value  # in place of what was earned before it in this step
-            o.events[g, a, EV_SUCCESS] = value
+            o.reward[g, a] = f.weights[a, c.W_SUCCESS] * value  # in place of what was earned before it in this step
+            o.events[g, a, c.EV_SUCCESS] = value
             o.events[g, a, flag] = 1.0
             rewarded = True
             break
@@ -136,15 +103,15 @@ def _success(s: State, f: Flags, o: Step, g: int, team: int, flag: int) -> bool:
 @inlined
 def _eliminate(s: State, f: Flags, o: Step, g: int, a: int, victim: int) -> bool:
     s.out[g, victim] = 1
-    s.position[g, victim] = SIDE_ROOM[f.team[victim]]
-    o.events[g, victim, EV_VICTIM] += 1.0
-    o.events[g, a, EV_ELIMINATED] += 1.0
-    o.reward[g, a] += f.weights[a, W_ELIMINATED]
-    o.reward[g, victim] += f.weights[victim, W_VICTIM]
+    s.position[g, victim] = c.SIDE_ROOM[f.team[victim]]
+    o.events[g, victim, c.EV_VICTIM] += 1.0
+    o.events[g, a, c.EV_ELIMINATED] += 1.0
+    o.reward[g, a] += f.weights[a, c.W_ELIMINATED]
+    o.reward[g, victim] += f.weights[victim, c.W_VICTIM]
     for other in range(len(f.team)):
         if f.team[other] == f.team[victim] and not s.out[g, other]:
             return False
-    return _success(s, f, o, g, int(f.team[a]), EV_ELIMINATION_WIN)
+    return _success(s, f, o, g, int(f.team[a]), c.EV_ELIMINATION_WIN)
 
 
 @inlined
@@ -157,12 +124,12 @@ def _toggle_result(s: State, f: Flags, o: Step, g: int, a: int) -> bool:
             victim = other
     if victim >= 0:
         return _eliminate(s, f, o, g, a, victim) if f.death_match else False
-    if front != DOOR_CELL[team]:
+    if front != c.DOOR_CELL[team]:
         return False
-    opened = s.cells[g, front] == DOOR_OPEN + team
+    opened = s.cells[g, front] == c.DOOR_OPEN + team
     if f.any_door:
-        opened = opened or s.cells[g, DOOR_CELL[1 - team]] == DOOR_OPEN + 1 - team
-    return opened and _success(s, f, o, g, team, EV_DOOR_WIN)
+        opened = opened or s.cells[g, c.DOOR_CELL[1 - team]] == c.DOOR_OPEN + 1 - team
+    return opened and _success(s, f, o, g, team, c.EV_DOOR_WIN)
 
 
 @inlined
@@ -171,24 +138,24 @@ def _pickup_result(s: State, f: Flags, o: Step, g: int, a: int) -> None:
     hand = int(s.hand[g, a])
     ball = 1 - team
     factor = s.ball_factor[g, ball]
-    if hand == KEY + 2 * team:
-        o.reward[g, a] += f.weights[a, W_KEY]
-        o.events[g, a, EV_KEY] += 1.0
+    if hand == c.KEY + 2 * team:
+        o.reward[g, a] += f.weights[a, c.W_KEY]
+        o.events[g, a, c.EV_KEY] += 1.0
         s.hand[g, a] = hand + 1
         for other in range(len(f.team)):
             if f.team[other] == team:
                 _set_mission(s, g, other, _GO_DOOR if other == a else _GO_BALL)
-    elif hand == BALL + ball and _front(s, g, a) == DOOR_FRONT[team] and factor >= 0.0:
-        o.reward[g, a] += f.weights[a, W_BALL] * factor
-        o.events[g, a, EV_BALL] += factor
+    elif hand == c.BALL + ball and _front(s, g, a) == c.DOOR_FRONT[team] and factor >= 0.0:
+        o.reward[g, a] += f.weights[a, c.W_BALL] * factor
+        o.events[g, a, c.EV_BALL] += factor
         s.ball_factor[g, ball] = factor * factor
         for other in range(len(f.team)):
             if f.team[other] == team:
                 carries = _own_key(int(s.hand[g, other]), team)
                 _set_mission(s, g, other, _GO_BALL if other == a else (_GO_DOOR if carries else _GO_KEY))
     else:
-        o.reward[g, a] += f.weights[a, W_INVALID]
-        o.events[g, a, EV_INVALID] += 1.0
+        o.reward[g, a] += f.weights[a, c.W_INVALID]
+        o.events[g, a, c.EV_INVALID] += 1.0
 
 
 @inlined
@@ -197,9 +164,9 @@ def settle(s: State, f: Flags, o: Step, g: int, a: int, action: int) -> bool:
     if s.out[g, a] and f.eliminated_out:
         return False
     won = False
-    if action == TOGGLE:
+    if action == c.TOGGLE:
         won = _toggle_result(s, f, o, g, a)
-    elif action == PICKUP:
+    elif action == c.PICKUP:
         _pickup_result(s, f, o, g, a)
     return won
 
@@ -209,9 +176,9 @@ def mark_ready(s: State, f: Flags, o: Step, g: int, a: int) -> None:
     """Report when an agent comes to be, or ceases to be, ready for its door. Only training rewards use this event."""
     team = int(f.team[a])
     carries = _own_key(int(s.hand[g, a]), team) and not s.out[g, a]
-    ready = np.uint8(carries and s.cells[g, DOOR_FRONT[team]] == EMPTY)
+    ready = np.uint8(carries and s.cells[g, c.DOOR_FRONT[team]] == c.EMPTY)
     if ready != s.ready[g, a]:
-        o.events[g, a, EV_READY] = 1.0 if ready else -1.0
+        o.events[g, a, c.EV_READY] = 1.0 if ready else -1.0
         s.ready[g, a] = ready
 
 

@@ -3,8 +3,6 @@
 ``multigrid`` is imported at the first frame only: it pulls in pygame, and nobody who trains needs it.
 """
 
-from __future__ import annotations
-
 import os
 from functools import lru_cache
 from types import SimpleNamespace

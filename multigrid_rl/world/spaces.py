@@ -1,7 +1,5 @@
 """What the PettingZoo and Gymnasium faces share: spaces, observation dictionaries and info dictionaries."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -88,11 +86,7 @@ def info(world: World, agent: int) -> Info:
 
 
 def check_action(action: Any, seat: str) -> int:
-    """Return ``action`` as an ``int``.
-
-    Raises:
-        ValueError: not one of the integers 0 to 6.
-    """
+    """Return ``action`` as an ``int``. Raises ``ValueError``: not one of the integers 0 to 6."""
     number = action.item() if isinstance(action, np.ndarray) and action.ndim == 0 else action
     if not isinstance(number, int | np.integer) or not 0 <= number < len(ACTIONS):
         listed = ", ".join(f"{k} {name}" for k, name in enumerate(ACTIONS))

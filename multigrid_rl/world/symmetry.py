@@ -8,8 +8,6 @@ One thing is not symmetric: the eliminated of both teams stand at y = 2 of their
 to a player of a whole team.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -5,8 +5,6 @@ A trace file holds the layouts and the actions of many episodes together with ev
 actions under the classic rules, and must answer the same.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable
@@ -53,11 +51,7 @@ STEP_ARRAYS = (
     "info_got_eliminated_done",
     "info_eliminated_opponent_num",
 )
-_NEEDED = (
-    *("meta_json", "ep_len", "ep_step_start", "ep_state_start", "action", "order"),
-    *STATE_ARRAYS,
-    *STEP_ARRAYS,
-)
+_NEEDED = (*("meta_json", "ep_len", "ep_step_start", "ep_state_start", "action", "order"), *STATE_ARRAYS, *STEP_ARRAYS)
 _REAL = ("ball_discount", "agent_reward", "reward")
 RELATIVE_TOLERANCE = 1e-12
 

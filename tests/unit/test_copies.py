@@ -23,8 +23,7 @@ from multigrid_rl.judge.gradebook import KEY_FILE
 from multigrid_rl.models.registry import build
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.sandbox import Limits
-from multigrid_rl.players.usage import MAX_FILES, MAX_PROCESSES
+from multigrid_rl.players.sandbox import MAX_FILES, MAX_PROCESSES, Limits
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.spaces import token_categories

@@ -45,8 +45,8 @@ def played(
 ) -> dict[tuple[str, str], str]:
     """Outcomes of a cup that is killed after ``until`` pairings."""
 
-    def show(progress):
-        if progress.number == until:
+    def show(number, *_):
+        if number == until:
             raise CutOffError
 
     found = play_cup(entries_in(folder, *names), table, output, show)
@@ -160,7 +160,7 @@ def test_a_bundle_that_somebody_changes_in_play_plays_as_it_was_handed_in(tmp_pa
     honest = played(tmp_path / "in", tmp_path / "honest", "random")
     entries = entries_in(tmp_path / "in", "random")
     shutil.rmtree(tmp_path / "in" / "mine")
-    found = play_cup(entries, TABLE, tmp_path / "cup", lambda _: None)
+    found = play_cup(entries, TABLE, tmp_path / "cup", lambda *_: None)
     assert {(pairing.red, pairing.blue): pairing.outcomes for pairing in found} == honest
     kept = tmp_path / "cup" / "entries" / "mine"
     model = data_root() / "checkpoints" / "blue-rookie" / "model.safetensors"
@@ -211,7 +211,7 @@ def test_an_agent_that_kills_its_cup_loses_that_pairing_and_is_named(tmp_path, m
     agent_of(tmp_path / "in" / "killer")
     shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "sound")
     killed_in(tmp_path / "in", tmp_path / "cup", monkeypatch, "killer", "sound")
-    found = play_cup(entries_in(tmp_path / "in"), TABLE, tmp_path / "cup", lambda _: None)
+    found = play_cup(entries_in(tmp_path / "in"), TABLE, tmp_path / "cup", lambda *_: None)
     assert (found[0].red, found[0].outcomes, found[0].reason) == ("killer", "rr", cups.KILLED)
     assert "r" not in found[1].outcomes
 

@@ -45,7 +45,7 @@ def cup(tmp_path_factory) -> CupResults:
     run = tmp_path_factory.mktemp("run")
     league(run, 100, 200, 1000)
     entries = find_entries(run, ["random"], Catalogue(run / "none"), TABLE)
-    played = play_cup(entries, TABLE, run / "cup", lambda progress: None)
+    played = play_cup(entries, TABLE, run / "cup", lambda *_: None)
     return results(entries, played, TABLE, {"multigrid-rl": "0"})
 
 

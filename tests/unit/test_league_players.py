@@ -197,8 +197,8 @@ def test_scores_are_the_learners(league):
     table = EpisodeTable.empty(2, NUM_EVENTS, 1)._replace(
         players=np.array([[0], [1], [5], [5]], np.int16), winner=np.array([0, 1, -1, 0], np.int8)
     )
-    league.record(table)  # 0 red, who learns, 1 blue, -1 nobody
-    assert league.league.win_rates()[[0, 1, 5]] == pytest.approx([1, 0, (0.99 * 0.5 + 1) / 1.99])
+    league.take(table)  # 0 red, who learns, 1 blue, -1 nobody
+    assert league.win_rates()[[0, 1, 5]] == pytest.approx([1, 0, (0.99 * 0.5 + 1) / 1.99])
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed", "foreign"])
@@ -214,7 +214,7 @@ def test_lost_file_costs_a_snapshot_its_place_and_a_line(league, tmp_path, caplo
     with caplog.at_level(logging.WARNING):
         for k in range(1, 30):
             roster = league.advance(300_000 + 1000 * k, write)
-    assert league.league.size == 4
+    assert league.size == 4
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     assert all(line.endswith("; the league goes on without it") and "\n" not in line for line in lines)
@@ -236,7 +236,7 @@ def test_memory_does_not_grow_with_the_snapshots(league):
     for k in range(4, 30):
         league.advance(100_000 * k, lambda folder, k=k: write(folder, seed=k))
     roster = league.roster()
-    assert len(league.league.snapshots) == 29
+    assert len(league.snapshots) == 29
     assert len(roster.files) == 1
 
 

@@ -23,7 +23,7 @@ from multigrid_rl.learn.update import SECONDS, Schedule, Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.rllib.build import algorithm_config
-from multigrid_rl.rllib.modules import ActorCriticModule
+from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.types import AgentSpec
 
 ARCHITECTURE = {"name": "mlp", "hidden": [8], "activation": "tanh"}

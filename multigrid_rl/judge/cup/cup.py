@@ -1,13 +1,10 @@
 """A cup: everybody against everybody, from both sides, on the same games. Goes on where it was killed."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
 from itertools import combinations, permutations
 from pathlib import Path
 
@@ -31,18 +28,10 @@ STRIKES = 3
 KILLED = "the cup was killed while it played this"
 
 
-@dataclass(frozen=True)
-class Progress:
-    """One pairing is done."""
-
-    number: int  # from 1
-    of: int
-    pairing: Pairing
-    played: bool  # now, not in an earlier session
-
-
-def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callable[[Progress], None]) -> list[Pairing]:
+def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callable[..., None]) -> list[Pairing]:
     """Play what is not yet in ``folder`` and return all pairings: each pair twice, once from each side.
+
+    ``show`` is told of each: its number from 1 on, of how many, the pairing, and whether it was played now.
 
     Every finished pairing is a file of its own, written in one go: a killed cup goes on with the first that is missing.
     Only what was there at the start counts as played; the rest is held in memory and compared with its file at the end.
@@ -79,7 +68,7 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
             if pairing.at_fault is not None:
                 strikes[pairing.at_fault] += 1
             pairings.append(pairing)
-            show(Progress(number, len(pairs), pairing, path not in before))
+            show(number, len(pairs), pairing, path not in before)
     return pairings
 
 

@@ -1,7 +1,5 @@
 """Who takes part in a cup: bundles, external agents, players by name, and whatever else was handed in."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -54,7 +52,7 @@ class Entry:
     players: dict[str, dict[str, Policy]] = field(default_factory=dict, compare=False, repr=False)
 
     @contextmanager
-    def players_of(self, config: CupConfig, team: str) -> Iterator[dict[str, Policy]]:
+    def players_of(self, config: "CupConfig", team: str) -> Iterator[dict[str, Policy]]:
         """Yield its players for ``team``, as a match takes them; an external agent's process ends with the block.
 
         Raises:
@@ -112,7 +110,8 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     try:
         listed = Catalogue(folder).entries if (folder / CATALOGUE_FILE).is_file() else {}
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
-        paths = _snapshots(folder) or paths
+        if found := sorted((folder / LEAGUE).glob("step_*")):  # those that stand for a league's whole history
+            paths = [found[k] for k in sorted({round(k) for k in np.linspace(0, len(found) - 1, SNAPSHOTS)})]
         handed_in = [path for path in paths if path.is_dir() or path.suffix in HANDED_IN or path.is_symlink()]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error
@@ -127,12 +126,6 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     if len(entries) < 2:
         raise PlayerError(expected(folder, "at least 2 entries (see --with)", len(entries)))
     return sorted(entries, key=lambda entry: entry.name)
-
-
-def _snapshots(run: Path) -> list[Path]:
-    """Return the snapshots that stand for a league's whole history; none if ``run`` is no run with a league."""
-    found = sorted((run / LEAGUE).glob("step_*"))
-    return [found[k] for k in sorted({round(k) for k in np.linspace(0, len(found) - 1, SNAPSHOTS)})] if found else []
 
 
 def find_copies(entries: list[Entry], originals: Originals, *, refuse: bool) -> list[Entry]:
@@ -183,7 +176,9 @@ def entry_in(path: Path, config: CupConfig) -> Entry:
             raise PlayerError("expected a folder with a bundle or an external agent, got a file")
         if (path / AGENT_FILE).exists():
             return external(path, name, note)
-        about, steps = _about(path)
+        card = next(iter(read_cards(path).values()))
+        steps, trained = card.provenance.get("env_steps", 0), f"{', '.join(card.seats)} of {card.scenario}"
+        about = f"{card.architecture['name']} for {trained}, {steps:,} training steps"
         snapshot = steps if path.parent.name == LEAGUE and path.name.startswith("step_") else None
         players = {team: load_team(path, config.spec, team) for team in _TEAMS}
         entry = Entry(name, "frozen", f"{about}{note}", bundle_sha256(path), env_steps=snapshot)
@@ -220,12 +215,3 @@ def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
         said = said.replace(f"{place}/", "").replace(place, name)
     # The reason stands behind a path that may be long.
     return said if len(said) <= 400 else f"{said[:100]} ... {said[-300:]}"
-
-
-def _about(path: Path) -> tuple[str, int]:
-    card = next(iter(read_cards(path).values()))
-    steps = card.provenance.get("env_steps", 0)
-    return (
-        f"{card.architecture['name']} for {', '.join(card.seats)} of {card.scenario}, {steps:,} training steps",
-        steps,
-    )

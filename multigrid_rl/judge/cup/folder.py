@@ -3,32 +3,29 @@
 Agents write where they like. So a cup plays copies of them, as they were handed in, and holds every result in memory.
 """
 
-from __future__ import annotations
-
-import csv
 import hashlib
-import io
 import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from multigrid_rl.config import load_scenario
-from multigrid_rl.files import write_whole
+from multigrid_rl.files import csv_text, write_whole
 from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, entry_in, external
 from multigrid_rl.judge.cup.results import CupResults, Pairing, Standing
 from multigrid_rl.players.agents import folder_sha256, sha256_of_parts, write_parts
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.leftovers import remove_tree
 from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected, first_error
 
 LOG = logging.getLogger(__name__)
@@ -41,10 +38,8 @@ PAIRINGS = "pairings"
 RESULTS_FILE = "results.json"
 
 
-class EntryLine(BaseModel):
+class EntryLine(Strict):
     """What a cup remembers of an entry: enough to know whether it is still the same."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     kind: str
@@ -52,10 +47,8 @@ class EntryLine(BaseModel):
     problem: str | None
 
 
-class Manifest(BaseModel):
+class Manifest(Strict):
     """What a cup plays."""
-
-    model_config = ConfigDict(extra="forbid")
 
     format: int = Field(default=1, ge=1, le=1)
     scenario: str
@@ -253,17 +246,12 @@ def guarded(folder: Path, held: dict[Path, bytes], entries: list[Entry]) -> Iter
                 path.replace(aside)
                 LOG.warning("%s: written while the cup ran, not by the cup; now %s", path, aside.name)
         for path, data in held.items():
-            if not _holds(path, data):
-                LOG.warning("%s: changed while the cup ran, not by the cup; written again", path)
-                write_whole(path, data)
+            with suppress(OSError):
+                if path.is_file() and path.read_bytes() == data:  # to open a pipe would wait for ever
+                    continue
+            LOG.warning("%s: changed while the cup ran, not by the cup; written again", path)
+            write_whole(path, data)
         keep_entries(entries, folder)
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    try:
-        return path.is_file() and path.read_bytes() == data  # to open a pipe would wait for ever
-    except OSError:
-        return False
 
 
 # --- tables
@@ -278,10 +266,10 @@ def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> l
     """Write results, standings, pairs, sides and every single game; returns the files. They are made anew each time."""
     files = {
         RESULTS_FILE: found.model_dump_json(indent=1),
-        "standings.csv": _csv([row.model_dump() for row in found.standings], Standing.model_fields),
-        "pairs.csv": _csv([row.model_dump() for row in found.pairs]),
-        "sides.csv": _csv([row.model_dump() for row in found.sides]),
-        "games.csv": _csv(list(_games(pairings))),
+        "standings.csv": csv_text([row.model_dump() for row in found.standings], Standing.model_fields),
+        "pairs.csv": csv_text([row.model_dump() for row in found.pairs]),
+        "sides.csv": csv_text([row.model_dump() for row in found.sides]),
+        "games.csv": csv_text(list(_games(pairings))),
     }
     for name, text in files.items():
         write_whole(folder / name, text.encode())
@@ -303,11 +291,3 @@ def _games(pairings: list[Pairing]) -> Iterator[dict[str, Any]]:
                 "return_red": red,
                 "return_blue": blue,
             }
-
-
-def _csv(rows: list[dict[str, Any]], columns: Iterable[str] = ()) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(columns or rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

@@ -1,20 +1,15 @@
 """What a cup found, as plain data: a file for each pairing, ``results.json``, and what its report shows."""
 
-from __future__ import annotations
-
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from multigrid_rl.judge.replays import GameRecord
+from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class Pairing(_Part):
+class Pairing(Strict):
     """All games of ``red`` on the red side against ``blue`` on the blue side.
 
     One letter a game: who won it (``R``, ``B``), nobody (``D``), who forfeited it (``r``, ``b``), or ``-`` where both
@@ -29,10 +24,10 @@ class Pairing(_Part):
     return_red: list[float]  # canonical return of the team in each game
     return_blue: list[float]
     reason: str | None = None  # why games were forfeited
-    kept: list[GameRecord] = []  # to look at
+    kept: list[GameRecord] = Field(default=[])  # to look at
 
     @model_validator(mode="after")
-    def _rows_fit(self) -> Pairing:
+    def _rows_fit(self) -> "Pairing":
         for name in ("length", "return_red", "return_blue"):
             if len(getattr(self, name)) != len(self.outcomes):
                 raise ValueError(expected(name, f"{len(self.outcomes)} rows", len(getattr(self, name))))
@@ -48,7 +43,7 @@ class Pairing(_Part):
         return self.red if "r" in self.outcomes else self.blue if "b" in self.outcomes else None
 
 
-class Fault(_Part):
+class Fault(Strict):
     """Games that an entry lost because of what it did instead of playing."""
 
     red: str  # entries of the pairing
@@ -57,7 +52,7 @@ class Fault(_Part):
     reason: str  # one line
 
 
-class EntryResult(_Part):
+class EntryResult(Strict):
     """One entry of the cup."""
 
     name: str
@@ -66,11 +61,11 @@ class EntryResult(_Part):
     env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
     about: str  # one line: network and training of a frozen player, command of an external one
     problem: str | None = None  # why it could not play at all
-    same_as: list[str] = []  # players that it is a copy of, or nearly one, with how far they are apart
-    faults: list[Fault] = []
+    same_as: list[str] = Field(default=[])  # players that it is a copy of, or nearly one, with how far they are apart
+    faults: list[Fault] = Field(default=[])
 
 
-class Standing(_Part):
+class Standing(Strict):
     """One row of the table."""
 
     rank: int  # from 1; those whom no rule separates share it
@@ -88,7 +83,7 @@ class Standing(_Part):
     decided_by: str  # what put it before the next: "rating", or a tie rule
 
 
-class PairResult(_Part):
+class PairResult(Strict):
     """Everything between two entries, both sides together; seen from ``one``."""
 
     one: str
@@ -104,7 +99,7 @@ class PairResult(_Part):
     margin: float  # mean difference of the returns over games that were not forfeited
     length_mean: float  # steps, the same games
 
-    def swapped(self) -> PairResult:
+    def swapped(self) -> "PairResult":
         """Return the same pair seen from the other one."""
         return self.model_copy(update={
             "one": self.two, "two": self.one, "win": self.loss, "loss": self.win, "share": 1 - self.share,
@@ -112,7 +107,7 @@ class PairResult(_Part):
         })  # fmt: skip
 
 
-class SideResult(_Part):
+class SideResult(Strict):
     """One pairing: ``red`` on the red side, ``blue`` on the blue side."""
 
     red: str
@@ -127,7 +122,7 @@ class SideResult(_Part):
     return_blue: float
 
 
-class CupResults(_Part):
+class CupResults(Strict):
     """A whole cup."""
 
     format: int = Field(default=1, ge=1, le=1)
@@ -137,7 +132,7 @@ class CupResults(_Part):
     rules: list[str]  # one sentence each: how it was played, scored, ranked, what ties and faults mean
     entries: list[EntryResult]
     standings: list[Standing]
-    unranked: list[str] = []  # entries without a finished game
+    unranked: list[str] = Field(default=[])  # entries without a finished game
     pairs: list[PairResult]
     sides: list[SideResult]
     cycles: list[list[str]]  # each beats the next, the last beats the first, all beyond doubt (interval above 1/2)

@@ -1,7 +1,5 @@
 """From pairings to a cup's tables: Bradley-Terry ratings with bootstrap intervals, circles, ranks. Pure."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -98,7 +96,10 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
     """Work out everything that a cup's pairings say."""
     names = [entry.name for entry in entries]
     finished = {name for p in pairings if p.count(_PLAYED) for name in (p.red, p.blue)}
-    counted = [_counted(pairing, finished) for pairing in pairings]
+    # A walk-over is no win, and must not lift who met the one that could not play.
+    counted = [
+        p if {p.red, p.blue} <= finished else p.model_copy(update={"outcomes": "-" * len(p.outcomes)}) for p in pairings
+    ]
     between = {
         (one, two): [pairing for pairing in counted if {pairing.red, pairing.blue} == {one, two}]
         for one, two in combinations(names, 2)
@@ -142,13 +143,6 @@ def rules(config: CupConfig) -> list[str]:
         "to it or by it counts for nobody.",
         "Intervals of shares are Wilson's, 95 %. A circle is named where each beats the next beyond such an interval.",
     ]
-
-
-def _counted(pairing: Pairing, finished: set[str]) -> Pairing:
-    """Return a pairing as it counts: a walk-over is no win, and must not lift who met the one that could not play."""
-    if {pairing.red, pairing.blue} <= finished:
-        return pairing
-    return pairing.model_copy(update={"outcomes": "-" * len(pairing.outcomes)})
 
 
 def _letters(pairing: Pairing, name: str) -> tuple[str, str, str]:
