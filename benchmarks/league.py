@@ -58,8 +58,8 @@ def measure(arm: str, seed: int, steps: int, folder: Path) -> dict[str, Any]:
     for who in HELD_OUT:
         place = folder / "games" / f"{name}-{who}"
         if not place.exists():
-            given = ("scenario=1v1", "--opponent", who, "--sides", "red", "--mode", "stochastic", "-o", str(place))
-            verb("evaluate", str(entry), *given)
+            games = ("scenario=1v1", "--opponent", who, "--sides", "red", "--mode", "stochastic", "-o", str(place))
+            verb("evaluate", str(entry), *games)
         found[who] = json.loads((place / "summary.json").read_text(encoding="utf-8"))["parts"][0]["win"]
     beaten = json.loads((best / "exploit.json").read_text(encoding="utf-8"))["best_response"]["win"]
     return {**found, "best response": beaten}
