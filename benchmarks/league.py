@@ -88,7 +88,8 @@ def lines_of(rows: dict[str, list[dict[str, Any]]], ratings: dict[str, float], c
     ladder = ", ".join(f"{name} {value:.0f}" for name, value in ratings.items() if name in ("key-runner", *HELD_OUT))
     return [
         "# Ways to choose opponents\n",
-        __doc__.split("\n\n")[2].replace("``", "`").replace("\n", " ") if __doc__ else "",
+        "Red learns 1v1 by each way for as many steps. Then it plays whom it has not met, best responses are trained "
+        "against it from both sides, and all meet in a cup with the ladder.",
         f"\nMade by `{command}` on 2 shared cores. Every run: `{COMMON}`, and:\n",
         *(f"* {arm}: `{words}`" for arm, words in ARMS.items()),
         "\nAll numbers but the last column are means over seeds. `rating`: Bradley-Terry of a cup of all these reds "
