@@ -23,15 +23,16 @@ from benchmarks.study import PAGES
 from benchmarks.tables import table
 from multigrid_rl.files import write_whole
 
-_LEAGUE = "scenario=1v1-league"
+_LEAGUE, _ENTROPY = "scenario=1v1-league", "train.entropy_coef=0.05 train.entropy_final=0.01"
 _LATEST = f"{_LEAGUE} scenario.league.weighting=latest"
+_SELF = f"{_LATEST} scenario.league.anchor_share=0.0 scenario.league.latest_share=1.0"
 ARMS = {
     "squared": _LEAGUE,
+    "squared, more entropy": f"{_LEAGUE} {_ENTROPY}",
     "uniform": f"{_LEAGUE} scenario.league.weighting=uniform scenario.league.latest_share=0.0",
     "latest": f"{_LATEST} scenario.league.latest_share=0.7",
     "no league": "scenario=1v1 scenario.gates=[] scenario.seats.blue_0={random:1,blue-rookie:1,key-runner:2}",
-    "self-play, more entropy": f"{_LATEST} scenario.league.anchor_share=0.0 scenario.league.latest_share=1.0 "
-    "train.entropy_coef=0.05 train.entropy_final=0.01",
+    "self-play, more entropy": f"{_SELF} {_ENTROPY}",
 }
 COMMON = "experiment=none train.entropy_decay=3000000 train.bonus={all:{key_pickup:0.5}}"
 HELD_OUT = ("blue-adept", "blue-master", "blue-grandmaster", "hunter", "idle")
