@@ -18,7 +18,7 @@ from multigrid_rl.world.spaces import token_categories
 
 ONE, TWO = (load_scenario(name).spec for name in ("1v1", "2v2"))
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
-#: No check may work longer: whoever hands something in must not keep the others waiting.
+#: No check may work longer: one hand-in must not keep the others waiting.
 SECONDS = 5.0
 
 

@@ -85,7 +85,7 @@ class Episodes(ABC):
         """Start the environments in ``which`` (N,) afresh."""
 
     def _finish(self, done: NDArray[np.bool_], won: NDArray[Any] | np.bool_ | bool = False) -> None:
-        """Write down the episodes of ``done`` (N,), in which the one team ``won`` or nobody did, and begin afresh."""
+        """Write down the episodes of ``done`` (N,), in which the one team ``won`` or did not, and begin afresh."""
         count = int(done.sum())
         winner = np.where(np.broadcast_to(won, count), 0, -1).astype(np.int8)
         events, nothing = np.zeros((count, self._returns.shape[1], 0)), np.zeros((count, 0), np.int16)

@@ -63,7 +63,7 @@ def bundle_folders(folder: Path) -> dict[str, Path]:
         raise PlayerError(expected(folder, "a bundle", "an agent"))
     homes = {"": folder} if kind == "bundle" else seat_folders(folder)
     for home in {folder, *homes.values()}:
-        try:  # files that nobody reads may be anything; hidden ones are a desktop's own
+        try:  # unknown files may be anything; hidden ones are a desktop's own
             names = sorted(path.name for path in home.iterdir() if not path.name.startswith("."))
         except OSError as error:
             raise PlayerError(f"{home}: cannot be read: {error.strerror}") from error

@@ -259,7 +259,7 @@ class Usage:
         return f"more than {MAX_FILES} files" if files > MAX_FILES else None
 
     def _astray(self, parents: dict[int, int]) -> set[int]:
-        """Return processes that left their parents and were adopted by this one; told by their scratch folder."""
+        """Return processes that left their parents and were adopted by this one, known by their scratch folder."""
         marks = [b"=" + os.fsencode(folder) for folder in self.folders]
         found, own = set(), os.getpid()
         for pid in [] if self.limits.fence else [pid for pid, parent in parents.items() if parent == own != self.pid]:

@@ -118,7 +118,7 @@ class Window:
         self._help = False
         self._canvas = Canvas(session.spec, options.tile)
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
-        import pygame  # noqa: PLC0415 - half a second that nobody else needs
+        import pygame  # noqa: PLC0415 - half a second, for a window alone
 
         self._pygame: Any = pygame
         self._surface = _open(self._pygame, self._canvas.size, f"multigrid-rl play: {session.others.seat}")

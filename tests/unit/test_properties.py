@@ -127,7 +127,7 @@ def _living_agents_have_a_walkable_cell_each_and_the_out_are_in_the_side_room(w:
     s = w.state
     living = s.out == 0
     under = np.take_along_axis(s.cells, s.position.astype(np.int64), axis=1)
-    on_door = np.isin(s.position, c.DOOR_CELL)  # a door may swing shut on whoever stands in it
+    on_door = np.isin(s.position, c.DOOR_CELL)  # a door may swing shut on an agent in it
     assert (under[living & ~on_door] == c.EMPTY).all()
     assert (s.position == np.array(c.SIDE_ROOM)[w.flags.team])[~living].all()
     cells = np.where(living, s.position.astype(np.int64), 1000 + np.arange(w.spec.num_agents))

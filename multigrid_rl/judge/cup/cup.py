@@ -31,7 +31,7 @@ KILLED = "the cup was killed while it played this"
 def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callable[..., None]) -> list[Pairing]:
     """Play what is not yet in ``folder`` and return all pairings: each pair twice, once from each side.
 
-    ``show`` is told of each: its number from 1 on, of how many, the pairing, and whether it was played now.
+    ``show`` is called for each: its number from 1 on, of how many, the pairing, and whether it was played now.
 
     Every finished pairing is a file of its own, written in one go: a killed cup goes on with the first that is missing.
     Only what was there at the start counts as played; the rest is held in memory and compared with its file at the end.
