@@ -167,20 +167,25 @@ def float_kernel(function: F) -> F:
     return _compile(function, **_FLOAT)
 
 
-def float_shared(function: F) -> F:
-    """As :func:`float_kernel`; rounds of ``numba.prange`` are shared out to the threads of :func:`use_threads`."""
-    alone = _compile(function, **_FLOAT)
+def shared(function: F, **extra: Any) -> F:
+    """As :func:`kernel`; rounds of ``numba.prange`` are shared out to the threads of :func:`use_threads`."""
+    alone = _compile(function, **extra)
     # Machine code is kept by name.
     name = f"{function.__name__}_beside"
     copied = FunctionType(function.__code__, function.__globals__, name)
     copied.__qualname__, copied.__module__ = name, function.__module__
-    beside = _compile(copied, parallel=True, **_FLOAT)
+    beside = _compile(copied, parallel=True, **extra)
 
     @wraps(function)
     def call(*args: Any) -> None:
         (beside if _threads.count > 1 else alone)(*args)
 
     return cast(F, call)
+
+
+def float_shared(function: F) -> F:
+    """As :func:`shared`, for the arithmetic of networks."""
+    return shared(function, **_FLOAT)
 
 
 def float_inlined(function: F) -> F:

@@ -21,15 +21,18 @@ import numba
 import numpy as np
 from gymnasium.utils import seeding
 from llvmlite import ir
+from numba import prange
+from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import SingleAgentEnvs
 from multigrid_rl.envs.bodies import Body
-from multigrid_rl.jit import kernel
+from multigrid_rl.jit import shared, threads
 from multigrid_rl.schema import available_cpus
 
 Array = NDArray[np.float64]
+Numbers = NDArray[np.int64]
 #: A thread that steps fewer bodies than these waits longer than it works.
 BODIES_PER_THREAD = 4
 
@@ -57,27 +60,42 @@ def _call(typing: Any, function: Any, model: Any, data: Any) -> Any:  # noqa: AR
     return numba.types.void(function, model, data), build
 
 
-@kernel
-def _advance(
-    addresses: tuple[int, int, int, int, int],
-    memory: tuple[Array, ...],
-    everybody: tuple[Array, ...],
-    start: int,
-    end: int,
-) -> None:
-    """Step some bodies, one after the other, in ``memory``: the arrays of one ``MjData`` (size,), as in (N, size)."""
-    step, forces, model, data, frames = addresses
-    for k in range(start, end):
-        for j in range(_GO_IN):
-            for i in range(memory[j].size):
-                memory[j][i] = everybody[j][k, i]
-        for _ in range(frames):
-            _call(step, model, data)
-        if forces:
-            _call(forces, model, data)
-        for j in range(_COME_OUT, len(memory)):
-            for i in range(memory[j].size):
-                everybody[j][k, i] = memory[j][i]
+@intrinsic
+def _copy(typing: Any, to: Any, source: Any, size: Any) -> Any:  # noqa: ARG001
+    """Copy ``size`` bytes from one address to another."""
+
+    def build(context: Any, builder: Any, _: Any, values: Any) -> Any:
+        to, source = (builder.inttoptr(value, cgutils.voidptr_t) for value in values[:2])
+        cgutils.raw_memcpy(builder, to, source, values[2], 1)
+        return context.get_dummy_value()
+
+    return numba.types.void(to, source, size), build
+
+
+@shared
+def _advance(calls: Numbers, fields: Numbers, everybody: Numbers, sizes: Numbers, first: int, last: int) -> None:
+    """Step the bodies from ``first`` to before ``last``, equally many in each thread.
+
+    Args:
+        calls: (threads, 5) addresses of two functions (0: none), the model and the thread's ``MjData``; steps to take.
+        fields: (threads, F) addresses of that ``MjData``'s control, positions, velocities, warm start and more.
+        everybody: (F,) addresses of the same of all bodies, one after the other.
+        sizes: (F,) bytes of one body.
+        first: number of a body.
+        last: number of a body.
+    """
+    count, bodies = len(calls), last - first
+    for thread in prange(count):
+        step, forces, model, data, frames = calls[thread]
+        for k in range(first + thread * bodies // count, first + (thread + 1) * bodies // count):
+            for j in range(_GO_IN):
+                _copy(fields[thread, j], everybody[j] + k * sizes[j], sizes[j])
+            for _ in range(frames):
+                _call(step, model, data)
+            if forces:
+                _call(forces, model, data)
+            for j in range(_COME_OUT, len(sizes)):
+                _copy(everybody[j] + k * sizes[j], fields[thread, j], sizes[j])
 
 
 class MujocoEnvs(SingleAgentEnvs):
@@ -103,25 +121,25 @@ class MujocoEnvs(SingleAgentEnvs):
         size = int(body.env.observation_space.shape[0])
         super().__init__(env_id, num_envs, body.action_space, size, first)
         self.threads = max(1, min(threads or threads_to_use(), num_envs // BODIES_PER_THREAD))
-        self._datas = [mujoco.MjData(self._model) for _ in range(self.threads)]
-        self._pool = ThreadPoolExecutor(self.threads - 1, "mujoco") if self.threads > 1 else None
+        self._datas = datas = [mujoco.MjData(self._model) for _ in range(self.threads)]
         self._ctrl = np.zeros((num_envs, self._model.nu))
         names = ("qpos", "qvel", "qacc_warmstart", *body.reads)
         self._physics: list[Array] = [np.zeros((num_envs, *getattr(self._datas[0], name).shape)) for name in names]
         if body.goals:
             self._physics.append(np.zeros((num_envs, body.goals)))
         self._names = names
-        everybody = tuple(array.reshape(num_envs, -1) for array in (self._ctrl, *self._physics[: len(names)]))
         functions = ctypes.CDLL(mujoco._functions.__file__)  # MuJoCo's library, as its own module found it
         step, forces = (ctypes.cast(getattr(functions, name), ctypes.c_void_p).value or 0 for name in _CALLED)
-        self._calls = [
-            (
-                (step, forces if body.forces else 0, self._model._address, data._address, body.env.frame_skip),
-                tuple(getattr(data, name).reshape(-1) for name in ("ctrl", *names)),
-                everybody,
-            )
-            for data in self._datas
-        ]
+        given = step, forces if body.forces else 0, self._model._address
+        rows = [(*given, one._address, body.env.frame_skip) for one in datas]
+        everybody = (self._ctrl, *self._physics[: len(names)])  # neither they nor the fields ever move
+        places = [[getattr(one, name).ctypes.data for name in ("ctrl", *names)] for one in datas]
+        sizes = [array[0].nbytes for array in everybody]
+        numbers = rows, places, [array.ctypes.data for array in everybody], sizes
+        calls, fields, every, bytes_of = (np.array(column, np.int64) for column in numbers)
+        self._places = calls, fields, every, bytes_of
+        self._mine = [(calls[k : k + 1], fields[k : k + 1], every, bytes_of) for k in range(self.threads)]
+        self._pool = ThreadPoolExecutor(self.threads - 1, "mujoco") if self.threads > 1 else None
         self.reset(seed)
 
     def _arrays(self) -> list[NDArray[Any]]:
@@ -131,20 +149,23 @@ class MujocoEnvs(SingleAgentEnvs):
         body, (qpos, qvel, _, *read) = self._body, self._physics
         self._ctrl[:] = actions
         before = body.place(qpos, read)
-        starts = iter(range(0, self.num_envs, BODIES_PER_THREAD))  # shared: whoever is free takes the next
-        others = [self._pool.submit(self._advance, k, starts) for k in range(1, self.threads)] if self._pool else []
-        self._advance(0, starts)
-        for other in others:
-            other.result()
+        if self._pool is None or threads() >= self.threads:
+            _advance(*self._places, 0, self.num_envs)
+        else:  # cores may be busy: whoever is free takes the next bodies
+            starts = iter(range(0, self.num_envs, BODIES_PER_THREAD))
+            others = [self._pool.submit(self._take, k, starts) for k in range(1, self.threads)]
+            self._take(0, starts)
+            for other in others:
+                other.result()
         rewards, terminated = body.judge(body.place(qpos, read) - before, actions, (qpos, qvel), read)
         limit = body.limit
         truncated = np.zeros(self.num_envs, np.bool_) if limit is None else self._length + 1 >= limit
         return body.observe(qpos, qvel, read), rewards, terminated, truncated
 
-    def _advance(self, thread: int, starts: Iterator[int]) -> None:
+    def _take(self, thread: int, starts: Iterator[int]) -> None:
         """Step bodies with the memory of one thread, until there are none left."""
         for start in starts:
-            _advance(*self._calls[thread], start, min(start + BODIES_PER_THREAD, self.num_envs))
+            _advance(*self._mine[thread], start, min(start + BODIES_PER_THREAD, self.num_envs))
 
     def _start(self, seeds: dict[int, int]) -> NDArray[Any]:
         data = self._datas[0]

@@ -7,13 +7,14 @@ equation 1. Arrays are (T, N): ``T`` steps of ``N`` environments.
 import numpy as np
 from numpy.typing import NDArray
 
+from multigrid_rl.jit import kernel
 from multigrid_rl.schema import Psi
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
 
-def gae(  # noqa: PLR0913 - all arrays of a rollout that it reads
+def gae(
     rewards: Floats,
     values: Floats,
     next_values: Floats,
@@ -39,18 +40,27 @@ def gae(  # noqa: PLR0913 - all arrays of a rollout that it reads
         gamma: discount per step.
         lam: weight of later residuals.
     """
-    result = np.zeros_like(values)
-    following = np.zeros(values.shape[1], np.float32)
-    for t in range(len(values) - 1, -1, -1):
-        discount = np.where(terminated[t], np.float32(0), np.float32(gamma))
-        delta = rewards[t] + discount * next_values[t] - values[t]
-        carry = np.where(terminated[t] | done[t], np.float32(0), np.float32(gamma * lam))
-        following = np.where(active[t], delta + carry * following, np.float32(0))
-        result[t] = following
+    result = np.zeros(values.shape, np.float32)
+    floats = np.stack([rewards, values, next_values], dtype=np.float32, casting="same_kind")
+    flags = np.stack([terminated, done, active])
+    _gae(floats, flags, np.float32(gamma), np.float32(gamma * lam), result)
     return result
 
 
-def weigh(  # noqa: PLR0913 - all arrays of a rollout that it reads
+@kernel
+def _gae(floats: Floats, flags: Flags, discount: np.float32, carry: np.float32, result: Floats) -> None:
+    rewards, values, next_values = floats
+    terminated, done, active = flags
+    zero, steps = np.float32(0), len(values)
+    for t in range(steps - 1, -1, -1):
+        for n in range(values.shape[1]):
+            if active[t, n]:
+                delta = rewards[t, n] + (zero if terminated[t, n] else discount) * next_values[t, n] - values[t, n]
+                later = result[t + 1, n] if t + 1 < steps else zero
+                result[t, n] = delta + (zero if terminated[t, n] or done[t, n] else carry) * later
+
+
+def weigh(
     rewards: Floats,
     values: Floats,
     next_values: Floats,

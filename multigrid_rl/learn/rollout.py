@@ -12,7 +12,8 @@ from multigrid_rl.clock import Clock
 from multigrid_rl.learn.advantages import standardise, weigh
 from multigrid_rl.learn.gaps import Ends, Gaps
 from multigrid_rl.models.distributions import Bound, Distribution, distribution_of
-from multigrid_rl.models.towers import Towers, policy, values
+from multigrid_rl.models.towers import Towers
+from multigrid_rl.models.vector import VectorTowers
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.schema import Psi
 from multigrid_rl.types import BatchedEnv, BatchedStep, EpisodeTable, MultiAgentSpec
@@ -241,7 +242,7 @@ class Collector:
         self._cut = np.empty_like(self._done)
         self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}
         # Where what a row becomes does not depend on its neighbours, values of all steps are computed in one go.
-        self._towers: dict[str, Towers | None] = {}
+        self._towers: dict[str, Towers | VectorTowers | None] = {}
         self._gaps: Gaps | None = None
         if deciding is not None:
             ((name, rollout),) = self.rollouts.items()
@@ -308,7 +309,7 @@ class Collector:
         self.clock.lap("tokens")
         towers = self._towers[name]
         if towers is not None:
-            outputs = policy(towers, rollout.obs[t])
+            outputs = towers.policy(rollout.obs[t])
         else:
             seen = torch.from_numpy(rollout.obs[t])
             logits, values, self._memory[name] = self._forward(name, seen, self._memory[name])
@@ -353,7 +354,7 @@ class Collector:
             return self._values(name, last, self._memory[name])
         self.clock.begin()
         finals = self._finals[name]
-        steps, of_last, *ends = values(towers, [rollout.obs.reshape(-1, last.shape[1]), last, *finals])
+        steps, of_last, *ends = towers.values([rollout.obs.reshape(-1, last.shape[1]), last, *finals])
         rollout.values[:] = steps.reshape(rollout.values.shape)
         if ends:
             rollout.next_values[self._cut] = np.concatenate(ends)

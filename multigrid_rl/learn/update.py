@@ -1,7 +1,7 @@
 """The update: epochs of minibatches over a batch, with one Adam for each network."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -321,7 +321,7 @@ class Update:
             for path in paths[name]:
                 rows = slice(first, first + int(path.active.sum()))
                 seen = (batch.obs[rows], path.final_obs, path.last_obs)
-                now, final, last = (self._values_of(name, obs) for obs in seen)
+                now, final, last = self._values_of(name, seen)
                 parts.append(path.weigh(now, final, last, how))
                 first = rows.stop
             weights, targets = map(np.concatenate, zip(*parts, strict=True))
@@ -329,11 +329,17 @@ class Update:
         self.clock.lap("gae")
         return result
 
-    def _values_of(self, name: str, obs: NDArray[Any]) -> NDArray[np.float32]:
+    def _values_of(self, name: str, parts: Sequence[NDArray[Any]]) -> Iterator[NDArray[np.float32]]:
+        """Yield values (B,) of each of ``parts``: observations (B, D)."""
         net = self._networks[name]
-        with torch.no_grad():
-            values: Tensor = net(torch.as_tensor(obs, device=self._device))[1]
-        return values.cpu().numpy()
+        towers = getattr(net, "compiled", lambda: None)()
+        if towers is not None:
+            yield from towers.values(parts)
+            return
+        for obs in parts:
+            with torch.no_grad():
+                values: Tensor = net(torch.as_tensor(obs, device=self._device))[1]
+            yield values.cpu().numpy()
 
     def _measure(self, batches: Mapping[str, Batch]) -> None:
         """Set normalisers and scales to what was seen so far, this batch included."""

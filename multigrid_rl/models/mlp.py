@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from multigrid_rl.models.table import first_rows, sum_of_rows
-from multigrid_rl.models.towers import KINDS, MAX_WIDTH, Layout, Pass, Towers, actor_critic, policy
+from multigrid_rl.models.towers import KINDS, MAX_WIDTH, Layout, Pass, Towers, actor_critic
 from multigrid_rl.models.vector import ACTIVATIONS
 
 
@@ -81,11 +81,11 @@ class MLPActorCritic(nn.Module):
     def logits(self, tokens: Tensor) -> Tensor:
         """Logits (B, K) alone, for a player: without gradients, and without the value tower."""
         if self._fused():
-            return torch.from_numpy(policy(self._ready(), tokens.contiguous().numpy()))
+            return torch.from_numpy(self._ready().policy(tokens.contiguous().numpy()))
         return self.reference(tokens)[0]
 
     def compiled(self) -> Towers | None:
-        """Return what :func:`towers.policy` runs, as long as weights stay in place; ``None`` if it needs torch."""
+        """Return what computes without torch, as long as weights stay in place; ``None`` where torch computes it."""
         return self._ready() if self._fused() else None
 
     def reference(self, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -153,6 +153,26 @@ class Towers:
         """Return the weights of the policy tower."""
         return self._towers[0]
 
+    def policy(self, tokens: Array) -> Array:
+        """Return logits (B, K) alone, without gradients, of ``tokens`` (B, D), contiguous."""
+        layout = self.layout
+        if not layout.tokens <= tokens.shape[1] <= len(layout.sizes):
+            raise IndexError(expected("tokens", f"{layout.tokens} to {len(layout.sizes)} columns", tokens.shape[1]))
+        # What only the critic reads would set apart rows that are alike.
+        own = np.ascontiguousarray(tokens[:, : layout.tokens])
+        batch = Distinct.of(own, layout.sizes[: layout.tokens])
+        return batch.spread(self.run(batch.tokens, 0)[-1])
+
+    def values(self, parts: Sequence[Array]) -> Iterator[Array]:
+        """Yield values (B,) alone, without gradients, of each of ``parts``: tokens (B, D)."""
+        tokens = np.concatenate(parts)
+        result = np.empty(len(tokens), np.float32)
+        for low in range(0, len(tokens), _TOGETHER):
+            rows = slice(low, low + _TOGETHER)
+            batch = Distinct.of(tokens[rows], self.layout.sizes)
+            result[rows] = batch.spread(self.run(batch.tokens, 1)[-1])[:, 0]
+        yield from np.split(result, np.cumsum([len(part) for part in parts[:-1]]))
+
     def run(self, tokens: Array, which: int) -> tuple[Array, ...]:
         """Activations (B, H) of each hidden layer and the outputs (B, K) of tower 0, the policy, or 1, the value."""
         own, extra, weights, biases = self._towers[which]
@@ -293,28 +313,6 @@ def actor_critic(towers: Towers, flat: Sequence[Tensor | None], tokens: Tensor) 
         passed = Pass(towers, array)
         logits, values = torch.from_numpy(passed.logits), torch.from_numpy(passed.values)
     return logits, values.squeeze(-1)
-
-
-def policy(towers: Towers, tokens: Array) -> Array:
-    """Logits (B, K) alone, without gradients, of ``tokens`` (B, D), contiguous."""
-    layout = towers.layout
-    if not layout.tokens <= tokens.shape[1] <= len(layout.sizes):
-        raise IndexError(expected("tokens", f"{layout.tokens} to {len(layout.sizes)} columns", tokens.shape[1]))
-    # What only the critic reads would set apart rows that are alike.
-    own = np.ascontiguousarray(tokens[:, : layout.tokens])
-    batch = Distinct.of(own, layout.sizes[: layout.tokens])
-    return batch.spread(towers.run(batch.tokens, 0)[-1])
-
-
-def values(towers: Towers, parts: Sequence[Array]) -> Iterator[Array]:
-    """Yield values (B,) alone, without gradients, of each of ``parts``: tokens (B, D)."""
-    tokens = np.concatenate(parts)
-    result = np.empty(len(tokens), np.float32)
-    for low in range(0, len(tokens), _TOGETHER):
-        rows = slice(low, low + _TOGETHER)
-        batch = Distinct.of(tokens[rows], towers.layout.sizes)
-        result[rows] = batch.spread(towers.run(batch.tokens, 1)[-1])[:, 0]
-    yield from np.split(result, np.cumsum([len(part) for part in parts[:-1]]))
 
 
 class Stack:

@@ -1,16 +1,18 @@
 """Networks for observations that are vectors of floats."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from multigrid_rl.jit import float_shared
 from multigrid_rl.models import kernels
-from multigrid_rl.models.towers import KINDS, MAX_WIDTH
+from multigrid_rl.models.towers import KINDS, MAX_WIDTH, places
 
 Array = NDArray[Any]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
@@ -58,76 +60,162 @@ class Normaliser(nn.Module):
         return ((obs - self.mean) / self.std).clamp(-MOST, MOST)
 
 
-class _Towers:
-    """Both towers as arrays that share the tensors' memory.
+@float_shared
+def _both_forward(
+    x: Array,
+    kind: int,
+    weights: Any,
+    transposed: Any,
+    biases: Any,
+    layers: Any,
+    weights_1: Any,
+    transposed_1: Any,
+    biases_1: Any,
+    layers_1: Any,
+) -> None:
+    """Call :func:`~multigrid_rl.models.kernels.dense_forward` for two towers at a time, each in a thread of its own."""
+    for which in prange(2):
+        if which == 0:
+            kernels.dense_forward(x, kind, weights, transposed, biases, layers)
+        else:
+            kernels.dense_forward(x, kind, weights_1, transposed_1, biases_1, layers_1)
+
+
+@float_shared
+def _both_backward(
+    x: Array,
+    kind: int,
+    weights: Any,
+    hidden: Any,
+    gradients: Any,
+    by_weights: Any,
+    by_biases: Any,
+    weights_1: Any,
+    hidden_1: Any,
+    gradients_1: Any,
+    by_weights_1: Any,
+    by_biases_1: Any,
+) -> None:
+    """Go back through :func:`_both_forward`: towers share no weight, so no sum is taken in two threads."""
+    for which in prange(2):
+        if which == 0:
+            kernels.dense_backward(x, kind, weights, hidden, gradients, by_weights, by_biases)
+        else:
+            kernels.dense_backward(x, kind, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1)
+
+
+class VectorTowers:
+    """Both towers as arrays that share the tensors' memory, ready to run.
 
     Args:
-        layers: linear layers of the policy and of the value tower.
+        net: the network, on the CPU, without layer normalisation.
         kind: of the activation, see :mod:`multigrid_rl.models.kernels`.
     """
 
-    def __init__(self, layers: Sequence[Sequence[nn.Linear]], kind: int) -> None:
-        self.places = _places(layers)
-        self.kind = kind
-        self._layers = layers
-        self._weights = [tuple(layer.weight.detach().numpy() for layer in tower) for tower in layers]
-        self._biases = [tuple(layer.bias.detach().numpy() for layer in tower) for tower in layers]
-        self._transposed = [tuple(np.empty(w.shape[::-1], w.dtype) for w in tower[:-1]) for tower in self._weights]
+    def __init__(self, net: "VectorActorCritic", kind: int) -> None:
+        towers = [[layer for layer in tower if isinstance(layer, nn.Linear)] for tower in (net.policy, net.value)]
+        spread, normaliser = net.spread, net.normaliser
+        self._flat = [weight for tower in towers for layer in tower for weight in (layer.weight, layer.bias)]
+        self._log_std = spread.log_std if isinstance(spread, LogStd) else None
+        if self._log_std is not None:
+            self._flat.append(self._log_std)
+        self._at, self._kind, self._depth = places(self._flat), kind, len(towers[0])
+        self._normaliser = None
+        if isinstance(normaliser, Normaliser):
+            self._normaliser = normaliser.mean.numpy(), normaliser.std.numpy()
+        self._scale = net.value_scale.numpy()
+        self._towers = self._cut(self._flat)
+        self._transposed = [tuple(np.empty(w.shape[::-1], w.dtype) for w in t[0][:-1]) for t in self._towers]
+        self._by, self._by_at = self._towers, self._at
 
-    def run(self, x: Array, which: int) -> tuple[Array, ...]:
-        """Return activations (B, H) of each hidden layer and the outputs of tower 0, the policy, or 1, the value."""
-        biases = self._biases[which]
-        layers = tuple(np.empty((len(x), len(bias)), np.float32) for bias in biases)
-        kernels.dense_forward(x, self.kind, self._weights[which], self._transposed[which], biases, layers)
+    def _cut(self, flat: Sequence[Tensor]) -> list[tuple[tuple[Array, ...], tuple[Array, ...]]]:
+        """Return weights and biases of both towers."""
+        arrays = [tensor.detach().numpy() for tensor in flat[: 4 * self._depth]]
+        parts = arrays[: 2 * self._depth], arrays[2 * self._depth :]
+        return [(tuple(part[0::2]), tuple(part[1::2])) for part in parts]
+
+    def reads(self) -> bool:
+        """Whether the weights lie where they did when this was made: it then reads their newest values."""
+        return self._at == places(self._flat)
+
+    def policy(self, obs: Array) -> Array:
+        """Return outputs (B, K) of the policy alone, without gradients, of ``obs`` (B, D)."""
+        return self._outputs(self._run(self._normalised(obs), 0)[-1])
+
+    def values(self, parts: Sequence[Array]) -> Iterator[Array]:
+        """Yield values (B,) alone, without gradients, of each of ``parts``: observations (B, D)."""
+        for part in parts:
+            yield self._run(self._normalised(part), 1)[-1][:, 0] * self._scale
+
+    def _run(self, x: Array, which: int) -> tuple[Array, ...]:
+        weights, biases = self._towers[which]
+        layers = self._room(x, biases)
+        kernels.dense_forward(x, self._kind, weights, self._transposed[which], biases, layers)
         return layers
 
-    def add_gradients(self, x: Array, passed: tuple[Array, ...], upstream: Array, which: int) -> None:
-        """Add the gradients of one tower's weights, from those by its outputs (B, K), to those of its parameters."""
-        grads: list[Any] = [(layer.weight.grad, layer.bias.grad) for layer in self._layers[which]]
-        by_weights, by_biases = (tuple(grad.numpy() for grad in column) for column in zip(*grads, strict=True))
-        hidden = passed[:-1]
-        inner = (*map(np.empty_like, hidden), np.ascontiguousarray(upstream))
-        kernels.dense_backward(x, self.kind, self._weights[which], hidden, inner, by_weights, by_biases)
+    @staticmethod
+    def _room(x: Array, biases: Sequence[Array]) -> tuple[Array, ...]:
+        return tuple(np.empty((len(x), len(bias)), np.float32) for bias in biases)
+
+    def _normalised(self, obs: Array) -> Array:
+        """Return what :class:`Normaliser` makes of ``obs`` (B, D), if there is one."""
+        x = np.ascontiguousarray(obs, np.float32)
+        if self._normaliser is None:
+            return x
+        mean, std = self._normaliser
+        inside: Array = (x - mean) / std
+        return np.clip(inside, -MOST, MOST, out=inside)
+
+    def _outputs(self, means: Array) -> Array:
+        if self._log_std is None:
+            return means
+        result = np.empty((len(means), 2 * means.shape[1]), np.float32)
+        result[:, : means.shape[1]], result[:, means.shape[1] :] = means, self._log_std.detach().numpy()
+        return result
+
+    def start(self, obs: Array) -> "Pass":
+        """Pass over ``obs`` (B, D), side by side where there are threads."""
+        x = self._normalised(obs)
+        passed = [self._room(x, biases) for _, biases in self._towers]
+        given = [
+            (weights, transposed, biases, layers)
+            for (weights, biases), transposed, layers in zip(self._towers, self._transposed, passed, strict=True)
+        ]
+        _both_forward(x, self._kind, *given[0], *given[1])
+        return Pass(self, x, passed, self._outputs(passed[0][-1]), passed[1][-1] * self._scale)
+
+    def add_gradients(self, x: Array, passed: Sequence[tuple[Array, ...]], by_outputs: Array, by_values: Array) -> None:
+        """Add the gradients of all weights to the parameters', see :meth:`Pass.add_gradients`."""
+        gradients: list[Any] = [weight.grad for weight in self._flat]
+        at = places(gradients)
+        if self._by_at != at:
+            self._by, self._by_at = self._cut(gradients), at
+        means = by_outputs
+        if self._log_std is not None:
+            width = by_outputs.shape[1] // 2
+            means = by_outputs[:, :width]
+            gradients[-1].numpy()[:] += by_outputs[:, width:].sum(axis=0)
+        given = []
+        for (weights, _), by, layers, upstream in zip(
+            self._towers, self._by, passed, (means, by_values * self._scale), strict=True
+        ):
+            hidden = layers[:-1]
+            given.append((weights, hidden, (*map(np.empty_like, hidden), np.ascontiguousarray(upstream)), *by))
+        _both_backward(x, self._kind, *given[0], *given[1])
 
 
-def _places(layers: Sequence[Sequence[nn.Linear]]) -> list[int]:
-    return [layer.weight.data_ptr() for tower in layers for layer in tower]
+class Pass(NamedTuple):
+    """One pass through both towers on the CPU, and the way back without torch's graph."""
 
-
-class Pass:
-    """One pass through both towers on the CPU, and the way back without torch's graph.
-
-    Args:
-        net: the network.
-        obs: (B, D) float32.
-
-    Attributes:
-        logits: (B, K) outputs of the policy.
-        values: (B, 1).
-    """
-
-    def __init__(self, net: "VectorActorCritic", towers: _Towers, obs: Array) -> None:
-        self._net, self._towers = net, towers
-        self._x = net.normalised(obs)
-        self._passed = [towers.run(self._x, which) for which in (0, 1)]
-        means, values = self._passed[0][-1], self._passed[1][-1]
-        self.logits = means
-        if isinstance(net.spread, LogStd):
-            log_std = net.spread.log_std.detach().numpy()
-            self.logits = np.concatenate([means, np.broadcast_to(log_std, means.shape)], axis=1)
-        self.values = values * net.value_scale.numpy()
+    towers: VectorTowers
+    x: Array  # (B, D) what both towers read
+    passed: list[tuple[Array, ...]]  # activations of each hidden layer and the outputs, of both towers
+    logits: Array  # (B, K) outputs of the policy
+    values: Array  # (B, 1)
 
     def add_gradients(self, upstream: Sequence[Array]) -> None:
         """Add the gradients of all weights, from those by outputs (B, K) and values (B, 1), to the parameters'."""
-        by_outputs, by_values = upstream
-        if isinstance(self._net.spread, LogStd):
-            means, by_log_std = np.split(by_outputs, 2, axis=1)
-            grad: Any = self._net.spread.log_std.grad
-            grad.add_(torch.from_numpy(by_log_std.sum(axis=0)))
-        else:
-            means = by_outputs
-        self._towers.add_gradients(self._x, self._passed[0], means, 0)
-        self._towers.add_gradients(self._x, self._passed[1], by_values * self._net.value_scale.numpy(), 1)
+        self.towers.add_gradients(self.x, self.passed, *upstream)
 
 
 class VectorActorCritic(nn.Module):
@@ -150,7 +238,7 @@ class VectorActorCritic(nn.Module):
     #: No memory between steps.
     state_size = 0
 
-    def __init__(  # noqa: PLR0913 - what a network is
+    def __init__(
         self,
         size: int,
         outputs: int,
@@ -170,24 +258,20 @@ class VectorActorCritic(nn.Module):
         self.register_buffer("value_scale", torch.ones(1))
         self.value_scale: Tensor
         self._kind = None if layer_norm or max(hidden) > MAX_WIDTH else KINDS.get(activation)
-        self._towers: _Towers | None = None
+        self._towers: VectorTowers | None = None
 
     def start(self, obs: Array) -> Pass | None:
         """Return a pass over ``obs`` (B, D) that needs no graph of torch; ``None`` where torch computes it."""
+        towers = self.compiled()
+        return None if towers is None else towers.start(obs)
+
+    def compiled(self) -> VectorTowers | None:
+        """Return what computes without torch, as long as weights stay in place; ``None`` where torch computes it."""
         if self._kind is None or self.value_scale.device.type != "cpu":
             return None
-        layers = [[layer for layer in tower if isinstance(layer, nn.Linear)] for tower in (self.policy, self.value)]
-        if self._towers is None or self._towers.places != _places(layers):
-            self._towers = _Towers(layers, self._kind)
-        return Pass(self, self._towers, np.ascontiguousarray(obs, np.float32))
-
-    def normalised(self, obs: Array) -> Array:
-        """Return what :class:`Normaliser` makes of ``obs`` (B, D), if there is one."""
-        if not isinstance(self.normaliser, Normaliser):
-            return obs
-        mean, std = self.normaliser.mean.numpy(), self.normaliser.std.numpy()
-        inside: Array = np.clip((obs - mean) / std, -MOST, MOST)
-        return inside
+        if self._towers is None or not self._towers.reads():
+            self._towers = VectorTowers(self, self._kind)
+        return self._towers
 
     def __getstate__(self) -> dict[str, Any]:
         # What reads these weights in place must not come along with a copy of them.

@@ -11,7 +11,7 @@ from torch import nn
 
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
-from multigrid_rl.models.towers import Stack, Towers, policy
+from multigrid_rl.models.towers import Stack, Towers
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
@@ -104,7 +104,7 @@ class FrozenPlayer:
     def decide(self, seen: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Compute what a policy without memory puts out (N, outputs)."""
         if self.towers is not None:
-            return policy(self.towers, seen)
+            return self.towers.policy(seen)
         with torch.inference_mode():
             outputs: NDArray[np.float32] = self.network.logits(torch.from_numpy(seen)).numpy()
         return outputs

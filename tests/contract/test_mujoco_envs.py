@@ -16,6 +16,7 @@ from multigrid_rl.envs.base import AGENT
 from multigrid_rl.envs.bodies import body_of, carries
 from multigrid_rl.envs.gymnasium import GymnasiumEnvs, GymnasiumFactory, make_env
 from multigrid_rl.envs.mujoco import MujocoEnvs, threads_to_use
+from multigrid_rl.jit import use_threads
 from multigrid_rl.players.factories import env_factory
 
 SIGHT = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
@@ -84,10 +85,14 @@ def test_equals_gymnasium_from_any_state_that_it_is_set_to():
 
 @pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Humanoid-v5"])
 def test_threads_change_nothing(env_id):
-    one, three = (bodies(env_id, 13, seed=4, threads=threads) for threads in (1, 3))
-    assert (one.threads, three.threads) == (1, 3)
+    one, two, three = (bodies(env_id, 13, seed=4, threads=threads) for threads in (1, 2, 3))
+    assert (one.threads, two.threads, three.threads) == (1, 2, 3)
     for action in drawn(one, 30):
-        assert_equal(one.step(action), three.step(action))
+        step = one.step(action)
+        assert_equal(step, three.step(action))
+        use_threads(2)  # those of passes, where there are two
+        assert_equal(step, two.step(action))
+        use_threads(1)
 
 
 def test_a_body_is_the_same_alone_and_among_others():

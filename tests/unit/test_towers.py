@@ -11,7 +11,7 @@ import torch
 
 from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.models.registry import build
-from multigrid_rl.models.towers import MAX_WIDTH, Stack, policy, values
+from multigrid_rl.models.towers import MAX_WIDTH, Stack
 
 CATEGORIES = [28] * 9 + [4, 3, 2]
 CENTRAL = [5, 6, 7]
@@ -83,7 +83,7 @@ def test_values_alone_are_those_of_the_whole_pass():
     with torch.no_grad():
         whole = net(tokens)[1].numpy()
     parts = [tokens[:33].numpy(), tokens[33:33].numpy(), tokens[33:].numpy()]
-    assert np.array_equal(np.concatenate(list(values(net.compiled(), parts))), whole)
+    assert np.array_equal(np.concatenate(list(net.compiled().values(parts))), whole)
 
 
 def test_a_layer_too_wide_for_the_kernels_is_left_to_torch():
@@ -194,7 +194,7 @@ def test_networks_in_a_stack_compute_to_the_last_bit_what_each_computes_alone(hi
     tokens = tokens_of(150, distinct=distinct).numpy()
     numbers = np.sort(np.random.default_rng(1).choice([0, 2, 3], 150))
     together = Stack(networks).policy(tokens, numbers)
-    alone = [policy(networks[n], tokens[numbers == n]) for n in (0, 2, 3)]
+    alone = [networks[n].policy(tokens[numbers == n]) for n in (0, 2, 3)]
     np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
