@@ -6,21 +6,27 @@ MuJoCo's bodies over simulations and threads (and the physics alone, in `mujoco.
 Gymnasium steps one by one. Beside wall time stands the processor time of all threads: on a busy machine that alone can
 be compared. A row without it is of processes of its own. Training is HalfCheetah's recipe against Stable-Baselines3's
 PPO with the same network, batch, minibatches and epochs, in each of its settings, and the best of them alternating.
+Cloning is HalfCheetah's expert, recorded first, against a loop over torch's DataLoader with the same network.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.machine import describe
 from benchmarks.measure import Peers, alternate, ratios, spread, train_once
@@ -30,10 +36,14 @@ from multigrid_rl.envs.base import AGENT, SingleAgentEnvs
 from multigrid_rl.envs.bodies import body_of
 from multigrid_rl.envs.gymnasium import GymnasiumEnvs, make_env
 from multigrid_rl.envs.mujoco import MujocoEnvs
+from multigrid_rl.learn.demonstrations import read_demonstrations
 
 BODIES = ("HalfCheetah-v5", "Walker2d-v5", "Hopper-v5", "Humanoid-v5")
 OTHERS = ("CartPole-v1", "LunarLander-v3")
-TRAINING = "training"
+TRAINING, CLONING = "training", "cloning"
+#: Steps to clone from, and to learn from them.
+RECORDED, CLONED = 400_000, 2_400_000
+PARTS = [*BODIES, *OTHERS, TRAINING, CLONING]
 SIMULATIONS, THREADS = (64, 256), (1, 2)
 #: Environments of Gymnasium's vectors; each of an ``AsyncVectorEnv`` is a process.
 VECTOR = 8
@@ -205,11 +215,62 @@ def training(report: Report, options: argparse.Namespace) -> None:
     )
 
 
+def our_cloning_speed(data: Path) -> float:
+    """Return recorded steps a second of behavioural cloning, the first iterations left out; nothing is played."""
+    end = [f"train.until={CLONED}", f"train.checkpoint_every={CLONED}", f"train.cloning.play_every={2 * CLONED}"]
+    return train_once(["experiment=halfcheetah-bc", f"data={data}", *end]).speed(3)
+
+
+def loader_speed(data: Path, workers: int) -> float:
+    """Return recorded steps a second of the same network in a loop over torch's ``DataLoader``, as one writes it."""
+    recorded = read_demonstrations(data)
+    columns = (torch.from_numpy(np.array(column, np.float32)) for column in (recorded.observations, recorded.actions))
+    network = nn.Sequential(nn.Linear(17, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 6))
+    log_std = nn.Parameter(torch.zeros(6))
+    optimizer = torch.optim.AdamW([*network.parameters(), log_std], 1e-3)
+    loader = DataLoader(TensorDataset(*columns), 1024, shuffle=True, num_workers=workers)
+    rows, began = 0, 0.0
+    for k, (seen, wanted) in enumerate(loader):
+        if k == 10:  # processes have begun
+            rows, began = 0, time.perf_counter()
+        loss = -torch.distributions.Normal(network(seen), log_std.exp()).log_prob(wanted).sum(1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        rows += len(seen)
+    return rows / (time.perf_counter() - began)
+
+
+def cloning(report: Report, options: argparse.Namespace) -> None:
+    """Compare behavioural cloning of HalfCheetah's expert with a loop over torch's ``DataLoader``."""
+    torch.set_num_threads(1)
+    with TemporaryDirectory(prefix="multigrid-rl-bench-") as folder:
+        data, began = Path(folder) / "data", time.perf_counter()
+        steps = "20000" if options.quick else str(RECORDED)
+        record = ["multigrid_rl.cli.main", "record", "cheetah-expert", "scenario=halfcheetah", "--mode", "argmax"]
+        subprocess.run(
+            [sys.executable, "-m", *record, "--steps", steps, "-o", str(data)], check=True, capture_output=True
+        )
+        told = ["", f"Recording {int(steps):,} steps took {time.perf_counter() - began:.0f} s, process and all."]
+        measures = {"ours": partial(our_cloning_speed, data)}
+        for workers in (0, 1):
+            measures[f"DataLoader, {workers} worker(s)"] = partial(loader_speed, data, workers)
+        rows = alternate(measures, options.rounds)
+    ours, *theirs = rows.values()
+    ratio = spread(ratios(ours, [max(speeds) for speeds in zip(*theirs, strict=True)]))
+    report.result["recorded steps a second"] = {name: round(spread(of).median) for name, of in rows.items()}
+    told.append(f"Ours over the faster of theirs, round by round: {ratio.median:.1f} ({range_of(ratio)}).")
+    lines = [[name, (found := spread(of)).median, range_of(found)] for name, of in rows.items()]
+    report.section(
+        "Cloning HalfCheetah", [*table(["recorded steps a second", "median", "min to max"], lines), *told], rows
+    )
+
+
 def main() -> None:
     """Measure, print tables, end with one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_common(parser)
-    parser.add_argument("--only", nargs="+", choices=[*BODIES, *OTHERS, TRAINING], default=[*BODIES, *OTHERS, TRAINING])
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--simulations", nargs="+", type=int, default=SIMULATIONS)
     parser.add_argument("--threads", nargs="+", type=int, default=THREADS)
     parser.add_argument("--rounds", type=int, default=5)
@@ -223,10 +284,8 @@ def main() -> None:
     print(f"control: {machine['cpu']}, {options.rounds} rounds", file=sys.stderr)
     report = Report("Speed of control environments", machine)
     peers = None if options.skip_peers else Peers(options.peers, "envpool")
-    sections = [
-        partial(training, report, options) if name == TRAINING else partial(engines, report, name, options, peers)
-        for name in options.only
-    ]
+    whole = {TRAINING: partial(training, report, options), CLONING: partial(cloning, report, options)}
+    sections = [whole.get(name, partial(engines, report, name, options, peers)) for name in options.only]
     measure_all(report, sections, options.out)
 
 
