@@ -7,6 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.learn.losses import Rows, Weighting, ppo, ppo_gradient, reference
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import ArchitectureError, build, fingerprint, network_of
@@ -62,6 +63,42 @@ def test_compiled_update_equals_torch(gaussian, activation, normalise):
     np.testing.assert_allclose(sums, [float(part) for part in parts], rtol=1e-4, atol=1e-5)
     for name, parameter in net.named_parameters():
         np.testing.assert_allclose(parameter.grad, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("gaussian", [False, True])
+def test_policy_and_values_alone_are_those_of_a_whole_pass_row_by_row(gaussian):
+    net = network(gaussian=gaussian, normalise=True)
+    obs, _ = batch_of(Gaussian(-np.ones(3), np.ones(3), "clip"), rows=75)
+    whole, towers = net.start(obs), net.compiled()
+    assert np.array_equal(towers.policy(obs), whole.logits)
+    values = np.concatenate(list(towers.values([obs[:1], obs[1:40], obs[40:40], obs[40:]])))
+    assert np.array_equal(values, whole.values[:, 0])
+    np.testing.assert_allclose(values, net.values(torch.from_numpy(obs)).detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(most_threads() == 1, reason="one thread alone")
+def test_a_tower_in_each_of_two_threads_changes_nothing():
+    found = []
+    for threads in (1, 2):
+        net = network(gaussian=True, normalise=True)
+        for parameter in net.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        obs, _ = batch_of(Gaussian(-np.ones(3), np.ones(3), "clip"))
+        use_threads(threads)
+        passed = net.start(obs)
+        passed.add_gradients((np.ones_like(passed.logits), np.ones_like(passed.values)))
+        use_threads(1)
+        found.append([passed.logits, passed.values, *(parameter.grad.numpy() for parameter in net.parameters())])
+    assert all(map(np.array_equal, *found))
+
+
+def test_weights_that_moved_are_read_where_they_are_now():
+    net, obs = network(gaussian=True), np.ones((4, 5), np.float32)
+    before = net.compiled().policy(obs)
+    for parameter in net.parameters():
+        parameter.data = parameter.data * 2
+    assert not np.array_equal(net.compiled().policy(obs), before)
+    np.testing.assert_allclose(net.compiled().policy(obs), net.logits(torch.from_numpy(obs)).detach(), rtol=1e-4)
 
 
 @pytest.mark.parametrize(("option", "value"), [("layer_norm", True), ("activation", "silu"), ("hidden", 300)])
