@@ -52,6 +52,8 @@ class AdversarialOptions(Part):
     lr: float = Field(gt=0)
     steps: int = Field(ge=1)
     minibatch_size: int = Field(ge=1)
+    payoff: Literal["softplus", "logit"]
+    gradient_penalty: float = Field(ge=0)
     allow_variable_horizon: bool
     reward: str | None
 

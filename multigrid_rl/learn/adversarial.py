@@ -1,10 +1,11 @@
 """Adversarial imitation: a discriminator tells an expert's steps from the policy's, and that is the policy's reward.
 
 Generative adversarial imitation (GAIL: Ho and Ermon 2016, https://arxiv.org/abs/1606.03476) rewards what looks like the
-expert, ``-log(1 - D)``. Adversarial inverse reinforcement learning (AIRL: Fu et al. 2018,
-https://arxiv.org/abs/1710.11248) gives the discriminator the form ``logit D = f - log pi(a|s)`` with
-``f = g(s, a) + gamma h(s') - h(s)``, and rewards ``f - log pi``: what the policy's own entropy bonus would leave of
-``f``. Gates and scores stay the environment's.
+expert, ``-log(1 - D)`` or ``log D - log(1 - D)``, and may hold the slope of that near 1 (Gulrajani et al. 2017,
+https://arxiv.org/abs/1704.00028); Orsini et al. 2021 compare these (https://arxiv.org/abs/2106.00672). Adversarial
+inverse reinforcement learning (AIRL: Fu et al. 2018, https://arxiv.org/abs/1710.11248) gives the discriminator the form
+``logit D = f - log pi(a|s)`` with ``f = g(s, a) + gamma h(s') - h(s)``, and rewards ``f - log pi``: what the policy's
+own entropy bonus would leave of ``f``. Gates and scores stay the environment's.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class AdversarialConfig:
     data: str
     estimator: Estimator
     seed: int
+    payoff: Literal["softplus", "logit"] = "softplus"
+    gradient_penalty: float = 0.0
     reward: str | None = None  # run whose learnt reward pays; nothing more is learnt of it
 
 
@@ -78,12 +81,13 @@ class Discriminator(nn.Module):
         self.reward = _network((size + width, *config.hidden, 1), generator)
         self.shaping = _network((size, *config.hidden, 1), generator) if config.kind == "airl" else None
         self.gamma = config.estimator.gamma
+        self.linear = config.kind == "airl" or config.payoff == "logit"
         self.given = config.reward is not None
 
     def forward(self, steps: Steps) -> Tensor:
         """Return logits (B,) of ``D``."""
         seen = self.normaliser(steps.obs)
-        logits: Tensor = self.reward(torch.cat([seen, steps.actions], 1)).squeeze(1)
+        logits = self.paid(seen, steps.actions)
         if self.shaping is None:
             return logits
         before, after = (self.shaping(obs).squeeze(1) for obs in (seen, self.normaliser(steps.following)))
@@ -93,10 +97,28 @@ class Discriminator(nn.Module):
     def rewards(self, steps: Steps) -> Tensor:
         """Return what the policy is rewarded with (B,)."""
         if self.given:  # g alone, as Fu et al. 2018 train again with what was learnt
-            learnt: Tensor = self.reward(torch.cat([self.normaliser(steps.obs), steps.actions], 1)).squeeze(1)
-            return learnt
+            return self.paid(self.normaliser(steps.obs), steps.actions)
         logits: Tensor = self(steps)
-        return logits if self.shaping is not None else functional.softplus(logits)  # -log(1 - D)
+        return logits if self.linear else functional.softplus(logits)  # -log(1 - D)
+
+    def paid(self, seen: Tensor, actions: Tensor) -> Tensor:
+        """Return the reward network's numbers (B,) for normalised observations (B, D) and encoded actions (B, F)."""
+        numbers: Tensor = self.reward(torch.cat([seen, actions], 1)).squeeze(1)
+        return numbers
+
+    def steepness(self, one: Steps, other: Steps, share: Tensor) -> Tensor:
+        """Return how far its slope is from 1 between steps, squared and averaged (Gulrajani et al. 2017).
+
+        Args:
+            one: (B,) steps.
+            other: as many.
+            share: (B, 1) of ``one`` in each mixture of the two.
+        """
+        seen = torch.lerp(self.normaliser(other.obs), self.normaliser(one.obs), share).requires_grad_()
+        actions = torch.lerp(other.actions, one.actions, share).requires_grad_()
+        slopes = torch.autograd.grad(self.paid(seen, actions).sum(), (seen, actions), create_graph=True)
+        off: Tensor = (torch.cat(slopes, 1).norm(dim=1) - 1).pow(2).mean()
+        return off
 
 
 def _network(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
@@ -197,6 +219,9 @@ class Adversary:
         logits = self.discriminator(Steps._make(map(torch.cat, zip(theirs, mine, strict=True))))
         expert = torch.cat([torch.ones_like(theirs.ended), torch.zeros_like(mine.ended)])
         loss = functional.binary_cross_entropy_with_logits(logits, expert)
+        if self._config.gradient_penalty:
+            share = torch.from_numpy(self._rng.random((len(theirs.obs), 1), np.float32)).to(self._device)
+            loss = loss + self._config.gradient_penalty * self.discriminator.steepness(theirs, mine, share)
         self._optimizer.zero_grad()
         torch.autograd.backward(loss)
         self._optimizer.step()

@@ -22,6 +22,7 @@ from multigrid_rl.types import RunError
 HOW = Estimator(0.9, 0.95)
 GAIL = AdversarialConfig("gail", (64,), 3e-3, 5, 64, allow_variable_horizon=False, data="", estimator=HOW, seed=3)
 AIRL = replace(GAIL, kind="airl")
+STEADY = replace(GAIL, payoff="logit", gradient_penalty=1.0)
 PPO = UpdateConfig(
     objective="ppo",
     epochs=4,
@@ -95,6 +96,38 @@ def test_gail_rewards_what_looks_like_the_expert():
     torch.testing.assert_close(net(steps), net.reward(torch.cat([steps.obs, steps.actions], 1))[:, 0])
 
 
+def test_gail_pays_the_logit_where_asked_to():
+    net, steps = Discriminator(3, 2, replace(GAIL, payoff="logit")), steps_of()
+    chance = torch.sigmoid(net(steps))
+    torch.testing.assert_close(net.rewards(steps), torch.log(chance) - torch.log(1 - chance))
+
+
+def test_steepness_is_how_far_the_slope_of_the_reward_is_from_one():
+    net, steps = Discriminator(3, 2, GAIL), steps_of()
+    net.normaliser.std.fill_(2.0)  # slopes are by what the network reads
+    weights = torch.tensor([[3.0, 0.0, 0.0, 0.0, 4.0]])
+    net.reward = torch.nn.Linear(5, 1)
+    net.reward.weight.data.copy_(weights)
+    off = net.steepness(steps, Steps._make(2 * column for column in steps), torch.rand(6, 1))
+    torch.testing.assert_close(off, torch.tensor((5.0 - 1.0) ** 2))
+    off.backward()
+    torch.testing.assert_close(net.reward.weight.grad, 2 * (5.0 - 1.0) * weights / 5.0)
+
+
+def test_a_penalty_makes_the_discriminator_less_steep():
+    slopes = []
+    for weight in (0.0, 10.0):
+        collector, _, update = parts(replace(GAIL, steps=40, gradient_penalty=weight))
+        once(collector, update)
+        net = update.adversaries[AGENT].discriminator
+        theirs, rows = shown(), np.arange(50)
+        points = Steps(
+            *(torch.from_numpy(column[rows]) for column in (theirs.observations, theirs.actions)), *[None] * 3
+        )
+        slopes.append(float(net.steepness(points, points, torch.ones(50, 1)).detach()))
+    assert slopes[1] < slopes[0] / 2
+
+
 def test_airl_rewards_f_less_the_log_probability():
     net, steps = Discriminator(3, 2, AIRL), steps_of()
     g = net.reward(torch.cat([steps.obs, steps.actions], 1))[:, 0]
@@ -148,7 +181,9 @@ def test_the_whole_batch_is_paid_by_the_discriminator(config):
     assert {"discriminator_loss", "discriminator_accuracy", "explained_variance", "policy_loss"} <= set(told)
 
 
-@pytest.mark.parametrize(("config", "recompute"), [(GAIL, False), (AIRL, True)], ids=["gail", "airl"])
+@pytest.mark.parametrize(
+    ("config", "recompute"), [(GAIL, False), (AIRL, True), (STEADY, False)], ids=["gail", "airl", "steady"]
+)
 def test_a_resumed_update_goes_on_as_the_unbroken_one(config, recompute):
     told = []
     for halves in (False, True):

@@ -148,6 +148,8 @@ REFUSED = [
     (f"{BODY} train=gail data=x model.head=diffusion", "model.head: expected"),
     (f"{BODY} train=gail data=x train.adversarial.hidden=[0]", "train.adversarial.hidden"),
     (f"{BODY} train=gail data=x train.adversarial.depth=1", "train.adversarial.depth"),
+    (f"{BODY} train=gail data=x train.adversarial.payoff=d", "train.adversarial.payoff"),
+    (f"{BODY} train=gail data=x train.adversarial.gradient_penalty=-1", "train.adversarial.gradient_penalty"),
     # RLlib's own sampling
     ("train.runner=fast", "train.runner", "fast", "'batched' or 'stock'"),
     ("train.runner=stock model=gru", "train.runner: expected batched with model=gru"),
