@@ -173,8 +173,10 @@ class Arm(NamedTuple):
     def scores(self, mode: str = "draw") -> NDArray[np.float64]:
         """Return a number for each seed: the mean return of fresh episodes after training, or over ``training``."""
         if mode == "training":
-            curves = (np.interp(np.linspace(0, steps[-1], 500), steps, returns) for steps, returns in self.curves)
-            return np.array([float(curve.mean()) for curve in curves])
+            grids = (np.linspace(0, steps[-1], 500) if len(steps) else steps for steps, _ in self.curves)
+            return np.array(
+                [np.interp(g, *c).mean() if len(g) else np.nan for g, c in zip(grids, self.curves, strict=True)]
+            )
         return np.array([result[mode] for result in self.results])
 
 

@@ -42,3 +42,8 @@ def test_page_tells_scores_over_seeds_and_who_is_better():
     assert "| gae | 500 | 0.01 | 0.1 | 2 |" in page
     assert "| gae | vpg-20 | after training | 0.94 |" in page  # 15 of 16 pairs
     assert "ppo-20 |" not in page  # nothing was trained
+
+
+def test_a_run_without_a_report_has_no_score_over_training():
+    none, some = (np.array([]), np.array([])), (np.array([100, 300]), np.array([10.0, 30.0]))
+    np.testing.assert_allclose(Arm([], [none, some], []).scores("training"), [np.nan, 50 / 3], rtol=1e-3)
