@@ -255,7 +255,7 @@ def cloning(report: Report, options: argparse.Namespace) -> None:
         subprocess.run(
             [sys.executable, "-m", *record, "--steps", steps, "-o", str(data)], check=True, capture_output=True
         )
-        told = ["", f"Recording {int(steps):,} steps took {time.perf_counter() - began:.0f} s, process and all."]
+        notes = ["", f"Recording {int(steps):,} steps took {time.perf_counter() - began:.0f} s, process and all."]
         measures = {
             f"ours, {threads} of torch's threads": partial(our_cloning_speed, data, threads) for threads in (1, 2)
         }
@@ -268,12 +268,12 @@ def cloning(report: Report, options: argparse.Namespace) -> None:
     )
     ratio = spread(ratios(ours, theirs))
     report.result["recorded steps a second"] = {name: round(spread(of).median) for name, of in rows.items()}
-    told.append(
+    notes.append(
         f"The faster of ours over the faster of theirs, round by round: {ratio.median:.1f} ({range_of(ratio)})."
     )
     lines = [[name, (found := spread(of)).median, range_of(found)] for name, of in rows.items()]
     report.section(
-        "Cloning HalfCheetah", [*table(["recorded steps a second", "median", "min to max"], lines), *told], rows
+        "Cloning HalfCheetah", [*table(["recorded steps a second", "median", "min to max"], lines), *notes], rows
     )
 
 

@@ -73,13 +73,13 @@ def _copy(typing: Any, to: Any, source: Any, size: Any) -> Any:  # noqa: ARG001
 
 
 @shared
-def _advance(calls: Numbers, fields: Numbers, everybody: Numbers, sizes: Numbers, first: int, last: int) -> None:
+def _advance(calls: Numbers, fields: Numbers, origins: Numbers, sizes: Numbers, first: int, last: int) -> None:
     """Step the bodies from ``first`` to before ``last``, equally many in each thread.
 
     Args:
         calls: (threads, 5) addresses of two functions (0: none), the model and the thread's ``MjData``; steps to take.
         fields: (threads, F) addresses of that ``MjData``'s control, positions, velocities, warm start and more.
-        everybody: (F,) addresses of the same of all bodies, one after the other.
+        origins: (F,) addresses of the same of all bodies, one after the other.
         sizes: (F,) bytes of one body.
         first: number of a body.
         last: number of a body.
@@ -89,13 +89,13 @@ def _advance(calls: Numbers, fields: Numbers, everybody: Numbers, sizes: Numbers
         step, forces, model, data, frames = calls[thread]
         for k in range(first + thread * bodies // count, first + (thread + 1) * bodies // count):
             for j in range(_GO_IN):
-                _copy(fields[thread, j], everybody[j] + k * sizes[j], sizes[j])
+                _copy(fields[thread, j], origins[j] + k * sizes[j], sizes[j])
             for _ in range(frames):
                 _call(step, model, data)
             if forces:
                 _call(forces, model, data)
             for j in range(_COME_OUT, len(sizes)):
-                _copy(everybody[j] + k * sizes[j], fields[thread, j], sizes[j])
+                _copy(origins[j] + k * sizes[j], fields[thread, j], sizes[j])
 
 
 class MujocoEnvs(SingleAgentEnvs):
@@ -132,13 +132,13 @@ class MujocoEnvs(SingleAgentEnvs):
         step, forces = (ctypes.cast(getattr(functions, name), ctypes.c_void_p).value or 0 for name in _CALLED)
         given = step, forces if body.forces else 0, self._model._address
         rows = [(*given, one._address, body.env.frame_skip) for one in datas]
-        everybody = (self._ctrl, *self._physics[: len(names)])  # neither they nor the fields ever move
+        arrays = (self._ctrl, *self._physics[: len(names)])  # neither they nor the fields ever move
         places = [[getattr(one, name).ctypes.data for name in ("ctrl", *names)] for one in datas]
-        sizes = [array[0].nbytes for array in everybody]
-        numbers = rows, places, [array.ctypes.data for array in everybody], sizes
-        calls, fields, every, bytes_of = (np.array(column, np.int64) for column in numbers)
-        self._places = calls, fields, every, bytes_of
-        self._mine = [(calls[k : k + 1], fields[k : k + 1], every, bytes_of) for k in range(self.threads)]
+        sizes = [array[0].nbytes for array in arrays]
+        numbers = rows, places, [array.ctypes.data for array in arrays], sizes
+        calls, fields, origins, widths = (np.array(column, np.int64) for column in numbers)
+        self._places = calls, fields, origins, widths
+        self._mine = [(calls[k : k + 1], fields[k : k + 1], origins, widths) for k in range(self.threads)]
         self._pool = ThreadPoolExecutor(self.threads - 1, "mujoco") if self.threads > 1 else None
         self.reset(seed)
 
@@ -151,7 +151,7 @@ class MujocoEnvs(SingleAgentEnvs):
         before = body.place(qpos, read)
         if self._pool is None or threads() >= self.threads:
             _advance(*self._places, 0, self.num_envs)
-        else:  # cores may be busy: whoever is free takes the next bodies
+        else:  # cores may be busy: a thread that is free takes the next bodies
             starts = iter(range(0, self.num_envs, BODIES_PER_THREAD))
             others = [self._pool.submit(self._take, k, starts) for k in range(1, self.threads)]
             self._take(0, starts)

@@ -50,8 +50,8 @@ class AdversarialConfig:
     data: str
     estimator: Estimator
     seed: int
-    payoff: Literal["softplus", "logit"] = "softplus"
-    gradient_penalty: float = 0.0
+    payoff: Literal["softplus", "logit"]
+    gradient_penalty: float
     reward: str | None = None  # run whose learnt reward pays; nothing more is learnt of it
 
 

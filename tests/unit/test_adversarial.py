@@ -20,7 +20,10 @@ from multigrid_rl.models.registry import network_of
 from multigrid_rl.types import RunError
 
 HOW = Estimator(0.9, 0.95)
-GAIL = AdversarialConfig("gail", (64,), 3e-3, 5, 64, allow_variable_horizon=False, data="", estimator=HOW, seed=3)
+GAIL = AdversarialConfig(
+    "gail", (64,), 3e-3, 5, 64, payoff="softplus", gradient_penalty=0.0, allow_variable_horizon=False, data="",
+    estimator=HOW, seed=3,
+)  # fmt: skip
 AIRL = replace(GAIL, kind="airl")
 STEADY = replace(GAIL, payoff="logit", gradient_penalty=1.0)
 PPO = UpdateConfig(
