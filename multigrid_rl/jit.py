@@ -167,6 +167,12 @@ def float_kernel(function: F) -> F:
     return _compile(function, **_FLOAT)
 
 
+# Filling an array of a few thousand numbers takes less time than handing a part of it over.
+_PRANGE_ALONE = {"prange": True} | dict.fromkeys(
+    ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion"), False
+)
+
+
 def shared(function: F, **extra: Any) -> F:
     """As :func:`kernel`; rounds of ``numba.prange`` are shared out to the threads of :func:`use_threads`."""
     alone = _compile(function, **extra)
@@ -174,7 +180,7 @@ def shared(function: F, **extra: Any) -> F:
     name = f"{function.__name__}_beside"
     copied = FunctionType(function.__code__, function.__globals__, name)
     copied.__qualname__, copied.__module__ = name, function.__module__
-    beside = _compile(copied, parallel=True, **extra)
+    beside = _compile(copied, parallel=_PRANGE_ALONE, **extra)
 
     @wraps(function)
     def call(*args: Any) -> None:

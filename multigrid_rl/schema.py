@@ -98,7 +98,7 @@ class TrainConfig(Part):
     entropy_decay: Steps
     grad_clip: float = Field(gt=0)
     torch_threads: int = Field(ge=0)
-    threads: Literal["auto", 1, 2] = 1
+    threads: Literal["auto", 1, 2] = "auto"
     shaping: str | None = None
     bonus: dict[str, dict[str, float]] = Field(default_factory=dict)
     checkpoint_every: Steps

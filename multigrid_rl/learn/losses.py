@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from multigrid_rl.jit import float_kernel
+from multigrid_rl.jit import float_inlined, float_shared
 from multigrid_rl.models.distributions import HALF_LOG_2PI, Categorical, Distribution, Gaussian
 from multigrid_rl.scenario import ConfigError, import_object
 from multigrid_rl.text import expected
@@ -81,7 +82,17 @@ def objective_of(name: str) -> Objective:
     return found
 
 
-@float_kernel
+@float_inlined
+def _add_up(parts: Array, scale: float, sums: Array) -> None:
+    """Set ``sums`` (5,) to those of ``parts`` (B, 5) in the order of rows, whoever computed them, times ``scale``."""
+    sums[:] = 0.0
+    for b in range(len(parts)):
+        for k in range(len(sums)):
+            sums[k] += parts[b, k]
+    sums *= scale
+
+
+@float_shared
 def _rows(
     logits: Array,
     values: Array,
@@ -93,26 +104,28 @@ def _rows(
     weighting: Array,
     by_logits: Array,
     by_values: Array,
-    seat: Array,
+    parts: Array,
     sums: Array,
+    seats: Array,
 ) -> None:
-    rows, seats, choices = logits.shape
+    rows, count, choices = logits.shape
     clip, vf_coef, entropy_coef = weighting[0], weighting[1], weighting[2]
     active = 0
     for b in range(rows):
-        for c in range(seats):
+        for c in range(count):
             if mask[b, c]:
                 active += 1
                 break
     scale = 1.0 / max(active, 1)
-    sums[:] = 0.0
+    parts[:] = 0.0
     by_values[:] = 0.0
     by_logits[:] = 0.0
-    for b in range(rows):
+    for b in prange(rows):
+        seat = seats[b]
         chosen = 0.0
         entropy = 0.0
         some = False
-        for c in range(seats):
+        for c in range(count):
             if not mask[b, c]:
                 continue
             some = True
@@ -141,13 +154,13 @@ def _rows(
         # Where the surr2 side is the smaller one, the loss does not depend on the policy.
         slope = 0.0 if surr1 > surr2 else -surr1 * scale  # of the loss by the log-probability
         error = values[b] - targets[b]
-        sums[0] -= min(surr1, surr2)
-        sums[1] += error * error
-        sums[2] += entropy
-        sums[3] += (ratio - 1.0) - (chosen - logp[b])
-        sums[4] += abs(ratio - 1.0) > clip
+        parts[b, 0] = -min(surr1, surr2)
+        parts[b, 1] = error * error
+        parts[b, 2] = entropy
+        parts[b, 3] = (ratio - 1.0) - (chosen - logp[b])
+        parts[b, 4] = abs(ratio - 1.0) > clip
         by_values[b] = 2.0 * vf_coef * scale * error
-        for c in range(seats):
+        for c in range(count):
             if not mask[b, c]:
                 continue
             for k in range(choices):
@@ -156,10 +169,10 @@ def _rows(
                 falls = p * (logits[b, c, k] - seat[c, 1] + seat[c, 2])
                 by_logits[b, c, k] = entropy_coef * scale * falls - slope * p
             by_logits[b, c, actions[b, c]] += slope
-    sums *= scale
+    _add_up(parts, scale, sums)
 
 
-@float_kernel
+@float_shared
 def _gaussian_rows(
     outputs: Array,
     values: Array,
@@ -171,15 +184,16 @@ def _gaussian_rows(
     weighting: Array,
     by_outputs: Array,
     by_values: Array,
+    parts: Array,
     sums: Array,
 ) -> None:
     rows, width = actions.shape
     clip, vf_coef, entropy_coef = weighting[0], weighting[1], weighting[2]
     scale = 1.0 / max(mask.sum(), 1)
-    sums[:] = 0.0
+    parts[:] = 0.0
     by_values[:] = 0.0
     by_outputs[:] = 0.0
-    for b in range(rows):
+    for b in prange(rows):
         if not mask[b, 0]:
             continue
         chosen = entropy = 0.0
@@ -193,18 +207,18 @@ def _gaussian_rows(
         surr2 = advantages[b] * min(max(ratio, 1.0 - clip), 1.0 + clip)
         slope = 0.0 if surr1 > surr2 else -surr1 * scale
         error = values[b] - targets[b]
-        sums[0] -= min(surr1, surr2)
-        sums[1] += error * error
-        sums[2] += entropy
-        sums[3] += (ratio - 1.0) - (chosen - logp[b])
-        sums[4] += abs(ratio - 1.0) > clip
+        parts[b, 0] = -min(surr1, surr2)
+        parts[b, 1] = error * error
+        parts[b, 2] = entropy
+        parts[b, 3] = (ratio - 1.0) - (chosen - logp[b])
+        parts[b, 4] = abs(ratio - 1.0) > clip
         by_values[b] = 2.0 * vf_coef * scale * error
         for a in range(width):
             inverse = np.exp(-outputs[b, width + a])
             normal = (actions[b, a] - outputs[b, a]) * inverse
             by_outputs[b, a] = slope * normal * inverse
             by_outputs[b, width + a] = slope * (normal * normal - 1.0) - entropy_coef * scale
-    sums *= scale
+    _add_up(parts, scale, sums)
 
 
 def ppo_gradient(
@@ -215,14 +229,15 @@ def ppo_gradient(
     ``rows`` are the columns of :class:`Rows` as arrays.
     """
     by_outputs, by_values, sums = np.empty_like(outputs), np.empty_like(values), np.empty(5, np.float32)
+    parts = np.empty((len(outputs), len(sums)))
     actions, mask, logp, advantages, targets = rows
     given = (values, actions, logp, advantages, targets, mask, np.array(weighting))
     if isinstance(distribution, Categorical):
         shape = (len(outputs), distribution.components, -1)
-        seat = np.empty((distribution.components, 3))  # total weight, its logarithm before shifting, entropy
-        _rows(outputs.reshape(shape), *given, by_outputs.reshape(shape), by_values, seat, sums)
+        seats = np.empty((*shape[:2], 3))  # total weight, its logarithm before shifting, entropy
+        _rows(outputs.reshape(shape), *given, by_outputs.reshape(shape), by_values, parts, sums, seats)
     else:
-        _gaussian_rows(outputs, *given, by_outputs, by_values, sums)
+        _gaussian_rows(outputs, *given, by_outputs, by_values, parts, sums)
     return by_outputs, by_values, sums
 
 

@@ -187,6 +187,15 @@ def outer(gradient: Floats, x: Floats, rows: Any, some: Any, matrix: Floats, bia
 
 
 @float_kernel
+def transpose(weights: tuple[Floats, ...], transposed: tuple[Floats, ...]) -> None:
+    """Fill ``transposed`` with the transposes of ``weights`` (outputs, inputs), all but the last."""
+    for depth in range(len(weights) - 1):
+        for o in range(weights[depth].shape[0]):
+            for i in range(weights[depth].shape[1]):
+                transposed[depth][i, o] = weights[depth][o, i]
+
+
+@float_kernel
 def tower_forward(
     tokens: NDArray[Any],
     own: tuple[NDArray[np.int64], Floats, int],
@@ -196,8 +205,9 @@ def tower_forward(
     transposed: tuple[Floats, ...],
     biases: tuple[Floats, ...],
     layers: tuple[Floats, ...],
+    rows: tuple[int, int],
 ) -> None:
-    """Fill ``layers``: the activations (B, H) of each hidden layer, then the outputs (B, K).
+    """Fill a block of ``layers``: the activations (B, H) of each hidden layer, then the outputs (B, K).
 
     Args:
         tokens: (B, D + D').
@@ -206,28 +216,22 @@ def tower_forward(
         extra: row of value 0 of each of the other ``D'`` tokens, which only this tower reads; their table (R', H).
         kind: ``TANH`` or ``RELU``.
         weights: (outputs, inputs) of each linear layer after the first.
-        transposed: room for their transposes.
+        transposed: their transposes, but for the last.
         biases: of each layer, the first one included.
         layers: to be filled.
+        rows: the first of the block, and the one behind it.
     """
-    batch = tokens.shape[0]
     last = len(layers) - 1
-    for depth in range(last - 1):
-        for o in range(weights[depth].shape[0]):
-            for i in range(weights[depth].shape[1]):
-                transposed[depth][i, o] = weights[depth][o, i]
-    for low in range(0, batch, BLOCK):
-        rows = (low, min(low + BLOCK, batch))
-        add_bias(biases[0], rows, layers[0])
-        gather(tokens, 0, own[0], own[1], own[2], rows, layers[0])
-        gather(tokens, len(own[0]), extra[0], extra[1], 0, rows, layers[0])
-        activate(kind, rows, layers[0])
-        for depth in range(1, last):
-            add_bias(biases[depth], rows, layers[depth])
-            multiply(layers[depth - 1], transposed[depth - 1], rows, layers[depth])
-            activate(kind, rows, layers[depth])
-        add_bias(biases[last], rows, layers[last])
-        project(layers[last - 1], weights[last - 1], rows, layers[last])
+    add_bias(biases[0], rows, layers[0])
+    gather(tokens, 0, own[0], own[1], own[2], rows, layers[0])
+    gather(tokens, len(own[0]), extra[0], extra[1], 0, rows, layers[0])
+    activate(kind, rows, layers[0])
+    for depth in range(1, last):
+        add_bias(biases[depth], rows, layers[depth])
+        multiply(layers[depth - 1], transposed[depth - 1], rows, layers[depth])
+        activate(kind, rows, layers[depth])
+    add_bias(biases[last], rows, layers[last])
+    project(layers[last - 1], weights[last - 1], rows, layers[last])
 
 
 @float_kernel
@@ -281,32 +285,28 @@ def dense_forward(
     transposed: tuple[Floats, ...],
     biases: tuple[Floats, ...],
     layers: tuple[Floats, ...],
+    rows: tuple[int, int],
 ) -> None:
-    """Fill ``layers`` of a tower over vectors ``x`` (B, D): the activations of each hidden layer, then the outputs.
+    """Fill a block of ``layers`` of a tower over vectors: the activations of each hidden layer, then the outputs.
 
     Args:
         x: (B, D).
         kind: ``TANH`` or ``RELU``.
         weights: (outputs, inputs) of each layer.
-        transposed: room for the transposes of all but the last.
+        transposed: their transposes, but for the last.
         biases: of each layer.
         layers: to be filled; at least two.
+        rows: as in :func:`tower_forward`.
     """
     last = len(layers) - 1
+    before = x
     for depth in range(last):
-        for o in range(weights[depth].shape[0]):
-            for i in range(weights[depth].shape[1]):
-                transposed[depth][i, o] = weights[depth][o, i]
-    for low in range(0, x.shape[0], BLOCK):
-        rows = (low, min(low + BLOCK, x.shape[0]))
-        before = x
-        for depth in range(last):
-            add_bias(biases[depth], rows, layers[depth])
-            multiply(before, transposed[depth], rows, layers[depth])
-            activate(kind, rows, layers[depth])
-            before = layers[depth]
-        add_bias(biases[last], rows, layers[last])
-        project(before, weights[last], rows, layers[last])
+        add_bias(biases[depth], rows, layers[depth])
+        multiply(before, transposed[depth], rows, layers[depth])
+        activate(kind, rows, layers[depth])
+        before = layers[depth]
+    add_bias(biases[last], rows, layers[last])
+    project(before, weights[last], rows, layers[last])
 
 
 @float_kernel

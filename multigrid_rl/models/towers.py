@@ -70,9 +70,10 @@ def _towers(layout: Layout, flat: Sequence[Tensor | None]) -> tuple[_Tower, _Tow
 
 
 @float_shared
-def _both_forward(
+def _forward(
     tokens: Array,
     kind: int,
+    towers: int,
     own: Any,
     extra: Any,
     weights: Any,
@@ -86,12 +87,18 @@ def _both_forward(
     biases_1: Any,
     layers_1: Any,
 ) -> None:
-    """Call :func:`~multigrid_rl.models.kernels.tower_forward` for two towers at a time, each in a thread of its own."""
-    for which in prange(2):
-        if which == 0:
-            kernels.tower_forward(tokens, own, extra, kind, weights, transposed, biases, layers)
+    """Fill the layers of the first tower or of both, blocks of rows shared out to threads: none reads another."""
+    blocks = (len(tokens) + kernels.BLOCK - 1) // kernels.BLOCK
+    kernels.transpose(weights, transposed)
+    if towers > 1:
+        kernels.transpose(weights_1, transposed_1)
+    for part in prange(towers * blocks):
+        low = part % blocks * kernels.BLOCK
+        rows = (low, min(low + kernels.BLOCK, len(tokens)))
+        if part < blocks:
+            kernels.tower_forward(tokens, own, extra, kind, weights, transposed, biases, layers, rows)
         else:
-            kernels.tower_forward(tokens, own_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1)
+            kernels.tower_forward(tokens, own_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1, rows)
 
 
 @float_shared
@@ -113,7 +120,7 @@ def _both_backward(
     by_weights_1: Any,
     by_biases_1: Any,
 ) -> None:
-    """Go back through :func:`_both_forward`: towers share no weight, so no sum is taken in two threads."""
+    """Go back through :func:`_forward` of both: towers share no weight, so no sum is taken in two threads."""
     for which in prange(2):
         if which == 0:
             kernels.tower_backward(tokens, own, extra, kind, weights, hidden, gradients, by_weights, by_biases)
@@ -138,7 +145,7 @@ class Towers:
         self._at = places(flat)
         self._towers = self._by = _towers(layout, flat)
         self._by_at: list[int] = []
-        self._transposed = [tuple(np.empty_like(weight.T, order="C") for weight in t.weights) for t in self._towers]
+        self._transposed = [tuple(np.empty_like(w.T, order="C") for w in t.weights) for t in self._towers]
 
     def reads(self, flat: Sequence[Tensor | None]) -> bool:
         """Whether these weights lie where those that it was made of do: it then reads their newest values."""
@@ -161,7 +168,7 @@ class Towers:
         # What only the critic reads would set apart rows that are alike.
         own = np.ascontiguousarray(tokens[:, : layout.tokens])
         batch = Distinct.of(own, layout.sizes[: layout.tokens])
-        return batch.spread(self.run(batch.tokens, 0)[-1])
+        return batch.spread(self.run(batch.tokens, 0)[0][-1])
 
     def values(self, parts: Sequence[Array]) -> Iterator[Array]:
         """Yield values (B,) alone, without gradients, of each of ``parts``: tokens (B, D)."""
@@ -170,27 +177,18 @@ class Towers:
         for low in range(0, len(tokens), _TOGETHER):
             rows = slice(low, low + _TOGETHER)
             batch = Distinct.of(tokens[rows], self.layout.sizes)
-            result[rows] = batch.spread(self.run(batch.tokens, 1)[-1])[:, 0]
+            result[rows] = batch.spread(self.run(batch.tokens, 1)[0][-1])[:, 0]
         yield from np.split(result, np.cumsum([len(part) for part in parts[:-1]]))
 
-    def run(self, tokens: Array, which: int) -> tuple[Array, ...]:
-        """Activations (B, H) of each hidden layer and the outputs (B, K) of tower 0, the policy, or 1, the value."""
-        own, extra, weights, biases = self._towers[which]
-        layers = tuple(np.empty((len(tokens), len(bias)), np.float32) for bias in biases)
-        kernels.tower_forward(tokens, own, extra, self.layout.kind, weights, self._transposed[which], biases, layers)
-        return layers
-
-    def run_both(self, tokens: Array) -> list[tuple[Array, ...]]:
-        """Return what :meth:`run` does, of both towers, side by side where there are threads."""
-        passed = [
-            tuple(np.empty((len(tokens), len(bias)), np.float32) for bias in tower.biases) for tower in self._towers
-        ]
-        given = [
-            (tower.own, tower.extra, tower.weights, transposed, tower.biases, layers)
-            for tower, transposed, layers in zip(self._towers, self._transposed, passed, strict=True)
-        ]
-        _both_forward(tokens, self.layout.kind, *given[0], *given[1])
-        return passed
+    def run(self, tokens: Array, *which: int) -> list[tuple[Array, ...]]:
+        """Activations (B, H) of each hidden layer and the outputs (B, K) of each tower named: 0 policy, 1 value."""
+        given = []
+        for tower in which:
+            own, extra, weights, biases = self._towers[tower]
+            layers = tuple(np.empty((len(tokens), len(bias)), np.float32) for bias in biases)
+            given.append((own, extra, weights, self._transposed[tower], biases, layers))
+        _forward(tokens, self.layout.kind, len(which), *given[0], *given[-1])
+        return [layers for *_, layers in given]
 
     def add_gradients(
         self,
@@ -278,7 +276,7 @@ class Pass:
             raise IndexError(expected("tokens", f"{len(towers.layout.sizes)} columns", tokens.shape[1]))
         self._towers, self._flat = towers, flat
         self._batch = Distinct.of(tokens, towers.layout.sizes)
-        self._passed = towers.run_both(self._batch.tokens)
+        self._passed = towers.run(self._batch.tokens, 0, 1)
         self.logits, self.values = (self._batch.spread(layers[-1]) for layers in self._passed)
 
     def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:

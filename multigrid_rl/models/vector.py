@@ -61,9 +61,10 @@ class Normaliser(nn.Module):
 
 
 @float_shared
-def _both_forward(
+def _forward(
     x: Array,
     kind: int,
+    towers: int,
     weights: Any,
     transposed: Any,
     biases: Any,
@@ -73,12 +74,18 @@ def _both_forward(
     biases_1: Any,
     layers_1: Any,
 ) -> None:
-    """Call :func:`~multigrid_rl.models.kernels.dense_forward` for two towers at a time, each in a thread of its own."""
-    for which in prange(2):
-        if which == 0:
-            kernels.dense_forward(x, kind, weights, transposed, biases, layers)
+    """Fill the layers of the first tower or of both, blocks of rows shared out to threads: none reads another."""
+    blocks = (len(x) + kernels.BLOCK - 1) // kernels.BLOCK
+    kernels.transpose(weights, transposed)
+    if towers > 1:
+        kernels.transpose(weights_1, transposed_1)
+    for part in prange(towers * blocks):
+        low = part % blocks * kernels.BLOCK
+        rows = (low, min(low + kernels.BLOCK, len(x)))
+        if part < blocks:
+            kernels.dense_forward(x, kind, weights, transposed, biases, layers, rows)
         else:
-            kernels.dense_forward(x, kind, weights_1, transposed_1, biases_1, layers_1)
+            kernels.dense_forward(x, kind, weights_1, transposed_1, biases_1, layers_1, rows)
 
 
 @float_shared
@@ -96,7 +103,7 @@ def _both_backward(
     by_weights_1: Any,
     by_biases_1: Any,
 ) -> None:
-    """Go back through :func:`_both_forward`: towers share no weight, so no sum is taken in two threads."""
+    """Go back through :func:`_forward` of both: towers share no weight, so no sum is taken in two threads."""
     for which in prange(2):
         if which == 0:
             kernels.dense_backward(x, kind, weights, hidden, gradients, by_weights, by_biases)
@@ -125,7 +132,7 @@ class VectorTowers:
             self._normaliser = normaliser.mean.numpy(), normaliser.std.numpy()
         self._scale = net.value_scale.numpy()
         self._towers = self._cut(self._flat)
-        self._transposed = [tuple(np.empty(w.shape[::-1], w.dtype) for w in t[0][:-1]) for t in self._towers]
+        self._transposed = [tuple(np.empty(w.shape[::-1], w.dtype) for w in t[0]) for t in self._towers]
         self._by, self._by_at = self._towers, self._at
 
     def _cut(self, flat: Sequence[Tensor]) -> list[tuple[tuple[Array, ...], tuple[Array, ...]]]:
@@ -140,22 +147,22 @@ class VectorTowers:
 
     def policy(self, obs: Array) -> Array:
         """Return outputs (B, K) of the policy alone, without gradients, of ``obs`` (B, D)."""
-        return self._outputs(self._run(self._normalised(obs), 0)[-1])
+        return self._outputs(self._run(self._normalised(obs), 0)[0][-1])
 
     def values(self, parts: Sequence[Array]) -> Iterator[Array]:
         """Yield values (B,) alone, without gradients, of each of ``parts``: observations (B, D)."""
         for part in parts:
-            yield self._run(self._normalised(part), 1)[-1][:, 0] * self._scale
+            yield self._run(self._normalised(part), 1)[0][-1][:, 0] * self._scale
 
-    def _run(self, x: Array, which: int) -> tuple[Array, ...]:
-        weights, biases = self._towers[which]
-        layers = self._room(x, biases)
-        kernels.dense_forward(x, self._kind, weights, self._transposed[which], biases, layers)
-        return layers
-
-    @staticmethod
-    def _room(x: Array, biases: Sequence[Array]) -> tuple[Array, ...]:
-        return tuple(np.empty((len(x), len(bias)), np.float32) for bias in biases)
+    def _run(self, x: Array, *which: int) -> list[tuple[Array, ...]]:
+        """Return the activations of each hidden layer and the outputs, of each tower named: 0 policy, 1 value."""
+        given = []
+        for tower in which:
+            weights, biases = self._towers[tower]
+            layers = tuple(np.empty((len(x), len(bias)), np.float32) for bias in biases)
+            given.append((weights, self._transposed[tower], biases, layers))
+        _forward(x, self._kind, len(which), *given[0], *given[-1])
+        return [layers for *_, layers in given]
 
     def _normalised(self, obs: Array) -> Array:
         """Return what :class:`Normaliser` makes of ``obs`` (B, D), if there is one."""
@@ -176,12 +183,7 @@ class VectorTowers:
     def start(self, obs: Array) -> "Pass":
         """Pass over ``obs`` (B, D), side by side where there are threads."""
         x = self._normalised(obs)
-        passed = [self._room(x, biases) for _, biases in self._towers]
-        given = [
-            (weights, transposed, biases, layers)
-            for (weights, biases), transposed, layers in zip(self._towers, self._transposed, passed, strict=True)
-        ]
-        _both_forward(x, self._kind, *given[0], *given[1])
+        passed = self._run(x, 0, 1)
         return Pass(self, x, passed, self._outputs(passed[0][-1]), passed[1][-1] * self._scale)
 
     def add_gradients(self, x: Array, passed: Sequence[tuple[Array, ...]], by_outputs: Array, by_values: Array) -> None:
