@@ -63,6 +63,11 @@ class FlatWeights:
 class FlatAdam(torch.optim.Adam):
     """torch's fused Adam (Kingma and Ba 2015) over one row of weights."""
 
+    # Without the wrapper that keeps torch's compiler off: to load that takes a second.
+    add_param_group = torch.optim.Optimizer.add_param_group.__wrapped__  # type: ignore[attr-defined]
+    state_dict = torch.optim.Optimizer.state_dict.__wrapped__  # type: ignore[attr-defined]
+    load_state_dict = torch.optim.Optimizer.load_state_dict.__wrapped__  # type: ignore[attr-defined]
+
     def __init__(self, flat: FlatWeights) -> None:
         super().__init__([flat.weights], fused=True)
 
@@ -71,9 +76,12 @@ class FlatAdam(torch.optim.Adam):
         (group,) = self.param_groups
         (weights,) = group["params"]
         state = self.state[weights]
-        if not state or weights.device.type != "cpu":
+        if weights.device.type != "cpu":
             self.step()
             return
+        if not state:
+            state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(weights.data)}
+            state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
         state["step"].add_(1)
         beta1, beta2 = group["betas"]
         moments, steps = ([state["exp_avg"]], [state["exp_avg_sq"]]), [state["step"]]

@@ -43,6 +43,7 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
         "stages": stages,
         "num_envs": sizes.games_per_sampler,
         "num_steps": train.num_steps,
+        "seed": config.seed,
         "bound": config.model.bound,
         "estimator": estimator_of(config),
         "recompute": train.recompute or train.adversarial is not None,
@@ -63,6 +64,8 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
                 "adversarial": None if train.adversarial is None else adversarial_config(config),
             }
         )
+    # RLlib seeds what is global for networks of its own, and has torch load its compiler for that: more than a second.
+    seed = config.seed if train.runner == "stock" or config.cluster.gpus_per_learner else None
     return (
         sampling.rl_module(rl_module_spec=spec)
         .training(
@@ -80,7 +83,7 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
             minibatch_size=sizes.rows_per_minibatch,
             train_batch_size=train.batch_size,
         )
-        .debugging(seed=config.seed, log_level="ERROR", log_sys_usage=False)  # a run would wait for it
+        .debugging(seed=seed, log_level="ERROR", log_sys_usage=False)  # a run would wait for it
     )
 
 

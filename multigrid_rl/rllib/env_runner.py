@@ -55,7 +55,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
             factory.build(self.num_envs, first),
             factory.specs,
             {name: self.module[name].net for name in self.modules},
-            seed=self.config.seed or 0,
+            seed=settings["seed"],
             first=first,
             steps=settings["num_steps"],
             bound=settings["bound"],

@@ -60,7 +60,7 @@ class CloningPPO(BatchPPO):
             stage.scenario.report_episodes,
             num_envs=settings["num_envs"],
             first=self.policy_updates * settings["num_envs"],
-            seed=self.config.seed or 0,
+            seed=settings["seed"],
             bound=settings["bound"],
         )
         self.latest |= {f"entropy/{module}": value for module, value in entropies.items()}
