@@ -21,7 +21,8 @@ from multigrid_rl.world.constants import BLUE, RED
 def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card:
     """Copy a run's player into the catalogue, with its strength measured over ``episodes`` games per opponent.
 
-    Opponents are random, the scripted players and every frozen player made for the same scenario.
+    Opponents are random, the scripted players and every frozen player made for the same scenario. Who was trained by
+    other opponents or gates in a game that players of the catalogue were made for, such as a league's, joins them.
 
     Raises:
         PlayerError: the name is taken or not a name, or the source is damaged. Nothing is written then.
@@ -33,7 +34,8 @@ def freeze(source: Path, name: str, catalogue: Catalogue, episodes: int) -> Card
     found = read_card(source)
     values = found.model_dump(exclude={"bytes", "sha256"}) | {"name": name}
     if found.env is None:
-        values |= _measured(source, found, catalogue, episodes)
+        found = found.model_copy(update={"scenario": _of_same_game(catalogue, found.scenario)})
+        values |= {"scenario": found.scenario, **_measured(source, found, catalogue, episodes)}
     card = write_player(catalogue.root / name, read_network(source, found).state_dict(), values)
     catalogue.add(name, {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256})
     return card
@@ -63,6 +65,13 @@ def _against_all(
 def _frozen_for(catalogue: Catalogue, scenario: str) -> list[str]:
     """Return the names of the frozen players made for ``scenario``."""
     return [name for name, entry in catalogue.entries.items() if entry.get("scenario") == scenario]
+
+
+def _of_same_game(catalogue: Catalogue, scenario: str) -> str:
+    """Return the first scenario that a frozen player was made for and whose game is that of ``scenario``; or itself."""
+    game = load_scenario(scenario).game
+    known = dict.fromkeys(entry["scenario"] for entry in catalogue.entries.values() if "scenario" in entry)
+    return next((other for other in known if load_scenario(other).game == game), scenario)
 
 
 def rate(catalogue: Catalogue, scenario: str, episodes: int) -> list[Card]:

@@ -106,6 +106,19 @@ def test_freezing_writes_a_card_with_measured_strength_and_baseline(run, root):
     assert card.strength[0].model_dump() != baseline.model_dump()
 
 
+def test_a_league_s_player_joins_those_of_the_same_game_where_there_are_some(run, root):
+    league = bundle(run / "checkpoints" / "step_000000002" / "players" / "league", ["blue_0"], scenario="1v1-league")
+    assert freeze(league, "alone", Catalogue(root), GAMES).scenario == "1v1-league"
+    (root / "alone").rename(run / "alone")
+    (root / CATALOGUE_FILE).write_text(HEAD)
+    frozen(run, root, "fellow", "red_0")
+    card = freeze(league, "newcomer", Catalogue(root), GAMES)
+    assert [row.opponent for row in card.strength] == [*BUILT_IN, "fellow"]
+    assert {card.scenario, Catalogue(root).entries["newcomer"]["scenario"], *(row.scenario for row in card.strength)} == {
+        "1v1"
+    }
+
+
 def test_the_strength_on_the_card_can_be_measured_again(run, root):
     for told in frozen(run, root).strength:
         again = measure(Catalogue(root), "newcomer", told.opponent, ONE, "1v1", GAMES)
