@@ -83,6 +83,18 @@ def objective_of(name: str) -> Objective:
 
 
 @float_inlined
+def _per_row(mask: Array) -> float:
+    """Return one by the number of rows of ``mask`` (B, C) that are part of the loss."""
+    active = 0
+    for b in range(mask.shape[0]):
+        for c in range(mask.shape[1]):
+            if mask[b, c]:
+                active += 1
+                break
+    return 1.0 / max(active, 1)
+
+
+@float_inlined
 def _add_up(parts: Array, scale: float, sums: Array) -> None:
     """Set ``sums`` (5,) to those of ``parts`` (B, 5) in the order of rows, whoever computed them, times ``scale``."""
     sums[:] = 0.0
@@ -110,13 +122,7 @@ def _rows(
 ) -> None:
     rows, count, choices = logits.shape
     clip, vf_coef, entropy_coef = weighting[0], weighting[1], weighting[2]
-    active = 0
-    for b in range(rows):
-        for c in range(count):
-            if mask[b, c]:
-                active += 1
-                break
-    scale = 1.0 / max(active, 1)
+    scale = _per_row(mask)
     parts[:] = 0.0
     by_values[:] = 0.0
     by_logits[:] = 0.0
@@ -189,7 +195,7 @@ def _gaussian_rows(
 ) -> None:
     rows, width = actions.shape
     clip, vf_coef, entropy_coef = weighting[0], weighting[1], weighting[2]
-    scale = 1.0 / max(mask.sum(), 1)
+    scale = _per_row(mask)
     parts[:] = 0.0
     by_values[:] = 0.0
     by_outputs[:] = 0.0

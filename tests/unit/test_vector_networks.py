@@ -10,6 +10,7 @@ from gymnasium import spaces
 from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.learn.losses import Rows, Weighting, ppo, ppo_gradient, reference
 from multigrid_rl.models.distributions import Categorical, Gaussian
+from multigrid_rl.models.kernels import BLOCK
 from multigrid_rl.models.registry import ArchitectureError, build, fingerprint, network_of
 from multigrid_rl.models.vector import VectorActorCritic
 from multigrid_rl.types import AgentSpec
@@ -77,18 +78,24 @@ def test_policy_and_values_alone_are_those_of_a_whole_pass_row_by_row(gaussian):
 
 
 @pytest.mark.skipif(most_threads() == 1, reason="one thread alone")
-def test_a_tower_in_each_of_two_threads_changes_nothing():
+@pytest.mark.parametrize("gaussian", [False, True])
+def test_two_threads_change_nothing(gaussian):
+    distribution = Gaussian(-np.ones(3), np.ones(3), "clip") if gaussian else Categorical((3,))
     found = []
     for threads in (1, 2):
-        net = network(gaussian=True, normalise=True)
+        net = network(gaussian=gaussian, normalise=True)
         for parameter in net.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        obs, _ = batch_of(Gaussian(-np.ones(3), np.ones(3), "clip"))
+        obs, columns = batch_of(distribution, rows=3 * BLOCK + 1)
         use_threads(threads)
-        passed = net.start(obs)
-        passed.add_gradients((np.ones_like(passed.logits), np.ones_like(passed.values)))
-        use_threads(1)
-        found.append([passed.logits, passed.values, *(parameter.grad.numpy() for parameter in net.parameters())])
+        try:
+            alone = net.compiled().policy(obs)
+            passed = net.start(obs)
+            upstream = ppo_gradient(passed.logits, passed.values[:, 0], columns, distribution, WEIGHTING)
+            passed.add_gradients((upstream[0], upstream[1][:, None]))
+        finally:
+            use_threads(1)
+        found.append([alone, *passed[3:], *upstream, *(parameter.grad.numpy() for parameter in net.parameters())])
     assert all(map(np.array_equal, *found))
 
 
