@@ -52,7 +52,7 @@ class AdversarialOptions(Part):
     lr: float = Field(gt=0)
     steps: int = Field(ge=1)
     minibatch_size: int = Field(ge=1)
-    payoff: Literal["softplus", "logit"]
+    payoff: Literal["softplus", "logit", "f"]
     gradient_penalty: float = Field(ge=0)
     allow_variable_horizon: bool
     reward: str | None
@@ -291,6 +291,9 @@ class RunConfig(Part):
             vector = self.scenario.package == "gymnasium"
             _require(vector, "scenario", self.scenario.name, f"one of Gymnasium {asked}: discriminators read vectors")
             _require(train.vf_coef > 0, "train.vf_coef", train.vf_coef, f"above 0 {asked}")
+            paid = ("logit", "f") if adversarial.kind == "airl" else ("softplus", "logit")
+            allowed = f"{' or '.join(paid)} {asked}"
+            _require(adversarial.payoff in paid, "train.adversarial.payoff", adversarial.payoff, allowed)
         if cloning is None:
             return
         _require(adversarial is None, "train.adversarial", "settings", "null with train=bc or dagger")

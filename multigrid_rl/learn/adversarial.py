@@ -50,7 +50,7 @@ class AdversarialConfig:
     data: str
     estimator: Estimator
     seed: int
-    payoff: Literal["softplus", "logit"]
+    payoff: Literal["softplus", "logit", "f"]
     gradient_penalty: float
     reward: str | None = None  # run whose learnt reward pays; nothing more is learnt of it
 
@@ -81,7 +81,7 @@ class Discriminator(nn.Module):
         self.reward = _network((size + width, *config.hidden, 1), generator)
         self.shaping = _network((size, *config.hidden, 1), generator) if config.kind == "airl" else None
         self.gamma = config.estimator.gamma
-        self.linear = config.kind == "airl" or config.payoff == "logit"
+        self.payoff = config.payoff
         self.given = config.reward is not None
 
     def forward(self, steps: Steps) -> Tensor:
@@ -99,7 +99,9 @@ class Discriminator(nn.Module):
         if self.given:  # g alone, as Fu et al. 2018 train again with what was learnt
             return self.paid(self.normaliser(steps.obs), steps.actions)
         logits: Tensor = self(steps)
-        return logits if self.linear else functional.softplus(logits)  # -log(1 - D)
+        if self.payoff == "softplus":
+            return functional.softplus(logits)  # -log(1 - D)
+        return logits + steps.logp if self.payoff == "f" else logits
 
     def paid(self, seen: Tensor, actions: Tensor) -> Tensor:
         """Return the reward network's numbers (B,) for normalised observations (B, D) and encoded actions (B, F)."""

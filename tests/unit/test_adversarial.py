@@ -24,7 +24,7 @@ GAIL = AdversarialConfig(
     "gail", (64,), 3e-3, 5, 64, payoff="softplus", gradient_penalty=0.0, allow_variable_horizon=False, data="",
     estimator=HOW, seed=3,
 )  # fmt: skip
-AIRL = replace(GAIL, kind="airl")
+AIRL = replace(GAIL, kind="airl", payoff="logit")
 STEADY = replace(GAIL, payoff="logit", gradient_penalty=1.0)
 PPO = UpdateConfig(
     objective="ppo",
@@ -103,6 +103,13 @@ def test_gail_pays_the_logit_where_asked_to():
     net, steps = Discriminator(3, 2, replace(GAIL, payoff="logit")), steps_of()
     chance = torch.sigmoid(net(steps))
     torch.testing.assert_close(net.rewards(steps), torch.log(chance) - torch.log(1 - chance))
+
+
+def test_airl_pays_f_alone_where_asked_to():
+    net, whole = Discriminator(3, 2, replace(AIRL, payoff="f")), Discriminator(3, 2, AIRL)
+    steps = steps_of()
+    torch.testing.assert_close(net.rewards(steps), whole.rewards(steps) + steps.logp)
+    torch.testing.assert_close(net(steps), whole(steps))
 
 
 def test_steepness_is_how_far_the_slope_of_the_reward_is_from_one():

@@ -149,6 +149,8 @@ REFUSED = [
     (f"{BODY} train=gail data=x train.adversarial.hidden=[0]", "train.adversarial.hidden"),
     (f"{BODY} train=gail data=x train.adversarial.depth=1", "train.adversarial.depth"),
     (f"{BODY} train=gail data=x train.adversarial.payoff=d", "train.adversarial.payoff"),
+    (f"{BODY} train=gail data=x train.adversarial.payoff=f", "train.adversarial.payoff"),
+    (f"{BODY} train=airl data=x train.adversarial.payoff=softplus", "train.adversarial.payoff"),
     (f"{BODY} train=gail data=x train.adversarial.gradient_penalty=-1", "train.adversarial.gradient_penalty"),
     # RLlib's own sampling
     ("train.runner=fast", "train.runner", "fast", "'batched' or 'stock'"),
