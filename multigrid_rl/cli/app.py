@@ -27,8 +27,8 @@ LOST, CRASHED = 3, 70
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
 
 
-# What a verb loads is millions of objects that stay: to look through them for garbage again and again, and at the end of
-# the process, takes two seconds.
+# What a verb loads is millions of objects that stay: to look through them for garbage again and again, and once more at
+# the end, takes two seconds.
 gc.set_threshold(300_000)
 atexit.register(gc.freeze)
 
