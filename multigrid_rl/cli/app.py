@@ -1,7 +1,5 @@
 """What all verbs share: how they end, where they print, and the files that they write."""
 
-import atexit
-import gc
 import os
 import signal
 import sys
@@ -25,12 +23,6 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 LOST, CRASHED = 3, 70
 #: Set to anything, it shows where a fault of the program lies.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
-
-
-# What a verb loads is millions of objects that stay: to look through them for garbage again and again, and once more at
-# the end, takes two seconds.
-gc.set_threshold(300_000)
-atexit.register(gc.freeze)
 
 
 class Verbs(typer.Typer):

@@ -1,5 +1,7 @@
 """The ``multigrid-rl`` command: all verbs in the order of the help. Each imports what it needs when called."""
 
+import atexit
+import gc
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +25,11 @@ from multigrid_rl.cli.players import export, freeze, inspect, players, rate
 from multigrid_rl.cli.search import search
 from multigrid_rl.cli.train import train
 from multigrid_rl.cli.watch import play, report, video
+
+# What a verb loads is millions of objects that stay: to look through them for garbage again and again, and once more at
+# the end, takes two seconds.
+gc.set_threshold(300_000)
+atexit.register(gc.freeze)
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 _LEVEL, _CHECK = 9, 11  # columns
