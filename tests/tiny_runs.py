@@ -12,6 +12,7 @@ TINY = [
     "train.num_steps=16",
     "train.minibatch_size=256",
     "train.epochs=2",
+    "train.threads=1",
     "train.until=4096",
     "train.checkpoint_every=2048",
     "model.hidden=[16,16]",

@@ -54,7 +54,7 @@ def played(run: Path):
         learnt = {name: checksum(weights) for name, weights in algorithm.learner_weights().items()}
         assert algorithm.env_runner.weights_hash() == learnt
         algorithm.env_runner.sample()
-        return algorithm.env_runner.collector, algorithm.config.seed
+        return algorithm.env_runner.collector, algorithm.config.env_config["seed"]
     finally:
         algorithm.stop()
 

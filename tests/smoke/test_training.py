@@ -314,7 +314,9 @@ NOT_ALONE = ("multigrid", "gymnasium", "halfcheetah-bc", "halfcheetah-gail", "un
 @pytest.mark.parametrize("recipe", [name for name in experiment_names() if name not in NOT_ALONE])
 def test_every_recipe_starts_and_trains_two_iterations(recipe, tmp_path):
     # The fixture that shrinks: one small layer fits every network, 1024 steps are two batches.
-    verdict, rows = tiny_run(tmp_path / "run", f"experiment={recipe}", "train.until=1024", "model.hidden=[16]")
+    # Players that others begin with are larger.
+    changed = ["train.until=1024", "model.hidden=[16]", "init=null", "train.warm_up=0"]
+    verdict, rows = tiny_run(tmp_path / "run", f"experiment={recipe}", *changed)
     assert [row["env_steps"] for row in rows] == [512, 1024]
     assert (verdict["experiment"], verdict["ended"]) == (recipe, "until")
 
