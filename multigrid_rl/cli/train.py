@@ -170,7 +170,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
 
     screen = live.live_console()
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
-    screen.print("(starting takes some seconds, and half a minute more the first time, to compile the game)")
+    screen.print("(starting takes some seconds, and most of a minute more the first time, to compile the game)")
     stages, seated = _load(config, path if start else None)
     from multigrid_rl.rllib.cluster import fit_to_cluster
     from multigrid_rl.rllib.session import RayError, ray_session, reason_of

@@ -184,7 +184,7 @@ def check_home() -> Finding:
 
 
 def check_kernels(folder: Path | None = None) -> Finding:
-    """Check that compiled kernels can be kept: without a folder for them every start takes half a minute.
+    """Check that compiled kernels can be kept: without a folder for them every start takes most of a minute.
 
     Args:
         folder: where they are put; by default what was found for this package.
