@@ -96,7 +96,7 @@ def _per_row(mask: Array) -> float:
 
 @float_inlined
 def _add_up(parts: Array, scale: float, sums: Array) -> None:
-    """Set ``sums`` (5,) to those of ``parts`` (B, 5) in the order of rows, whoever computed them, times ``scale``."""
+    """Set ``sums`` (5,) to ``scale`` times the sums of ``parts`` (B, 5), added row by row whatever the threads."""
     sums[:] = 0.0
     for b in range(len(parts)):
         for k in range(len(sums)):

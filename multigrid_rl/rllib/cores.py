@@ -17,7 +17,7 @@ from multigrid_rl.config import RunConfig, available_cpus
 from multigrid_rl.jit import most_threads, use_threads
 from multigrid_rl.rllib.machine import cpu_quota
 
-#: Threads that a pass has work for, as ``train.threads`` allows them: a network has two towers.
+#: Threads that a pass has work for, as ``train.threads`` allows them: on the way back a network has two towers.
 USEFUL = 2
 #: Seconds between two looks, at least: Linux counts in hundredths.
 PERIOD_S = 0.2

@@ -79,7 +79,7 @@ class BatchLearner(PPOTorchLearner):
 
     def build(self) -> None:
         """Build as RLlib does, with a thread of its own for a process beside others on the same cores."""
-        # Networks and objectives of somebody's own may draw from torch's generator.
+        # Custom networks and objectives may draw from torch's generator.
         torch.manual_seed(self.config.learner_config_dict["update"].seed)
         if self.config.num_learners:
             torch.set_num_threads(1)

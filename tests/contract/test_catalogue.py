@@ -90,7 +90,7 @@ def test_every_frozen_player_is_somebodys_opponent_in_a_scenario_or_a_recipe():
     recipes = [compose([f"experiment={name}"]).scenario for name, text in texts.items() if "seats" in text]
     scenarios = [*map(load_scenario, SCENARIOS), *recipes]
     used = {name for scenario in scenarios for names in scenario.opponents.values() for name in names}
-    assert set(OPPONENTS) - {"blue-grandmaster", "2v2-master"} <= used  # tops of ladders have nobody above them
+    assert set(OPPONENTS) - {"blue-grandmaster", "2v2-master"} <= used  # the top of each ladder
 
 
 def test_built_in_players_with_a_listed_strength_were_measured_often_enough(catalogue):
