@@ -194,8 +194,10 @@ class League:
         """Whether it is time to draw anew who plays.
 
         Not whenever somebody joins: those who are not drawn again have games to end, and each costs a pass of its own.
+        But the first snapshot plays at once: anchors alone are no league.
         """
-        return env_steps - self._drawn_at >= self.config.redraw
+        alone = max(self.weights, default=0) < len(self._anchors) and bool(self.there())
+        return alone or env_steps - self._drawn_at >= self.config.redraw
 
     def redraw(self, env_steps: int) -> None:
         """Draw who plays from now on, and how often."""
