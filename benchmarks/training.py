@@ -244,7 +244,7 @@ def versus(
     note = (
         f"{' '.join(ours)}, {BATCH} steps a batch, {EPOCHS} epochs, minibatches of {MINIBATCH}, tanh 64-64 in two "
         f"towers on one-hot tokens, {options.rounds} alternating rounds. Ours: the default recipe, the driver samples "
-        f"256 games, one thread. {peer}: {how}."
+        f"256 games, threads as many as are free. {peer}: {how}."
     )
     report.section(f"Against {peer}", [*table(["", "env steps/s", "min to max"], lines), "", note], rows)
     return round(ratio.median, 2)
