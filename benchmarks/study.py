@@ -95,14 +95,14 @@ def read_study(name: str) -> Study:
 def jobs_of(study: Study, seeds: int, root: Path) -> list[Job]:
     """Return every run of a study, seed by seed, so that a study that is broken off has whole seeds."""
     return [
-        Job(arm, seed, root / arm / str(seed), _placed((*study.common, *overrides), root), study.episodes)
+        Job(arm, seed, root / arm / str(seed), _placed((*study.common, *overrides), root, seed), study.episodes)
         for seed in range(seeds)
         for arm, overrides in study.arms.items()
     ]
 
 
-def _placed(words: Iterable[str], root: Path) -> tuple[str, ...]:
-    return tuple(word.replace("{folder}", str(root)) for word in words)
+def _placed(words: Iterable[str], root: Path, seed: int = 0) -> tuple[str, ...]:
+    return tuple(word.replace("{folder}", str(root)).replace("{seed}", str(seed)) for word in words)
 
 
 def prepare(study: Study, root: Path) -> None:

@@ -54,6 +54,7 @@ class AdversarialOptions(Part):
     minibatch_size: int = Field(ge=1)
     payoff: Literal["softplus", "logit", "f"]
     gradient_penalty: float = Field(ge=0)
+    replay: int = Field(default=0, ge=0)
     allow_variable_horizon: bool
     reward: str | None
 

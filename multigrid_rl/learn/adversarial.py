@@ -52,6 +52,7 @@ class AdversarialConfig:
     seed: int
     payoff: Literal["softplus", "logit", "f"]
     gradient_penalty: float
+    replay: int = 0
     reward: str | None = None  # run whose learnt reward pays; nothing more is learnt of it
 
 
@@ -134,6 +135,53 @@ def _network(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequentia
     return nn.Sequential(*layers[:-1])
 
 
+class Replay:
+    """At most ``rows`` of all steps that a policy ever took, each as likely as any other (Vitter 1985, algorithm R).
+
+    Args:
+        rows: how many are kept.
+        rng: says which.
+
+    Attributes:
+        kept: the steps; ``None``: none yet.
+        seen: how many there have been.
+    """
+
+    def __init__(self, rows: int, rng: np.random.Generator) -> None:
+        self._rows, self._rng = rows, rng
+        self.kept: Steps | None = None
+        self.seen = 0
+
+    def add(self, steps: Steps) -> None:
+        """Take in the steps of a batch."""
+        numbers = np.arange(self.seen, self.seen + len(steps.obs))
+        places = np.where(numbers < self._rows, numbers, self._rng.integers(numbers + 1))
+        self.seen += len(numbers)
+        where, last = np.unique(places[::-1], return_index=True)  # of those that fall on one place the last stays
+        inside = where < self._rows
+        to, rows = torch.from_numpy(where[inside]), torch.from_numpy(len(places) - 1 - last[inside])
+        if self.kept is None:
+            self.kept = Steps._make(column.new_zeros((self._rows, *column.shape[1:])) for column in steps)
+        for column, new in zip(self.kept, steps, strict=True):
+            column[to] = new[rows]
+
+    def draw(self, count: int) -> Steps:
+        """Return ``count`` of those that are kept."""
+        assert self.kept is not None
+        chosen = torch.from_numpy(self._rng.integers(min(self.seen, self._rows), size=count))
+        return Steps._make(column[chosen] for column in self.kept)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what is kept."""
+        kept = None if self.kept is None else [column.cpu().numpy() for column in self.kept]
+        return {"kept": kept, "seen": self.seen}
+
+    def set_state(self, state: dict[str, Any], device: torch.device) -> None:
+        """Go on with what was kept."""
+        kept, self.seen = state["kept"], state["seen"]
+        self.kept = None if kept is None else Steps._make(torch.from_numpy(column).to(device) for column in kept)
+
+
 class Adversary:
     """A discriminator and what it learns from.
 
@@ -167,6 +215,7 @@ class Adversary:
         self.discriminator.normaliser.std.copy_(torch.from_numpy(std))
         self._optimizer = torch.optim.Adam(self.discriminator.parameters(), config.lr)
         self._rng = np.random.default_rng(config.seed)
+        self._replay = Replay(config.replay, self._rng)
 
     def get_state(self) -> dict[str, Any]:
         """Return what the next rewards follow from."""
@@ -174,6 +223,7 @@ class Adversary:
             "discriminator": {name: value.cpu().numpy() for name, value in self.discriminator.state_dict().items()},
             "optimizer": self._optimizer.state_dict(),
             "rng": self._rng.bit_generator.state,
+            "replay": self._replay.get_state(),
         }
 
     def take(self, discriminator: Mapping[str, Array]) -> None:
@@ -186,6 +236,7 @@ class Adversary:
         self._optimizer.load_state_dict(state["optimizer"])
         self._optimizer.param_groups[0]["lr"] = self._config.lr
         self._rng.bit_generator.state = state["rng"]
+        self._replay.set_state(state["replay"], self._device)
 
     def learn(self, batch: Batch, paths: list[Paths]) -> tuple[list[Paths], dict[str, float]]:
         """Tell the steps of a batch from the expert's, then reward the batch.
@@ -201,10 +252,16 @@ class Adversary:
             _check_horizon("the policy's episodes", path.terminated, self._config)
         mine, count = self._played(batch, paths), self._config.minibatch_size
         told: dict[str, float] = {}
+        earlier = count // 2 if self._config.replay and self._replay.seen else 0
         for _ in range(0 if self.discriminator.given else self._config.steps):
             theirs = self._shown(self._rng.integers(len(self._recorded.observations), size=count))
-            chosen = torch.from_numpy(self._rng.integers(len(batch.obs), size=count)).to(self._device)
-            told = self._descend(theirs, Steps._make(column[chosen] for column in mine))
+            chosen = torch.from_numpy(self._rng.integers(len(batch.obs), size=count - earlier)).to(self._device)
+            ours = Steps._make(column[chosen] for column in mine)
+            if earlier:
+                ours = Steps._make(map(torch.cat, zip(ours, self._replay.draw(earlier), strict=True)))
+            told = self._descend(theirs, ours)
+        if self._config.replay and not self.discriminator.given:
+            self._replay.add(mine)
         with torch.no_grad():
             rewards = self.discriminator.rewards(mine).cpu().numpy()
         told["learnt_reward"] = float(rewards.mean())

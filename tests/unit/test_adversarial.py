@@ -12,7 +12,7 @@ import torch
 import strangers  # noqa: F401 - registers environments
 from multigrid_rl.config import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
-from multigrid_rl.learn.adversarial import AdversarialConfig, AdversarialUpdate, Discriminator, Steps, encoded
+from multigrid_rl.learn.adversarial import AdversarialConfig, AdversarialUpdate, Discriminator, Replay, Steps, encoded
 from multigrid_rl.learn.rollout import Collector, Estimator, Paths, estimate
 from multigrid_rl.learn.update import Schedule, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
@@ -192,7 +192,9 @@ def test_the_whole_batch_is_paid_by_the_discriminator(config):
 
 
 @pytest.mark.parametrize(
-    ("config", "recompute"), [(GAIL, False), (AIRL, True), (STEADY, False)], ids=["gail", "airl", "steady"]
+    ("config", "recompute"),
+    [(GAIL, False), (AIRL, True), (STEADY, False), (replace(AIRL, replay=300), False)],
+    ids=["gail", "airl", "steady", "replay"],
 )
 def test_a_resumed_update_goes_on_as_the_unbroken_one(config, recompute):
     told = []
@@ -227,6 +229,45 @@ def test_a_policy_comes_to_do_what_was_shown(config):
     assert before > 0.7
     assert distance() < 0.35
     assert told["discriminator_accuracy"] < 1.0
+
+
+# --- earlier policies
+
+
+def numbered(first: int, count: int) -> Steps:
+    numbers = torch.arange(first, first + count, dtype=torch.float32)
+    return Steps(*[numbers[:, None]] * 3, numbers, numbers)
+
+
+def test_replay_keeps_any_step_as_likely_as_any_other():
+    counts = np.zeros(100)
+    for seed in range(2000):
+        replay = Replay(10, np.random.default_rng(seed))
+        for first, count in ((0, 7), (7, 7), (14, 80), (94, 6)):
+            replay.add(numbered(first, count))
+        kept = replay.kept.ended.numpy().astype(int)
+        assert len(set(kept)) == 10
+        for column in replay.kept:
+            np.testing.assert_array_equal(column.reshape(-1), replay.kept.ended)  # rows stay together
+        counts[kept] += 1
+    assert counts.sum() == 20_000
+    # 200 expected of each, binomial: a standard deviation of 13.4.
+    assert np.abs(counts - 200).max() < 5 * 13.4
+
+
+def test_half_of_what_is_told_from_the_expert_is_of_earlier_policies():
+    collector, _, update = parts(replace(AIRL, replay=10_000, steps=1))
+    adversary, given = update.adversaries[AGENT], []
+    descend = adversary._descend
+    adversary._descend = lambda theirs, ours: given.append((len(theirs.obs), ours)) or descend(theirs, ours)
+    batches = [once(collector, update)[1] for _ in range(2)]
+    (_, first), (theirs, second) = given
+    assert theirs == len(second.obs) == 64
+    before, now = ({row.tobytes() for row in batch.obs} for batch in batches)
+    assert {row.tobytes() for row in first.obs.numpy()} <= before
+    assert {row.tobytes() for row in second.obs.numpy()[:32]} <= now
+    assert {row.tobytes() for row in second.obs.numpy()[32:]} <= before
+    assert adversary._replay.seen == 2 * len(batches[0].obs)
 
 
 # --- horizons

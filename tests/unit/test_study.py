@@ -22,6 +22,12 @@ def test_every_arm_composes(name, tmp_path):
         assert {claim["better"], claim["worse"]} <= study.arms.keys()
 
 
+def test_arms_name_runs_of_the_same_seed(tmp_path):
+    jobs = jobs_of(read_study("imitation"), 3, tmp_path)
+    begun = [word for job in jobs if job.arm == "gail-from-clone" for word in job.overrides if word.startswith("init=")]
+    assert begun == [f"init={tmp_path}/gaussian/{seed}" for seed in range(3)]
+
+
 def test_rejects_an_unknown_study():
     with pytest.raises(SystemExit, match=f"^NAME: expected {', '.join(NAMES)}, got gradients$"):
         read_study("gradients")
