@@ -308,7 +308,7 @@ def test_remote_runner_plays_the_same_run_as_the_driver_for_a_team_with_a_joint_
 #: What a learner tells of demonstrations alone.
 LEARNT = ("cloning_loss", "held_out_loss", "discriminator_", "learnt_reward")
 #: What needs an environment's id, recorded play, or a program to talk to: tests of their own start them.
-NOT_ALONE = ("multigrid", "gymnasium", "halfcheetah-bc", "halfcheetah-gail", "unity")
+NOT_ALONE = ("multigrid", "gymnasium", "halfcheetah-bc", "halfcheetah-gail", "halfcheetah-gail-clone", "unity")
 
 
 @pytest.mark.parametrize("recipe", [name for name in experiment_names() if name not in NOT_ALONE])

@@ -184,6 +184,8 @@ def test_shipped_recipe_composes_by_its_name_and_by_its_path(path):
     assert any("override /scenario" in entry for entry in read(path)["defaults"])
     imitates = any(f"/train: {kind}" in path.read_text(encoding="utf-8") for kind in ("bc", "gail"))
     data = ["data=demos"] if imitates else []
+    if "warm_up:" in path.read_text(encoding="utf-8"):
+        data.append("init=runs/clone")
     named, by_path = compose([f"experiment={path.stem}", *data]), compose([f"experiment={path}", *data])
     assert (CONFIGS / "scenario" / f"{named.scenario.name}.yaml").exists()
     assert (named.experiment, by_path.experiment) == (path.stem, None)
