@@ -76,3 +76,12 @@ def test_a_mixture_of_opponents_is_beaten_one_by_one(tmp_path):
     last = learned(tmp_path, "scenario=1v1", "scenario.seats.blue_0=random:1,idle:1", "train.until=125000")
     assert last["win_against/red_0/random"] > 0.8
     assert last["win_against/red_0/idle"] > 0.8
+
+
+def test_self_play_holds_its_gates_beside_earlier_selves(tmp_path):
+    # Seeds 0 to 6 take 295,000 to 406,000 steps; with newcomers every 40,000 none of ten seeds did (docs/league.md).
+    verdict = run_training([f"run_dir={tmp_path / 'run'}", "scenario=1v1-selfplay", "seed=0", "train.until=450000"])
+    assert verdict["ended"] == "held"
+    last = rows_of(tmp_path / "run")[-1]
+    assert last["league/size"] >= 2
+    assert last["win_against/red_0/snapshots"] > 0.85
