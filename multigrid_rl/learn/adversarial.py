@@ -208,7 +208,7 @@ class Adversary:
         self._config, self._device = config, device
         _check_horizon("demonstrations", recorded.terminated, config)
         seen = recorded.observations[:: max(1, len(recorded.observations) // _MEASURED)]
-        width = self._encoded(recorded.actions[:1]).shape[1]
+        width = encoded(self._distribution, recorded.actions[:1]).shape[1]
         self.discriminator = Discriminator(seen.shape[1], width, config).to(device)
         self.discriminator.normaliser.mean.copy_(torch.from_numpy(seen.mean(axis=0, dtype=np.float64)))
         std = np.maximum(seen.std(axis=0, dtype=np.float64), 1e-4)
@@ -300,7 +300,7 @@ class Adversary:
         # that AIRL rewards, and draws would run away beyond the bounds.
         taken = batch.actions if self._config.kind == "airl" else self._distribution.bounded(batch.actions)
         return self._tensors(
-            batch.obs, self._encoded(taken), np.concatenate(following), np.concatenate(ended), batch.logp
+            batch.obs, encoded(self._distribution, taken), np.concatenate(following), np.concatenate(ended), batch.logp
         )
 
     def _shown(self, rows: Array) -> Steps:
@@ -317,11 +317,7 @@ class Adversary:
             with torch.no_grad():
                 outputs = self._network.logits(torch.as_tensor(obs, device=self._device))
                 logp = self._distribution.log_prob(outputs, wanted).sum(1).cpu().numpy()
-        return self._tensors(obs, self._encoded(actions), following, its.terminated[rows], logp)
-
-    def _encoded(self, actions: Array) -> Array:
-        """Return actions (B, F) as a discriminator reads them."""
-        return encoded(self._distribution, actions)
+        return self._tensors(obs, encoded(self._distribution, actions), following, its.terminated[rows], logp)
 
     def _tensors(self, *columns: Array) -> Steps:
         return Steps._make(torch.as_tensor(np.asarray(column, np.float32), device=self._device) for column in columns)

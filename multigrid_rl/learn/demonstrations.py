@@ -314,6 +314,3 @@ def _check_numbers(path: Path, data: Demonstrations) -> None:
                 row = first + int(np.argwhere(~fine)[0][0])
                 wanted = "finite numbers" if limits is None else f"numbers below {shown(str(limits))}"
                 raise ConfigError(expected(f"data: {path}: column {name}", wanted, f"{column[row]} in row {row}"))
-
-
-# --- an order to learn in

@@ -255,7 +255,7 @@ def test_replay_keeps_any_step_as_likely_as_any_other():
     assert np.abs(counts - 200).max() < 5 * 13.4
 
 
-def test_half_of_what_is_told_from_the_expert_is_of_earlier_policies():
+def test_half_of_the_steps_beside_the_experts_are_of_earlier_policies():
     collector, _, update = parts(replace(AIRL, replay=10_000, steps=1))
     adversary, given = update.adversaries[AGENT], []
     descend = adversary._descend
