@@ -2,9 +2,8 @@
 
 import difflib
 import json
-import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from datetime import datetime
 from functools import lru_cache
@@ -16,15 +15,27 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from multigrid_rl.files import data_root
-from multigrid_rl.recipes import FILES, TRUST, folders_plugged_in, read_scenario, recipe_overrides
+from multigrid_rl.recipes import (
+    ENV_ARGS,
+    FILES,
+    GROUPS,
+    check_choice,
+    check_form,
+    read_ours,
+    scenario_id,
+    scenario_names,
+    spelt_out,
+    whole_scenario,
+)
 from multigrid_rl.scenario import CODE, ConfigError, ScenarioConfig
 from multigrid_rl.schema import RunConfig, available_cpus
-from multigrid_rl.text import expected, first_error, one_line, unknown
+from multigrid_rl.text import expected, first_error, one_line
 
-#: Of the schema, for all who read configurations.
-__all__ = ["ConfigError", "RunConfig", "ScenarioConfig", "available_cpus", "data_root"]
+#: Of other modules, for all who read configurations.
+__all__ = [
+    "ConfigError", "RunConfig", "ScenarioConfig", "available_cpus", "data_root", "scenario_id", "scenario_names",
+]  # fmt: skip
 
-GROUPS = ("scenario", "train", "model", "cluster", "experiment")
 _TEXT_KEYS = (
     "run_dir", "checkpoints", "data", "init", "address", "cluster.address", "search.space", "scenario.env_path",
 )  # fmt: skip
@@ -33,147 +44,22 @@ RESUMABLE = (
     "train.until", "train.stop_when_held", "train.checkpoint_every", "train.keep_checkpoints", "train.torch_threads",
     "train.threads",
 )  # fmt: skip
-#: Environment variable: folders with scenarios of one's own, which are then known by their names.
-SCENARIOS_FROM = "MULTIGRID_RL_SCENARIOS"
 _SEATS = "scenario.seats."
 _ANCHORS = "scenario.league.anchors"
 _BONUS = "train.bonus"
-#: Arguments of an environment are its own: any key may be one.
-_ENV_ARGS = "scenario.env_args"
-#: Keys that a user may write without the part that they belong to, beside ``env_id``.
-_SHORT = {
-    "address": "cluster.address", "env_args": _ENV_ARGS, "env_path": "scenario.env_path", "port": "scenario.port",
-    "expert": "train.dagger.expert",
-}  # fmt: skip
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-def _choices(group: str) -> list[str]:
-    return sorted(path.stem for path in (data_root() / "configs" / group).glob("*.yaml"))
-
-
-def scenario_names() -> list[str]:
-    """Return the ids of all scenarios of the red/blue-door game, sorted."""
-    return [name for name in _choices("scenario") if _is_game(data_root() / "configs" / "scenario" / f"{name}.yaml")]
-
-
-@lru_cache(maxsize=64)
-def _is_game(file: Path) -> bool:
-    return yaml.safe_load(file.read_text(encoding="utf-8")).get("game") is not None
-
-
-def experiment_names() -> list[str]:
-    """Return the names of all recipes, sorted."""
-    return _choices("experiment")
-
-
-def scenario_id(name: str) -> str:
-    """Return our id of a scenario: of an id or an original environment name; the path of a file is its own.
-
-    A name that is not ours may be one of a file in a folder of ``SCENARIOS_FROM``, or of an installed package. Raises
-    ``ConfigError``.
-    """
-    names = _choices("scenario")
-    if name in names:
-        return name
-    if name.endswith(FILES):
-        if Path(name).stem in names or not re.fullmatch(r"[A-Za-z0-9][\w-]{0,63}", Path(name).stem):
-            raise ConfigError(expected("scenario", "a file with a name of its own, of letters, digits and -", name))
-        return name
-    aliases = {alias: stem for stem in names for alias in _read_yaml("scenario", stem).get("aliases", [])}
-    if name in aliases:
-        return aliases[name]
-    folders = [*filter(None, os.environ.get(SCENARIOS_FROM, "").split(os.pathsep)), *folders_plugged_in()]
-    outside = {file.stem: str(file) for folder in folders for file in sorted(Path(folder).glob("*.yaml"))}
-    if name in outside:
-        return outside[name]
-    raise ConfigError(unknown("scenario", name, [*names, *outside, "a file such as ./mine.yaml"]))
-
-
 def load_scenario(name: str) -> ScenarioConfig:
     """Read one scenario by id, file or original environment name. Raises ``ConfigError``."""
-    return _validated(ScenarioConfig, _whole_scenario(scenario_id(name)), "scenario")
-
-
-def _whole_scenario(found: str, *, trusted: bool = False) -> dict[str, Any]:
-    """Return a scenario with its name, by what :func:`scenario_id` found."""
-    if found.endswith(FILES):
-        return {**read_scenario(found, trusted=trusted), "name": Path(found).stem}
-    return {**_read_yaml("scenario", found), "name": found}
-
-
-def _read_yaml(group: str, stem: str) -> dict[str, Any]:
-    text = (data_root() / "configs" / group / f"{stem}.yaml").read_text(encoding="utf-8")
-    content: dict[str, Any] = yaml.safe_load(text)
-    return content
+    return _validated(ScenarioConfig, whole_scenario(scenario_id(name)), "scenario")
 
 
 def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
-    _check_form(overrides)
-    given = _split(overrides)
-    trusted = given.pop(TRUST, "false")
-    if trusted not in ("true", "false"):
-        raise ConfigError(expected(TRUST, "true or false", trusted))
-    said = _spelt_out(given)
-    recipe = given.get("experiment", _own_recipe(said))
-    if recipe in ("none", "null"):
-        return _validated(RunConfig, _compose(said, trusted=trusted == "true"))
-    its = _spelt_out(_split(recipe_overrides(recipe, trusted=trusted == "true")))
-    scenario = said.get("scenario", its.get("scenario"))
-    if its.get("scenario", scenario) != scenario:
-        wanted = f"{its['scenario']} with experiment={recipe}, or experiment=none"
-        raise ConfigError(expected("scenario", wanted, scenario))
-    # What the recipe says comes first: the rest wins.
-    rest = {key: value for key, value in its.items() if key not in said}
-    whole = _compose({**rest, **said}, trusted=trusted == "true")
-    return _validated(RunConfig, {**whole, "experiment": None if recipe.endswith(FILES) else recipe})
-
-
-def _split(overrides: Iterable[str]) -> dict[str, str]:
-    return dict(override.split("=", 1) for override in overrides)
-
-
-def _spelt_out(given: dict[str, str]) -> dict[str, str]:
-    """Return ``given`` with our names for what has several; the recipe is left out."""
-    result: dict[str, str] = {}
-    for key, value in given.items():
-        if key == "scenario":
-            result |= {key: scenario_id(value), **_scheme_of_alias(value, given)}
-        elif key == "env_id":
-            package = "multigrid" if value.startswith("MultiGrid-") else "gymnasium"
-            result |= {"scenario.env_id": value, "scenario": result.get("scenario", package)}
-        elif key == "model" and CODE.fullmatch(value):
-            result |= {"model": "mlp", "model.name": value}
-        else:
-            _check_choice(key, value)
-            if key != "experiment":
-                result[_SHORT.get(key, key)] = value
-    return result
-
-
-def _scheme_of_alias(name: str, given: dict[str, str]) -> dict[str, str]:
-    # The original environments carry a scheme in their names; for a team of one all schemes are the same.
-    found = re.search(r"-(DTDE|CTDE|CTCE)-", name)
-    if found is None or "scheme" in given:
-        return {}
-    learning = list(load_scenario(name).learning.values())
-    return {"scheme": found[1].lower()} if any(learning.count(team) > 1 for team in learning) else {}
-
-
-def _own_recipe(given: dict[str, str]) -> str:
-    # A scenario's own recipe is the file of its name; a scheme, or another objective, may have one of its own.
-    scenario, train = given.get("scenario", "1v1"), given.get("train", "ppo")
-    wanted = (f"{scenario}-{given.get('scheme', '')}", scenario) if train == "ppo" else (f"{scenario}-{train}",)
-    known = experiment_names()
-    return next((name for name in wanted if name in known), "none")
-
-
-def _check_choice(key: str, value: str) -> None:
-    none = key == "experiment" and (value in ("none", "null") or value.endswith(FILES))
-    if key in GROUPS and not none and value not in _choices(key):
-        raise ConfigError(unknown(key, value, _choices(key)))
+    said = spelt_out(overrides)
+    return _validated(RunConfig, {**_compose(said.values, trusted=said.trusted), "experiment": said.recipe})
 
 
 def _compose(given: dict[str, str], *, trusted: bool) -> dict[str, Any]:
@@ -187,7 +73,7 @@ def _compose(given: dict[str, str], *, trusted: bool) -> dict[str, Any]:
     file = given.get("scenario", "")
     if file.endswith(FILES):
         # Its name is none of ours (`scenario_id`), so Hydra finds what is put into its store.
-        own = _whole_scenario(file, trusted=trusted)
+        own = whole_scenario(file, trusted=trusted)
         ConfigStore.instance().store(own["name"], {key: own[key] for key in own if key != "name"}, "scenario")
         given = {**given, "scenario": own["name"]}
         written.append((json.dumps(own, default=str), 0))
@@ -197,7 +83,7 @@ def _compose(given: dict[str, str], *, trusted: bool) -> dict[str, Any]:
     try:
         chosen, known, config = _files_say(tuple(groups), tuple(written))
         for override in rest:
-            if not override.startswith((_BONUS, _ENV_ARGS)):
+            if not override.startswith((_BONUS, ENV_ARGS)):
                 _check_key(override, known)
         grammar = [part for override in rest if not _is_text(override) for part in _grammar(override)]
         values = _overridden(config, grammar)
@@ -255,7 +141,7 @@ def _stage(stage: Any, own: dict[str, Any]) -> Any:
     if not isinstance(stage, dict) or not isinstance(stage.get("seats", {}), dict):
         raise ConfigError(expected("curriculum", "a list of stages {scenario: 1v1, seats: {...}, steps: N}", stage))
     name = stage.get("scenario")
-    whole = own if name is None else _whole_scenario(scenario_id(str(name)))
+    whole = own if name is None else whole_scenario(scenario_id(str(name)))
     seats = {**(whole.get("seats") or {}), **stage.get("seats", {})}
     rest = {key: value for key, value in stage.items() if key != "seats"}
     return {**rest, "scenario": {**whole, "seats": seats}}
@@ -273,11 +159,11 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
         if key not in RESUMABLE and part != "cluster":
             wanted = f"changes of {', '.join(RESUMABLE)}, cluster or cluster.* alone"
             raise ConfigError(expected("--resume", wanted, f"{key}={value}: everything else makes a new run"))
-        _check_choice(key, str(value))
+        check_choice(key, str(value))
         if key == "cluster":
-            values["cluster"] = _read_yaml("cluster", value)
+            values["cluster"] = read_ours("cluster", value)
             continue
-        _check_key(f"{key}={value}", {part: _read_yaml(part, {"train": "ppo", "cluster": "local"}[part])})
+        _check_key(f"{key}={value}", {part: read_ours(part, {"train": "ppo", "cluster": "local"}[part])})
         values.setdefault(part, {})[name] = value
     return _validated(RunConfig, values)
 
@@ -290,7 +176,7 @@ def read_overrides(overrides: list[str]) -> dict[str, Any]:
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415 - as in _compose
     from hydra.errors import HydraException  # noqa: PLC0415
 
-    _check_form(overrides)
+    check_form(overrides)
     found: dict[str, Any] = {}
     for override in overrides:
         key, _, text = override.partition("=")
@@ -300,12 +186,6 @@ def read_overrides(overrides: list[str]) -> dict[str, Any]:
         except HydraException as error:
             raise ConfigError(f"{override}: {one_line(error)}") from error
     return found
-
-
-def _check_form(overrides: list[str]) -> None:
-    for override in overrides:
-        if "=" not in override:
-            raise ConfigError(f"{override}: expected key=value, for example train.lr=3e-4")
 
 
 def _players(key: str, value: str) -> str | dict[str, float]:
@@ -324,7 +204,7 @@ def _players(key: str, value: str) -> str | dict[str, float]:
 def _grammar(override: str) -> list[str]:
     # Bonuses are a mapping that may be empty: one weight of it is always set, whether or not it was there, and a whole
     # mapping takes the place of the recipe's instead of being merged into it.
-    if override.startswith(_ENV_ARGS):
+    if override.startswith(ENV_ARGS):
         return [f"++{override}"]
     if not override.startswith(_BONUS):
         return [override]

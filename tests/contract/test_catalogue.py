@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from multigrid_rl.config import compose, data_root, experiment_names, load_scenario, scenario_names
+from multigrid_rl.config import compose, data_root, load_scenario, scenario_names
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, read_card, read_network, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, Catalogue
 from multigrid_rl.players.frozen import check_fits
+from multigrid_rl.recipes import names_in
 
 ROOT = data_root() / "checkpoints"
 LISTED = yaml.safe_load((ROOT / CATALOGUE_FILE).read_text(encoding="utf-8"))["players"] or {}
@@ -86,7 +87,9 @@ def test_a_scenarios_default_opponents_are_in_the_catalogue_and_fit(scenario, ca
 
 def test_every_frozen_player_is_somebodys_opponent_in_a_scenario_or_a_recipe():
     # Where a recipe names no seats, opponents are those of its scenario.
-    texts = {name: (data_root() / "configs" / "experiment" / f"{name}.yaml").read_text() for name in experiment_names()}
+    texts = {
+        name: (data_root() / "configs" / "experiment" / f"{name}.yaml").read_text() for name in names_in("experiment")
+    }
     recipes = [compose([f"experiment={name}"]).scenario for name, text in texts.items() if "seats" in text]
     scenarios = [*map(load_scenario, SCENARIOS), *recipes]
     used = {name for scenario in scenarios for names in scenario.opponents.values() for name in names}

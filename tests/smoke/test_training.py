@@ -16,11 +16,12 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from multigrid_rl.config import compose, experiment_names
+from multigrid_rl.config import compose
 from multigrid_rl.metrics import METRICS, STAGES, WORK, matches
 from multigrid_rl.players.cards import PlayerError, read_card, read_network
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.factories import env_factory
+from multigrid_rl.recipes import names_in
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.rllib.session import without_object_store
@@ -311,7 +312,7 @@ LEARNT = ("cloning_loss", "held_out_loss", "discriminator_", "learnt_reward")
 NOT_ALONE = ("multigrid", "gymnasium", "halfcheetah-bc", "halfcheetah-gail", "halfcheetah-gail-clone", "unity")
 
 
-@pytest.mark.parametrize("recipe", [name for name in experiment_names() if name not in NOT_ALONE])
+@pytest.mark.parametrize("recipe", [name for name in names_in("experiment") if name not in NOT_ALONE])
 def test_every_recipe_starts_and_trains_two_iterations(recipe, tmp_path):
     # The fixture that shrinks: one small layer fits every network, 1024 steps are two batches.
     # Players that others begin with are larger.

@@ -14,12 +14,12 @@ from multigrid_rl.config import (
     RunConfig,
     compose,
     default_run_dir,
-    experiment_names,
     load_scenario,
     read_overrides,
     scenario_id,
     to_yaml,
 )
+from multigrid_rl.recipes import names_in
 from multigrid_rl.scenario import LEARN
 from multigrid_rl.schema import TrainConfig
 from multigrid_rl.types import Rules
@@ -175,7 +175,7 @@ def test_reads_several_players_with_their_weights(value):
 
 
 def test_shipped_recipes_are_found():
-    assert {"1v1", "coop", "2v2", "single-obstacle", "pendulum"} <= set(experiment_names())
+    assert {"1v1", "coop", "2v2", "single-obstacle", "pendulum"} <= set(names_in("experiment"))
 
 
 @pytest.mark.parametrize("path", files("experiment"))
@@ -192,7 +192,7 @@ def test_shipped_recipe_composes_by_its_name_and_by_its_path(path):
     assert by_path.model_copy(update={"experiment": path.stem}) == named
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name in experiment_names()])
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name in names_in("experiment")])
 def test_scenarios_own_recipe_is_taken_unless_told_otherwise(name):
     assert compose([f"scenario={name}"]) == compose([f"experiment={name}"])
     assert compose([f"scenario={name}", "experiment=none"]).experiment is None
@@ -202,13 +202,14 @@ def test_recipe_of_a_scheme_is_taken_with_that_scheme(monkeypatch):
     for scheme in ("ctde", "dtde"):
         config = compose(["scenario=coop", f"scheme={scheme}"])
         assert (config.experiment, config.scheme) == ("coop", scheme)
-    monkeypatch.setattr("multigrid_rl.config.experiment_names", lambda: ["coop", "coop-dtde"])
+    own = {"experiment": ["coop", "coop-dtde"]}
+    monkeypatch.setattr("multigrid_rl.recipes.names_in", lambda group: own.get(group) or names_in(group))
     assert compose(["scenario=coop", "scheme=ctde"]).experiment == "coop"
     with pytest.raises(ConfigError, match="coop-dtde"):  # this one is asked for, and there is no file of that name
         compose(["scenario=coop", "scheme=dtde"])
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name in experiment_names()])
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name in names_in("experiment")])
 def test_without_a_recipe_everything_is_as_the_plain_files_say(name):
     config = compose([f"scenario={name}", "experiment=none"])
     assert (config.scheme, config.shared) == ("dtde", False)

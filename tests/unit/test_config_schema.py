@@ -10,7 +10,8 @@ from commands import call
 from composing import CONFIGS, OF_OTHER_VERBS, files, read
 from multigrid_rl.architecture import ModelConfig
 from multigrid_rl.cli.explain import keys
-from multigrid_rl.config import GROUPS, RunConfig, ScenarioConfig, compose
+from multigrid_rl.config import RunConfig, ScenarioConfig, compose
+from multigrid_rl.recipes import GROUPS
 from multigrid_rl.scenario import GameConfig, GateConfig, LeagueConfig
 from multigrid_rl.schema import CloningOptions, ClusterConfig, DaggerOptions, TrainConfig
 
