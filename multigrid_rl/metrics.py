@@ -37,7 +37,7 @@ METRICS: dict[str, tuple[str, str]] = {
         "share",
     ),
     "win/<seat>": ("share of episodes that the seat's team won", "share"),
-    "draw/<seat>": ("share of episodes that nobody won", "share"),
+    "draw/<seat>": ("share of episodes without a winner", "share"),
     "defeat/<seat>": ("share of episodes that the other team won", "share"),
     "win_against/<seat>/<player>": (
         "share won of the episodes against this player of a pool; `snapshots`: against all of a league's together",
@@ -68,14 +68,14 @@ METRICS: dict[str, tuple[str, str]] = {
     "learner/<module>/vf_loss": ("value loss, last minibatch", "loss"),
     "learner/<module>/grad_norm": ("global gradient norm before clipping, last minibatch", "norm"),
     "learner/<module>/dropped_updates": (
-        "minibatch gradients of this update that were not finite and were left out; not told by `train.runner=stock`",
+        "minibatch gradients of this update that were not finite and left out; not reported by `train.runner=stock`",
         "count",
     ),
     "learner/<module>/discriminator_loss": (
         "cross entropy of the discriminator between recorded steps and the batch's, last of its gradient steps",
         "nats",
     ),
-    "learner/<module>/discriminator_accuracy": ("share of these steps that it told right", "share"),
+    "learner/<module>/discriminator_accuracy": ("share of these steps that it classified correctly", "share"),
     "learner/<module>/learnt_reward": ("mean reward over the batch that the discriminator paid", "reward"),
     "learner/<module>/lr": ("Adam step size after this update", "1"),
     "learner/<module>/entropy_coef": ("entropy bonus weight after this update", "1"),
