@@ -1,13 +1,19 @@
 """Verbs about players: of the catalogue (``players``, ``rate``, ``freeze``) and bundles (``export``, ``inspect``)."""
 
+from __future__ import annotations
+
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from multigrid_rl.cli.app import ended_by_signals, fail, one_thread, refused
+from multigrid_rl.cli.app import console, ended_by_signals, fail, one_thread, refused
+
+if TYPE_CHECKING:
+    from multigrid_rl.players.cards import Card
 
 Checkpoints = Annotated[Path | None, typer.Option(help="Folder of frozen players; by default yours, and ours.")]
 Checkpoint = Annotated[str | None, typer.Option(help="Checkpoint of the run; the latest by default.")]
@@ -29,34 +35,49 @@ def players(
     from multigrid_rl.players.cards import PlayerError, read_card
     from multigrid_rl.players.catalogue import BUILT_IN, WHAT, Catalogue
 
-    catalogue = Catalogue(checkpoints)
-    measured = "against random: win / draw / loss; or return"
-    table = Table("player", "seats", "what it is", measured, "best response", "sha256", box=None, pad_edge=False)
+    catalogue, problems, games = Catalogue(checkpoints), [], set()
+    table = Table(box=None, pad_edge=False)
+    for title in ("player", "plays", "network, steps", "win / draw / loss", "beaten", "sha256"):
+        table.add_column(title, no_wrap=title in ("player", "win / draw / loss", "sha256"))
     for name in catalogue.names():
-        if name in BUILT_IN:
-            seats, what, sha, best, returns = "any", WHAT[name], "-", None, None
-        else:
-            card = read_card(catalogue.folder(name))
-            trained, architecture = card.provenance.get("env_steps"), card.architecture["name"]
-            seats, sha, best = ", ".join(card.seats), card.sha256[:16], card.best_response
-            returns = (card.returns or {}).get("stochastic")
-            what = f"frozen {architecture} of {card.scenario}" + (f", {trained:,} steps" if trained else "")
-        rows = [row for row in catalogue.strength(name) if row.opponent == "random"]
+        try:
+            cells = _SCRIPTED if name in BUILT_IN else _cells(read_card(catalogue.folder(name)))
+            rows = [row for row in catalogue.strength(name) if row.opponent == "random"]
+        except PlayerError as error:
+            problems.append(error)
+            continue
         if measure:
             one_thread()
-            spec = load_scenario(scenario).spec
-            try:
+            spec, rows = load_scenario(scenario).spec, []
+            with suppress(PlayerError):  # this player does not play this game
                 rows = [measuring.measure(catalogue, name, "random", spec, scenario, measure)]
-            except PlayerError:
-                rows = []  # this player does not play this game
-        shares = [
-            f"{row.win:.1%} / {row.draw:.1%} / {row.loss:.1%} ({row.scenario}, {row.episodes} games)" for row in rows
-        ]
-        if returns is not None:
-            shares = [f"return {returns.mean:,.0f} ({returns.episodes} episodes)"]
-        response = "-" if best is None else f"{best.win:.1%} after {best.env_steps:,} steps ({best.scenario})"
-        table.add_row(name, seats, what, "\n".join(shares) or "not measured", response, sha)
-    Console(highlight=False).print(table)
+        games |= {f"{row.episodes:,} games of {row.scenario}" for row in rows}
+        shares = [f"{row.win:.1%} / {row.draw:.1%} / {row.loss:.1%}".replace("% /", " /") for row in rows]
+        plays, network, returns, *rest = cells
+        table.add_row(name, plays, network, "\n".join(shares) or returns, *rest)
+    screen = console(120)
+    screen.print(table)
+    screen.print()
+    notes = {**WHAT, "win / draw / loss": f"against random, {' or '.join(sorted(games)) or 'not measured'}"}
+    for name, what in {**notes, "beaten": "games won by the best response that `multigrid-rl exploit` found"}.items():
+        screen.print(f"{name}: {what}")
+    if problems:
+        raise fail(problems[0])
+
+
+_SCRIPTED = ("any seat", "scripted", "-", "-", "-")
+
+
+def _cells(card: Card) -> tuple[str, str, str, str, str]:
+    """Return what a frozen player plays, its network, its return, how often it was beaten, and its hash."""
+    steps, returns = card.provenance.get("env_steps"), (card.returns or {}).get("stochastic")
+    return (
+        f"{card.scenario} {' '.join(card.seats)}",
+        card.architecture["name"] + (f", {steps / 1e6:.2g}M" if steps else ""),
+        "-" if returns is None else f"return {returns.mean:,.0f}",
+        "-" if card.best_response is None else f"{card.best_response.win:.1%}",
+        card.sha256[:8],
+    )
 
 
 def rate(

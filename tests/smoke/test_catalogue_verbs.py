@@ -23,19 +23,21 @@ TRACE, OTHER_TRACE = TRACES / "v3-CTCE-1v1.npz", TRACES / "v3-DTDE-Red-Single.np
 def test_players_lists_seats_strength_and_hash(root):
     result = call("players", "--checkpoints", root)
     assert result.exit_code == 0
-    rows = {line.split()[0]: line for line in result.stdout.splitlines()}
+    listed, _, notes = result.stdout.partition("\n\n")
+    rows = {line.split()[0]: line for line in listed.splitlines()}
     assert list(rows) == ["player", "random", "idle", "key-runner", "hunter", "rookie"]
-    sha = read_card(root / "rookie").sha256[:16]
-    for part in ("blue_0", "frozen mlp of 1v1, 123,456 steps", "75.0% / 0.0% / 25.0% (1v1, 1000 games)", sha):
+    sha = read_card(root / "rookie").sha256[:8]
+    for part in ("1v1 blue_0", "mlp, 0.12M", "75.0 / 0.0 / 25.0%", sha):
         assert part in rows["rookie"]
-    assert "any" in rows["hunter"]
+    assert "any seat" in rows["hunter"]
+    assert "hunter: knows the board" in notes
+    assert "1,000 games of 1v1" in notes
 
 
 def test_players_measures_now(root):
     result = call("players", "--checkpoints", root, "--measure", 50, "--scenario", "1v1")
     assert result.exit_code == 0
-    assert "(1v1, 50 games)" in result.stdout
-    assert "1000 games" not in result.stdout
+    assert "against random, 50 games of 1v1\n" in result.stdout
     assert "not measured" not in result.stdout
 
 
@@ -48,7 +50,9 @@ def test_players_rejects_scenario_it_cannot_play(scenario, root):
 @pytest.mark.parametrize("changes", [{"provenance": {"env_steps": "many"}}, {"colour": "red"}])
 def test_players_names_damaged_card(changes, root):
     edit(root / "rookie", **changes)
-    assert str(root / "rookie" / CARD_FILE) in complaint(call("players", "--checkpoints", root))
+    result = call("players", "--checkpoints", root)
+    assert str(root / "rookie" / CARD_FILE) in complaint(result)
+    assert "hunter" in result.stdout  # all others are listed
 
 
 # --- rate
