@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.measure import read_rows
 from benchmarks.tables import table
 from multigrid_rl.envs.multigrid import MultigridEnvs
+from multigrid_rl.runs.reader import read_rows
 
 RESULTS = Path("docs/results")
 

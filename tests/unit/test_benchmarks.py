@@ -21,6 +21,10 @@ def row(iteration, seconds, **more):
     return {"env_steps": 100 * iteration, "seconds": seconds, **more}
 
 
+def run_of(rows):
+    return measure.Run(rows, {}, 1.0, measure.Peak(0.0, None, {}))
+
+
 class TestRounds:
     def test_every_second_round_runs_backwards(self):
         seen = []
@@ -38,11 +42,11 @@ class TestRounds:
 class TestRows:
     def test_speed_leaves_the_warm_up_out(self):
         rows = [row(1, 50.0), row(2, 51.0), row(3, 53.0)]
-        assert measure.speed_of(rows, 1) == 200 / 3
+        assert run_of(rows).speed(1) == 200 / 3
 
     def test_speed_without_iterations_after_the_warm_up_is_an_error(self):
         with pytest.raises(BenchmarkError, match="iterations: expected more than the warm-up's 2, got 2"):
-            measure.speed_of([row(1, 1.0), row(2, 2.0)], 2)
+            run_of([row(1, 1.0), row(2, 2.0)]).speed(2)
 
     def test_timing_takes_whatever_columns_there_are(self):
         rows = [
@@ -99,10 +103,10 @@ class TestMemory:
 
     def test_a_process_name_may_hold_brackets_and_blanks(self):
         stat = "17 (a ) (b) S 4 17 17 0 -1"
-        assert (measure.name_of(stat), measure.parent_of(stat)) == ("a ) (b", 4)
+        assert measure.fields_of(stat) == ("a ) (b", ["S", "4", "17", "17", "0", "-1"])
 
     def test_sizes_are_read_by_their_whole_key_and_a_process_that_has_gone_counts_nothing(self):
-        assert measure.parent_of("") is None
+        assert measure.text_of(2**31 - 1, "stat") == ""
         assert measure.kib_of("", "Pss") == 0
         assert measure.kib_of("Pss_Anon:  7 kB\nPss:   5 kB\n", "Pss") == 5
 
