@@ -6,30 +6,31 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import BenchmarkError, Spread
+from benchmarks.measure import BenchmarkError, Spread, spread
+from multigrid_rl.files import markdown_table
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Lines of a Markdown table; the first column is text, the others are numbers."""
-    lines = ["| " + " | ".join(heads) + " |", "|---|" + "--:|" * (len(heads) - 1)]
-    return lines + ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], left: Container[int] = (0,)) -> list[str]:
+    """Return the lines of a Markdown table; columns in ``left`` are text, the others are numbers."""
+    return markdown_table(heads, [[figure(value) for value in row] for row in rows], left)
 
 
-def _cell(value: Any) -> str:
+def spread_rows(rounds: Mapping[str, Sequence[float]]) -> list[list[Any]]:
+    """Return rows of a table: name, median and range of what was measured round by round."""
+    return [[name, (found := spread(values)).median, range_of(found)] for name, values in rounds.items()]
+
+
+def figure(value: Any) -> str:
+    """Return a number as one reads it: three digits, thousands apart; a dash for nothing, anything else as it is."""
     if value is None:
         return "-"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    return figure(value)
-
-
-def figure(value: float) -> str:
-    """Return a number as one reads it: three digits, thousands apart."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.{2 if abs(value) >= 1 else 3}f}"
@@ -60,10 +61,8 @@ class Report:
     def markdown(self, command: str) -> str:
         """Return the page."""
         told = [f"# {self.title}", "", f"`{command}`", "", *machine_lines(self.machine), *self.lines]
-        return "\n".join([*told, "", "Overall, the last line that the command prints:", "", *self._overall(), ""])
-
-    def _overall(self) -> list[str]:
-        return ["```json", json.dumps(self.result), "```"]
+        overall = ["", "Overall, the last line that the command prints:", "", "```json", json.dumps(self.result), "```"]
+        return "\n".join([*told, *overall, ""])
 
     def write(self, out: Path | None) -> None:
         """Write ``out``.md and ``out``.json if asked to, and print the overall result as the last line."""

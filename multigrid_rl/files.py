@@ -2,7 +2,7 @@
 
 import csv
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -91,6 +91,13 @@ def write_whole(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+    """Return the lines of a table; columns in ``left`` are text, the others numbers, which stand to the right."""
+    marks = ["---" if column in left else "--:" for column in range(len(heads))]
+    clean = [[cell.replace("|", "/") for cell in row] for row in rows]
+    return [f"| {' | '.join(heads)} |", f"|{'|'.join(marks)}|", *(f"| {' | '.join(row)} |" for row in clean)]
 
 
 def csv_text(rows: list[dict[str, Any]], columns: Iterable[str] = ()) -> str:

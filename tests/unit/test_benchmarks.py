@@ -204,8 +204,8 @@ class TestSections:
 
     def test_points_of_growth_fit_the_schema(self):
         options = argparse.Namespace(steps=1, warmup=3, least=5)
-        for _, make in growth.TABLES.values():
-            for point in list(make().values())[-1:]:  # composing takes a third of a second
+        for _, points, _ in growth.TABLES.values():
+            for point in list(points.values())[-1:]:  # composing takes a third of a second
                 config = compose(growth.overrides_of(point, options))
                 assert config.train.batch_size == point.batch
                 assert config.train.until == 8 * point.batch
