@@ -1,11 +1,12 @@
 """From our configuration to an RLlib algorithm."""
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from multigrid_rl.config import ConfigError, RunConfig
 from multigrid_rl.learn.adversarial import AdversarialConfig
@@ -21,7 +22,6 @@ from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.text import expected
-from multigrid_rl.types import MultiAgentSpec
 
 
 def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PPOConfig:
@@ -54,10 +54,10 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
     }
     if train.runner == "stock":
         spec = stock_module_specs(spec, specs)
-        sampling = stock_sampling(config, sizes, env_config, specs)
+        sampling = stock_sampling(config, sizes, env_config)
     else:
         update = cloning_config(config) if train.cloning is not None else update_config(config, sizes)
-        sampling = _batched_sampling(config, env_config, specs, spec).learners(
+        sampling = _batched_sampling(config, env_config, spec.rl_module_specs[specs.modules[0]]).learners(
             learner_config_dict={
                 "update": update,
                 "scale_values": config.model.scale_values,
@@ -66,8 +66,10 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
         )
     # RLlib seeds what is global for networks of its own, and has torch load its compiler for that: more than a second.
     seed = config.seed if train.runner == "stock" or config.cluster.gpus_per_learner else None
+    modules = {agent.name: agent.module for agent in specs.agents}
     return (
         sampling.rl_module(rl_module_spec=spec)
+        .multi_agent(policies=set(specs.modules), policy_mapping_fn=partial(_module_of, modules))
         .training(
             lr=_schedule(train.lr, train.lr_end, train.until),
             gamma=train.gamma,
@@ -105,27 +107,26 @@ def cloning_config(config: RunConfig) -> CloningConfig:
 
 
 def adversarial_config(config: RunConfig) -> AdversarialConfig:
-    """Say how rewards are learnt from recorded play."""
+    """Say how rewards are learnt from recorded play.
+
+    Raises ``ConfigError``: the run whose reward is to be paid learnt none that can be paid here.
+    """
     options = config.train.adversarial
     assert options is not None
     if options.reward is not None:
-        _check_reward(config, Path(options.reward))
+        known = run_config(Path(options.reward))
+        learnt = known.train.adversarial
+        if learnt is None or (learnt.kind, learnt.reward, options.kind) != ("airl", None, "airl"):
+            wanted = "a run of train=airl, with train=airl"
+            raise ConfigError(expected("train.adversarial.reward", wanted, Path(options.reward)))
+        for key, theirs, ours in (
+            ("scenario.env_id", known.scenario.env_id, config.scenario.env_id),
+            ("train.adversarial.hidden", learnt.hidden, options.hidden),
+        ):
+            if theirs != ours:
+                raise ConfigError(expected(key, f"{theirs}, as the run that train.adversarial.reward names", ours))
     how: dict[str, Any] = {"data": str(config.data), "estimator": estimator_of(config), "seed": config.seed}
     return AdversarialConfig(**options.model_dump(), **how)
-
-
-def _check_reward(config: RunConfig, run: Path) -> None:
-    """Raise ``ConfigError`` unless ``run`` learnt a reward that can be paid here."""
-    known, options = run_config(run), config.train.adversarial
-    learnt = known.train.adversarial
-    if learnt is None or options is None or (learnt.kind, learnt.reward, options.kind) != ("airl", None, "airl"):
-        raise ConfigError(expected("train.adversarial.reward", "a run of train=airl, with train=airl", run))
-    for key, wanted, got in (
-        ("scenario.env_id", known.scenario.env_id, config.scenario.env_id),
-        ("train.adversarial.hidden", learnt.hidden, options.hidden),
-    ):
-        if wanted != got:
-            raise ConfigError(expected(key, f"{wanted}, as the run that train.adversarial.reward names", got))
 
 
 def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:
@@ -157,12 +158,9 @@ def estimator_of(config: RunConfig) -> Estimator:
     return Estimator(train.gamma, train.lam, train.psi, critic=train.vf_coef > 0, deadly=deadly)
 
 
-def _batched_sampling(
-    config: RunConfig, env_config: dict[str, Any], specs: MultiAgentSpec, spec: MultiRLModuleSpec
-) -> PPOConfig:
+def _batched_sampling(config: RunConfig, env_config: dict[str, Any], one: RLModuleSpec) -> PPOConfig:
     runners, cluster, train = config.cluster.runners, config.cluster, config.train
     algorithm = DaggerPPO if train.dagger else CloningPPO if train.cloning else BatchPPO
-    one = spec.rl_module_specs[specs.modules[0]]
     return (
         PPOConfig(algo_class=algorithm)
         .environment(
@@ -182,12 +180,11 @@ def _batched_sampling(
         )
         # The pool replaces whoever is lost: RLlib shall neither stop for it nor let Ray revive the old one.
         .fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)
-        .multi_agent(policies=set(specs.modules), policy_mapping_fn=_agent_is_module)
     )
 
 
-def _agent_is_module(agent: str, *_: Any, **__: Any) -> str:
-    return agent
+def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:
+    return modules[agent]
 
 
 def _schedule(start: float, end: float, steps: int) -> float | list[list[float]]:
