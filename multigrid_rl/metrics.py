@@ -111,15 +111,8 @@ STAGES = ("sample", "learn", "sync", "metrics", "checkpoint")
 #: Parts in which games are played and networks computed; everything else is overhead.
 WORK = ("engine", "players", "forward", "network", "loss", "optimizer")
 
-#: Behaviour metrics: name -> event of the engine that they average.
-BEHAVIOUR: dict[str, str] = {
-    "door_open": "door_open",
-    "eliminated_opponents": "eliminated_opponents",
-    "got_eliminated": "got_eliminated",
-    "key_pickup": "key_pickup",
-    "ball_pay": "ball_pay",
-    "invalid_pickup": "invalid_pickup",
-}
+#: Behaviour metrics, by the event of the engine that they average.
+BEHAVIOUR = tuple(name.rpartition("/")[2] for name in METRICS if name.startswith("behaviour/"))
 
 
 def explained_variance(targets: NDArray[np.float32], values: NDArray[np.float32]) -> float:
