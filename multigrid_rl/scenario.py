@@ -135,9 +135,7 @@ class GameConfig(Part):
 
     def spec(self) -> GameSpec:
         """Return the specification that the engine reads."""
-        values = self.model_dump()
-        values["rules"] = RULE_SETS[self.rules]
-        return GameSpec(**values)
+        return GameSpec(**{**self.model_dump(), "rules": RULE_SETS[self.rules]})
 
 
 class Bound(Part):

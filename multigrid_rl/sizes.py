@@ -35,14 +35,9 @@ class Sizes:
         return self.config.train.batch_size
 
     @property
-    def samplers(self) -> int:
-        """Processes that play: the remote env runners, or the driver alone."""
-        return max(self.config.cluster.runners, 1)
-
-    @property
     def games_per_sampler(self) -> int:
-        """Games that one sampling process plays side by side."""
-        return self.config.train.num_envs // self.samplers
+        """Games that one sampling process, a remote env runner or the driver alone, plays side by side."""
+        return self.config.train.num_envs // max(self.config.cluster.runners, 1)
 
     @property
     def learner_threads(self) -> int:

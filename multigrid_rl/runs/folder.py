@@ -56,11 +56,6 @@ def git_commit() -> str | None:
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "") if head.returncode == 0 else None
 
 
-def _opponent(seat: str, player: LoadedPlayer) -> dict[str, Any]:
-    own = {"name": player.name, "weight": player.weight, "sha256": player.sha256}
-    return {"seat": seat, **own, "strength": [row.model_dump() for row in player.strength]}
-
-
 class RunFolder:
     """Writes one run's folder.
 
@@ -80,7 +75,12 @@ class RunFolder:
         self.provenance: dict[str, Any] = {
             **circumstances(),
             "seed": config.seed,
-            "opponents": [_opponent(seat, player) for seat, players in seated.items() for player in players],
+            "opponents": [
+                {"seat": seat, "name": player.name, "weight": player.weight, "sha256": player.sha256}
+                | {"strength": [row.model_dump() for row in player.strength]}
+                for seat, players in seated.items()
+                for player in players
+            ],
         }
         if config.data is not None:
             told = read_data_card(Path(config.data)).model_dump(include={"who", "sha256", "rows", "episodes"})

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from multigrid_rl.gates import Gate
+
 #: Coordinates of a configuration in [0, 1), by key of the variable.
 Point = dict[str, float]
 #: A trial ends by itself, because it lags behind, or by an error.
@@ -52,9 +54,7 @@ def _margin(gate: Mapping[str, Any]) -> float:
     value = gate["window_mean"] if gate["window_mean"] is not None else gate["value"]
     if value is None:
         return -math.inf
-    distance = gate["bound"] - value if gate["comparison"] == "<=" else value - gate["bound"]
-    # A bound of 0 has no size of its own; there one unit of the metric is the scale.
-    return float(distance) / (abs(gate["bound"]) or 1.0)
+    return float(Gate(gate["metric"], gate["comparison"], gate["bound"]).margin(value))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ray.tune.search import Searcher
 from ray.tune.trainable.function_trainable import FunctionTrainable
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.rllib.cluster import Writers, preflight
+from multigrid_rl.rllib.cluster import preflight
 from multigrid_rl.rllib.session import ray_session, reason_of
 from multigrid_rl.rllib.stages import stages_of
 from multigrid_rl.search.folder import STOP, SearchFolder
@@ -77,7 +77,7 @@ def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
     config = folder.request.space.config
     cluster = config.cluster.model_copy(update={"address": address})
     with ray_session(config.model_copy(update={"cluster": cluster})):
-        yield preflight(folder.path, stages_of(config), Writers(trials=True))
+        yield preflight(folder.path, stages_of(config), trials=True)
 
 
 class SearchRun:
