@@ -28,9 +28,8 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.machine import describe
 from benchmarks.measure import Peers, alternate, ratios, spread, train_once
-from benchmarks.tables import Report, add_common, measure_all, range_of, spread_rows, table
+from benchmarks.tables import Report, add_common, describe, measure_all, range_of, spread_rows, table
 from benchmarks.training import Setting, best_of, label, sb3_speed, sweep
 from multigrid_rl.envs.base import AGENT, SingleAgentEnvs
 from multigrid_rl.envs.bodies import body_of

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from benchmarks.machine import describe
 from benchmarks.measure import Run, alternate, spread, train_once
-from benchmarks.tables import Report, add_common, measure_all, range_of, table
+from benchmarks.tables import Report, add_common, describe, measure_all, range_of, table
 from multigrid_rl.schema import available_cpus
 
 GAMES = (16, 64, 256, 1024, 4096)

@@ -190,7 +190,9 @@ def read_arms(jobs: Sequence[Job]) -> dict[str, Arm]:
             arm.results.append(json.loads(result.read_text(encoding="utf-8")))
             with (job.folder / "metrics.jsonl").open(encoding="utf-8") as file:
                 rows = [json.loads(line) for line in file]
-            arm.curves.append(_curve(rows))
+            played = [row for row in rows if row.get("return_mean/agent_0") is not None]
+            steps, returns = ([row[name] for row in played] for name in ("env_steps", "return_mean/agent_0"))
+            arm.curves.append((np.array(steps), np.array(returns)))
             arm.updates.append([_told(rows, metric, last=last) for _, metric, last in _UPDATES])
     return arms
 
@@ -198,11 +200,6 @@ def read_arms(jobs: Sequence[Job]) -> dict[str, Arm]:
 def _told(rows: list[dict[str, Any]], metric: str, *, last: bool) -> float:
     values = [row[metric] for row in rows if row.get(metric) is not None] or [float("nan")]
     return float(values[-1] if last else np.mean(values))
-
-
-def _curve(rows: list[dict[str, Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
-    rows = [row for row in rows if row.get("return_mean/agent_0") is not None]
-    return np.array([row["env_steps"] for row in rows]), np.array([row["return_mean/agent_0"] for row in rows])
 
 
 def draw_group(study: Study, group: dict[str, Any], arms: dict[str, Arm]) -> Figure:
@@ -229,7 +226,8 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
     rng = np.random.default_rng(0)
     yield f"# {study.title}\n\n{study.text.strip()}\n"
     every = " ".join([*study.common, "seed=N"])
-    yield f"Made by `{command}` on {_machine()}. Every run: `{every}`, and its arm's overrides."
+    machine = f"{available_cpus()} shared cores, {platform.machine()}, Python {platform.python_version()}"
+    yield f"Made by `{command}` on {machine}. Every run: `{every}`, and its arm's overrides."
     yield (
         f"Scores are mean returns of {study.episodes} fresh episodes after training, with drawn actions unless the "
         "column says otherwise. IQM is the interquartile mean over seeds, with its 95 % interval by the bootstrap over "
@@ -286,10 +284,6 @@ def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Ite
 
 def _figure_name(study: Study, group: dict[str, Any]) -> str:
     return f"{study.name}-{group['name']}.png"
-
-
-def _machine() -> str:
-    return f"{available_cpus()} shared cores, {platform.machine()}, Python {platform.python_version()}"
 
 
 def main() -> None:

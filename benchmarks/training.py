@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.machine import describe
 from benchmarks.measure import (
     RUN_LIMIT_S,
     BenchmarkError,
@@ -31,7 +30,7 @@ from benchmarks.measure import (
     timing_parts,
     train_once,
 )
-from benchmarks.tables import Report, add_common, measure_all, range_of, spread_rows, table
+from benchmarks.tables import Report, add_common, describe, measure_all, range_of, spread_rows, table
 
 ONE_SEAT = ["scenario=1v1"]
 BOTH_SEATS = ["scenario=1v1", "scenario.seats.blue_0=learn"]

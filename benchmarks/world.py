@@ -22,9 +22,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from benchmarks.machine import describe
 from benchmarks.measure import alternate, ratios, spread
-from benchmarks.tables import Report, add_common, figure, range_of, table
+from benchmarks.tables import Report, add_common, describe, figure, range_of, table
 from multigrid_rl.jit import kernel
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import CELL

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import control, growth, machine, measure, results, tables, training, world
+from benchmarks import control, growth, measure, results, tables, training, world
 from benchmarks.measure import BenchmarkError, Peers
 from multigrid_rl.config import compose
 
@@ -120,7 +120,7 @@ class TestMemory:
 
 class TestMachine:
     def test_busy_ticks_leave_out_idle_and_waiting(self):
-        assert machine.busy_ticks("cpu  1 2 4 100 200 8 16 32 0 0\ncpu0 1 1\n") == 63
+        assert tables.busy_ticks("cpu  1 2 4 100 200 8 16 32 0 0\ncpu0 1 1\n") == 63
 
 
 class TestTables:
