@@ -4,6 +4,8 @@
 after the seat it plays, or after its team if it plays several seats (``shared=true``, ``scheme=ctce``).
 """
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -162,10 +164,5 @@ def mean_interval(values: NDArray[np.float64], z: float = 1.96) -> tuple[float, 
 
 def matches(name: str, pattern: str) -> bool:
     """Return whether a metric name fits a pattern of :data:`METRICS`; ``<gate>`` may itself contain slashes."""
-    if "<gate>" in pattern:
-        before, after = pattern.split("<gate>")
-        return name.startswith(before) and name.endswith(after) and len(name) > len(before) + len(after)
-    parts, wanted = name.split("/"), pattern.split("/")
-    return len(parts) == len(wanted) and all(
-        (w.startswith("<") and p) or w == p for p, w in zip(parts, wanted, strict=True)
-    )
+    wanted = re.sub("<[a-z]+>", "[^/]+", pattern.replace("<gate>", ".+"))
+    return re.fullmatch(wanted, name) is not None
