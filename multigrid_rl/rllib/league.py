@@ -1,4 +1,4 @@
-"""The league of a run: its arithmetic (``players.league``), its files (``runs.snapshots``), and who plays what."""
+"""The league of a run: its arithmetic (``players.league``), its files (``runs.checkpoints``), and who plays what."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ import numpy as np
 from multigrid_rl.players.cards import PlayerError, PlayerFiles
 from multigrid_rl.players.league import League
 from multigrid_rl.players.teams import Roster
-from multigrid_rl.runs.snapshots import read_snapshot, write_snapshot
+from multigrid_rl.runs.checkpoints import read_snapshot, write_snapshot
 from multigrid_rl.scenario import ScenarioConfig
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 

@@ -27,9 +27,15 @@ from multigrid_rl.learn.demonstrations import read_data_card
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.league import League, Snapshot
-from multigrid_rl.runs.checkpoints import Checkpoint, newest_good, read_state, set_aside_newer
+from multigrid_rl.runs.checkpoints import (
+    Checkpoint,
+    newest_good,
+    read_snapshot,
+    read_state,
+    set_aside_newer,
+    set_aside_others,
+)
 from multigrid_rl.runs.reader import read_provenance, read_verdict
-from multigrid_rl.runs.snapshots import read_snapshot, set_aside_others
 from multigrid_rl.runs.tracking import Tracking
 from multigrid_rl.text import expected
 
