@@ -4,6 +4,7 @@ Values are in yaml, below ``configs/``; a test holds that both name the same key
 """
 
 import os
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,6 +35,21 @@ _OF_STOCK = {
     "time_limits": "bootstrap",
     "target_kl": None, "clip_final": None,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A number that moves linearly from ``start`` to ``end`` over ``steps`` environment steps, and stays there."""
+
+    start: float
+    end: float
+    steps: int
+
+    def at(self, env_steps: int) -> float:
+        """Return the number after ``env_steps`` environment steps."""
+        if env_steps >= self.steps:
+            return self.end
+        return self.start + env_steps / self.steps * (self.end - self.start)
 
 
 class CloningOptions(Part):
@@ -126,19 +142,16 @@ class TrainConfig(Part):
         return self.epochs if self.pi_iters is None else self.pi_iters
 
     @property
-    def lr_end(self) -> float:
-        """Step size at ``until``."""
-        return self.lr if self.lr_final is None else self.lr_final
-
-    @property
-    def clip_end(self) -> float:
-        """Clip of the ratio at ``until``."""
-        return self.clip if self.clip_final is None else self.clip_final
-
-    @property
-    def entropy_end(self) -> float:
-        """Weight of the entropy bonus after ``entropy_decay`` steps."""
-        return self.entropy_coef if self.entropy_final is None else self.entropy_final
+    def schedules(self) -> dict[str, Schedule]:
+        """What changes with the environment steps played: step size, weight of the entropy bonus, clip of the ratio."""
+        lr, entropy, clip = self.lr_final, self.entropy_final, self.clip_final
+        return {
+            "lr": Schedule(self.lr, self.lr if lr is None else lr, self.until),
+            "entropy_coef": Schedule(
+                self.entropy_coef, self.entropy_coef if entropy is None else entropy, self.entropy_decay
+            ),
+            "clip": Schedule(self.clip, self.clip if clip is None else clip, self.until),
+        }
 
 
 class ClusterConfig(Part):

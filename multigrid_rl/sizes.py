@@ -104,12 +104,6 @@ class Sizes:
         product = self.config.train.gamma * self.config.train.lam
         return 1 / (1 - product) if product < 1 else math.inf
 
-    def entropy_coef_at(self, env_steps: int) -> float:
-        """Return the weight of the entropy bonus after so many environment steps: linear, then constant."""
-        train = self.config.train
-        share = min(env_steps / train.entropy_decay, 1.0)
-        return train.entropy_coef + share * (train.entropy_end - train.entropy_coef)
-
 
 def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:
     """Say what is learned from beside or instead of the game's own reward; nothing where that is all."""
@@ -131,14 +125,10 @@ def schedules(train: TrainConfig, *, changing: bool = False) -> list[tuple[str, 
         changing: leave out what stays as it is, but for an entropy bonus: it is another thing that is learned from.
     """
     rows = []
-    for name, start, end, steps in (
-        ("learning rate", train.lr, train.lr_end, train.until),
-        ("entropy bonus", train.entropy_coef, train.entropy_end, train.entropy_decay),
-        ("clip", train.clip, train.clip_end, train.until),
-    ):
-        if start != end:
-            course = f"a straight line over the first {steps:,} steps, then constant"
-            rows.append((name, f"{start:g} to {end:g}", course))
-        elif not changing or (name == "entropy bonus" and start):
-            rows.append((name, f"{start:g}", "the same all the time"))
+    for name, its in zip(("learning rate", "entropy bonus", "clip"), train.schedules.values(), strict=True):
+        if its.start != its.end:
+            course = f"a straight line over the first {its.steps:,} steps, then constant"
+            rows.append((name, f"{its.start:g} to {its.end:g}", course))
+        elif not changing or (name == "entropy bonus" and its.start):
+            rows.append((name, f"{its.start:g}", "the same all the time"))
     return rows

@@ -216,8 +216,9 @@ def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     yield "credit horizon", credit, f"{meaning}. Higher lam: less bias, more noise"
     yield "learning rate", rate, f"{rate_course}. Higher: larger steps, learns faster or not at all"
     meaning = f"reward for acting at random: {weight_course}"
-    if train.entropy_coef != train.entropy_end and train.entropy_decay > sizes.env_steps:
-        meaning += f"; the budget ends before, at {sizes.entropy_coef_at(sizes.env_steps):.2g}"
+    bonus = train.schedules["entropy_coef"]
+    if bonus.start != bonus.end and bonus.steps > sizes.env_steps:
+        meaning += f"; the budget ends before, at {bonus.at(sizes.env_steps):.2g}"
     yield "entropy bonus", weight, f"{meaning}. Higher: explores longer, decides later"
     if train.objective == "ppo":
         yield "clip", clip, f"bound on a step of the policy: {clip_course}. Higher: larger steps of the policy"

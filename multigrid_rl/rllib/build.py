@@ -12,7 +12,7 @@ from multigrid_rl.config import ConfigError, RunConfig
 from multigrid_rl.learn.adversarial import AdversarialConfig
 from multigrid_rl.learn.cloning import CloningConfig
 from multigrid_rl.learn.rollout import Estimator
-from multigrid_rl.learn.update import Schedule, UpdateConfig
+from multigrid_rl.learn.update import UpdateConfig
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.imitation import CloningPPO, DaggerPPO
@@ -20,6 +20,7 @@ from multigrid_rl.rllib.learner import BatchLearner, module_specs
 from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
 from multigrid_rl.runs.reader import run_config
+from multigrid_rl.schema import Schedule
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.text import expected
 
@@ -71,13 +72,13 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
         sampling.rl_module(rl_module_spec=spec)
         .multi_agent(policies=set(specs.modules), policy_mapping_fn=partial(_module_of, modules))
         .training(
-            lr=_schedule(train.lr, train.lr_end, train.until),
+            lr=_course(train.schedules["lr"]),
             gamma=train.gamma,
             lambda_=train.lam,
             clip_param=train.clip,
             vf_loss_coeff=train.vf_coef,
             vf_clip_param=float("inf"),
-            entropy_coeff=_schedule(train.entropy_coef, train.entropy_end, train.entropy_decay),
+            entropy_coeff=_course(train.schedules["entropy_coef"]),
             use_kl_loss=False,
             grad_clip=train.grad_clip,
             grad_clip_by="global_norm",
@@ -99,7 +100,7 @@ def cloning_config(config: RunConfig) -> CloningConfig:
         batch_size=train.batch_size * (train.epochs if train.dagger else 1),
         minibatch_size=train.minibatch,
         asked=train.dagger is not None,
-        lr=Schedule(train.lr, train.lr_end, train.until),
+        lr=train.schedules["lr"],
         weight_decay=options.weight_decay,
         grad_clip=train.grad_clip,
         seed=config.seed,
@@ -131,19 +132,17 @@ def adversarial_config(config: RunConfig) -> AdversarialConfig:
 
 def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:
     """Say how a run's batches are learned from."""
-    train = config.train
+    train, lr = config.train, config.train.schedules["lr"]
     return UpdateConfig(
         objective=train.objective,
         epochs=train.passes,
         minibatch_size=sizes.rows_per_minibatch if train.minibatch_size else None,
-        lr=Schedule(train.lr, train.lr_end, train.until),
-        entropy_coef=Schedule(train.entropy_coef, train.entropy_end, train.entropy_decay),
-        clip=Schedule(train.clip, train.clip_end, train.until),
+        **train.schedules,
         vf_coef=train.vf_coef,
         grad_clip=train.grad_clip,
         seed=config.seed,
         v_iters=train.v_iters,
-        v_lr=None if train.v_lr is None else Schedule(train.v_lr, train.v_lr * train.lr_end / train.lr, train.until),
+        v_lr=None if train.v_lr is None else Schedule(train.v_lr, train.v_lr * lr.end / lr.start, lr.steps),
         target_kl=train.target_kl,
         standardise=train.standardise,
         warm_up=train.warm_up,
@@ -187,5 +186,5 @@ def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:
     return modules[agent]
 
 
-def _schedule(start: float, end: float, steps: int) -> float | list[list[float]]:
-    return start if start == end else [[0, start], [steps, end]]
+def _course(its: Schedule) -> float | list[list[float]]:
+    return its.start if its.start == its.end else [[0, its.start], [its.steps, its.end]]

@@ -127,7 +127,7 @@ def test_a2c_takes_one_step_on_the_whole_batch():
     built = update_config(config, sizes)
     assert (built.objective, built.epochs, built.minibatch_size) == ("policy_gradient", 1, None)
     assert compose(["train=a2c", "scenario=1v1"]).experiment is None  # recipes were found for ppo
-    assert compose(["train=a2c", "train.lr=0.01"]).train.lr_end == 0.01
+    assert compose(["train=a2c", "train.lr=0.01"]).train.schedules["lr"].end == 0.01
 
 
 # --- a known optimum
