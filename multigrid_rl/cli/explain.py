@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -111,7 +110,7 @@ def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[s
     """Return all rows by the title that they stand under."""
     from multigrid_rl.sizes import Sizes
 
-    sizes = Sizes(config, Counter(agent.module for agent in specs.agents))
+    sizes = Sizes.of(config, (agent.module for agent in specs.agents))
     rows = {
         "Who plays": _players(config, specs, seated),
         "One update: play, then learn": _update(config, sizes),

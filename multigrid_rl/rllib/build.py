@@ -1,6 +1,5 @@
 """From our configuration to an RLlib algorithm."""
 
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
     """
     stages = stages or stages_of(config)
     train, specs = config.train, stages[0].factory.specs
-    sizes = Sizes(config, Counter(agent.module for agent in specs.agents))
+    sizes = Sizes.of(config, (agent.module for agent in specs.agents))
     spec = module_specs(specs, config.model.model_dump(), config.seed)
     env_config = {
         "factory": stages[0].factory,

@@ -61,7 +61,7 @@ def train(
         RunError: env runners, a learner or the folder failed, or the run diverged; what was reported and the last
             checkpoint stay.
     """
-    torch.set_num_threads(Sizes(config, {}).learner_threads)
+    torch.set_num_threads(Sizes.of(config).learner_threads)
     for name in ("ray", "ray.rllib"):  # they greet every run with advice for their own defaults
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # whoever is lost, the pool says so
@@ -175,7 +175,7 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
         if config.train.cloning is not None:
             continue
         batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in factory.specs.agents}
-        once = replace(update_config(config, Sizes(config, {})), epochs=1, minibatch_size=None, recompute=None)
+        once = replace(update_config(config, Sizes.of(config)), epochs=1, minibatch_size=None, recompute=None)
         Update(networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
     share_out(1)
 

@@ -122,7 +122,7 @@ def test_a2c_takes_one_step_on_the_whole_batch():
     assert (train.objective, train.epochs, train.minibatch_size, train.minibatch) == (
         "policy_gradient", 1, None, train.batch_size,
     )  # fmt: skip
-    sizes = Sizes(config, {"red_0": 1})
+    sizes = Sizes.of(config, ["red_0"])
     assert (sizes.gradient_steps_per_update, sizes.minibatches_per_epoch) == (1, 1)
     built = update_config(config, sizes)
     assert (built.objective, built.epochs, built.minibatch_size) == ("policy_gradient", 1, None)
