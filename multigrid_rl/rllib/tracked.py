@@ -71,9 +71,11 @@ class TrackedPPO(PPO):
         counts = {name: getattr(self, name) for name in _COUNTED}
         return self.tracker.row(counts, self.latest, self.finished, self.stages[self.stage].factory.specs)
 
-    def stage_over(self) -> bool:
-        """Whether the present stage of the curriculum has ended; the last one has no end of its own."""
-        return self.stages[self.stage].over(self.env_steps - self.stage_from, self.tracker.keeper)
+    def go_further(self) -> None:
+        """Enter the next stage of the curriculum if the present one has ended; the last one has no end of its own."""
+        stage, steps = self.stages[self.stage], self.env_steps - self.stage_from
+        if (stage.steps is not None and steps >= stage.steps) or (stage.held and self.tracker.keeper.held):
+            self.enter(self.stage + 1)
 
     def enter(self, stage: int) -> None:
         """Be judged by the gates of another stage, from here on."""

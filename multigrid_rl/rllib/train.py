@@ -79,8 +79,8 @@ def train(
             restore(algorithm, start)
             if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing
                 ended = _ended(config, algorithm, lambda: False)
-            if ended is None and algorithm.stage_over():  # it ended in the very iteration in which the run did
-                algorithm.enter(algorithm.stage + 1)
+            if ended is None:  # a stage may have ended in the very iteration in which the run did
+                algorithm.go_further()
         elif config.init is not None:
             weights, rows = initial_weights(config, stages[-1].factory.specs)
             algorithm.begin_with(weights, rows)
@@ -96,8 +96,8 @@ def train(
             advance_league(algorithm, config, folder)
             algorithm.tracker.clock.lap("metrics")
             ended = _ended(config, algorithm, interrupted)
-            if ended is None and algorithm.stage_over():
-                algorithm.enter(algorithm.stage + 1)
+            if ended is None:
+                algorithm.go_further()
             if ended or algorithm.env_steps - last_checkpoint >= config.train.checkpoint_every:
                 checkpoint(algorithm, config, folder)
                 algorithm.tracker.clock.lap("checkpoint")

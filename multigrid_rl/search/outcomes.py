@@ -47,14 +47,12 @@ def score_of(verdict: Mapping[str, Any]) -> Score:
 
     The margin is infinite without gates, and minus infinity where a gate's metric was never reported.
     """
-    return Score(verdict["env_steps_to_held"], min(map(_margin, verdict["gates"]), default=math.inf))
-
-
-def _margin(gate: Mapping[str, Any]) -> float:
-    value = gate["window_mean"] if gate["window_mean"] is not None else gate["value"]
-    if value is None:
-        return -math.inf
-    return float(Gate(gate["metric"], gate["comparison"], gate["bound"]).margin(value))
+    margins = [math.inf]
+    for row in verdict["gates"]:
+        gate, value = Gate(row["metric"], row["comparison"], row["bound"]), row["window_mean"]
+        value = row["value"] if value is None else value
+        margins.append(-math.inf if value is None else gate.margin(value))
+    return Score(verdict["env_steps_to_held"], min(margins))
 
 
 @dataclass(frozen=True)
