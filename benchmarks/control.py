@@ -9,8 +9,6 @@ PPO with the same network, batch, minibatches and epochs, in each of its setting
 Cloning is HalfCheetah's expert, recorded first, against a loop over torch's DataLoader with the same network.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

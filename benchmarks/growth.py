@@ -6,8 +6,6 @@ Every point is a run of ``multigrid-rl train scenario=1v1`` with one thing chang
 alternately.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A training run is a process of its own, as a user starts it, in a temporary fold
 it wrote itself, without those of the warm-up.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess
@@ -91,7 +89,7 @@ class MemoryWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.peak = Peak(0.0, 0.0 if whole_tree else None, {})
 
-    def __enter__(self) -> MemoryWatch:
+    def __enter__(self) -> "MemoryWatch":
         self._thread.start()
         return self
 

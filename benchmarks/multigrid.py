@@ -3,8 +3,6 @@
 python -m benchmarks.multigrid --seeds 0 1 2
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

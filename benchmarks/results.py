@@ -4,8 +4,6 @@ python -m benchmarks.results                 # everything; hours on a small mach
 python -m benchmarks.results --only 1v1 --seeds 0 1 2
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

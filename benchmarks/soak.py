@@ -6,8 +6,6 @@ Says for every kill how long the runner was away and how fast the run was before
 run's processes grew, and whether any process was left behind.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -6,8 +6,6 @@ those of Agarwal et al. 2021 (https://arxiv.org/abs/2108.13264): the interquarti
 seeds, and the probability that a run of one arm beats a run of another.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Reports: Markdown for readers, JSON for programs, both from the same values; the machine that they were made on."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -9,8 +9,6 @@ with --sweep they are tuned first, which takes an hour, and the sweep is part of
 are quoted as such and stand in no ratio of the last line.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Sequence

@@ -10,8 +10,6 @@ Both have a red and a blue door in a room of 16 x 8 cells, where agents see the 
 which the original was forked from. It has no keys, no elimination, no opponents' doors: it has less to do.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -10,8 +10,6 @@ Runs in the environment of the benchmarks::
 * steps a second of the vector face, on one core, and of Gymnasium's own ``SyncVectorEnv`` beside it.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Sequence
