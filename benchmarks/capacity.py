@@ -5,8 +5,6 @@
 Measures on this machine and prints one line of JSON; ``docs/results/capacity.md`` says what follows from it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import pickle

@@ -9,8 +9,6 @@ PPO with the same network, batch, minibatches and epochs, in each of its setting
 Cloning is HalfCheetah's expert, recorded first, against a loop over torch's DataLoader with the same network.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys
@@ -28,10 +26,9 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.machine import describe
 from benchmarks.measure import Peers, alternate, ratios, spread, train_once
-from benchmarks.tables import Report, add_common, measure_all, range_of, table
-from benchmarks.training import Setting, best_of, label, sweep
+from benchmarks.tables import Report, add_common, describe, measure_all, range_of, spread_rows, table
+from benchmarks.training import Setting, best_of, label, sb3_speed, sweep
 from multigrid_rl.envs.base import AGENT, SingleAgentEnvs
 from multigrid_rl.envs.bodies import body_of
 from multigrid_rl.envs.gymnasium import GymnasiumEnvs, make_env
@@ -89,14 +86,10 @@ def engine_round(envs: SingleAgentEnvs, seconds: float, threads: int = 1) -> Spe
 
 
 def vector_round(env: gymnasium.vector.VectorEnv[Any, Any, Any], seconds: float) -> Speed:
-    """Step one of Gymnasium's vectors."""
+    """Step one of Gymnasium's vectors; of one of processes, their processor time is not known."""
     env.reset(seed=0)
-    return timed(env.step, random_actions(env.single_action_space, env.num_envs), env.num_envs, seconds)
-
-
-def async_round(env: gymnasium.vector.VectorEnv[Any, Any, Any], seconds: float) -> Speed:
-    """Step processes, whose processor time is not measured."""
-    return vector_round(env, seconds)._replace(processor=0.0)
+    speed = timed(env.step, random_actions(env.single_action_space, env.num_envs), env.num_envs, seconds)
+    return speed._replace(processor=0.0) if isinstance(env, AsyncVectorEnv) else speed
 
 
 def rollout_round(env_id: str, count: int, threads: int, seconds: float) -> Speed:
@@ -150,7 +143,7 @@ def measures_of(env_id: str, options: argparse.Namespace, peers: Peers | None) -
     if not options.quick:
         # Not forked: threads of ours may hold locks.
         processes = AsyncVectorEnv([make] * VECTOR, context="forkserver")
-        found[f"AsyncVectorEnv, {VECTOR} processes"] = partial(async_round, processes, seconds)
+        found[f"AsyncVectorEnv, {VECTOR} processes"] = partial(vector_round, processes, seconds)
     return found
 
 
@@ -180,14 +173,6 @@ def sb3_settings(*, quick: bool) -> list[Setting]:
     return [{"num_envs": envs, "workers": workers} for workers in ("dummy", "subproc") for envs in (1, 2, 8, 32)]
 
 
-def sb3_speed(peers: Peers, iterations: int, setting: Setting) -> float:
-    """Environment steps a second of Stable-Baselines3's PPO on HalfCheetah."""
-    arguments = ["--env-id=HalfCheetah-v5", f"--iterations={iterations}"]
-    arguments += [f"--{name.replace('_', '-')}={value}" for name, value in setting.items()]
-    arguments += [f"--batch={BATCH}", f"--minibatch={MINIBATCH}", f"--epochs={EPOCHS}"]
-    return float(peers.run("sb3_ppo", arguments, TRIAL_LIMIT_S)["env_steps_per_s"])
-
-
 def our_speed(iterations: int) -> float:
     """Environment steps a second of HalfCheetah's recipe, the first tenth left out."""
     until = iterations * BATCH
@@ -202,7 +187,9 @@ def training(report: Report, options: argparse.Namespace) -> None:
     measures = {"ours": partial(our_speed, iterations)}
     told: list[str] = []
     if not options.skip_peers:
-        theirs = partial(sb3_speed, Peers(options.peers), 4 if options.quick else 8)
+        given = ["--env-id=HalfCheetah-v5", f"--iterations={4 if options.quick else 8}"]
+        given += [f"--batch={BATCH}", f"--minibatch={MINIBATCH}", f"--epochs={EPOCHS}"]
+        theirs = partial(sb3_speed, Peers(options.peers), given, limit=TRIAL_LIMIT_S)
         trials = sweep(sb3_settings(quick=options.quick), theirs)
         best = best_of(trials)
         measures["Stable-Baselines3"] = partial(theirs, best)
@@ -213,10 +200,8 @@ def training(report: Report, options: argparse.Namespace) -> None:
         ratio = spread(ratios(rows["ours"], rows["Stable-Baselines3"]))
         report.result["ratio_to_sb3"] = round(ratio.median, 2)
         told.append(f"Ours over theirs, round by round: {ratio.median:.1f} ({range_of(ratio)}).")
-    lines = [[name, (found := spread(of)).median, range_of(found)] for name, of in rows.items()]
-    report.section(
-        "Training HalfCheetah", [*table(["environment steps a second", "median", "min to max"], lines), *told], rows
-    )
+    heads = ["environment steps a second", "median", "min to max"]
+    report.section("Training HalfCheetah", [*table(heads, spread_rows(rows)), *told], rows)
 
 
 def our_cloning_speed(data: Path, threads: int) -> float:
@@ -271,10 +256,8 @@ def cloning(report: Report, options: argparse.Namespace) -> None:
     notes.append(
         f"The faster of ours over the faster of theirs, round by round: {ratio.median:.1f} ({range_of(ratio)})."
     )
-    lines = [[name, (found := spread(of)).median, range_of(found)] for name, of in rows.items()]
-    report.section(
-        "Cloning HalfCheetah", [*table(["recorded steps a second", "median", "min to max"], lines), *notes], rows
-    )
+    heads = ["recorded steps a second", "median", "min to max"]
+    report.section("Cloning HalfCheetah", [*table(heads, spread_rows(rows)), *notes], rows)
 
 
 def main() -> None:

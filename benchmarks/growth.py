@@ -6,17 +6,14 @@ Every point is a run of ``multigrid-rl train scenario=1v1`` with one thing chang
 alternately.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from benchmarks.machine import describe
 from benchmarks.measure import Run, alternate, spread, train_once
-from benchmarks.tables import Report, add_common, measure_all, range_of, table
+from benchmarks.tables import Report, add_common, describe, measure_all, range_of, table
 from multigrid_rl.schema import available_cpus
 
 GAMES = (16, 64, 256, 1024, 4096)
@@ -36,61 +33,52 @@ class Point(NamedTuple):
     program: tuple[str, ...] = ()
 
 
-def games_points() -> dict[str, Point]:
-    """Games side by side; the batch grows with them."""
-    return {
-        f"{games:,} games": Point(
-            (f"train.num_envs={games}", f"train.minibatch_size={min(MINIBATCH, games * STEPS)}"), games * STEPS
-        )
-        for games in GAMES
-    }
-
-
-def runner_points() -> dict[str, Point]:
-    """Env runners: the driver itself, or remote Ray actors that share the games."""
-    counts = [count for count in (0, 1, 2, 4, 8) if count <= available_cpus()]
-    return {f"{count} env runners": Point((f"cluster.num_env_runners={count}",)) for count in counts}
-
-
-def agent_points() -> dict[str, Point]:
-    """Agents that learn, each with a network of its own."""
-    both = ("scenario.seats.blue_0=learn",)
-    team = ("scenario=2v2", "scheme=dtde", "train.epochs=4")
-    four = (*team, "scenario.seats.blue_0=learn", "scenario.seats.blue_1=learn")
-    return {
-        "1v1, one seat": Point(()),
-        "1v1, both seats": Point(both, agents=2),
-        "2v2, one team": Point(team, agents=2),
-        "2v2, both teams": Point(four, agents=4),
-    }
-
-
-def width_points() -> dict[str, Point]:
-    """Units of each of two layers, in both towers."""
-    return {f"2 x {width} units": Point((f"model.hidden=[{width},{width}]",)) for width in WIDTHS}
-
-
-def node_points() -> dict[str, Point]:
-    """Two env runners on one node, and on a node each, of a cluster on this machine."""
-    two, cpus = ("cluster.num_env_runners=2",), available_cpus()
-    program = (sys.executable, "-m", "benchmarks.nodes")
-    counts = NODES if cpus >= max(NODES) else ()
-    return {f"{nodes} node(s)": Point(two, program=(*program, str(nodes), str(cpus // nodes))) for nodes in counts}
-
-
-TABLES = {
-    "games": ("Games side by side", games_points),
-    "runners": ("Env runners", runner_points),
-    "agents": ("Agents that learn", agent_points),
-    "width": ("Network width", width_points),
-    "nodes": ("Nodes of a local cluster, two env runners", node_points),
-}
-NOTES = {
-    "games": f"{STEPS} steps of every game a batch, minibatches of {MINIBATCH} or the whole batch if that is smaller.",
-    "runners": "256 games over all of them; each remote one is a process with one torch thread.",
-    "agents": "Trained agent steps a second are environment steps times the agents that learn.",
-    "width": "",
-    "nodes": "Each node is a raylet with its share of the cores and an object store of its own.",
+CPUS = available_cpus()
+BOTH = ("scenario.seats.blue_0=learn",)
+TEAM = ("scenario=2v2", "scheme=dtde", "train.epochs=4")
+PROGRAM = (sys.executable, "-m", "benchmarks.nodes")
+#: Heading, points, and what else there is to say, by the name of a table.
+TABLES: dict[str, tuple[str, dict[str, Point], str]] = {
+    "games": (  # side by side; the batch grows with them
+        "Games side by side",
+        {
+            f"{games:,} games": Point(
+                (f"train.num_envs={games}", f"train.minibatch_size={min(MINIBATCH, games * STEPS)}"), games * STEPS
+            )
+            for games in GAMES
+        },
+        f"{STEPS} steps of every game a batch, minibatches of {MINIBATCH} or the whole batch if that is smaller.",
+    ),
+    "runners": (  # the driver itself, or remote Ray actors that share the games
+        "Env runners",
+        {f"{n} env runners": Point((f"cluster.num_env_runners={n}",)) for n in (0, 1, 2, 4, 8) if n <= CPUS},
+        "256 games over all of them; each remote one is a process with one torch thread.",
+    ),
+    "agents": (  # that learn, each with a network of its own
+        "Agents that learn",
+        {
+            "1v1, one seat": Point(()),
+            "1v1, both seats": Point(BOTH, agents=2),
+            "2v2, one team": Point(TEAM, agents=2),
+            "2v2, both teams": Point((*TEAM, *BOTH, "scenario.seats.blue_1=learn"), agents=4),
+        },
+        "Trained agent steps a second are environment steps times the agents that learn.",
+    ),
+    "width": (  # units of each of two layers, in both towers
+        "Network width",
+        {f"2 x {width} units": Point((f"model.hidden=[{width},{width}]",)) for width in WIDTHS},
+        "",
+    ),
+    "nodes": (  # on one node, and on a node each, of a cluster on this machine
+        "Nodes of a local cluster, two env runners",
+        {
+            f"{nodes} node(s)": Point(
+                ("cluster.num_env_runners=2",), program=(*PROGRAM, str(nodes), str(CPUS // nodes))
+            )
+            for nodes in (NODES if max(NODES) <= CPUS else ())
+        },
+        "Each node is a raylet with its share of the cores and an object store of its own.",
+    ),
 }
 
 
@@ -104,8 +92,7 @@ def overrides_of(point: Point, options: argparse.Namespace) -> list[str]:
 
 def one_table(report: Report, name: str, options: argparse.Namespace) -> None:
     """Measure the points of one table alternately."""
-    heading, make = TABLES[name]
-    points = make()
+    heading, points, note = TABLES[name]
     if options.quick:
         points = {key: points[key] for key in list(points)[-1:]}
     plans = {key: (overrides_of(point, options), point.program) for key, point in points.items()}
@@ -126,7 +113,7 @@ def one_table(report: Report, name: str, options: argparse.Namespace) -> None:
         data[-1] |= {"driver_peak_mib": driver, "tree_peak_mib": tree}
     report.result[f"{name}_env_steps_per_s"] = {row["point"]: round(row["env_steps_per_s"]["median"]) for row in data}
     heads = ["1v1", "env steps/s", "min to max", "trained agent steps/s", "driver's peak, MiB", "whole tree's"]
-    lines = [*table(heads, rows), *(["", NOTES[name]] if NOTES[name] else [])]
+    lines = [*table(heads, rows), *(["", note] if note else [])]
     if name == "games" and len(rows) > 1:
         kib = kib_per_game([(games, row[-2]) for games, row in zip(GAMES, rows, strict=True)])
         report.result["driver_kib_per_game"] = round(kib, 1)

@@ -7,8 +7,6 @@ every red from both sides, and lets all meet in a cup with the ladder. The page 
 command goes on after a kill.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

@@ -4,8 +4,6 @@ A training run is a process of its own, as a user starts it, in a temporary fold
 it wrote itself, without those of the warm-up.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess
@@ -15,9 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
+from multigrid_rl.runs.reader import read_rows
 from multigrid_rl.text import expected
 
 T = TypeVar("T")
@@ -45,16 +43,14 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(statistics.median(values), min(values), max(values), len(values))
 
 
-def order_of(names: Sequence[str], number: int) -> list[str]:
-    """Order of round ``number``: every second one backwards, so that a machine that slows down favours nobody."""
-    return list(reversed(names)) if number % 2 else list(names)
-
-
 def alternate(measures: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
-    """Results of every measure, one a round; all of them once in each round."""
+    """Results of every measure, one a round; all of them once in each round.
+
+    Every second round goes backwards, so that a machine that slows down favours nobody.
+    """
     results: dict[str, list[T]] = {name: [] for name in measures}
     for number in range(rounds):
-        for name in order_of(list(measures), number):
+        for name in list(measures)[:: -1 if number % 2 else 1]:
             results[name].append(measures[name]())
     return results
 
@@ -93,13 +89,11 @@ class MemoryWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.peak = Peak(0.0, 0.0 if whole_tree else None, {})
 
-    def __enter__(self) -> MemoryWatch:
+    def __enter__(self) -> "MemoryWatch":
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
 
@@ -110,31 +104,42 @@ class MemoryWatch:
                 return
 
     def _look(self) -> None:
-        high = kib_of(_text(self._pid, "status"), "VmHWM") / KIB_PER_MIB
+        high = kib_of(text_of(self._pid, "status"), "VmHWM") / KIB_PER_MIB
         self.peak = self.peak._replace(driver_mib=max(self.peak.driver_mib, high))
         if self.peak.tree_mib is None:
             return
         parts: dict[str, float] = {}
-        for pid in descendants(_parents(), self._pid):
-            size = kib_of(_text(pid, "smaps_rollup"), "Pss") / KIB_PER_MIB
+        everybody = processes()
+        for pid in descendants({pid: int(fields[1]) for pid, (_, fields) in everybody.items()}, self._pid):
+            size = kib_of(text_of(pid, "smaps_rollup"), "Pss") / KIB_PER_MIB
             if size:
-                name = "driver" if pid == self._pid else name_of(_text(pid, "stat"))
+                name = "driver" if pid == self._pid else everybody[pid][0]
                 parts[name] = parts.get(name, 0.0) + size
         if sum(parts.values()) > self.peak.tree_mib:
             self.peak = self.peak._replace(tree_mib=sum(parts.values()), parts_mib=parts)
 
 
-def _text(pid: int, name: str) -> str:
-    # A process may end between two looks; what it cannot tell any more counts as nothing.
+def text_of(pid: int, name: str) -> str:
+    """Return a file of a process; one that may have ended between two looks tells nothing."""
     try:
         return (PROC / str(pid) / name).read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return ""
 
 
-def _parents() -> dict[int, int]:
+def processes() -> dict[int, tuple[str, list[str]]]:
+    """Return every process by its number: its name and further fields, as :func:`fields_of` reads them."""
     pids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
-    return {pid: parent for pid in pids if (parent := parent_of(_text(pid, "stat"))) is not None}
+    return {pid: fields_of(stat) for pid in pids if (stat := text_of(pid, "stat"))}
+
+
+def fields_of(stat: str) -> tuple[str, list[str]]:
+    """Return name and further fields (state, parent, ...) of a ``stat`` file.
+
+    The name in brackets may hold anything, brackets and blanks too; Ray writes what a worker does behind two colons.
+    """
+    name, _, rest = stat.partition("(")[2].rpartition(")")
+    return name, rest.split()
 
 
 def kib_of(text: str, key: str) -> float:
@@ -143,17 +148,6 @@ def kib_of(text: str, key: str) -> float:
         if line.startswith(f"{key}:"):
             return float(line.split()[1])
     return 0.0
-
-
-def parent_of(stat: str) -> int | None:
-    """Parent in a ``stat`` file. The name in brackets may hold anything, brackets and blanks too."""
-    rest = stat.rpartition(")")[2].split()
-    return int(rest[1]) if len(rest) > 1 else None
-
-
-def name_of(stat: str) -> str:
-    """Process name in a ``stat`` file; Ray writes what a worker does behind two colons."""
-    return stat.partition("(")[2].rpartition(")")[0]
 
 
 def descendants(parents: Mapping[int, int], root: int) -> list[int]:
@@ -173,8 +167,15 @@ class Run(NamedTuple):
     peak: Peak
 
     def speed(self, warmup: int) -> float:
-        """Environment steps a second after the first ``warmup`` iterations."""
-        return speed_of(self.rows, warmup)
+        """Environment steps a second from the end of iteration ``warmup`` to the end of the last, whatever lay between.
+
+        Raises:
+            BenchmarkError: no iteration is left after the warm-up.
+        """
+        if not 0 < warmup < len(self.rows):
+            raise BenchmarkError(expected("iterations", f"more than the warm-up's {warmup}", len(self.rows)))
+        first, last = self.rows[warmup - 1], self.rows[-1]
+        return float(last["env_steps"] - first["env_steps"]) / float(last["seconds"] - first["seconds"])
 
 
 def train_once(
@@ -228,23 +229,6 @@ def end(process: subprocess.Popen[Any]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a ``metrics.jsonl``."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def speed_of(rows: Sequence[Mapping[str, Any]], warmup: int) -> float:
-    """Environment steps a second from the end of iteration ``warmup`` to the end of the last, whatever lay between.
-
-    Raises:
-        BenchmarkError: no iteration is left after the warm-up.
-    """
-    if not 0 < warmup < len(rows):
-        raise BenchmarkError(expected("iterations", f"more than the warm-up's {warmup}", len(rows)))
-    first, last = rows[warmup - 1], rows[-1]
-    return float(last["env_steps"] - first["env_steps"]) / float(last["seconds"] - first["seconds"])
 
 
 class Part(NamedTuple):

@@ -3,45 +3,31 @@
 python -m benchmarks.multigrid --seeds 0 1 2
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import read_rows
 from benchmarks.tables import table
 from multigrid_rl.envs.multigrid import MultigridEnvs
+from multigrid_rl.runs.reader import read_rows
 
 RESULTS = Path("docs/results")
 
 
-class Case(NamedTuple):
-    """One environment and how it is trained."""
-
-    steps: int
-    agents: int = 1
-
-    @property
-    def overrides(self) -> list[str]:
-        """What the command line says beside environment and seed."""
-        team = [f"scenario.agents={self.agents}", "shared=true"] if self.agents > 1 else []
-        return [*team, "--until", str(self.steps)]
-
-
+#: Steps and agents of each environment.
 CASES = {
-    "MultiGrid-Empty-8x8-v0": Case(200_000),
-    "MultiGrid-RedBlueDoors-6x6-v0": Case(500_000),
-    "MultiGrid-LockedHallway-2Rooms-v0": Case(400_000),
+    "MultiGrid-Empty-8x8-v0": (200_000, 1),
+    "MultiGrid-RedBlueDoors-6x6-v0": (500_000, 1),
+    "MultiGrid-LockedHallway-2Rooms-v0": (400_000, 1),
     # One agent alone comes across the box in 4 of 1,000 episodes: whether it ever learns is luck. Three share the
     # reward, and meet it some six times as often.
-    "MultiGrid-BlockedUnlockPickup-v0": Case(800_000, agents=3),
+    "MultiGrid-BlockedUnlockPickup-v0": (800_000, 3),
 }
 RANDOM_EPISODES = 200
 #: Last episodes of a run that its trained policy is judged by, at least.
@@ -92,20 +78,22 @@ def last_episodes(rows: list[dict[str, Any]], least: int) -> dict[str, float]:
 
 def one_run(env_id: str, seed: int, folder: Path) -> dict[str, Any]:
     """Train one seed in a process of its own, and play as many agents at random."""
-    case, run = CASES[env_id], folder / f"{env_id}-seed{seed}"
-    command = ["multigrid-rl", "train", "scenario=multigrid", f"env_id={env_id}", f"seed={seed}", *case.overrides]
+    (steps, agents), run = CASES[env_id], folder / f"{env_id}-seed{seed}"
+    team = [f"scenario.agents={agents}", "shared=true"] if agents > 1 else []
+    command = ["multigrid-rl", "train", "scenario=multigrid", f"env_id={env_id}", f"seed={seed}", *team]
+    command += ["--until", str(steps)]
     program = [str(Path(sys.executable).parent / command[0]), *command[1:], f"run_dir={run}"]
     subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
     rows = read_rows(run / "metrics.jsonl")
     return {
         "env_id": env_id,
-        "agents": case.agents,
+        "agents": agents,
         "seed": seed,
         "command": " ".join(command),
         "env_steps": rows[-1]["env_steps"],
         "seconds": rows[-1]["seconds"],
         "trained": last_episodes(rows, LAST_EPISODES),
-        "random": random_play(env_id, case.agents, seed),
+        "random": random_play(env_id, agents, seed),
         "provenance": json.loads((run / "provenance.json").read_text(encoding="utf-8")),
     }
 

@@ -6,8 +6,6 @@ Every node is a raylet with an object store of its own, so what goes from one no
 between machines; only the wire itself is missing.
 """
 
-from __future__ import annotations
-
 import sys
 
 import ray

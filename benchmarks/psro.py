@@ -7,8 +7,6 @@ the payoffs (uniform, a Nash equilibrium, or what replicator dynamics come to); 
 from the weights of the last one. Who learned on red sits on blue by symmetry. The same command goes on after a kill.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable

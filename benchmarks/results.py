@@ -4,19 +4,19 @@ python -m benchmarks.results                 # everything; hours on a small mach
 python -m benchmarks.results --only 1v1 --seeds 0 1 2
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import SPEED, page, row, row_start, summary
+from benchmarks.tables import table
 from multigrid_rl.judge.evaluation import MODES, evaluate
 from multigrid_rl.judge.lineups import run_target
 from multigrid_rl.metrics import outcome_shares
@@ -69,6 +69,22 @@ STUDIES = (
 )
 
 
+#: Pages of speed, by name: what they tell and the command that makes them.
+SPEED = {
+    "bench-training": ("training against RLlib's own PPO and Stable-Baselines3, memory, where the time goes", "bench"),
+    "bench-growth": ("what more games, env runners, agents, width and nodes cost", "bench-growth"),
+    "bench-control": ("MuJoCo's bodies, Box2D and CartPole against Gymnasium and EnvPool", "bench-control"),
+    "bench-world": ("the game engine over games, views, agents and threads", "bench-world"),
+    "capacity": ("bytes of a step, where the learner saturates, and a plan for 1,000 cores", "capacity"),
+    "policy-gradients": (
+        "what weighs log pi(a|s), how often a batch is learned from, why PPO clips",
+        "study NAME=policy-gradients",
+    ),
+    "control": ("the scenarios of control with their recipes, over seeds", "study NAME=control"),
+    "soak": ("env runners killed at random: recovery, memory, processes left behind", "soak"),
+}
+
+
 def command_of(study: Study, seed: int) -> list[str]:
     """Return the command line of one seed, as a user types it."""
     return ["multigrid-rl", "train", *study.overrides, f"seed={seed}"]
@@ -117,6 +133,125 @@ def policy_check(run: Path, mode: Any) -> dict[str, Any]:
     }
 
 
+def page(told: dict[str, Any]) -> str:
+    """Markdown of one study: how it was made, one row a seed, median and spread, and the policies' own games."""
+    rows = told["rows"]
+    provenance = rows[0]["provenance"]
+    lines = [f"# {told['study']}", ""]
+    if told["required"]:
+        lines += [f"Required: {told['required']}.", ""]
+    commits = sorted({row["provenance"]["commit"] or "unknown" for row in rows})
+    lines += [
+        f"Command of each row: `{told['command']}`",
+        f"(all of them: `python -m benchmarks.results --only {told['study']}`,",
+        f"{told['jobs']} run(s) at a time on a shared 2-core machine: steps are exact, seconds are not).",
+        f"Opponents: {_opponents(provenance['opponents'])}. Commit {', '.join(commits)}.",
+        "Versions: " + ", ".join(f"{name} {number}" for name, number in provenance["versions"].items()) + ".",
+        "",
+        *_training(rows),
+        "",
+        *_policies(rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _opponents(rows: list[dict[str, Any]]) -> str:
+    told = []
+    for row in rows:
+        share = f"{row['weight']:.0%} " if row["weight"] < 1 else ""
+        sha = f"sha256 {row['sha256'][:16]}" if row["sha256"] else "scripted"
+        told.append(f"{row['seat']}: {share}{row['name']} ({sha})")
+    return ", ".join(told) or "none"
+
+
+def _training(rows: list[dict[str, Any]]) -> list[str]:
+    gates = rows[0]["gates"]
+    heads = ["seed", "held", "env steps to held", "updates", "seconds", "steps played"]
+    heads += [f"{gate['metric']} {gate['comparison']} {gate['bound']:g}" for gate in gates]
+    lines = []
+    for row in rows:
+        held = row["held"]
+        cells = [str(row["seed"]), "yes" if held else "no"]
+        cells += [f"{row['env_steps_to_held']:,}", str(row["policy_updates_to_held"])] if held else ["-", "-"]
+        cells += [f"{row['seconds_to_held'] if held else row['seconds']:.0f}", f"{row['env_steps']:,}"]
+        cells += ["-" if gate["window_mean"] is None else f"{gate['window_mean']:.3f}" for gate in row["gates"]]
+        lines.append(cells)
+    told = f"Gate columns are means over the last 100,000 steps of the run. {held_sentence(rows)}"
+    return [*table(heads, lines, left=(1,)), "", told]
+
+
+def held_sentence(rows: list[dict[str, Any]]) -> str:
+    """How many seeds held all gates, and after how many steps (runs that did not hold count as "more than all")."""
+    if not rows[0]["gates"]:
+        return "This scenario has no gates."
+    steps = sorted(row["env_steps_to_held"] for row in rows if row["held"])
+    told = f"Held on {len(steps)} of {len(rows)} seeds."
+    if 2 * len(steps) > len(rows):
+        padded = steps + [float("inf")] * (len(rows) - len(steps))
+        told += f" Environment steps to held: median {statistics.median(padded):,.0f}, {steps[0]:,} to {steps[-1]:,}."
+    return told
+
+
+def _policies(rows: list[dict[str, Any]]) -> list[str]:
+    modes = list(rows[0]["policy"])
+    seats = list(rows[0]["policy"][modes[0]]["returns"])
+    heads = ["seed", "actions", "length", *(f"return {seat}" for seat in seats), "team", "win", "draw", "loss"]
+    lines = []
+    for row in rows:
+        for mode in modes:
+            its = row["policy"][mode]
+            cells = [str(row["seed"]), mode, f"{its['length']:.1f}", *(f"{v:.3f}" for v in its["returns"].values())]
+            lines.append([*cells, f"{its['team_return']:.3f}", *(f"{its[k]:.1%}" for k in ("win", "draw", "loss"))])
+    told = f"The exported policies over {rows[0]['policy'][modes[0]]['episodes']} fresh games each:"
+    return [told, "", *table(heads, lines, left=(1,))]
+
+
+def summary(rows: list[str], speed: Collection[str] = ()) -> str:
+    """Markdown over all studies, by their rows; ``speed`` names the pages of :data:`SPEED` that are there."""
+    heads = ["study", "required", "seeds held", "median env steps to held", "length", "team return", "win"]
+    lines = [
+        "# Results",
+        "",
+        "Made by `make results`; each page has the command, versions, a row for each seed and the exported policies'",
+        "games.",
+        "Length, return and win are medians over seeds of means over 1000 fresh games with drawn actions.",
+        "",
+        *table([*heads, "argmax: length, return, win"], [], left=(0, 1, 2, 7)),
+        *rows,
+    ]
+    pages = [f"* [{name}]({name}.md): {what} (`make {verb}`)" for name, (what, verb) in SPEED.items() if name in speed]
+    return "\n".join([*lines, "", *(["## Speed and studies", "", *pages, ""] if pages else [])])
+
+
+def row_start(study: str) -> str:
+    """Return how a study's line of the summary begins."""
+    return f"| [{study}]({study}.md) |"
+
+
+def summary_row(told: dict[str, Any]) -> str:
+    """Write a study's line of the summary."""
+    rows = told["rows"]
+    held = [row["env_steps_to_held"] if row["held"] else float("inf") for row in rows]
+    middle = statistics.median(held)
+    gated = bool(rows[0]["gates"])
+    drawn, likely = ([row["policy"][mode] for row in rows] for mode in ("stochastic", "argmax"))
+    cells = [
+        told["required"] or "-",
+        f"{sum(row['held'] for row in rows)}/{len(rows)}" if gated else f"no gates, {len(rows)} seeds",
+        f"{middle:,.0f}" if middle < float("inf") else "-",
+        _middle(drawn, "length", ".1f"),
+        _middle(drawn, "team_return", ".2f"),
+        _middle(drawn, "win", ".1%"),
+        f"{_middle(likely, 'length', '.1f')}, {_middle(likely, 'team_return', '.2f')}, {_middle(likely, 'win', '.1%')}",
+    ]
+    return f"{row_start(told['study'])} {' | '.join(cells)} |"
+
+
+def _middle(rows: list[dict[str, Any]], key: str, form: str) -> str:
+    return format(statistics.median(row[key] for row in rows), form)
+
+
 def main() -> None:
     """Run the chosen studies and write their pages, and the summary: lines of other studies stay as they are."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -140,7 +275,7 @@ def main() -> None:
         told = {"study": study.name, "command": command, "required": study.required, "jobs": options.jobs, "rows": rows}
         RESULTS.mkdir(parents=True, exist_ok=True)
         (RESULTS / f"{study.name}.md").write_text(page(told), encoding="utf-8")
-        lines.append(row(told))
+        lines.append(summary_row(told))
     order = [row_start(study.name) for study in STUDIES]
     known = {start: line for line in lines for start in order if line.startswith(start)}
     speed = [name for name in SPEED if (RESULTS / f"{name}.md").exists()]

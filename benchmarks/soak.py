@@ -6,8 +6,6 @@ Says for every kill how long the runner was away and how fast the run was before
 run's processes grew, and whether any process was left behind.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -23,6 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.measure import processes, text_of
+
 #: A look at the run's processes: second, bytes of the driver, of all processes by kind, zombies.
 Look = tuple[float, int, dict[str, int], int]
 MARK = "MULTIGRID_RL_SOAK"
@@ -35,43 +35,21 @@ class Process(NamedTuple):
 
     pid: int
     command: str
-    state: str
     rss: int  # bytes
 
 
-def processes(mark: str) -> list[Process]:
+def marked(mark: str) -> list[Process]:
     """Living and dead processes whose environment carries ``mark``; of the dead only children of living ones."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            marked = mark.encode() in (folder / "environ").read_bytes()
-            stat = (folder / "stat").read_text().rpartition(")")[2].split()
-            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if marked:
-            found.append(Process(int(folder.name), command, stat[0], int(stat[21]) * os.sysconf("SC_PAGE_SIZE")))
-    return found
+    return [
+        Process(pid, command.replace("\0", " "), int(fields[21]) * os.sysconf("SC_PAGE_SIZE"))
+        for pid, (_, fields) in processes().items()
+        if mark in text_of(pid, "environ") and (command := text_of(pid, "cmdline"))
+    ]
 
 
 def zombies(parents: set[int]) -> int:
     """Dead processes that one of ``parents`` has not taken leave of; a zombie has no environment to read."""
-    count = 0
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                stat = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            count += stat[0] == "Z" and int(stat[1]) in parents
-    return count
-
-
-def runners(mark: str) -> list[Process]:
-    """Return the env runners among the run's processes."""
-    return [one for one in processes(mark) if one.command.startswith("ray::BatchedEnvRunner")]
+    return sum(state == "Z" and int(parent) in parents for _, (state, parent, *_) in processes().values())
 
 
 def kind(command: str) -> str:
@@ -108,7 +86,7 @@ def soak(minutes: float, every: float, run: Path, seed: int) -> dict[str, Any]:
             os.killpg(driver.pid, signal.SIGKILL)
         log.close()
     time.sleep(5)
-    left = [one.command[:80] for one in processes(mark)]
+    left = [one.command[:80] for one in marked(mark)]
     return {**summary(rows, kills, memory), "exit_code": code, "left_behind": left}
 
 
@@ -132,13 +110,15 @@ def _watch(
                 raise RuntimeError(f"the run broke off: {(run.parent / 'soak.log').read_text()[-2000:]}")
             *whole, torn = (torn + lines.read()).split("\n")  # the last row may be half written
             rows += [(now - begin, json.loads(line)) for line in whole]
-            if now >= next_kill and (there := runners(mark)):  # nobody, where all are on their way at this moment
+            there = marked(mark) if now >= next_kill else []
+            runners = [one.pid for one in there if one.command.startswith("ray::BatchedEnvRunner")]
+            if runners:  # none, where all are on their way at this moment
                 with suppress(ProcessLookupError):
-                    os.kill(rng.choice(there).pid, signal.SIGKILL)
+                    os.kill(rng.choice(runners), signal.SIGKILL)
                 kills.append(now - begin)
                 next_kill += every
             if now >= next_look:
-                mine = processes(mark)
+                mine = marked(mark)
                 main = next(one.rss for one in mine if one.pid == driver.pid)
                 kinds: dict[str, int] = {}
                 for one in mine:

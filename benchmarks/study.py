@@ -6,8 +6,6 @@ those of Agarwal et al. 2021 (https://arxiv.org/abs/2108.13264): the interquarti
 seeds, and the probability that a run of one arm beats a run of another.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -25,6 +23,7 @@ import yaml
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from benchmarks.tables import table
 from multigrid_rl.judge.seeds import improvement_interval, iqm, iqm_interval
 from multigrid_rl.schema import available_cpus
 from multigrid_rl.show.figures import add_legend, dress, fill, panel_grid, save_figure
@@ -190,7 +189,9 @@ def read_arms(jobs: Sequence[Job]) -> dict[str, Arm]:
             arm.results.append(json.loads(result.read_text(encoding="utf-8")))
             with (job.folder / "metrics.jsonl").open(encoding="utf-8") as file:
                 rows = [json.loads(line) for line in file]
-            arm.curves.append(_curve(rows))
+            played = [row for row in rows if row.get("return_mean/agent_0") is not None]
+            steps, returns = ([row[name] for row in played] for name in ("env_steps", "return_mean/agent_0"))
+            arm.curves.append((np.array(steps), np.array(returns)))
             arm.updates.append([_told(rows, metric, last=last) for _, metric, last in _UPDATES])
     return arms
 
@@ -198,11 +199,6 @@ def read_arms(jobs: Sequence[Job]) -> dict[str, Arm]:
 def _told(rows: list[dict[str, Any]], metric: str, *, last: bool) -> float:
     values = [row[metric] for row in rows if row.get(metric) is not None] or [float("nan")]
     return float(values[-1] if last else np.mean(values))
-
-
-def _curve(rows: list[dict[str, Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
-    rows = [row for row in rows if row.get("return_mean/agent_0") is not None]
-    return np.array([row["env_steps"] for row in rows]), np.array([row["return_mean/agent_0"] for row in rows])
 
 
 def draw_group(study: Study, group: dict[str, Any], arms: dict[str, Arm]) -> Figure:
@@ -229,7 +225,8 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
     rng = np.random.default_rng(0)
     yield f"# {study.title}\n\n{study.text.strip()}\n"
     every = " ".join([*study.common, "seed=N"])
-    yield f"Made by `{command}` on {_machine()}. Every run: `{every}`, and its arm's overrides."
+    machine = f"{available_cpus()} shared cores, {platform.machine()}, Python {platform.python_version()}"
+    yield f"Made by `{command}` on {machine}. Every run: `{every}`, and its arm's overrides."
     yield (
         f"Scores are mean returns of {study.episodes} fresh episodes after training, with drawn actions unless the "
         "column says otherwise. IQM is the interquartile mean over seeds, with its 95 % interval by the bootstrap over "
@@ -241,19 +238,18 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
         yield from _table(study, group, arms, rng)
         told = {name: arms[name].updates for name in group["arms"] if name in arms and arms[name].updates}
         if told:
-            yield f"| medians over seeds | {' | '.join(name for name, *_ in _UPDATES)} |\n|---|--:|--:|--:|--:|"
-        for name, updates in told.items():
-            medians = np.median(updates, axis=0)
-            yield f"| {name} | {' | '.join('-' if np.isnan(value) else f'{value:.4g}' for value in medians)} |"
+            medians = {name: np.median(updates, axis=0) for name, updates in told.items()}
+            rows = [[name, *("-" if np.isnan(x) else f"{x:.4g}" for x in its)] for name, its in medians.items()]
+            yield from table(["medians over seeds", *(name for name, *_ in _UPDATES)], rows)
         yield ""
     yield from _claims(study, arms, rng)
 
 
 def _table(study: Study, group: dict[str, Any], arms: dict[str, Arm], rng: np.random.Generator) -> Iterator[str]:
-    columns = ["seeds", "IQM", "95 %", "smallest", "largest", "IQM, likeliest action", "IQM over training", "steps/s"]
-    columns += ["seconds", "ms an action"] + ["score", "score, likeliest action"] * (study.scale is not None)
-    yield f"| arm | overrides | {' | '.join(columns)} |"
-    yield f"|---|---|{'--:|' * len(columns)}"
+    heads = ["arm", "overrides", "seeds", "IQM", "95 %", "smallest", "largest", "IQM, likeliest action"]
+    heads += ["IQM over training", "steps/s", "seconds", "ms an action"]
+    heads += ["score", "score, likeliest action"] * (study.scale is not None)
+    rows = []
     for name, overrides in group["arms"].items():
         if name not in arms:
             continue
@@ -265,31 +261,29 @@ def _table(study: Study, group: dict[str, Any], arms: dict[str, Arm], rng: np.ra
         latency = arm.median("ms_per_action")
         told += [f"{arm.median('seconds'):,.0f}", "-" if np.isnan(latency) else f"{latency:.2g}"]
         told += [f"{study.score(value):.3f}" for value in (middle, likeliest) if study.scale is not None]
-        yield f"| {name} | `{' '.join(overrides) or '-'}` | {' | '.join(told)} |"
+        rows.append([name, f"`{' '.join(overrides) or '-'}`", *told])
+    yield from table(heads, rows, left=(0, 1))
     yield ""
 
 
 def _claims(study: Study, arms: dict[str, Arm], rng: np.random.Generator) -> Iterator[str]:
-    rows = [claim for claim in study.claims if claim["better"] in arms and claim["worse"] in arms]
-    if not rows:
+    claims = [claim for claim in study.claims if claim["better"] in arms and claim["worse"] in arms]
+    if not claims:
         return
+    rows = []
     yield "## Which is better\n"
     yield "Probability that a run of the first beats a run of the second, with its 95 % interval.\n"
-    yield "| first | second | score | probability | 95 % | expected |\n|---|---|---|--:|--:|---|"
-    for claim in rows:
+    for claim in claims:
         mode = claim.get("score", "draw")
         better, worse = ([arms[claim[side]].scores(mode)] for side in ("better", "worse"))
         share, low, high = improvement_interval(better, worse, _RESAMPLES, rng, smaller=False)
-        sides = f"| {claim['better']} | {claim['worse']} | {_MODES[mode]}"
-        yield f"{sides} | {share:.2f} | {low:.2f} to {high:.2f} | {claim['expected']} |"
+        sides = [claim["better"], claim["worse"], _MODES[mode]]
+        rows.append([*sides, f"{share:.2f}", f"{low:.2f} to {high:.2f}", claim["expected"]])
+    yield from table(["first", "second", "score", "probability", "95 %", "expected"], rows, left=(0, 1, 2, 5))
 
 
 def _figure_name(study: Study, group: dict[str, Any]) -> str:
     return f"{study.name}-{group['name']}.png"
-
-
-def _machine() -> str:
-    return f"{available_cpus()} shared cores, {platform.machine()}, Python {platform.python_version()}"
 
 
 def main() -> None:

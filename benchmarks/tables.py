@@ -1,35 +1,42 @@
-"""Reports: Markdown for readers, JSON for programs, both from the same values."""
-
-from __future__ import annotations
+"""Reports: Markdown for readers, JSON for programs, both from the same values; the machine that they were made on."""
 
 import argparse
 import json
+import os
+import platform
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import BenchmarkError, Spread
+from benchmarks.measure import BenchmarkError, Spread, spread
+from multigrid_rl.files import markdown_table
+from multigrid_rl.runs.folder import git_commit, versions
+from multigrid_rl.schema import available_cpus
+
+#: Share of all cores that others may use, now and in the last minute, before a report says that it was busy.
+BUSY, BUSY_LAST_MINUTE = 0.1, 0.5
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Lines of a Markdown table; the first column is text, the others are numbers."""
-    lines = ["| " + " | ".join(heads) + " |", "|---|" + "--:|" * (len(heads) - 1)]
-    return lines + ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], left: Container[int] = (0,)) -> list[str]:
+    """Return the lines of a Markdown table; columns in ``left`` are text, the others are numbers."""
+    return markdown_table(heads, [[figure(value) for value in row] for row in rows], left)
 
 
-def _cell(value: Any) -> str:
+def spread_rows(rounds: Mapping[str, Sequence[float]]) -> list[list[Any]]:
+    """Return rows of a table: name, median and range of what was measured round by round."""
+    return [[name, (found := spread(values)).median, range_of(found)] for name, values in rounds.items()]
+
+
+def figure(value: Any) -> str:
+    """Return a number as one reads it: three digits, thousands apart; a dash for nothing, anything else as it is."""
     if value is None:
         return "-"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    return figure(value)
-
-
-def figure(value: float) -> str:
-    """Return a number as one reads it: three digits, thousands apart."""
     if value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.{2 if abs(value) >= 1 else 3}f}"
@@ -60,10 +67,8 @@ class Report:
     def markdown(self, command: str) -> str:
         """Return the page."""
         told = [f"# {self.title}", "", f"`{command}`", "", *machine_lines(self.machine), *self.lines]
-        return "\n".join([*told, "", "Overall, the last line that the command prints:", "", *self._overall(), ""])
-
-    def _overall(self) -> list[str]:
-        return ["```json", json.dumps(self.result), "```"]
+        overall = ["", "Overall, the last line that the command prints:", "", "```json", json.dumps(self.result), "```"]
+        return "\n".join([*told, *overall, ""])
 
     def write(self, out: Path | None) -> None:
         """Write ``out``.md and ``out``.json if asked to, and print the overall result as the last line."""
@@ -105,6 +110,55 @@ def machine_lines(machine: dict[str, Any]) -> list[str]:
         f"({machine['architecture']}), {free}.",
         f"Commit {machine['commit']}. Versions: {numbers}.",
     ]
+
+
+def describe() -> dict[str, Any]:
+    """Machine, versions, commit and load at the start. Warns on stderr if others use the machine."""
+    used, load, cores = cores_used(), os.getloadavg()[0], available_cpus()
+    told: dict[str, Any] = {
+        "cpu": cpu_model(),
+        "cores": cores,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "versions": versions(),
+        "commit": git_commit(),
+        "load_average_at_start": round(load, 2),
+        "cores_used_by_others_at_start": round(used, 2),
+        "busy": used > BUSY * cores or load > BUSY_LAST_MINUTE * cores,
+    }
+    if told["busy"]:
+        print(
+            f"benchmarks: others use {used:.1f} of {cores} cores (load {load:.1f}): expect a wide spread",
+            file=sys.stderr,
+        )
+    return told
+
+
+def cpu_model() -> str:
+    """Name of the processor."""
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text(encoding="utf-8").splitlines() if info.exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def cores_used(seconds: float = 1.0) -> float:
+    """Cores that were busy while this process slept for ``seconds``; 0 where the system does not tell."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    before = busy_ticks(stat.read_text(encoding="utf-8"))
+    time.sleep(seconds)
+    ticks = busy_ticks(stat.read_text(encoding="utf-8")) - before
+    return ticks / os.sysconf("SC_CLK_TCK") / seconds
+
+
+def busy_ticks(text: str) -> int:
+    """Ticks of all cores in ``/proc/stat`` that were neither idle nor waiting for a disk."""
+    fields = [int(field) for field in text.splitlines()[0].split()[1:9]]
+    return sum(fields) - fields[3] - fields[4]
 
 
 def command_line() -> str:

@@ -9,8 +9,6 @@ with --sweep they are tuned first, which takes an hour, and the sweep is part of
 are quoted as such and stand in no ratio of the last line.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Sequence
@@ -18,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.machine import describe
 from benchmarks.measure import (
+    RUN_LIMIT_S,
     BenchmarkError,
     Peers,
     Run,
@@ -30,7 +28,7 @@ from benchmarks.measure import (
     timing_parts,
     train_once,
 )
-from benchmarks.tables import Report, add_common, measure_all, range_of, table
+from benchmarks.tables import Report, add_common, describe, measure_all, range_of, spread_rows, table
 
 ONE_SEAT = ["scenario=1v1"]
 BOTH_SEATS = ["scenario=1v1", "scenario.seats.blue_0=learn"]
@@ -147,12 +145,10 @@ def sb3_settings(*, quick: bool) -> list[Setting]:
     ]
 
 
-def sb3_speed(peers: Peers, setting: Setting, iterations: int, scenario: str) -> float:
-    """Environment steps a second of Stable-Baselines3's PPO on the Gymnasium face of ``scenario``."""
-    arguments = [f"--scenario={scenario}", f"--iterations={iterations}", f"--warmup={PEER_WARMUP}"]
-    arguments += [f"--{name.replace('_', '-')}={value}" for name, value in setting.items()]
-    arguments += [f"--batch={BATCH}", f"--minibatch={MINIBATCH}", f"--epochs={EPOCHS}"]
-    return float(peers.run("sb3_ppo", arguments)["env_steps_per_s"])
+def sb3_speed(peers: Peers, given: Sequence[str], setting: Setting, limit: float = RUN_LIMIT_S) -> float:
+    """Environment steps a second of Stable-Baselines3's PPO; ``given`` says what is trained, for how long."""
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in setting.items()]
+    return float(peers.run("sb3_ppo", [*given, *words], limit)["env_steps_per_s"])
 
 
 def speed(report: Report, options: argparse.Namespace) -> None:
@@ -176,9 +172,8 @@ def speed(report: Report, options: argparse.Namespace) -> None:
         ["both seats learn", both.median, range_of(both), 2 * both.median],
         ["alone, a network with memory", gru.median, range_of(gru), gru.median],
     ]
-    lines = [*table(heads, rows)]
-    lines += ["", "Measured elsewhere, on other machines:", ""]
-    lines += table(["measured elsewhere", "speed"], ELSEWHERE)
+    elsewhere = table(["measured elsewhere", "speed"], ELSEWHERE)
+    lines = [*table(heads, rows), "", "Measured elsewhere, on other machines:", "", *elsewhere]
     report.section("Speed of training", lines, speeds)
     where_time_goes(report, runs["one seat learns"], options.warmup)
 
@@ -205,15 +200,12 @@ def threads(report: Report, options: argparse.Namespace) -> None:
         options.rounds,
     )
     updates = {n: [timing_parts(run.rows, options.warmup)["learn"].median_s for run in its] for n, its in runs.items()}
-    ratio = spread(ratios(updates["1"], updates["2"]))
-    report.result["update_2_threads_ratio"] = round(ratio.median, 2)
-    rows: list[list[Any]] = [
-        [f"{n} thread(s)", 1e3 * spread(values).median, range_of(spread([1e3 * value for value in values]))]
-        for n, values in updates.items()
-    ]
-    rows.append(["ratio, round by round", ratio.median, range_of(ratio)])
+    told = {f"{n} thread(s)": [1e3 * value for value in values] for n, values in updates.items()}
+    told["ratio, round by round"] = ratios(updates["1"], updates["2"])
+    report.result["update_2_threads_ratio"] = round(spread(told["ratio, round by round"]).median, 2)
     note = "Whether a second core was free, the machine's line above says; results do not depend on it."
-    report.section("Two threads", [*table(["1v1", "an update, ms", "min to max"], rows), "", note], updates)
+    heads = ["1v1", "an update, ms", "min to max"]
+    report.section("Two threads", [*table(heads, spread_rows(told)), "", note], updates)
 
 
 def tuned(report: Report, name: str, settings: list[Setting], measure: Callable[[Setting], float]) -> Setting:
@@ -232,26 +224,17 @@ def versus(
     report: Report, options: argparse.Namespace, peer: str, ours: list[str], theirs: Callable[[], float], how: str
 ) -> float:
     """One pair, measured alternately; returns the median ratio."""
-    mine = partial(_speed, [*ours, *fixed(options.iterations)], options.warmup)
-    pair: dict[str, Callable[[], float]] = {"ours": mine, "theirs": theirs}
-    rows = alternate(pair, options.rounds)
-    ratio = spread(ratios(rows["ours"], rows["theirs"]))
-    lines = [
-        [name, spread(values).median, range_of(spread(values))]
-        for name, values in zip(("multigrid-rl", peer), rows.values(), strict=True)
-    ]
-    lines.append(["ratio, round by round", ratio.median, range_of(ratio)])
+    overrides = [*ours, *fixed(options.iterations)]
+    rows = alternate({"ours": lambda: train_once(overrides).speed(options.warmup), "theirs": theirs}, options.rounds)
+    found = ratios(rows["ours"], rows["theirs"])
+    lines = spread_rows({"multigrid-rl": rows["ours"], peer: rows["theirs"], "ratio, round by round": found})
     note = (
         f"{' '.join(ours)}, {BATCH} steps a batch, {EPOCHS} epochs, minibatches of {MINIBATCH}, tanh 64-64 in two "
         f"towers on one-hot tokens, {options.rounds} alternating rounds. Ours: the default recipe, the driver samples "
         f"256 games, threads as many as are free. {peer}: {how}."
     )
     report.section(f"Against {peer}", [*table(["", "env steps/s", "min to max"], lines), "", note], rows)
-    return round(ratio.median, 2)
-
-
-def _speed(overrides: list[str], warmup: int) -> float:
-    return train_once(overrides).speed(warmup)
+    return round(spread(found).median, 2)
 
 
 def stock(report: Report, options: argparse.Namespace) -> None:
@@ -268,16 +251,14 @@ def sb3(report: Report, options: argparse.Namespace) -> None:
     """Against Stable-Baselines3's PPO on the Gymnasium face of ``single``."""
     if options.skip_peers:
         return
-    measure = partial(_sb3_speed, Peers(options.peers), options.peer_iterations)
+    given = ["--scenario=single", f"--iterations={options.peer_iterations}", f"--warmup={PEER_WARMUP}"]
+    given += [f"--batch={BATCH}", f"--minibatch={MINIBATCH}", f"--epochs={EPOCHS}"]
+    measure = partial(sb3_speed, Peers(options.peers), given)
     settings = sb3_settings(quick=options.quick)
     best = tuned(report, "Stable-Baselines3", settings, measure) if options.sweep else BEST_SB3
     how = f"in its own environment, the best of a sweep ({label(best)}), its monitor and vector environments"
     theirs = partial(measure, best)
     report.result["ratio_to_sb3"] = versus(report, options, "Stable-Baselines3", ALONE, theirs, how)
-
-
-def _sb3_speed(peers: Peers, iterations: int, setting: Setting) -> float:
-    return sb3_speed(peers, setting, iterations, "single")
 
 
 def held(report: Report, options: argparse.Namespace) -> None:
@@ -308,18 +289,15 @@ def memory(report: Report, options: argparse.Namespace) -> None:
     """Peak memory of the default run: the driver, and everything it started."""
     iterations = [] if not options.quick else fixed(10)
     peaks = [train_once([*ONE_SEAT, *iterations], whole_tree=True).peak for _ in range(options.rounds)]
-    tree, driver = spread([peak.tree_mib or 0.0 for peak in peaks]), spread([peak.driver_mib for peak in peaks])
+    tree, driver = [peak.tree_mib or 0.0 for peak in peaks], [peak.driver_mib for peak in peaks]
     largest = max(peaks, key=lambda peak: peak.tree_mib or 0.0)
-    report.result["peak_rss_mib"] = round(tree.median)
-    report.result["peak_rss_driver_mib"] = round(driver.median)
-    rows: list[list[Any]] = [
-        ["driver alone, resident", driver.median, range_of(driver)],
-        ["driver and all it started, proportional", tree.median, range_of(tree)],
-    ]
+    report.result["peak_rss_mib"] = round(spread(tree).median)
+    report.result["peak_rss_driver_mib"] = round(spread(driver).median)
+    rows = spread_rows({"driver alone, resident": driver, "driver and all it started, proportional": tree})
     rows += [
         [f"of which {name}", size, None] for name, size in sorted(largest.parts_mib.items(), key=lambda item: -item[1])
     ]
-    met = "reached" if tree.median < PEAK_TARGET_MIB else "NOT reached"
+    met = "reached" if spread(tree).median < PEAK_TARGET_MIB else "NOT reached"
     note = (
         f"1v1 until its gates are held. Target: under {PEAK_TARGET_MIB:,} MiB ({met}). A page that n processes share "
         "counts 1/n for each of them, so the sum counts every page once."

@@ -10,8 +10,6 @@ Both have a red and a blue door in a room of 16 x 8 cells, where agents see the 
 which the original was forked from. It has no keys, no elimination, no opponents' doors: it has less to do.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time
@@ -22,9 +20,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from benchmarks.machine import describe
 from benchmarks.measure import alternate, ratios, spread
-from benchmarks.tables import Report, add_common, figure, range_of, table
+from benchmarks.tables import Report, add_common, describe, figure, range_of, table
 from multigrid_rl.jit import kernel
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import CELL

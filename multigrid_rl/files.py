@@ -2,9 +2,10 @@
 
 import csv
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO, StringIO
+from itertools import chain, count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -91,6 +92,19 @@ def write_whole(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def free_path(folder: Path, name: str, ending: str = "") -> Path:
+    """Return a path in ``folder`` that nothing has yet: ``name``, or with a number from 2 behind it."""
+    names = chain([name], (f"{name}-{k}" for k in count(2)))
+    return next(path for one in names if not (path := folder / f"{one}{ending}").exists())
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+    """Return the lines of a table; columns in ``left`` are text, the others numbers, which stand to the right."""
+    marks = ["---" if column in left else "--:" for column in range(len(heads))]
+    clean = [[cell.replace("|", "/") for cell in row] for row in rows]
+    return [f"| {' | '.join(heads)} |", f"|{'|'.join(marks)}|", *(f"| {' | '.join(row)} |" for row in clean)]
 
 
 def csv_text(rows: list[dict[str, Any]], columns: Iterable[str] = ()) -> str:

@@ -37,8 +37,9 @@ class Gate:
         return value <= self.bound if self.comparison == "<=" else value >= self.bound
 
     def margin(self, value: float) -> float:
-        """Return the distance to the bound, positive where it is met."""
-        return self.bound - value if self.comparison == "<=" else value - self.bound
+        """Return the distance to the bound in units of the bound (1 for a bound of 0), positive where it is met."""
+        distance = self.bound - value if self.comparison == "<=" else value - self.bound
+        return distance / (abs(self.bound) or 1.0)
 
     def __str__(self) -> str:
         """For example ``entropy/red_0 <= 0.3``."""
@@ -100,10 +101,6 @@ class GateState:
         """Return the mean over the window's reports; NaN without reports, not finite where one of them is not."""
         return sum(value for _, value in self.recent) / len(self.recent) if self.recent else math.nan
 
-    def margin(self) -> float:
-        """Return how far the window's mean is on the right side of the bound, in units of the bound (1 for 0)."""
-        return self.gate.margin(self.mean()) / (abs(self.gate.bound) or 1.0)
-
     def row(self) -> dict[str, Any]:
         """Return the gate's part of a verdict."""
         mean = self.mean()
@@ -163,7 +160,7 @@ class GateKeeper:
 
     def margin(self) -> float:
         """Return the smallest margin of all gates: positive where every window's mean is met; NaN if one is unknown."""
-        margins = [state.margin() for state in self.states]
+        margins = [state.gate.margin(state.mean()) for state in self.states]
         return math.nan if not margins or any(map(math.isnan, margins)) else min(margins)
 
     def get_state(self) -> dict[str, Any]:

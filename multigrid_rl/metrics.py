@@ -4,6 +4,8 @@
 after the seat it plays, or after its team if it plays several seats (``shared=true``, ``scheme=ctce``).
 """
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -111,15 +113,8 @@ STAGES = ("sample", "learn", "sync", "metrics", "checkpoint")
 #: Parts in which games are played and networks computed; everything else is overhead.
 WORK = ("engine", "players", "forward", "network", "loss", "optimizer")
 
-#: Behaviour metrics: name -> event of the engine that they average.
-BEHAVIOUR: dict[str, str] = {
-    "door_open": "door_open",
-    "eliminated_opponents": "eliminated_opponents",
-    "got_eliminated": "got_eliminated",
-    "key_pickup": "key_pickup",
-    "ball_pay": "ball_pay",
-    "invalid_pickup": "invalid_pickup",
-}
+#: Behaviour metrics, by the event of the engine that they average.
+BEHAVIOUR = tuple(name.rpartition("/")[2] for name in METRICS if name.startswith("behaviour/"))
 
 
 def explained_variance(targets: NDArray[np.float32], values: NDArray[np.float32]) -> float:
@@ -169,10 +164,5 @@ def mean_interval(values: NDArray[np.float64], z: float = 1.96) -> tuple[float, 
 
 def matches(name: str, pattern: str) -> bool:
     """Return whether a metric name fits a pattern of :data:`METRICS`; ``<gate>`` may itself contain slashes."""
-    if "<gate>" in pattern:
-        before, after = pattern.split("<gate>")
-        return name.startswith(before) and name.endswith(after) and len(name) > len(before) + len(after)
-    parts, wanted = name.split("/"), pattern.split("/")
-    return len(parts) == len(wanted) and all(
-        (w.startswith("<") and p) or w == p for p, w in zip(parts, wanted, strict=True)
-    )
+    wanted = re.sub("<[a-z]+>", "[^/]+", pattern.replace("<gate>", ".+"))
+    return re.fullmatch(wanted, name) is not None

@@ -93,11 +93,11 @@ class Part(Strict):
         for name, value in values.items() if isinstance(values, dict) else ():
             if name not in cls.model_fields:
                 raise ValueError(unknown(shown(str(name)), shown(str(name)), cls.model_fields, "one of the keys {}"))
-            if isinstance(value, dict) and cls.model_fields.get(name) is not None:
+            if isinstance(value, dict):
                 _no_flag_inside(name, value)
-            field = cls.model_fields.get(name)
-            if isinstance(value, bool) and field is not None and field.annotation in (int, float):
-                kind = "integer" if field.annotation is int else "number"
+            annotation = cls.model_fields[name].annotation
+            if isinstance(value, bool) and annotation in (int, float):
+                kind = "integer" if annotation is int else "number"
                 raise ValueError(expected(name, f"a valid {kind}", value))
         return values
 
@@ -135,9 +135,7 @@ class GameConfig(Part):
 
     def spec(self) -> GameSpec:
         """Return the specification that the engine reads."""
-        values = self.model_dump()
-        values["rules"] = RULE_SETS[self.rules]
-        return GameSpec(**values)
+        return GameSpec(**{**self.model_dump(), "rules": RULE_SETS[self.rules]})
 
 
 class Bound(Part):

@@ -4,6 +4,8 @@ Values are in yaml, below ``configs/``; a test holds that both name the same key
 """
 
 import os
+from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,6 +35,21 @@ _OF_STOCK = {
     "time_limits": "bootstrap",
     "target_kl": None, "clip_final": None,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A number that moves linearly from ``start`` to ``end`` over ``steps`` environment steps, and stays there."""
+
+    start: float
+    end: float
+    steps: int
+
+    def at(self, env_steps: int) -> float:
+        """Return the number after ``env_steps`` environment steps."""
+        if env_steps >= self.steps:
+            return self.end
+        return self.start + env_steps / self.steps * (self.end - self.start)
 
 
 class CloningOptions(Part):
@@ -125,19 +142,16 @@ class TrainConfig(Part):
         return self.epochs if self.pi_iters is None else self.pi_iters
 
     @property
-    def lr_end(self) -> float:
-        """Step size at ``until``."""
-        return self.lr if self.lr_final is None else self.lr_final
-
-    @property
-    def clip_end(self) -> float:
-        """Clip of the ratio at ``until``."""
-        return self.clip if self.clip_final is None else self.clip_final
-
-    @property
-    def entropy_end(self) -> float:
-        """Weight of the entropy bonus after ``entropy_decay`` steps."""
-        return self.entropy_coef if self.entropy_final is None else self.entropy_final
+    def schedules(self) -> dict[str, Schedule]:
+        """What changes with the environment steps played: step size, weight of the entropy bonus, clip of the ratio."""
+        lr, entropy, clip = self.lr_final, self.entropy_final, self.clip_final
+        return {
+            "lr": Schedule(self.lr, self.lr if lr is None else lr, self.until),
+            "entropy_coef": Schedule(
+                self.entropy_coef, self.entropy_coef if entropy is None else entropy, self.entropy_decay
+            ),
+            "clip": Schedule(self.clip, self.clip if clip is None else clip, self.until),
+        }
 
 
 class ClusterConfig(Part):
@@ -202,9 +216,8 @@ class RunConfig(Part):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RunConfig":
-        train = self.train
-        seats = self.scenario.seats
-        _require(bool(self.scenario.learning), "scenario.seats", dict(seats), "learn on at least one seat")
+        train, model = self.train, self.model
+        self._require(bool(self.scenario.learning), "scenario.seats", "learn on at least one seat")
         self._check_scheme()
         self._check_objective()
         self._check_imitation()
@@ -212,169 +225,151 @@ class RunConfig(Part):
         self._check_runner()
         self._check_cluster()
         self._check_curriculum()
-        _require(
-            train.minibatch <= train.batch_size,
-            "train.minibatch_size",
-            train.minibatch_size,
-            f"at most num_envs * num_steps = {train.batch_size}",
-        )
-        plain = self.model.name not in NETWORKS[1:] or self.model.activation == "tanh"
-        _require(plain, "model.activation", self.model.activation, f"tanh with model={self.model.name}")
-        if self.model.recurrent:
-            whole = train.minibatch % train.num_steps == 0
+        allowed = f"at most num_envs * num_steps = {train.batch_size}"
+        self._require(train.minibatch <= train.batch_size, "train.minibatch_size", allowed)
+        plain = model.name not in NETWORKS[1:] or model.activation == "tanh"
+        self._require(plain, "model.activation", f"tanh with model={model.name}")
+        if model.recurrent:
             allowed = f"a multiple of num_steps={train.num_steps} for a network with memory"
-            _require(whole, "train.minibatch_size", train.minibatch_size, allowed)
-            _require(
-                len(self.model.hidden) == 1, "model.hidden", list(self.model.hidden), "one size for a recurrent core"
-            )
+            self._require(train.minibatch % train.num_steps == 0, "train.minibatch_size", allowed)
+            self._require(len(model.hidden) == 1, "model.hidden", "one size for a recurrent core", list(model.hidden))
         return self
 
+    def _require(self, condition: bool, key: str, allowed: str, value: Any = None) -> None:
+        """Refuse what stands at ``key`` unless ``condition``; ``value``: what is told in its place."""
+        if not condition:
+            got = reduce(getattr, key.split("."), self) if value is None else value
+            raise ConfigError(expected(key, allowed, got))
+
     def _check_scheme(self) -> None:
-        if self.scheme == "ctde" and self.model.name not in ("mlp", *RECURRENT):
-            _require(False, "model", self.model.name, "mlp, gru or lstm with scheme=ctde")
+        able = self.scheme != "ctde" or self.model.name in ("mlp", *RECURRENT)
+        self._require(able, "model", "mlp, gru or lstm with scheme=ctde", self.model.name)
         scenario = self.scenario
         learning = list(scenario.learning.values())
         if self.scheme != "dtde":
             for team in dict.fromkeys(learning):
-                if scenario.game is not None:
-                    mates = [seat for seat in scenario.spec.seats if scenario.spec.team_of(seat) == team]
-                else:
-                    mates = list(scenario.learning)
+                mates = list(scenario.learning) if scenario.game is None else scenario.spec.seats_of(team)
                 whole = all(seat in scenario.learning for seat in mates)
-                _require(len(mates) > 1, "scheme", self.scheme, f"dtde, as {team} of {scenario.name} has one agent")
-                _require(whole, "scheme", self.scheme, f"dtde, as not every agent of team {team} learns")
+                self._require(len(mates) > 1, "scheme", f"dtde, as {team} of {scenario.name} has one agent")
+                self._require(whole, "scheme", f"dtde, as not every agent of team {team} learns")
         if self.shared:
-            _require(self.scheme != "ctce", "shared", self.shared, "false, as under ctce a team is one agent")
+            self._require(self.scheme != "ctce", "shared", "false, as under ctce a team is one agent")
             several = any(learning.count(team) > 1 for team in learning)
-            _require(several, "shared", self.shared, f"false, as no team of {scenario.name} has two agents that learn")
+            self._require(several, "shared", f"false, as no team of {scenario.name} has two agents that learn")
 
     def _check_objective(self) -> None:
-        train = self.train
+        train, model = self.train, self.model
         others = ", ".join(head for head in HEADS if head not in WITHOUT_PROBABILITY)
         allowed = f"{others} or null with train.objective={train.objective}, as actions need a probability"
-        able = train.cloning is not None or self.model.head not in WITHOUT_PROBABILITY
-        _require(able, "model.head", self.model.head, allowed)
+        self._require(train.cloning is not None or model.head not in WITHOUT_PROBABILITY, "model.head", allowed)
         if train.vf_coef == 0:
             allowed = f"{' or '.join(WITHOUT_VALUES)} with vf_coef=0: no value network is trained"
-            _require(train.psi in WITHOUT_VALUES, "train.psi", train.psi, allowed)
-            _require(train.v_iters is None, "train.v_iters", train.v_iters, "null with vf_coef=0")
-            _require(not train.recompute, "train.recompute", True, "false with vf_coef=0")
+            self._require(train.psi in WITHOUT_VALUES, "train.psi", allowed)
+            self._require(train.v_iters is None, "train.v_iters", "null with vf_coef=0")
+            self._require(not train.recompute, "train.recompute", "false with vf_coef=0")
         apart = train.v_iters is not None
         both = (train.pi_iters is None) == (train.v_iters is None) or train.vf_coef == 0
-        _require(both, "train.v_iters", train.v_iters, "a number with pi_iters, null without")
-        _require(train.v_lr is None or apart, "train.v_lr", train.v_lr, "null without v_iters")
-        separate = not self.model.recurrent and self.model.name in NETWORKS[:1]
-        _require(
-            separate or not apart, "train.v_iters", train.v_iters, f"null with model={self.model.name}: not two towers"
-        )
+        self._require(both, "train.v_iters", "a number with pi_iters, null without")
+        self._require(train.v_lr is None or apart, "train.v_lr", "null without v_iters")
+        separate = not model.recurrent and model.name in NETWORKS[:1]
+        self._require(separate or not apart, "train.v_iters", f"null with model={model.name}: not two towers")
         vector = self.scenario.package in ("gymnasium", "unity")
         allowed = f"null with scenario={self.scenario.name}: networks over tokens share their first layer"
-        _require(vector or not apart, "train.v_iters", train.v_iters, allowed)
-        memory = self.model.recurrent
-        _require(not (train.recompute and memory), "train.recompute", True, f"false with model={self.model.name}")
+        self._require(vector or not apart, "train.v_iters", allowed)
+        self._require(not (train.recompute and model.recurrent), "train.recompute", f"false with model={model.name}")
 
     def _check_imitation(self) -> None:
         """Check that there is something to imitate, and nothing that recorded steps do not hold."""
         train, model, cluster = self.train, self.model, self.cluster
         cloning, adversarial, dagger = train.cloning, train.adversarial, train.dagger
         if cloning is None and adversarial is None:
-            _require(self.data is None, "data", self.data, "null without train=bc, dagger, gail or airl")
+            self._require(self.data is None, "data", "null without train=bc, dagger, gail or airl")
             return
         asked = "with train=" + ("dagger" if dagger else "bc" if adversarial is None else adversarial.kind)
         wanted = f"a folder that `multigrid-rl record` wrote, {asked}"
-        _require(self.data is not None or dagger is not None, "data", "null", wanted)
+        self._require(self.data is not None or dagger is not None, "data", wanted, "null")
         memory = model.recurrent and (dagger is None or self.data is not None)
-        _require(not memory, "model", model.name, f"a network without memory {asked} and data")
-        _require(model.bound == "clip", "model.bound", model.bound, f"clip {asked}")
-        _require(train.runner == "batched", "train.runner", train.runner, f"batched {asked}")
-        _require(cluster.num_learners == 0, "cluster.num_learners", cluster.num_learners, f"0 {asked}")
+        self._require(not memory, "model", f"a network without memory {asked} and data", model.name)
+        self._require(model.bound == "clip", "model.bound", f"clip {asked}")
+        self._require(train.runner == "batched", "train.runner", f"batched {asked}")
+        self._require(cluster.num_learners == 0, "cluster.num_learners", f"0 {asked}")
         if adversarial is not None:
-            vector = self.scenario.package == "gymnasium"
-            _require(vector, "scenario", self.scenario.name, f"one of Gymnasium {asked}: discriminators read vectors")
-            _require(train.vf_coef > 0, "train.vf_coef", train.vf_coef, f"above 0 {asked}")
+            allowed = f"one of Gymnasium {asked}: discriminators read vectors"
+            self._require(self.scenario.package == "gymnasium", "scenario", allowed, self.scenario.name)
+            self._require(train.vf_coef > 0, "train.vf_coef", f"above 0 {asked}")
             paid = ("logit", "f") if adversarial.kind == "airl" else ("softplus", "logit")
-            allowed = f"{' or '.join(paid)} {asked}"
-            _require(adversarial.payoff in paid, "train.adversarial.payoff", adversarial.payoff, allowed)
+            self._require(adversarial.payoff in paid, "train.adversarial.payoff", f"{' or '.join(paid)} {asked}")
         if cloning is None:
             return
-        _require(adversarial is None, "train.adversarial", "settings", "null with train=bc or dagger")
+        self._require(adversarial is None, "train.adversarial", "null with train=bc or dagger", "settings")
         if dagger is None:
             allowed = f"1 {asked}: train.until says how often data is passed over"
-            _require(train.epochs == 1, "train.epochs", train.epochs, allowed)
+            self._require(train.epochs == 1, "train.epochs", allowed)
         else:
-            _require(dagger.expert is not None, "expert", "null", f"a player, its folder or a run, {asked}")
-            allowed = f"null {asked}: nothing is held out"
-            _require(cloning.patience is None, "train.cloning.patience", cloning.patience, allowed)
-        _require(self.scheme != "ctde", "scheme", self.scheme, f"dtde or ctce {asked}: no critic is trained")
-        _require(not self.curriculum, "curriculum", "stages", f"[] {asked}")
-        _require(self.scenario.league is None, "scenario.league", "settings", f"null {asked}")
-        _require(cluster.num_env_runners == 0, "cluster.num_env_runners", cluster.num_env_runners, f"0 {asked}")
+            self._require(dagger.expert is not None, "expert", f"a player, its folder or a run, {asked}", "null")
+            self._require(cloning.patience is None, "train.cloning.patience", f"null {asked}: nothing is held out")
+        self._require(self.scheme != "ctde", "scheme", f"dtde or ctce {asked}: no critic is trained")
+        self._require(not self.curriculum, "curriculum", f"[] {asked}", "stages")
+        self._require(self.scenario.league is None, "scenario.league", f"null {asked}", "settings")
+        self._require(cluster.num_env_runners == 0, "cluster.num_env_runners", f"0 {asked}")
 
     def _check_init(self) -> None:
         warm_up, name = self.train.warm_up, self.model.name
-        batched = self.train.runner == "batched" or self.init is None
-        _require(batched, "train.runner", self.train.runner, "batched with init")
-        _require(self.init is not None or not warm_up, "train.warm_up", warm_up, "0 without init")
-        _require(self.train.cloning is None or not warm_up, "train.warm_up", warm_up, "0 with train=bc: no values")
+        self._require(self.train.runner == "batched" or self.init is None, "train.runner", "batched with init")
+        self._require(self.init is not None or not warm_up, "train.warm_up", "0 without init")
+        self._require(self.train.cloning is None or not warm_up, "train.warm_up", "0 with train=bc: no values")
         apart = name in NETWORKS and not self.model.recurrent
-        _require(apart or not warm_up, "train.warm_up", warm_up, f"0 with model={name}, whose values share its policy")
+        self._require(apart or not warm_up, "train.warm_up", f"0 with model={name}, whose values share its policy")
 
     def _check_cluster(self) -> None:
-        train, cluster = self.train, self.cluster
+        train, cluster, model = self.train, self.cluster, self.model
         asked = cluster.num_env_runners
         if self.scenario.package == "unity":  # Unity calls one process, and its agents may miss steps
-            _require(asked == 0, "cluster.num_env_runners", asked, "0 with scenario=unity")
-            _require(not self.model.recurrent, "model", self.model.name, "a network without memory with scenario=unity")
+            self._require(asked == 0, "cluster.num_env_runners", "0 with scenario=unity")
+            self._require(not model.recurrent, "model", "a network without memory with scenario=unity", model.name)
         if isinstance(asked, str):
-            _require(cluster.address is not None, "cluster.num_env_runners", asked, "a number without cluster.address")
+            self._require(cluster.address is not None, "cluster.num_env_runners", "a number without cluster.address")
         else:
             cpus = available_cpus()
             here = asked <= cpus or cluster.address is not None
-            _require(here, "cluster.num_env_runners", asked, f"0 to {cpus}, the CPUs of this machine")
+            self._require(here, "cluster.num_env_runners", f"0 to {cpus}, the CPUs of this machine")
             shares = max(asked, 1)
-            allowed = f"a multiple of {shares} env runners"
-            _require(train.num_envs % shares == 0, "train.num_envs", train.num_envs, allowed)
+            self._require(train.num_envs % shares == 0, "train.num_envs", f"a multiple of {shares} env runners")
         learners = max(cluster.num_learners, 1)
-        rows = train.minibatch // train.num_steps if self.model.recurrent else train.minibatch
+        rows = train.minibatch // train.num_steps if model.recurrent else train.minibatch
         allowed = f"what {learners} learners can share equally"
-        _require(rows % learners == 0, "train.minibatch_size", train.minibatch_size, allowed)
+        self._require(rows % learners == 0, "train.minibatch_size", allowed)
 
     def _check_curriculum(self) -> None:
         mine = self.scenario
         league = [stage.scenario for stage in self.curriculum if stage.scenario.league is not None or mine.league]
-        _require(not league, "curriculum", f"stages before scenario={mine.name}", "[] with a league")
+        self._require(not league, "curriculum", "[] with a league", f"stages before scenario={mine.name}")
         for k, stage in enumerate(self.curriculum):
             key, theirs = f"curriculum.{k}.scenario", stage.scenario
-            _require(mine.game is not None, key, theirs.name, f"no curriculum with scenario={mine.name}")
-            _require(theirs.game is not None, key, theirs.name, "a scenario of the red/blue-door game")
-            same = theirs.learning == mine.learning
-            listed = ", ".join(mine.learning)
-            _require(same, key, theirs.name, f"a scenario in which {listed} learn, as in {mine.name}")
+            self._require(mine.game is not None, key, f"no curriculum with scenario={mine.name}", theirs.name)
+            self._require(theirs.game is not None, key, "a scenario of the red/blue-door game", theirs.name)
+            allowed = f"a scenario in which {', '.join(mine.learning)} learn, as in {mine.name}"
+            self._require(theirs.learning == mine.learning, key, allowed, theirs.name)
 
     def _check_runner(self) -> None:
-        if self.train.runner == "stock":
-            memory, runner = self.model.recurrent, self.train.runner
-            _require(not self.curriculum, "train.runner", runner, "batched with a curriculum")
-            _require(self.scenario.league is None, "train.runner", runner, "batched with a league")
-            package = self.scenario.package
-            allowed = f"batched with scenario={package}"
-            _require(package not in ("gymnasium", "unity"), "train.runner", runner, allowed)
-            for key, plain_value in _OF_STOCK.items():
-                value = getattr(self.train, key)
-                _require(value == plain_value, "train.runner", runner, f"batched with train.{key}={value}")
-            plain = self.cluster.num_learners == 0 and self.cluster.address is None
-            _require(plain, "train.runner", runner, "batched on a cluster or with remote learners")
-            _require(not memory, "train.runner", runner, f"batched with model={self.model.name}, which has memory")
-            _require(self.scheme != "ctde", "train.runner", runner, "batched with scheme=ctde")
+        if self.train.runner == "batched":
+            return
+        package, cluster = self.scenario.package, self.cluster
+        values = {key: (getattr(self.train, key), own) for key, own in _OF_STOCK.items()}
+        for able, allowed in (
+            (not self.curriculum, "with a curriculum"),
+            (self.scenario.league is None, "with a league"),
+            (package not in ("gymnasium", "unity"), f"with scenario={package}"),
+            *((value == own, f"with train.{key}={value}") for key, (value, own) in values.items()),
+            (cluster.num_learners == 0 and cluster.address is None, "on a cluster or with remote learners"),
+            (not self.model.recurrent, f"with model={self.model.name}, which has memory"),
+            (self.scheme != "ctde", "with scheme=ctde"),
+        ):
+            self._require(able, "train.runner", f"batched {allowed}")
 
     def checkpoint_root(self) -> Path | None:
         """Return the folder of frozen players; ``None``: the user's and the project's."""
         return Path(self.checkpoints) if self.checkpoints else None
-
-
-def _require(condition: bool, key: str, value: Any, allowed: str) -> None:
-    if not condition:
-        raise ConfigError(expected(key, allowed, value))
 
 
 def available_cpus() -> int:

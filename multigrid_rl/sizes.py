@@ -1,8 +1,9 @@
 """Sizes that follow from a run's configuration: each has a name here and none stands in yaml; what acts. Pure."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from multigrid_rl.scenario import ConfigError
 from multigrid_rl.schema import RunConfig, TrainConfig, available_cpus
@@ -17,37 +18,46 @@ def check_budget(train: TrainConfig) -> None:
         raise ConfigError(expected("train.until", wanted, train.until))
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """What the numbers of a configuration amount to.
+class Sizes(NamedTuple):
+    """What the numbers of a configuration amount to; made by :meth:`of`."""
 
-    Args:
-        config: the run.
-        agents: network -> how many learning agents it plays (one for each seat, or one for a whole team under ctce).
-    """
+    agents: Mapping[str, int]  # network -> learning agents that it plays: one a seat, or one a whole team under ctce
+    batch_size: int  # environment steps of one update
+    games_per_sampler: int  # that one sampling process, a remote env runner or the driver alone, plays side by side
+    learner_threads: int  # of torch: as configured, or the cores that the env runners leave, at least one
+    rows_per_minibatch: int  # steps or, for a network with memory, whole sequences of ``num_steps`` steps
+    minibatches_per_epoch: int  # gradient steps of one pass; where the last is not full, the next pass fills it
+    gradient_steps_per_update: int  # per network, until the largest batch was passed over ``epochs`` times
+    updates: int  # until the budget ``until`` is spent
+    env_steps: int  # after the last update: whole batches, so up to one batch more than ``until``
+    gradient_steps: int  # per network, until the budget is spent
+    checkpoints: int  # in all: one at each first update past ``checkpoint_every``, one at the end
+    horizon: float  # steps that the discount looks ahead: ``1 / (1 - gamma)``, infinite for ``gamma`` 1
+    credit_horizon: float  # that advantages look ahead: ``1 / (1 - gamma * lam)`` (Schulman et al. 2016)
 
-    config: RunConfig
-    agents: Mapping[str, int]
-
-    @property
-    def batch_size(self) -> int:
-        """Environment steps of one update."""
-        return self.config.train.batch_size
-
-    @property
-    def samplers(self) -> int:
-        """Processes that play: the remote env runners, or the driver alone."""
-        return max(self.config.cluster.runners, 1)
-
-    @property
-    def games_per_sampler(self) -> int:
-        """Games that one sampling process plays side by side."""
-        return self.config.train.num_envs // self.samplers
-
-    @property
-    def learner_threads(self) -> int:
-        """Torch threads of the learner: as configured, or the cores that the env runners leave, at least one."""
-        return self.config.train.torch_threads or max(1, available_cpus() - self.config.cluster.runners)
+    @classmethod
+    def of(cls, config: RunConfig, modules: Iterable[str] = ()) -> "Sizes":
+        """Work out the sizes of a run; ``modules``: the network of each agent that learns."""
+        train, runners, agents = config.train, config.cluster.runners, dict(Counter(modules))
+        batch, product = train.batch_size, train.gamma * train.lam
+        # The network with the most agents decides how many minibatches there are.
+        largest = max(agents.values(), default=0) * batch
+        updates, steps = math.ceil(train.until / batch), math.ceil(train.epochs * largest / train.minibatch)
+        return cls(
+            agents=agents,
+            batch_size=batch,
+            games_per_sampler=train.num_envs // max(runners, 1),
+            learner_threads=train.torch_threads or max(1, available_cpus() - runners),
+            rows_per_minibatch=train.minibatch // train.num_steps if config.model.recurrent else train.minibatch,
+            minibatches_per_epoch=math.ceil(largest / train.minibatch),
+            gradient_steps_per_update=steps,
+            updates=updates,
+            env_steps=updates * batch,
+            gradient_steps=updates * steps,
+            checkpoints=math.ceil(updates / math.ceil(train.checkpoint_every / batch)),
+            horizon=1 / (1 - train.gamma) if train.gamma < 1 else math.inf,
+            credit_horizon=1 / (1 - product) if product < 1 else math.inf,
+        )
 
     def steps_of(self, module: str) -> int:
         """Return the steps that one network learns from in one update, at most: eliminated agents have fewer.
@@ -55,65 +65,6 @@ class Sizes:
         Raises ``KeyError``: no such network.
         """
         return self.agents[module] * self.batch_size
-
-    @property
-    def largest(self) -> int:
-        """Steps of the network with the most agents: it decides how many minibatches there are."""
-        return max(map(self.steps_of, self.agents))
-
-    @property
-    def rows_per_minibatch(self) -> int:
-        """Rows of a minibatch: steps or, for a network with memory, whole sequences of ``num_steps`` steps."""
-        train = self.config.train
-        return train.minibatch // train.num_steps if self.config.model.recurrent else train.minibatch
-
-    @property
-    def minibatches_per_epoch(self) -> int:
-        """Gradient steps of one pass over the batch; where the last is not full, the next pass fills it."""
-        return math.ceil(self.largest / self.config.train.minibatch)
-
-    @property
-    def gradient_steps_per_update(self) -> int:
-        """Gradient steps, per network, until the largest batch was passed over ``epochs`` times."""
-        return math.ceil(self.config.train.epochs * self.largest / self.config.train.minibatch)
-
-    @property
-    def updates(self) -> int:
-        """Updates until the budget ``until`` is spent."""
-        return math.ceil(self.config.train.until / self.batch_size)
-
-    @property
-    def env_steps(self) -> int:
-        """Environment steps after the last update: whole batches, so up to one batch more than ``until``."""
-        return self.updates * self.batch_size
-
-    @property
-    def gradient_steps(self) -> int:
-        """Gradient steps, per network, until the budget is spent."""
-        return self.updates * self.gradient_steps_per_update
-
-    @property
-    def checkpoints(self) -> int:
-        """Checkpoints until the budget is spent: one at each first update past ``checkpoint_every``, one at the end."""
-        return math.ceil(self.updates / math.ceil(self.config.train.checkpoint_every / self.batch_size))
-
-    @property
-    def horizon(self) -> float:
-        """Steps that the discount looks ahead: ``1 / (1 - gamma)``, infinite for ``gamma`` 1."""
-        gamma = self.config.train.gamma
-        return 1 / (1 - gamma) if gamma < 1 else math.inf
-
-    @property
-    def credit_horizon(self) -> float:
-        """Steps that the advantage estimate itself looks ahead: ``1 / (1 - gamma * lam)`` (Schulman et al. 2016)."""
-        product = self.config.train.gamma * self.config.train.lam
-        return 1 / (1 - product) if product < 1 else math.inf
-
-    def entropy_coef_at(self, env_steps: int) -> float:
-        """Return the weight of the entropy bonus after so many environment steps: linear, then constant."""
-        train = self.config.train
-        share = min(env_steps / train.entropy_decay, 1.0)
-        return train.entropy_coef + share * (train.entropy_end - train.entropy_coef)
 
 
 def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:
@@ -136,14 +87,10 @@ def schedules(train: TrainConfig, *, changing: bool = False) -> list[tuple[str, 
         changing: leave out what stays as it is, but for an entropy bonus: it is another thing that is learned from.
     """
     rows = []
-    for name, start, end, steps in (
-        ("learning rate", train.lr, train.lr_end, train.until),
-        ("entropy bonus", train.entropy_coef, train.entropy_end, train.entropy_decay),
-        ("clip", train.clip, train.clip_end, train.until),
-    ):
-        if start != end:
-            course = f"a straight line over the first {steps:,} steps, then constant"
-            rows.append((name, f"{start:g} to {end:g}", course))
-        elif not changing or (name == "entropy bonus" and start):
-            rows.append((name, f"{start:g}", "the same all the time"))
+    for name, its in zip(("learning rate", "entropy bonus", "clip"), train.schedules.values(), strict=True):
+        if its.start != its.end:
+            course = f"a straight line over the first {its.steps:,} steps, then constant"
+            rows.append((name, f"{its.start:g} to {its.end:g}", course))
+        elif not changing or (name == "entropy bonus" and its.start):
+            rows.append((name, f"{its.start:g}", "the same all the time"))
     return rows

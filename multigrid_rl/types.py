@@ -150,7 +150,6 @@ class UniformSource(Protocol):
 
     def uniform(self, columns: int) -> NDArray[np.float64]:
         """Return ``(N, columns)`` numbers in [0, 1); each game's own stream moves on by ``columns``."""
-        ...
 
 
 class Policy(Protocol):
@@ -160,15 +159,12 @@ class Policy(Protocol):
 
     def initial_state(self, games: int) -> Any:
         """Return the state of ``games`` fresh games (``None`` for a player without memory)."""
-        ...
 
     def reset_state(self, state: Any, done: NDArray[np.bool_]) -> Any:
         """Return the state with the games in ``done`` (shape ``(N,)``) started afresh."""
-        ...
 
     def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
         """Return actions ``(N,)`` and the next state; ``(N, C)`` of a player that acts for a whole team of ``C``."""
-        ...
 
 
 class EpisodeTable(NamedTuple):
@@ -301,31 +297,24 @@ class BatchedEnv(Protocol):
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:
         """Start all environments afresh; returns observations (N, D) of each agent."""
-        ...
 
     def observations(self) -> dict[str, NDArray[Any]]:
         """Return the observations as the environments stand."""
-        ...
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
         """Play one step with auto-reset; ``actions`` holds (N,) or (N, C) numbers for each agent."""
-        ...
 
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call."""
-        ...
 
     def drain_seconds(self) -> dict[str, float]:
         """Return the seconds spent on ``engine`` and ``players`` (of the background) since the last call."""
-        ...
 
     def get_state(self) -> dict[str, Any]:
         """Return what everything that the environments will do follows from; arrays are copies."""
-        ...
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other environments."""
-        ...
 
 
 class EnvFactory(Protocol):
@@ -334,16 +323,12 @@ class EnvFactory(Protocol):
     @property
     def specs(self) -> MultiAgentSpec:
         """Who will be in them."""
-        ...
 
     def load(self) -> dict[str, tuple[Any, ...]]:
         """Load and check background players, by seat. Raises ``ValueError`` for one that cannot play."""
-        ...
 
     def packed(self) -> "EnvFactory":
         """Return the same recipe with all that building reads from files in it, for a process that may not see them."""
-        ...
 
     def build(self, num_envs: int, first: int) -> BatchedEnv:
         """Build environments number ``first`` to ``first + num_envs - 1``, by agent."""
-        ...

@@ -3,8 +3,6 @@
 python -m benchmarks.peers.envpool_steps HalfCheetah-v5 64 2 1.0
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

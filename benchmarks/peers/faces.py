@@ -10,8 +10,6 @@ Runs in the environment of the benchmarks::
 * steps a second of the vector face, on one core, and of Gymnasium's own ``SyncVectorEnv`` beside it.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Sequence
@@ -28,8 +26,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torchrl.envs.libs.pettingzoo import PettingZooWrapper
 from torchrl.envs.utils import check_env_specs
 
-from benchmarks.machine import describe
-from benchmarks.tables import Report, add_common, table
+from benchmarks.tables import Report, add_common, describe, table
 from multigrid_rl.config import scenario_names
 from multigrid_rl.players.vector_env import SeatVectorEnv
 from multigrid_rl.world.pettingzoo_env import parallel_env

@@ -6,8 +6,6 @@
 Network, batch, epochs and minibatch are those of ``multigrid-rl train``; what is left to tune is in the arguments.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

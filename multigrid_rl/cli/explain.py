@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -111,7 +110,7 @@ def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[s
     """Return all rows by the title that they stand under."""
     from multigrid_rl.sizes import Sizes
 
-    sizes = Sizes(config, Counter(agent.module for agent in specs.agents))
+    sizes = Sizes.of(config, (agent.module for agent in specs.agents))
     rows = {
         "Who plays": _players(config, specs, seated),
         "One update: play, then learn": _update(config, sizes),
@@ -216,8 +215,9 @@ def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     yield "credit horizon", credit, f"{meaning}. Higher lam: less bias, more noise"
     yield "learning rate", rate, f"{rate_course}. Higher: larger steps, learns faster or not at all"
     meaning = f"reward for acting at random: {weight_course}"
-    if train.entropy_coef != train.entropy_end and train.entropy_decay > sizes.env_steps:
-        meaning += f"; the budget ends before, at {sizes.entropy_coef_at(sizes.env_steps):.2g}"
+    bonus = train.schedules["entropy_coef"]
+    if bonus.start != bonus.end and bonus.steps > sizes.env_steps:
+        meaning += f"; the budget ends before, at {bonus.at(sizes.env_steps):.2g}"
     yield "entropy bonus", weight, f"{meaning}. Higher: explores longer, decides later"
     if train.objective == "ppo":
         yield "clip", clip, f"bound on a step of the policy: {clip_course}. Higher: larger steps of the policy"

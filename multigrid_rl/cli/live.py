@@ -126,7 +126,7 @@ def warnings_on_screen() -> Iterator[None]:
 
 def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str]:
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go."""
-    train, game, sizes = config.train, config.scenario.game, Sizes(config, {})
+    train, game, sizes = config.train, config.scenario.game, Sizes.of(config)
     recipe = f"experiment/{config.experiment}" if config.experiment else "none, the defaults of train/ppo"
     if config.train.objective != "ppo":
         recipe = f"{recipe.partition(',')[0]}; objective {config.train.objective}"

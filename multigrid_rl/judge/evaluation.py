@@ -110,8 +110,8 @@ def summary(parts: list[Part], spec: GameSpec) -> dict[str, Any]:
             against.setdefault(name, []).append(results_of(table, lineup.team)[games])
     row["against"] = {name: _outcomes(results) for name, results in against.items()}
     row["events"] = {}
-    for name, event in BEHAVIOUR.items():
-        column = EVENTS.index(event)
+    for name in BEHAVIOUR:
+        column = EVENTS.index(name)
         counts = [table.events[:, _own(lineup, spec), column].sum(axis=1) for table, lineup in tables]
         row["events"][name] = float(np.concatenate(counts).mean())
     return row

@@ -271,7 +271,7 @@ def _measured(
         if metric == "episode_len_mean":
             columns.append(table.length[:, None].astype(np.float64))
         elif metric.startswith("behaviour/"):
-            columns.append(table.events[:, own, EVENTS.index(BEHAVIOUR[metric.rsplit("/", 1)[1]])])
+            columns.append(table.events[:, own, EVENTS.index(metric.rsplit("/", 1)[1])])
         else:
             returns = table.returns[:, own]
             columns.append(returns.sum(axis=1, keepdims=True) if metric.startswith("team_") else returns)

@@ -16,9 +16,10 @@ from multigrid_rl.learn.demonstrations import read_demonstrations
 from multigrid_rl.learn.flat import FlatWeights
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.rows import Pairs, Passes
-from multigrid_rl.learn.update import SECONDS, Schedule, take_over
+from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.distributions import Bound, distribution_of
 from multigrid_rl.models.vector import Normaliser, VectorActorCritic
+from multigrid_rl.schema import Schedule
 from multigrid_rl.types import EnvFactory, EpisodeTable
 
 Array = NDArray[Any]

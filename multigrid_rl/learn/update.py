@@ -19,26 +19,12 @@ from multigrid_rl.learn.rollout import Batch, Estimator, Paths
 from multigrid_rl.learn.rows import Moments, minibatches
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.vector import Normaliser
+from multigrid_rl.schema import Schedule
 
 #: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
 SECONDS = "seconds"
 #: Minibatches that are cut in one go.
 _TOGETHER = 4
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A number that moves linearly from ``start`` to ``end`` over ``steps`` environment steps, and stays there."""
-
-    start: float
-    end: float
-    steps: int
-
-    def at(self, env_steps: int) -> float:
-        """Return the number after ``env_steps`` environment steps."""
-        if env_steps >= self.steps:
-            return self.end
-        return self.start + env_steps / self.steps * (self.end - self.start)
 
 
 @dataclass(frozen=True)

@@ -119,13 +119,9 @@ class BatchPPO(TrackedPPO):
         marks = [time.perf_counter()]
         collected = self._collect()
         marks.append(time.perf_counter())
-        batches = self._by_module(collected)
+        batches, paths = self._by_module(collected)
         self.env_steps += sum(e.env_steps for e in collected)
         self.finished = EpisodeTable.concatenate([e.episodes for e in collected])
-        # What advantages are recomputed from, in the order of each module's rows; nothing if they are not.
-        paths: dict[str, list[Paths]] = {}
-        for agent in self.stages[self.stage].factory.specs.agents if collected[0].paths else ():
-            paths.setdefault(agent.module, []).extend(experience.paths[agent.name] for experience in collected)
         learned = self._learn(batches, paths)
         marks.append(time.perf_counter())
         self.send_weights()
@@ -148,13 +144,15 @@ class BatchPPO(TrackedPPO):
             self.latest.setdefault(f"explained_variance/{module}", told)
             self.latest[f"entropy/{module}"] = float(batch.entropy[active].mean()) if known else float("nan")
 
-    def _by_module(self, collected: list[Experience]) -> dict[str, Batch]:
-        # All agents that one network plays learn together.
-        specs = self.stages[self.stage].factory.specs
-        parts: dict[str, list[Batch]] = {module: [] for module in specs.modules}
-        for agent in specs.agents:
-            parts[agent.module] += [experience.batches[agent.name] for experience in collected]
-        return {name: Batch.concatenate(rows) for name, rows in parts.items()}
+    def _by_module(self, collected: list[Experience]) -> tuple[dict[str, Batch], dict[str, list[Paths]]]:
+        """Return batches by module, and what advantages are recomputed from (nothing if they are not), row for row."""
+        parts: dict[str, list[Batch]] = {}
+        paths: dict[str, list[Paths]] = {}
+        for agent in self.stages[self.stage].factory.specs.agents:  # those that one network plays learn together
+            parts.setdefault(agent.module, []).extend(experience.batches[agent.name] for experience in collected)
+            if collected[0].paths:
+                paths.setdefault(agent.module, []).extend(experience.paths[agent.name] for experience in collected)
+        return {name: Batch.concatenate(rows) for name, rows in parts.items()}, paths
 
     def _collect(self) -> list[Experience]:
         collected = [self.env_runner.sample()] if self.pool is None else self.pool.sample()

@@ -1,17 +1,17 @@
 """From our configuration to an RLlib algorithm."""
 
-from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from multigrid_rl.config import ConfigError, RunConfig
 from multigrid_rl.learn.adversarial import AdversarialConfig
 from multigrid_rl.learn.cloning import CloningConfig
 from multigrid_rl.learn.rollout import Estimator
-from multigrid_rl.learn.update import Schedule, UpdateConfig
+from multigrid_rl.learn.update import UpdateConfig
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner
 from multigrid_rl.rllib.imitation import CloningPPO, DaggerPPO
@@ -19,9 +19,9 @@ from multigrid_rl.rllib.learner import BatchLearner, module_specs
 from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
 from multigrid_rl.runs.reader import run_config
+from multigrid_rl.schema import Schedule
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.text import expected
-from multigrid_rl.types import MultiAgentSpec
 
 
 def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PPOConfig:
@@ -36,7 +36,7 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
     """
     stages = stages or stages_of(config)
     train, specs = config.train, stages[0].factory.specs
-    sizes = Sizes(config, Counter(agent.module for agent in specs.agents))
+    sizes = Sizes.of(config, (agent.module for agent in specs.agents))
     spec = module_specs(specs, config.model.model_dump(), config.seed)
     env_config = {
         "factory": stages[0].factory,
@@ -54,10 +54,10 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
     }
     if train.runner == "stock":
         spec = stock_module_specs(spec, specs)
-        sampling = stock_sampling(config, sizes, env_config, specs)
+        sampling = stock_sampling(config, sizes, env_config)
     else:
         update = cloning_config(config) if train.cloning is not None else update_config(config, sizes)
-        sampling = _batched_sampling(config, env_config, specs, spec).learners(
+        sampling = _batched_sampling(config, env_config, spec.rl_module_specs[specs.modules[0]]).learners(
             learner_config_dict={
                 "update": update,
                 "scale_values": config.model.scale_values,
@@ -66,16 +66,18 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
         )
     # RLlib seeds what is global for networks of its own, and has torch load its compiler for that: more than a second.
     seed = config.seed if train.runner == "stock" or config.cluster.gpus_per_learner else None
+    modules = {agent.name: agent.module for agent in specs.agents}
     return (
         sampling.rl_module(rl_module_spec=spec)
+        .multi_agent(policies=set(specs.modules), policy_mapping_fn=partial(_module_of, modules))
         .training(
-            lr=_schedule(train.lr, train.lr_end, train.until),
+            lr=_course(train.schedules["lr"]),
             gamma=train.gamma,
             lambda_=train.lam,
             clip_param=train.clip,
             vf_loss_coeff=train.vf_coef,
             vf_clip_param=float("inf"),
-            entropy_coeff=_schedule(train.entropy_coef, train.entropy_end, train.entropy_decay),
+            entropy_coeff=_course(train.schedules["entropy_coef"]),
             use_kl_loss=False,
             grad_clip=train.grad_clip,
             grad_clip_by="global_norm",
@@ -97,7 +99,7 @@ def cloning_config(config: RunConfig) -> CloningConfig:
         batch_size=train.batch_size * (train.epochs if train.dagger else 1),
         minibatch_size=train.minibatch,
         asked=train.dagger is not None,
-        lr=Schedule(train.lr, train.lr_end, train.until),
+        lr=train.schedules["lr"],
         weight_decay=options.weight_decay,
         grad_clip=train.grad_clip,
         seed=config.seed,
@@ -105,44 +107,41 @@ def cloning_config(config: RunConfig) -> CloningConfig:
 
 
 def adversarial_config(config: RunConfig) -> AdversarialConfig:
-    """Say how rewards are learnt from recorded play."""
+    """Say how rewards are learnt from recorded play.
+
+    Raises ``ConfigError``: the run whose reward is to be paid learnt none that can be paid here.
+    """
     options = config.train.adversarial
     assert options is not None
     if options.reward is not None:
-        _check_reward(config, Path(options.reward))
+        known = run_config(Path(options.reward))
+        learnt = known.train.adversarial
+        if learnt is None or (learnt.kind, learnt.reward, options.kind) != ("airl", None, "airl"):
+            wanted = "a run of train=airl, with train=airl"
+            raise ConfigError(expected("train.adversarial.reward", wanted, Path(options.reward)))
+        for key, theirs, ours in (
+            ("scenario.env_id", known.scenario.env_id, config.scenario.env_id),
+            ("train.adversarial.hidden", learnt.hidden, options.hidden),
+        ):
+            if theirs != ours:
+                raise ConfigError(expected(key, f"{theirs}, as the run that train.adversarial.reward names", ours))
     how: dict[str, Any] = {"data": str(config.data), "estimator": estimator_of(config), "seed": config.seed}
     return AdversarialConfig(**options.model_dump(), **how)
 
 
-def _check_reward(config: RunConfig, run: Path) -> None:
-    """Raise ``ConfigError`` unless ``run`` learnt a reward that can be paid here."""
-    known, options = run_config(run), config.train.adversarial
-    learnt = known.train.adversarial
-    if learnt is None or options is None or (learnt.kind, learnt.reward, options.kind) != ("airl", None, "airl"):
-        raise ConfigError(expected("train.adversarial.reward", "a run of train=airl, with train=airl", run))
-    for key, wanted, got in (
-        ("scenario.env_id", known.scenario.env_id, config.scenario.env_id),
-        ("train.adversarial.hidden", learnt.hidden, options.hidden),
-    ):
-        if wanted != got:
-            raise ConfigError(expected(key, f"{wanted}, as the run that train.adversarial.reward names", got))
-
-
 def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:
     """Say how a run's batches are learned from."""
-    train = config.train
+    train, lr = config.train, config.train.schedules["lr"]
     return UpdateConfig(
         objective=train.objective,
         epochs=train.passes,
         minibatch_size=sizes.rows_per_minibatch if train.minibatch_size else None,
-        lr=Schedule(train.lr, train.lr_end, train.until),
-        entropy_coef=Schedule(train.entropy_coef, train.entropy_end, train.entropy_decay),
-        clip=Schedule(train.clip, train.clip_end, train.until),
+        **train.schedules,
         vf_coef=train.vf_coef,
         grad_clip=train.grad_clip,
         seed=config.seed,
         v_iters=train.v_iters,
-        v_lr=None if train.v_lr is None else Schedule(train.v_lr, train.v_lr * train.lr_end / train.lr, train.until),
+        v_lr=None if train.v_lr is None else Schedule(train.v_lr, train.v_lr * lr.end / lr.start, lr.steps),
         target_kl=train.target_kl,
         standardise=train.standardise,
         warm_up=train.warm_up,
@@ -157,12 +156,9 @@ def estimator_of(config: RunConfig) -> Estimator:
     return Estimator(train.gamma, train.lam, train.psi, critic=train.vf_coef > 0, deadly=deadly)
 
 
-def _batched_sampling(
-    config: RunConfig, env_config: dict[str, Any], specs: MultiAgentSpec, spec: MultiRLModuleSpec
-) -> PPOConfig:
+def _batched_sampling(config: RunConfig, env_config: dict[str, Any], one: RLModuleSpec) -> PPOConfig:
     runners, cluster, train = config.cluster.runners, config.cluster, config.train
     algorithm = DaggerPPO if train.dagger else CloningPPO if train.cloning else BatchPPO
-    one = spec.rl_module_specs[specs.modules[0]]
     return (
         PPOConfig(algo_class=algorithm)
         .environment(
@@ -182,13 +178,12 @@ def _batched_sampling(
         )
         # The pool replaces whoever is lost: RLlib shall neither stop for it nor let Ray revive the old one.
         .fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)
-        .multi_agent(policies=set(specs.modules), policy_mapping_fn=_agent_is_module)
     )
 
 
-def _agent_is_module(agent: str, *_: Any, **__: Any) -> str:
-    return agent
+def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:
+    return modules[agent]
 
 
-def _schedule(start: float, end: float, steps: int) -> float | list[list[float]]:
-    return start if start == end else [[0, start], [steps, end]]
+def _course(its: Schedule) -> float | list[list[float]]:
+    return its.start if its.start == its.end else [[0, its.start], [its.steps, its.end]]

@@ -20,7 +20,6 @@ from multigrid_rl.types import EnvFactory
 
 #: Seconds that a node has to answer: a busy one starts a Python process and imports torch in less.
 PATIENCE_S = 60.0
-_SOURCES = "multigrid-rl sources"
 
 
 class ClusterError(ConfigError):
@@ -47,17 +46,6 @@ class Answer(NamedTuple):
     versions: dict[str, str]
     token: str | None  # content of the driver's file as this node sees it; None if it sees none
     opponents: dict[str, str]  # name -> sha256 of the frozen players that arrived
-
-
-class Writers(NamedTuple):
-    """Who writes into a folder beside the driver."""
-
-    learners: int = 0  # remote ones write checkpoints
-    gpus_per_learner: float = 0.0  # that each of them needs
-    trials: bool = False  # of a search: they may come to any node
-
-
-NOBODY_ELSE = Writers()
 
 
 def nodes() -> list[Node]:
@@ -95,19 +83,27 @@ def fit_to_cluster(config: RunConfig, path: Path, stages: Sequence[Stage]) -> tu
         cluster = cluster.model_copy(update={"num_env_runners": runners_for(free, config.train.num_envs)})
     folder = path if path.exists() else path.parent
     folder.mkdir(parents=True, exist_ok=True)
-    lines = preflight(folder, stages, Writers(cluster.num_learners, cluster.gpus_per_learner))
+    lines = preflight(folder, stages, learners=cluster.num_learners, gpus_per_learner=cluster.gpus_per_learner)
     return config.model_copy(update={"cluster": cluster}), lines
 
 
 def preflight(
-    folder: Path, stages: Sequence[Stage] = (), writers: Writers = NOBODY_ELSE, patience_s: float = PATIENCE_S
+    folder: Path,
+    stages: Sequence[Stage] = (),
+    *,
+    learners: int = 0,
+    gpus_per_learner: float = 0.0,
+    trials: bool = False,
+    patience_s: float = PATIENCE_S,
 ) -> list[str]:
     """Ask every living node of the connected cluster whether it can take part; returns lines to print.
 
     Args:
         folder: the run's, or the search's; it must exist.
         stages: games whose frozen players every node loads as env runners will, to say which arrived.
-        writers: who writes into the folder beside the driver, and so must see it.
+        learners: remote ones, which write checkpoints into the folder, and so must see it.
+        gpus_per_learner: that each of them needs.
+        trials: whether trials of a search write there, which may come to any node.
         patience_s: seconds that a node has to answer.
 
     Raises:
@@ -124,7 +120,15 @@ def preflight(
     for node, answer in answers.items():
         _check(node, answer, opponents)
     blind = [node for node, answer in answers.items() if answer.token != token]
-    _check_storage(folder, blind, writers)
+    if trials and blind:
+        wanted = "storage that all nodes share: trials write there"
+        raise ClusterError(expected(f"--folder {folder}", wanted, f"{blind[0]} that does not see it"))
+    # Where Ray puts a learner is not known before it is there: any node with room counts.
+    could_learn = [node for node in blind if node.gpus >= gpus_per_learner and (gpus_per_learner or node.cpus >= 1)]
+    if learners and could_learn:
+        wanted = "0 (the driver learns), or a run_dir on storage that all nodes share"
+        got = f"{learners}, and {could_learn[0]} does not see {folder}"
+        raise ClusterError(expected("cluster.num_learners", wanted, got))
     return _lines(folder, answers, blind, opponents)
 
 
@@ -143,8 +147,12 @@ def look_around(token: str, factories: Sequence[EnvFactory]) -> Answer:
 
 
 def installed() -> dict[str, str]:
-    """Versions of what decides a run, and the hash of this package's sources, in this process."""
-    return {**versions(), _SOURCES: sources_digest()}
+    """Versions of what decides a run, and the hash of this package's own files and configurations, in this process."""
+    digest = hashlib.sha256()  # two checkouts of one version may differ
+    for root, ending in ((Path(__file__).parents[1], "*.py"), (data_root() / "configs", "*.yaml")):
+        for source in sorted(root.rglob(ending)):
+            digest.update(f"{source.relative_to(root).as_posix()}\0".encode() + source.read_bytes())
+    return {**versions(), "multigrid-rl sources": digest.hexdigest()[:12]}
 
 
 def differences(found: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
@@ -154,15 +162,6 @@ def differences(found: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
         for name, version in own.items()
         if _release(found.get(name, "")) != _release(version)
     ]
-
-
-def sources_digest() -> str:
-    """Hash this package's own files and its configurations: two checkouts of one version may differ."""
-    digest = hashlib.sha256()
-    for root, ending in ((Path(__file__).parents[1], "*.py"), (data_root() / "configs", "*.yaml")):
-        for source in sorted(root.rglob(ending)):
-            digest.update(f"{source.relative_to(root).as_posix()}\0".encode() + source.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Node, Answer]:
@@ -180,18 +179,16 @@ def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Nod
         if reference in late:
             wanted = f"an answer within {patience_s:g} s"
             raise ClusterError(expected(node, wanted, "none: is it overloaded, or can it not reach the others?"))
-    return {node: _answer(node, reference) for node, reference in asked.items()}
-
-
-def _answer(node: Node, reference: Any) -> Answer:
-    try:
-        answer: Answer = ray.get(reference)
-    except RayError as error:
-        cause = error.cause if isinstance(error, RayTaskError) else error
-        # Ray tells of a failed import with a page, whose last line says what was missing.
-        said = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
-        raise ClusterError(expected(node, "the driver's installation", said[-1])) from error
-    return answer
+    answers: dict[Node, Answer] = {}
+    for node, reference in asked.items():
+        try:
+            answers[node] = ray.get(reference)
+        except RayError as error:
+            cause = error.cause if isinstance(error, RayTaskError) else error
+            # Ray tells of a failed import with a page, whose last line says what was missing.
+            said = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
+            raise ClusterError(expected(node, "the driver's installation", said[-1])) from error
+    return answers
 
 
 def _release(version: str) -> str:
@@ -207,19 +204,6 @@ def _check(node: Node, answer: Answer, opponents: Mapping[str, str]) -> None:
     ]
     if other:
         raise ClusterError(f"{node}, host {answer.hostname}: {'; '.join(other)}")
-
-
-def _check_storage(folder: Path, blind: list[Node], writers: Writers) -> None:
-    if writers.trials and blind:
-        wanted = "storage that all nodes share: trials write there"
-        raise ClusterError(expected(f"--folder {folder}", wanted, f"{blind[0]} that does not see it"))
-    # Where Ray puts a learner is not known before it is there: any node with room counts.
-    gpus = writers.gpus_per_learner
-    could_learn = [node for node in blind if node.gpus >= gpus and (gpus or node.cpus >= 1)]
-    if writers.learners and could_learn:
-        wanted = "0 (the driver learns), or a run_dir on storage that all nodes share"
-        got = f"{writers.learners}, and {could_learn[0]} does not see {folder}"
-        raise ClusterError(expected("cluster.num_learners", wanted, got))
 
 
 def _lines(folder: Path, answers: Mapping[Node, Answer], blind: list[Node], opponents: Mapping[str, str]) -> list[str]:

@@ -48,23 +48,6 @@ def idle_seconds(cpus: set[int], root: Path = Path("/proc")) -> float:
     return sum(int(row[4]) + int(row[5]) for row in rows if int(row[0][3:]) in cpus) / os.sysconf("SC_CLK_TCK")
 
 
-class Cores:
-    """The cores of this process, and what others leave of them."""
-
-    def __init__(self) -> None:
-        self._mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-        #: By a container's quota they may be fewer than it sees.
-        self.count: float = min(available_cpus(), cpu_quota() or float("inf"))
-        self.free()
-
-    def free(self) -> float:
-        """Return how many were idle, or this process's own, since the last call; nan where nobody can tell."""
-        now = time.monotonic(), idle_seconds(self._mine) + time.process_time()
-        before, self.looked = getattr(self, "looked", now), now
-        share = (now[1] - before[1]) / max(now[0] - before[0], 1e-9)
-        return min(share, self.count)
-
-
 class Team:
     """Shares passes out to threads: as many as are asked for or, with ``auto``, as there are free cores.
 
@@ -78,9 +61,12 @@ class Team:
 
     def __init__(self, config: RunConfig) -> None:
         wanted, cluster = config.train.threads, config.cluster
-        self._cores = Cores()
+        self._cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+        #: By a container's quota they may be fewer than it sees.
+        self._cores: float = min(available_cpus(), cpu_quota() or float("inf"))
+        self._seen = self._idle()
         self._auto = wanted == "auto"
-        room = min(USEFUL, int(self._cores.count) - cluster.runners) if wanted == "auto" else wanted
+        room = min(USEFUL, int(self._cores) - cluster.runners) if wanted == "auto" else wanted
         self.most = 1 if cluster.num_learners else max(1, min(room, most_threads()))
         self._wait, self._since = 0.0, time.monotonic()
         self._looked, self._free, self._alone = math.nan, math.nan, math.nan
@@ -94,6 +80,15 @@ class Team:
     def __exit__(self, *_: object) -> None:
         share_out(1)
 
+    def _idle(self) -> tuple[float, float]:
+        return time.monotonic(), idle_seconds(self._cpus) + time.process_time()
+
+    def _free_cores(self) -> float:
+        """Return how many cores were idle, or this process's own, since the last call; nan where nobody can tell."""
+        before, self._seen = self._seen, self._idle()
+        share = (self._seen[1] - before[1]) / max(self._seen[0] - before[0], 1e-9)
+        return min(share, self._cores)
+
     def _take(self, count: int, now: float) -> None:
         share_out(count)
         self.count, self._since = count, now
@@ -103,8 +98,8 @@ class Team:
         """Say how many threads it takes, and why."""
         if not self._auto or self.most == 1:
             return f"{self.most} thread(s)"
-        time.sleep(max(0.0, self._cores.looked[0] + PERIOD_S / 2 - time.monotonic()))
-        free = f"{self._cores.free():.1f} of {self._cores.count:g} are now"
+        time.sleep(max(0.0, self._seen[0] + PERIOD_S / 2 - time.monotonic()))
+        free = f"{self._free_cores():.1f} of {self._cores:g} are now"
         return f"{self.most} threads while as many cores are free ({free})"
 
     def look(self) -> None:
@@ -113,8 +108,8 @@ class Team:
         seconds, self._looked = now - self._looked, now
         if not self._auto or self.most == 1:
             return
-        if now - self._cores.looked[0] >= PERIOD_S:
-            self._free = self._cores.free()
+        if now - self._seen[0] >= PERIOD_S:
+            self._free = self._free_cores()
         if not math.isnan(seconds):
             self.follow(seconds, self._free, now)
 

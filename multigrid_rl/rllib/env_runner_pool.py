@@ -123,23 +123,28 @@ class EnvRunnerPool:
             self._await([])
             asked = {runner.actor.sample.remote(): runner for runner in self._runners if runner.ready}
             done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=self._timeout_s)
-            rollouts = [self._rollout(ref, runner, in_time=ref in done) for ref, runner in asked.items()]
-            if any(rollouts):
-                return [rollout for rollout in rollouts if rollout is not None]
+            rollouts = []
+            for ref, runner in asked.items():
+                if ref not in done:
+                    self._restart(runner, f"no answer within {self._timeout_s:g} s")
+                elif (rollout := self._answer(runner, ref, "failed while it played")) is not None:
+                    runner.failures = 0
+                    rollouts.append(rollout)
+            if rollouts:
+                return rollouts
 
-    def _rollout(self, ref: Any, runner: _Runner, *, in_time: bool) -> Experience | None:
-        if not in_time:
-            self._restart(runner, f"no answer within {self._timeout_s:g} s")
-            return None
+    def _answer(self, runner: _Runner, ref: Any, failed: str) -> Any:
+        """Return what a runner answers; ``None`` where it was lost, and is replaced.
+
+        Raises ``RunError``: an error of its own, which is told as what it ``failed`` to do.
+        """
         try:
-            rollout: Experience = ray.get(ref)
+            return ray.get(ref, timeout=self._timeout_s)
         except RayTaskError as error:
-            raise RunError(f"env runner {runner.index} failed while it played: {reason_of(error)}") from error
+            raise RunError(f"env runner {runner.index} {failed}: {reason_of(error)}") from error
         except RayError as error:
             self._restart(runner, reason_of(error))
             return None
-        runner.failures = 0
-        return rollout
 
     def _restart(self, runner: _Runner, reason: str) -> None:
         self.restarts += 1
@@ -194,12 +199,8 @@ class EnvRunnerPool:
                 return
 
     def _admit(self, runner: _Runner, ref: Any) -> None:
-        try:
-            theirs = ray.get(ref)
-        except RayTaskError as error:
-            raise RunError(f"env runner {runner.index} could not build its games: {reason_of(error)}") from error
-        except RayError as error:
-            self._restart(runner, reason_of(error))
+        theirs = self._answer(runner, ref, "could not build its games")
+        if theirs is None:
             return
         if different := differences(theirs, self._installed):  # on a node that came after the preflight
             self._restart(runner, f"its node: {', '.join(different)}")
@@ -236,12 +237,7 @@ class EnvRunnerPool:
             if runner.index in games and runner.ready and runner.generation == generations[runner.index]
         }
         for ref, runner in asked.items():
-            try:
-                ray.get(ref, timeout=self._timeout_s)
-            except RayTaskError as error:
-                raise RunError(f"env runner {runner.index} could not go on: {reason_of(error)}") from error
-            except RayError as error:
-                self._restart(runner, reason_of(error))
+            self._answer(runner, ref, "could not go on")
 
     def stop(self) -> None:
         """End every runner that RLlib does not know of."""

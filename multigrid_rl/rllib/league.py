@@ -1,4 +1,4 @@
-"""The league of a run: its arithmetic (``players.league``), its files (``runs.snapshots``), and who plays what."""
+"""The league of a run: its arithmetic (``players.league``), its files (``runs.checkpoints``), and who plays what."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ import numpy as np
 from multigrid_rl.players.cards import PlayerError, PlayerFiles
 from multigrid_rl.players.league import League
 from multigrid_rl.players.teams import Roster
-from multigrid_rl.runs.snapshots import SnapshotFolder
+from multigrid_rl.runs.checkpoints import read_snapshot, write_snapshot
 from multigrid_rl.scenario import ScenarioConfig
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec
 
@@ -32,7 +32,7 @@ class RunLeague(League):
     def __init__(self, scenario: ScenarioConfig, specs: MultiAgentSpec, seed: int, run: Path) -> None:
         assert scenario.league is not None
         super().__init__(scenario.league, seed)
-        self._folder = SnapshotFolder(run)
+        self._run = run
         self._column = [seat for seat, _ in specs.pools].index(scenario.league_seats[0])
         self._team = specs.team_names.index(specs.teams[specs.seats.index(specs.learning[0])])
         self._files: dict[int, dict[str, PlayerFiles]] = {}
@@ -58,7 +58,7 @@ class RunLeague(League):
             OSError: a snapshot cannot be written.
         """
         if self.due(env_steps):
-            self.add(self._folder.write(f"step_{env_steps:09d}", env_steps, export))
+            self.add(write_snapshot(self._run, f"step_{env_steps:09d}", env_steps, export))
         if not self.stale(env_steps):
             return None
         before, lost = self._files, -1
@@ -75,7 +75,7 @@ class RunLeague(League):
         if snapshot is None:
             return
         try:
-            self._files[number] = self._folder.read(snapshot)
+            self._files[number] = read_snapshot(self._run, snapshot)
         except PlayerError as error:
             LOG.warning("%s; the league goes on without it", error)
             self.lose(number)
@@ -90,7 +90,7 @@ class RunLeague(League):
         for number in sorted({*self.weights, *others}):
             snapshot = self.snapshot(number)
             if snapshot is not None:
-                files[number] = self._files.get(number) or self._folder.read(snapshot)
+                files[number] = self._files.get(number) or read_snapshot(self._run, snapshot)
         self._files = {n: its for n, its in files.items() if n in self.weights}
         return Roster(self.weights, files)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from multigrid_rl.config import ConfigError, RunConfig
-from multigrid_rl.gates import Gate, GateKeeper
+from multigrid_rl.gates import Gate
 from multigrid_rl.learn.own import check_parts
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.factories import env_factory, gates_of
@@ -22,10 +22,6 @@ class Stage(NamedTuple):
     gates: list[Gate]
     steps: int | None  # ends after so many environment steps of its own; None: not by steps
     held: bool  # ends when its gates are held
-
-    def over(self, env_steps: int, keeper: GateKeeper) -> bool:
-        """Whether the stage ends after ``env_steps`` steps of its own."""
-        return (self.steps is not None and env_steps >= self.steps) or (self.held and keeper.held)
 
 
 def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[Stage]:

@@ -4,7 +4,6 @@ It is the peer that the batched path is measured against: nothing of RLlib's is 
 """
 
 import math
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -99,7 +98,12 @@ class GameEnv(MultiAgentEnv):
             raise ValueError(
                 expected("scheme", "dtde or ctce, as RLlib's actor and critic read one observation", "ctde")
             )
-        self.env: BatchedEnv = factory.build(1, _game_number(config))
+        number = 0
+        if isinstance(config, EnvContext):
+            number = config.worker_index * GAMES_PER_RUNNER + config.vector_index
+            # RLlib hands one context to every game of a vector and leaves its index where it is: each takes the next.
+            config.vector_index += 1
+        self.env: BatchedEnv = factory.build(1, number)
         self.possible_agents = [agent.name for agent in agents]
         self.agents = list(self.possible_agents)
         spaces = {agent.name: rllib_spaces(agent) for agent in agents}
@@ -152,23 +156,10 @@ class GameEnv(MultiAgentEnv):
         terminated[_ALL] = over
         return observations, rewards, terminated, {_ALL: done and not over}, {}
 
-    def drain_episodes(self) -> EpisodeTable:
-        """Episodes that finished since the last call."""
-        return self.env.drain_episodes()
-
     @staticmethod
     def _copied(shown: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         # The arrays of a batched environment change at its next step.
         return {name: rows[0].copy() for name, rows in shown.items()}
-
-
-def _game_number(config: dict[str, Any]) -> int:
-    if not isinstance(config, EnvContext):
-        return 0
-    # RLlib hands one context to every game of a vector and leaves its index where it is: each game takes the next.
-    number: int = config.worker_index * GAMES_PER_RUNNER + config.vector_index
-    config.vector_index += 1
-    return number
 
 
 class StockModule(ActorCriticModule):
@@ -192,7 +183,7 @@ class EpisodeCallback(RLlibCallback):
 
     def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Collect what finished in this sample."""
-        tables = [env.unwrapped.drain_episodes() for env in env_runner.env.envs]
+        tables = [env.unwrapped.env.drain_episodes() for env in env_runner.env.envs]
         metrics_logger.log_value(EPISODES, EpisodeTable.concatenate(tables), reduce="item_series")
 
 
@@ -241,9 +232,8 @@ def stock_module_specs(spec: MultiRLModuleSpec, specs: MultiAgentSpec) -> MultiR
     return spec
 
 
-def stock_sampling(config: RunConfig, sizes: Sizes, env_config: dict[str, Any], specs: MultiAgentSpec) -> PPOConfig:
+def stock_sampling(config: RunConfig, sizes: Sizes, env_config: dict[str, Any]) -> PPOConfig:
     """Configure RLlib as far as it is about playing: one environment for each game, whole batches."""
-    modules = {agent.name: agent.module for agent in specs.agents}
     return (
         PPOConfig(algo_class=StockPPO)
         .environment(GameEnv, env_config=env_config)
@@ -254,10 +244,5 @@ def stock_sampling(config: RunConfig, sizes: Sizes, env_config: dict[str, Any], 
             batch_mode="truncate_episodes",
         )
         .learners(num_learners=0, num_gpus_per_learner=0)
-        .multi_agent(policies=set(specs.modules), policy_mapping_fn=partial(_module_of, modules))
         .callbacks(EpisodeCallback)
     )
-
-
-def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:
-    return modules[agent]

@@ -10,8 +10,6 @@ from ray.exceptions import RayError
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 
-from multigrid_rl.clock import Clock
-from multigrid_rl.gates import GateKeeper
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.teams import Roster
 from multigrid_rl.rllib.league import RunLeague
@@ -73,19 +71,11 @@ class TrackedPPO(PPO):
         counts = {name: getattr(self, name) for name in _COUNTED}
         return self.tracker.row(counts, self.latest, self.finished, self.stages[self.stage].factory.specs)
 
-    @property
-    def keeper(self) -> GateKeeper:
-        """The gates of the present stage."""
-        return self.tracker.keeper
-
-    @property
-    def clock(self) -> Clock:
-        """Seconds spent outside of iterations, by part."""
-        return self.tracker.clock
-
-    def stage_over(self) -> bool:
-        """Whether the present stage of the curriculum has ended; the last one has no end of its own."""
-        return self.stages[self.stage].over(self.env_steps - self.stage_from, self.keeper)
+    def go_further(self) -> None:
+        """Enter the next stage of the curriculum if the present one has ended; the last one has no end of its own."""
+        stage, steps = self.stages[self.stage], self.env_steps - self.stage_from
+        if (stage.steps is not None and steps >= stage.steps) or (stage.held and self.tracker.keeper.held):
+            self.enter(self.stage + 1)
 
     def enter(self, stage: int) -> None:
         """Be judged by the gates of another stage, from here on."""

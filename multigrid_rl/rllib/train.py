@@ -15,7 +15,7 @@ from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.rollout import Collector, estimate
 from multigrid_rl.learn.update import Update
 from multigrid_rl.models.registry import CENTRAL, network_of
-from multigrid_rl.players.cards import Card, signature, write_player
+from multigrid_rl.players.cards import signature, write_player
 from multigrid_rl.players.factories import env_factory, env_signature
 from multigrid_rl.rllib.build import algorithm_config, estimator_of, update_config
 from multigrid_rl.rllib.cores import Team, share_out
@@ -27,6 +27,7 @@ from multigrid_rl.runs.checkpoints import UNFINISHED, clear, commit, prune, read
 from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.players import initial_weights
+from multigrid_rl.runs.reader import opponent_hashes
 from multigrid_rl.sizes import Sizes
 from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, RunError
@@ -60,11 +61,11 @@ def train(
         RunError: env runners, a learner or the folder failed, or the run diverged; what was reported and the last
             checkpoint stay.
     """
-    torch.set_num_threads(Sizes(config, {}).learner_threads)
+    torch.set_num_threads(Sizes.of(config).learner_threads)
     for name in ("ray", "ray.rllib"):  # they greet every run with advice for their own defaults
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # whoever is lost, the pool says so
-    stages = stages or stages_of(config, folder.hashes)
+    stages = stages or stages_of(config, opponent_hashes(folder.path))
     team = Team(config)
     warm_up(config, stages[-1].factory, team.most)
     with ray_session(config), ExitStack() as stack:
@@ -78,8 +79,8 @@ def train(
             restore(algorithm, start)
             if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing
                 ended = _ended(config, algorithm, lambda: False)
-            if ended is None and algorithm.stage_over():  # it ended in the very iteration in which the run did
-                algorithm.enter(algorithm.stage + 1)
+            if ended is None:  # a stage may have ended in the very iteration in which the run did
+                algorithm.go_further()
         elif config.init is not None:
             weights, rows = initial_weights(config, stages[-1].factory.specs)
             algorithm.begin_with(weights, rows)
@@ -88,18 +89,18 @@ def train(
         while ended is None:
             team.look()
             row = algorithm.iterate()
-            algorithm.clock.begin()
+            algorithm.tracker.clock.begin()
             folder.record(row)
-            observe(row, algorithm.keeper)
+            observe(row, algorithm.tracker.keeper)
             divergence.check(row, algorithm.lost_returns, algorithm.learner_weights)
             advance_league(algorithm, config, folder)
-            algorithm.clock.lap("metrics")
+            algorithm.tracker.clock.lap("metrics")
             ended = _ended(config, algorithm, interrupted)
-            if ended is None and algorithm.stage_over():
-                algorithm.enter(algorithm.stage + 1)
+            if ended is None:
+                algorithm.go_further()
             if ended or algorithm.env_steps - last_checkpoint >= config.train.checkpoint_every:
                 checkpoint(algorithm, config, folder)
-                algorithm.clock.lap("checkpoint")
+                algorithm.tracker.clock.lap("checkpoint")
                 last_checkpoint = algorithm.env_steps
         assert row is not None
         verdict = verdict_of(algorithm, config, folder, row, ended)
@@ -112,7 +113,7 @@ def verdict_of(
 ) -> dict[str, Any]:
     """Return what a run achieved, as ``verdict.json`` tells it; ``row`` is its last one."""
     return {
-        **algorithm.keeper.verdict(),
+        **algorithm.tracker.keeper.verdict(),
         "ended": ended,
         "scenario": config.scenario.name,
         "scheme": config.scheme,
@@ -133,7 +134,7 @@ def verdict_of(
 
 def _ended(config: RunConfig, algorithm: TrackedPPO, interrupted: Callable[[], bool]) -> str | None:
     last_stage = algorithm.stage == len(algorithm.stages) - 1
-    if config.train.stop_when_held and last_stage and algorithm.keeper.held:
+    if config.train.stop_when_held and last_stage and algorithm.tracker.keeper.held:
         return "held"
     if algorithm.env_steps >= config.train.until:
         return "until"
@@ -174,7 +175,7 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
         if config.train.cloning is not None:
             continue
         batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in factory.specs.agents}
-        once = replace(update_config(config, Sizes(config, {})), epochs=1, minibatch_size=None, recompute=None)
+        once = replace(update_config(config, Sizes.of(config)), epochs=1, minibatch_size=None, recompute=None)
         Update(networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
     share_out(1)
 
@@ -186,18 +187,15 @@ def checkpoint(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> N
         DivergedError: there are weights that are not finite; nothing was written.
         RunError: it could not be written; the checkpoints before are untouched.
     """
-    weights_of = _finite_weights(algorithm, folder)
     root = folder.path / "checkpoints"
     unfinished = root / UNFINISHED
     try:
         clear(unfinished)
-        unfinished.mkdir(parents=True)
+        _export(unfinished / "players", algorithm, config, folder)
         with algorithm.learning():
             algorithm.save_to_path(str((unfinished / "rllib").resolve()))
         write_state(unfinished, algorithm.run_state())
-        for module, weights in weights_of.items():
-            _export(unfinished / "players" / module, module, weights, algorithm, config, folder)
-        margin = algorithm.keeper.margin()
+        margin = algorithm.tracker.keeper.margin()
         facts = {
             "env_steps": algorithm.env_steps,
             "stage": algorithm.stage,
@@ -226,16 +224,10 @@ def advance_league(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) 
     """
     if algorithm.league is None:
         return
-
-    def export(target: Path) -> dict[str, str]:
-        weights_of = _finite_weights(algorithm, folder)
-        return {
-            module: _export(target / module, module, weights, algorithm, config, folder).sha256
-            for module, weights in weights_of.items()
-        }
-
     try:
-        roster = algorithm.league.advance(algorithm.env_steps, export)
+        roster = algorithm.league.advance(
+            algorithm.env_steps, lambda target: _export(target, algorithm, config, folder)
+        )
     except OSError as error:
         wanted = f"{error.filename or folder.path}: {error.strerror or error}"
         raise RunError(f"{wanted}: no snapshot at step {algorithm.env_steps:,}; those before it are whole") from error
@@ -243,30 +235,29 @@ def advance_league(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) 
         algorithm.set_opponents(roster)
 
 
-def _finite_weights(algorithm: TrackedPPO, folder: RunFolder) -> dict[str, dict[str, Any]]:
-    """Return the learner's weights, by module. Raises ``DivergedError``."""
+def _export(target: Path, algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> dict[str, str]:
+    """Write every network as a player below ``target``; returns their sha256 by module.
+
+    A player is what its actor reads, and nothing that only a central critic has. Raises ``DivergedError``: weights are
+    not finite; nothing was written.
+    """
     weights_of = algorithm.learner_weights()
     lost = not_finite(weights_of)
     if lost is not None:
         raise diverged(algorithm.env_steps, f"{lost} is not finite", folder.path)
-    return weights_of
-
-
-def _export(
-    target: Path, module: str, weights: dict[str, Any], algorithm: TrackedPPO, config: RunConfig, folder: RunFolder
-) -> Card:
-    """Write one network as a player: what its actor reads, and nothing that only a central critic has."""
-    stage = algorithm.stages[algorithm.stage]
+    stage, hashes = algorithm.stages[algorithm.stage], {}
     specs, scenario = stage.factory.specs, stage.scenario
-    prefix = "net."
-    named = {name.removeprefix(prefix): torch.as_tensor(value) for name, value in weights.items()}
-    card = {
-        "name": f"{scenario.name}-{module}",
-        "architecture": config.model.model_dump(mode="json"),
-        **signature(specs.agent_of(module), None if scenario.game is None else scenario.game.view_size),
-        "scenario": scenario.name,
-        "env": env_signature(scenario),
-        "seats": [seat for agent in specs.agents if agent.module == module for seat in agent.seats],
-        "provenance": {**folder.provenance, "env_steps": algorithm.env_steps},
-    }
-    return write_player(target, {name: value for name, value in named.items() if name != CENTRAL}, card)
+    for module, weights in weights_of.items():
+        named = {name.removeprefix("net."): torch.as_tensor(value) for name, value in weights.items()}
+        card = {
+            "name": f"{scenario.name}-{module}",
+            "architecture": config.model.model_dump(mode="json"),
+            **signature(specs.agent_of(module), None if scenario.game is None else scenario.game.view_size),
+            "scenario": scenario.name,
+            "env": env_signature(scenario),
+            "seats": [seat for agent in specs.agents if agent.module == module for seat in agent.seats],
+            "provenance": {**folder.provenance, "env_steps": algorithm.env_steps},
+        }
+        actor = {name: value for name, value in named.items() if name != CENTRAL}
+        hashes[module] = write_player(target / module, actor, card).sha256
+    return hashes

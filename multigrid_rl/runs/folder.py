@@ -14,7 +14,6 @@ import time
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import version
-from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,13 +22,20 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus, data_root, to_yaml
-from multigrid_rl.files import write_whole
+from multigrid_rl.files import free_path, write_whole
 from multigrid_rl.learn.demonstrations import read_data_card
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.league import League, Snapshot
-from multigrid_rl.runs.checkpoints import Checkpoint, newest_good, read_state, set_aside_newer
+from multigrid_rl.runs.checkpoints import (
+    Checkpoint,
+    newest_good,
+    read_snapshot,
+    read_state,
+    set_aside_newer,
+    set_aside_others,
+)
 from multigrid_rl.runs.reader import read_provenance, read_verdict
-from multigrid_rl.runs.snapshots import SnapshotFolder
 from multigrid_rl.runs.tracking import Tracking
 from multigrid_rl.text import expected
 
@@ -56,11 +62,6 @@ def git_commit() -> str | None:
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "") if head.returncode == 0 else None
 
 
-def _opponent(seat: str, player: LoadedPlayer) -> dict[str, Any]:
-    own = {"name": player.name, "weight": player.weight, "sha256": player.sha256}
-    return {"seat": seat, **own, "strength": [row.model_dump() for row in player.strength]}
-
-
 class RunFolder:
     """Writes one run's folder.
 
@@ -80,7 +81,12 @@ class RunFolder:
         self.provenance: dict[str, Any] = {
             **circumstances(),
             "seed": config.seed,
-            "opponents": [_opponent(seat, player) for seat, players in seated.items() for player in players],
+            "opponents": [
+                {"seat": seat, "name": player.name, "weight": player.weight, "sha256": player.sha256}
+                | {"strength": [row.model_dump() for row in player.strength]}
+                for seat, players in seated.items()
+                for player in players
+            ],
         }
         if config.data is not None:
             told = read_data_card(Path(config.data)).model_dump(include={"who", "sha256", "rows", "episodes"})
@@ -110,7 +116,7 @@ class RunFolder:
             raise
         earlier = self.provenance.setdefault("resumed", [])
         set_aside_newer(checkpoint.path)
-        SnapshotFolder(path).set_aside_others(league)
+        set_aside_others(path, league)
         earlier.append({"from_env_steps": checkpoint.env_steps, **circumstances()})
         _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
         verdict = path / "verdict.json"
@@ -118,7 +124,7 @@ class RunFolder:
             steps: Any = "damaged"
             with suppress(ConfigError):
                 steps = read_verdict(path)["env_steps"]
-            verdict.rename(_free(path, "verdict", str(steps), "json"))
+            verdict.rename(free_path(path, f"verdict.{steps}", ".json"))
         self._open(config, first_step=checkpoint.env_steps + 1)
         return self
 
@@ -141,11 +147,6 @@ class RunFolder:
         """Put something more into the provenance of this run and of its players."""
         self.provenance[name] = facts
         self._write_json("provenance.json", self.provenance)
-
-    @property
-    def hashes(self) -> dict[str, str]:
-        """The sha256 of every frozen opponent, by name."""
-        return {row["name"]: row["sha256"] for row in self.provenance["opponents"] if row["sha256"]}
 
     def record(self, row: dict[str, Any]) -> None:
         """Append one iteration's row to ``metrics.jsonl``, TensorBoard and what else tracks the run."""
@@ -235,7 +236,11 @@ def _league_of(path: Path, config: RunConfig, checkpoint: Checkpoint) -> list[Sn
         return []
     league = League(config.scenario.league, config.seed)
     league.set_state(read_state(checkpoint.path)["league"])
-    SnapshotFolder(path).check(league.there())
+    for snapshot in league.there():
+        try:
+            read_snapshot(path, snapshot)
+        except PlayerError as error:
+            raise ConfigError(str(error)) from error
     return league.snapshots
 
 
@@ -245,10 +250,5 @@ def _set_aside(metrics: Path, length: int, name: str) -> None:
         LOG.warning("%s: %d bytes; the checkpoint knew %d: rows are missing", metrics, len(whole), length)
     rest = whole[length:]
     if rest:
-        _free(metrics.parent, "metrics", name, "jsonl").write_bytes(rest)
+        free_path(metrics.parent, f"metrics.{name}", ".jsonl").write_bytes(rest)
         os.truncate(metrics, length)
-
-
-def _free(folder: Path, stem: str, name: str, ending: str) -> Path:
-    names = chain([name], (f"{name}-{k}" for k in count(2)))
-    return next(path for one in names if not (path := folder / f"{stem}.{one}.{ending}").exists())

@@ -149,7 +149,14 @@ def build_reference(runs: list[Run], name: str) -> Reference:
         commit=None if commits[0] == "None" else max(commits, key=len),  # "+changes" if any run had changes
         versions=first.provenance.get("versions", {}),
         gates=gates,
-        runs=[_seed_run(run) for run in runs],
+        runs=[
+            SeedRun(
+                seed=run.config["seed"],
+                steps_to_held=run.steps_to_held(),
+                **{key: (run.verdict or {})[key] for key in ("env_steps", "ended")},
+            )
+            for run in runs
+        ],
         env_steps=grid.astype(int).tolist(),
         running=[sum(run.env_steps >= point for run in runs) for point in grid],
         metrics={metric: _band([run.series[metric] for run in runs], grid) for metric in wanted},
@@ -199,11 +206,6 @@ def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, 
     found = differences(own.model_dump(mode="json"), usual.model_dump(mode="json"))
     told = [(key, shown(override_value(here)), shown(override_value(there))) for key, here, there in found]
     return [row for row in told if row[0] not in ("seed", "experiment", "data", *_PRIVATE)]
-
-
-def _seed_run(run: Run) -> SeedRun:
-    ended = {key: (run.verdict or {})[key] for key in ("env_steps", "ended")}
-    return SeedRun(seed=run.config["seed"], steps_to_held=run.steps_to_held(), **ended)
 
 
 def _command(command: str) -> str:

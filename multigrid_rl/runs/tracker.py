@@ -22,9 +22,9 @@ def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, flo
         if specs.somebody_wins:
             win, draw, loss = outcome_shares(table.winner, specs.team_names.index(specs.teams[a]))
             row |= {f"win/{seat}": win, f"draw/{seat}": draw, f"defeat/{seat}": loss}
-        for name, event in BEHAVIOUR.items():
-            if event in specs.events:
-                row[f"behaviour/{seat}/{name}"] = float(table.events[:, a, specs.events.index(event)].mean())
+        for name in BEHAVIOUR:
+            if name in specs.events:
+                row[f"behaviour/{seat}/{name}"] = float(table.events[:, a, specs.events.index(name)].mean())
         rivals = {
             column: names
             for column, (other, names) in enumerate(specs.pools)

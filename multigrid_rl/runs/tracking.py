@@ -33,8 +33,10 @@ class Tracker(NamedTuple):
 class Csv:
     """``metrics.csv``: a column for each name; what was not measured is empty."""
 
-    def __init__(self, folder: Path) -> None:
-        self._rows, self._path = folder / "metrics.jsonl", folder / "metrics.csv"
+    id = "metrics.csv"
+
+    def __init__(self, folder: Path, values: dict[str, Any], known: str | None) -> None:  # noqa: ARG002 - as the others
+        self._rows, self._path = folder / "metrics.jsonl", folder / self.id
         self._write_all()
 
     def _write_all(self) -> None:
@@ -58,11 +60,6 @@ class Csv:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _csv(folder: Path, values: dict[str, Any], known: str | None) -> Tracker:  # noqa: ARG001 - as the others
-    sheet = Csv(folder)
-    return Tracker("metrics.csv", sheet.log, sheet.close)
 
 
 def _wandb(folder: Path, values: dict[str, Any], known: str | None) -> Tracker:
@@ -91,7 +88,7 @@ def _mlflow(folder: Path, values: dict[str, Any], known: str | None) -> Tracker:
     return Tracker(begun, log, close)
 
 
-_OPEN = {"csv": _csv, "wandb": _wandb, "mlflow": _mlflow}
+_OPEN: dict[str, Callable[..., Tracker | Csv]] = {"csv": Csv, "wandb": _wandb, "mlflow": _mlflow}
 
 
 def check_tracking(kind: str | None) -> None:
@@ -113,7 +110,7 @@ class Tracking:
     def __init__(self, kind: str, folder: Path, values: dict[str, Any]) -> None:
         check_tracking(kind)
         self.kind = kind
-        self._tracker: Tracker | None = None
+        self._tracker: Tracker | Csv | None = None
         file = folder / ID_FILE
         known = json.loads(file.read_bytes()).get(kind) if file.exists() else None
         with self._told():

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from multigrid_rl.gates import Gate
+
 #: Coordinates of a configuration in [0, 1), by key of the variable.
 Point = dict[str, float]
 #: A trial ends by itself, because it lags behind, or by an error.
@@ -45,16 +47,12 @@ def score_of(verdict: Mapping[str, Any]) -> Score:
 
     The margin is infinite without gates, and minus infinity where a gate's metric was never reported.
     """
-    return Score(verdict["env_steps_to_held"], min(map(_margin, verdict["gates"]), default=math.inf))
-
-
-def _margin(gate: Mapping[str, Any]) -> float:
-    value = gate["window_mean"] if gate["window_mean"] is not None else gate["value"]
-    if value is None:
-        return -math.inf
-    distance = gate["bound"] - value if gate["comparison"] == "<=" else value - gate["bound"]
-    # A bound of 0 has no size of its own; there one unit of the metric is the scale.
-    return float(distance) / (abs(gate["bound"]) or 1.0)
+    margins = [math.inf]
+    for row in verdict["gates"]:
+        gate, value = Gate(row["metric"], row["comparison"], row["bound"]), row["window_mean"]
+        value = row["value"] if value is None else value
+        margins.append(-math.inf if value is None else gate.margin(value))
+    return Score(verdict["env_steps_to_held"], min(margins))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 from omegaconf import OmegaConf
 
-from multigrid_rl.files import csv_text
+from multigrid_rl.files import csv_text, markdown_table
 from multigrid_rl.recipes import GROUPS, TRUST, recipe_overrides
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
@@ -235,11 +235,11 @@ def as_markdown(folder: SearchFolder, result: SearchResult, pictures: list[str])
         runs = {outcome.spec.id: outcome for outcome in result.outcomes}
         rows = [[name, *cells(runs[name])] for name in result.winner.trials]
         lines += ["## The winner", "", verdict_of(folder, result.winner), ""]
-        lines += [*_table(["trial", *columns], rows, words=1), "", "```", winning_command(folder, result.winner), "```"]
+        lines += [*markdown_table(["trial", *columns], rows), "", "```", winning_command(folder, result.winner), "```"]
     lines += ["", "## What mattered", "", f"{note[0].upper()}{note[1:]}."]
     if result.importance.shares:
         shares = [[f"`{key}`", f"{share:.1%}"] for key, share in result.importance.shares.items()]
-        lines += ["", *_table(["variable", "share"], shares, words=1)]
+        lines += ["", *markdown_table(["variable", "share"], shares)]
     lines += [line for name in pictures for line in ("", f"![{name}]({name})")]
     margins = "margins are the smallest of a trial's gates over its last window, in units of the gate's bound"
     lines += ["", "## All trials", "", f"Best first; {margins}."]
@@ -247,12 +247,6 @@ def as_markdown(folder: SearchFolder, result: SearchResult, pictures: list[str])
     for outcome in [*ranked(result.outcomes), *result.failed]:
         status = outcome.status if outcome.reason is None else f"failed: {outcome.reason}"
         rows.append([outcome.spec.id, status, *cells(outcome), *space.in_short(outcome.spec.point)])
-    lines += ["", *_table(["trial", "status", *columns, *(v.name for v in space.variables)], rows, words=2)]
+    names = [variable.name for variable in space.variables]
+    lines += ["", *markdown_table(["trial", "status", *columns, *names], rows, left=(0, 1))]
     return "\n".join(lines) + "\n"
-
-
-def _table(head: list[str], rows: list[list[str]], words: int) -> list[str]:
-    """Write a table of Markdown; the first columns, as many as ``words``, are aligned to the left."""
-    marks = ["---"] * words + ["--:"] * (len(head) - words)
-    clean = [[cell.replace("|", "/") for cell in row] for row in rows]
-    return [f"| {' | '.join(head)} |", f"|{'|'.join(marks)}|", *(f"| {' | '.join(row)} |" for row in clean)]

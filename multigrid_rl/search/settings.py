@@ -2,15 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from multigrid_rl.config import ConfigError, data_root
+from multigrid_rl.scenario import Strict, whole
 from multigrid_rl.search.space import read_yaml
 from multigrid_rl.text import expected, first_error, unknown
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+class _Part(Strict):
+    model_config = ConfigDict(frozen=True, strict=True)
 
 
 class _Search(_Part):
@@ -113,8 +114,7 @@ def load_settings(name: str, changes: dict[str, Any]) -> Settings:
         if key not in places:
             raise ConfigError(f"search.{key}: unknown key, expected search.{', search.'.join(places)}")
         node, last = places[key]
-        # 2e5 is a whole number to people.
-        node[last] = int(value) if isinstance(value, float) and value.is_integer() else value
+        node[last] = whole(value)
     return parse_settings(values)
 
 

@@ -54,8 +54,10 @@ def run_trial(trial: TrialConfig) -> dict[str, Any] | None:
     # Ray has put its own words there, and a run's provenance tells how to play the run again.
     sys.argv = ["multigrid-rl", "train", *trial.command]
     os.chdir(trial.working)
-    verdict = _verdict_of_ended(run_path(trial.search, trial.spec.id))
-    if verdict is None:
+    verdict: dict[str, Any] = {"ended": None}
+    with suppress(ConfigError):
+        verdict = read_verdict(run_path(trial.search, trial.spec.id))
+    if verdict["ended"] not in ("held", "until"):  # else a kill kept a run that reached its end from saying so
         reporter = _TuneReporter(trial)
         config = compose(trial.command)
         folder, start, stages = _open_run(trial, config)
@@ -73,15 +75,6 @@ def report_of(verdict: dict[str, Any], env_steps: int) -> dict[str, Any]:
     score = score_of(verdict)
     parts = {"env_steps_to_held": score.env_steps_to_held, "margin": score.margin}
     return {METRIC: score.number, TIME: env_steps, **parts}
-
-
-def _verdict_of_ended(run: Path) -> dict[str, Any] | None:
-    """Return the verdict of a run that reached its end before a kill kept it from saying so; ``None`` otherwise."""
-    with suppress(ConfigError):
-        verdict = read_verdict(run)
-        if verdict["ended"] in ("held", "until"):
-            return verdict
-    return None
 
 
 def _open_run(trial: TrialConfig, config: RunConfig) -> tuple[RunFolder, Path | None, list[Stage] | None]:

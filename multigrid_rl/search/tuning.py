@@ -18,7 +18,7 @@ from ray.tune.search import Searcher
 from ray.tune.trainable.function_trainable import FunctionTrainable
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.rllib.cluster import Writers, preflight
+from multigrid_rl.rllib.cluster import preflight
 from multigrid_rl.rllib.session import ray_session, reason_of
 from multigrid_rl.rllib.stages import stages_of
 from multigrid_rl.search.folder import STOP, SearchFolder
@@ -77,7 +77,7 @@ def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
     config = folder.request.space.config
     cluster = config.cluster.model_copy(update={"address": address})
     with ray_session(config.model_copy(update={"cluster": cluster})):
-        yield preflight(folder.path, stages_of(config), Writers(trials=True))
+        yield preflight(folder.path, stages_of(config), trials=True)
 
 
 class SearchRun:
@@ -187,8 +187,8 @@ class _PlanSearcher(_Unpicklable, Searcher):
         """Do nothing: a search goes on from its own records."""
 
 
-class _TuneCallback(_Unpicklable, tune.Callback):
-    """Takes from Tune what became of trials."""
+class _TuneCallback(_Unpicklable, tune.Callback, tune.Stopper):
+    """Takes from Tune what became of trials; ends the experiment when it is interrupted, or cannot write."""
 
     def __init__(self, run: SearchRun) -> None:
         self._run = run
@@ -207,6 +207,12 @@ class _TuneCallback(_Unpicklable, tune.Callback):
         env_steps = (trial.last_result or {}).get(TIME, 0)
         self._run.complete(trial.config[_KEY].spec.id, "failed", env_steps=env_steps, reason=why_failed(trial))
 
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
+        return False
+
+    def stop_all(self) -> bool:
+        return self._run.over()
+
 
 def why_failed(trial: Any) -> str:
     """Return why a trial failed, in one line."""
@@ -216,19 +222,6 @@ def why_failed(trial: Any) -> str:
         return "it ended without a word"
     error: BaseException = cloudpickle.loads(file.read_bytes())
     return reason_of(error)
-
-
-class _Stopper(_Unpicklable, tune.Stopper):
-    """Ends the experiment when it is interrupted, or cannot write."""
-
-    def __init__(self, run: SearchRun) -> None:
-        self._run = run
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
-        return False
-
-    def stop_all(self) -> bool:
-        return self._run.over()
 
 
 class Trainable(FunctionTrainable):
@@ -268,6 +261,7 @@ def run_on_tune(run: SearchRun) -> None:
     os.environ.update(_QUIET)
     # A failed trial is one line of the search's own; Tune would print it as pages.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    callback = _TuneCallback(run)
     with ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
         tuner = tune.Tuner(
             tune.with_resources(Trainable, {"cpu": 1}),
@@ -282,8 +276,8 @@ def run_on_tune(run: SearchRun) -> None:
             run_config=tune.RunConfig(
                 name="search",
                 storage_path=str(Path(scratch).resolve()),
-                stop=_Stopper(run),
-                callbacks=[_TuneCallback(run)],
+                stop=callback,
+                callbacks=[callback],
                 verbose=0,
             ),
         )

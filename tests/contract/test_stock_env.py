@@ -121,7 +121,7 @@ def test_a_game_that_goes_on_without_its_agents_is_played_out_and_counted_once()
         while not over:
             _, _, terminated, truncated, _ = env.step({"red_0": int(rng.integers(7))})
             steps, over = steps + 1, terminated[ALL] or truncated[ALL]
-        (length,) = env.drain_episodes().length
+        (length,) = env.env.drain_episodes().length
         assert length >= steps
         longer += length > steps
     assert longer > 0

@@ -18,7 +18,7 @@ from multigrid_rl.config import compose
 from multigrid_rl.players.cards import read_files
 from multigrid_rl.rllib import cluster as cluster_module
 from multigrid_rl.rllib import doctor
-from multigrid_rl.rllib.cluster import ClusterError, Writers, fit_to_cluster, nodes, preflight, runners_for
+from multigrid_rl.rllib.cluster import ClusterError, fit_to_cluster, nodes, preflight, runners_for
 from multigrid_rl.rllib.stages import stages_of
 from multigrid_rl.runs.folder import versions
 
@@ -139,12 +139,12 @@ def test_other_versions_are_refused_and_storage_that_is_not_shared_where_somebod
     assert line.startswith(f"storage:  {folder} is not seen by ")
     assert line.count("(") == 1
     assert f"({node[:8]})" in line
-    text = refusal(folder, writers=Writers(learners=2))
+    text = refusal(folder, learners=2)
     assert text.startswith("cluster.num_learners: expected 0 (the driver learns)")
     assert text.endswith(f"({node[:8]}) does not see {folder}")
     # It has no GPU: no learner that needs one can come there.
-    assert preflight(folder, writers=Writers(2, 1.0))[-1] == line
-    text = refusal(folder, writers=Writers(trials=True))
+    assert preflight(folder, learners=2, gpus_per_learner=1.0)[-1] == line
+    text = refusal(folder, trials=True)
     assert text.startswith(f"--folder {folder}: expected storage that all nodes share")
     assert text.endswith(f"({node[:8]}) that does not see it")
 

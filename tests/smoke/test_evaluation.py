@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.report import held_sentence, page
-from benchmarks.report import row as summary_row
-from benchmarks.results import STUDIES
+from benchmarks.results import STUDIES, held_sentence, page, summary_row
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.judge.evaluation import MODES, evaluate
 from multigrid_rl.judge.lineups import run_target

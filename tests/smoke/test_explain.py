@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import pytest
 import safetensors.numpy
@@ -35,7 +34,7 @@ def rows_of(*overrides: str) -> dict[str, str]:
 
 def sizes(*overrides: str):
     config = compose(list(overrides))
-    return Sizes(config, Counter(agent.module for agent in env_factory(config).specs.agents))
+    return Sizes.of(config, (agent.module for agent in env_factory(config).specs.agents))
 
 
 # --- what it says is what a run does
@@ -58,7 +57,9 @@ def test_sizes_match_a_real_run(tmp_path, more):
     assert told["checkpoints"] == f"{len(list((tmp_path / 'run' / 'checkpoints').glob('step_*')))}"
     weights = safetensors.numpy.load_file(tmp_path / "run" / verdict["checkpoint"] / "players" / "red_0" / MODEL_FILE)
     assert told["network red_0"] == f"{sum(array.size for array in weights.values()):,} weights"
-    assert size.entropy_coef_at(rows[0]["env_steps"]) == pytest.approx(rows[0]["learner/red_0/entropy_coef"])
+    assert compose(overrides).train.schedules["entropy_coef"].at(rows[0]["env_steps"]) == pytest.approx(
+        rows[0]["learner/red_0/entropy_coef"]
+    )
 
 
 @pytest.mark.parametrize(("rows", "minibatch", "epochs"), [(512, 256, 2), (512, 300, 4), (512, 512, 3), (768, 500, 1)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import control, growth, machine, measure, results, tables, training, world
+from benchmarks import control, growth, measure, results, tables, training, world
 from benchmarks.measure import BenchmarkError, Peers
 from multigrid_rl.config import compose
 
@@ -19,6 +19,10 @@ ROOT = Path(__file__).parents[2]
 
 def row(iteration, seconds, **more):
     return {"env_steps": 100 * iteration, "seconds": seconds, **more}
+
+
+def run_of(rows):
+    return measure.Run(rows, {}, 1.0, measure.Peak(0.0, None, {}))
 
 
 class TestRounds:
@@ -38,11 +42,11 @@ class TestRounds:
 class TestRows:
     def test_speed_leaves_the_warm_up_out(self):
         rows = [row(1, 50.0), row(2, 51.0), row(3, 53.0)]
-        assert measure.speed_of(rows, 1) == 200 / 3
+        assert run_of(rows).speed(1) == 200 / 3
 
     def test_speed_without_iterations_after_the_warm_up_is_an_error(self):
         with pytest.raises(BenchmarkError, match="iterations: expected more than the warm-up's 2, got 2"):
-            measure.speed_of([row(1, 1.0), row(2, 2.0)], 2)
+            run_of([row(1, 1.0), row(2, 2.0)]).speed(2)
 
     def test_timing_takes_whatever_columns_there_are(self):
         rows = [
@@ -99,10 +103,10 @@ class TestMemory:
 
     def test_a_process_name_may_hold_brackets_and_blanks(self):
         stat = "17 (a ) (b) S 4 17 17 0 -1"
-        assert (measure.name_of(stat), measure.parent_of(stat)) == ("a ) (b", 4)
+        assert measure.fields_of(stat) == ("a ) (b", ["S", "4", "17", "17", "0", "-1"])
 
     def test_sizes_are_read_by_their_whole_key_and_a_process_that_has_gone_counts_nothing(self):
-        assert measure.parent_of("") is None
+        assert measure.text_of(2**31 - 1, "stat") == ""
         assert measure.kib_of("", "Pss") == 0
         assert measure.kib_of("Pss_Anon:  7 kB\nPss:   5 kB\n", "Pss") == 5
 
@@ -116,7 +120,7 @@ class TestMemory:
 
 class TestMachine:
     def test_busy_ticks_leave_out_idle_and_waiting(self):
-        assert machine.busy_ticks("cpu  1 2 4 100 200 8 16 32 0 0\ncpu0 1 1\n") == 63
+        assert tables.busy_ticks("cpu  1 2 4 100 200 8 16 32 0 0\ncpu0 1 1\n") == 63
 
 
 class TestTables:
@@ -200,8 +204,8 @@ class TestSections:
 
     def test_points_of_growth_fit_the_schema(self):
         options = argparse.Namespace(steps=1, warmup=3, least=5)
-        for _, make in growth.TABLES.values():
-            for point in list(make().values())[-1:]:  # composing takes a third of a second
+        for _, points, _ in growth.TABLES.values():
+            for point in list(points.values())[-1:]:  # composing takes a third of a second
                 config = compose(growth.overrides_of(point, options))
                 assert config.train.batch_size == point.batch
                 assert config.train.until == 8 * point.batch

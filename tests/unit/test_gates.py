@@ -47,8 +47,9 @@ def test_bound_itself_meets_the_gate_and_nan_never_does(comparison, value, met):
 
 
 def test_margin_is_positive_on_the_met_side_of_either_comparison():
-    assert short().margin(15.0) == 5.0
-    assert short(comparison=">=").margin(15.0) == -5.0
+    assert short().margin(15.0) == 0.25
+    assert short(comparison=">=").margin(15.0) == -0.25
+    assert short(bound=0.0).margin(15.0) == -15.0
 
 
 def test_gate_reads_as_metric_comparison_bound():

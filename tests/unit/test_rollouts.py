@@ -208,7 +208,7 @@ def test_agents_that_share_a_network_learn_together():
     spied = Spied("shared=true")
     collected = [spied.sample(), spied.sample()]
     holder = SimpleNamespace(stages=stages_of(spied.config), stage=0)
-    (batch,) = BatchPPO._by_module(holder, collected).values()
+    (batch,) = BatchPPO._by_module(holder, collected)[0].values()
     rows = [experience.batches[name] for name in ("red_0", "red_1") for experience in collected]
     np.testing.assert_array_equal(batch.obs, np.concatenate([part.obs for part in rows]))
     np.testing.assert_array_equal(batch.advantages, np.concatenate([part.advantages for part in rows]))

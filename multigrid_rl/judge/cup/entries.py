@@ -19,7 +19,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue
 from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.sandbox import Limits
-from multigrid_rl.runs.snapshots import FOLDER as LEAGUE
+from multigrid_rl.runs.checkpoints import LEAGUE
 from multigrid_rl.text import expected, printable, shown, unknown
 from multigrid_rl.types import GameSpec, Policy
 
