@@ -20,7 +20,7 @@ from multigrid_rl.envs import bodies, mujoco
 from multigrid_rl.envs.base import AGENT, TEAM, SingleAgentEnvs
 from multigrid_rl.scenario import look_in_working_folder
 from multigrid_rl.text import expected, suggestion
-from multigrid_rl.types import AgentSpec, MultiAgentSpec
+from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec
 
 LOG = logging.getLogger(__name__)
 #: As many as a player's card may name.
@@ -169,8 +169,8 @@ class GymnasiumEnvs(SingleAgentEnvs):
 
 
 @dataclass(frozen=True)
-class GymnasiumFactory:
-    """Builds environments of one id, in this process or another; implements ``types.EnvFactory``.
+class GymnasiumFactory(EnvFactory):
+    """Builds environments of one id, in this process or another.
 
     Args:
         env_id: id of a registered environment, or ``module:Id``.
@@ -194,15 +194,6 @@ class GymnasiumFactory:
         return MultiAgentSpec(
             agents=(agent,), seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=(), somebody_wins=False
         )
-
-    def load(self) -> dict[str, tuple[Any, ...]]:
-        """Check the id; there are no background players to load. Raises ``ValueError``: see :func:`make_env`."""
-        _ = self.specs
-        return {}
-
-    def packed(self) -> "GymnasiumFactory":
-        """Return itself: there are no players whose files would have to travel."""
-        return self
 
     def build(self, num_envs: int, first: int) -> SingleAgentEnvs:
         """Build environments number ``first`` to ``first + num_envs - 1``, side by side in MuJoCo where it can."""

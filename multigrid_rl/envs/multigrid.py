@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.base import TEAM, Episodes, check_state, episode_sequence
+from multigrid_rl.envs.base import TEAM, Episodes, episode_sequence
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.text import expected, suggestion
-from multigrid_rl.types import BatchedStep, MultiAgentSpec
+from multigrid_rl.types import BatchedStep, EnvFactory, MultiAgentSpec
 
 #: What an agent that has finished does while the others play on.
 _DONE = 6
@@ -159,8 +159,7 @@ class MultigridEnvs(Episodes):
 
     def get_state(self) -> dict[str, Any]:
         """Return the actions since each episode began, and our arrays: the package's objects cannot be copied."""
-        played = [[list(row) for row in rows] for rows in self._played]
-        return {"seed": self._seed, "played": played, "arrays": [array.copy() for array in self._arrays()]}
+        return {**super().get_state(), "played": [[list(row) for row in rows] for rows in self._played]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`get_state` was asked: begins the same episodes again and plays the same actions.
@@ -168,19 +167,16 @@ class MultigridEnvs(Episodes):
         Raises:
             ValueError: a state of other environments.
         """
-        check_state(state, self.num_envs, self._seed)
-        self._episode[:] = state["arrays"][-1]
+        super().set_state(state)
         self._begin(np.ones(self.num_envs, np.bool_))
         for env, rows, mine in zip(self.envs, state["played"], self._played, strict=True):
             for row in rows:
                 env.step(dict(enumerate(row)))
             mine[:] = [list(row) for row in rows]
-        for array, saved in zip(self._arrays(), state["arrays"], strict=True):
-            array[...] = saved
+        super().set_state(state)  # beginning counted from zero
 
     def _arrays(self) -> list[NDArray[Any]]:
-        names = ("_images", "_tokens", "_final", "_gone", "_returns", "_length", "_episode")
-        return [getattr(self, name) for name in names]
+        return [self._images, self._tokens, self._final, self._gone, *super()._arrays()]
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Step every environment; rewards (N, A), and where the time is over (N,)."""
@@ -231,8 +227,8 @@ def _by_seat(seats: tuple[str, ...], columns: NDArray[Any]) -> dict[str, NDArray
 
 
 @dataclass(frozen=True)
-class MultigridFactory:
-    """Builds environments of one id, in this process or another; implements ``types.EnvFactory``.
+class MultigridFactory(EnvFactory):
+    """Builds environments of one id, in this process or another.
 
     Args:
         env_id: id of a registered environment, for example ``MultiGrid-Empty-8x8-v0``.
@@ -274,10 +270,6 @@ class MultigridFactory:
         except ValueError as error:
             raise ValueError(f"scenario.{error}") from error
         return {}
-
-    def packed(self) -> "MultigridFactory":
-        """Return itself: there are no players whose files would have to travel."""
-        return self
 
     def build(self, num_envs: int, first: int) -> GroupedEnv:
         """Build environments number ``first`` to ``first + num_envs - 1``, by agent."""
