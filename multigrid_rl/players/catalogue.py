@@ -26,9 +26,9 @@ from multigrid_rl.players.cards import (
 from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.players.hub import fetched
-from multigrid_rl.players.own import own_player
+from multigrid_rl.players.own import watched
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
-from multigrid_rl.scenario import CODE
+from multigrid_rl.scenario import CODE, import_object, mistakes_told
 from multigrid_rl.text import expected, shown, unknown
 from multigrid_rl.types import GameSpec, Policy
 
@@ -99,8 +99,7 @@ class Catalogue:
     def __init__(self, root: Path | None = None) -> None:
         self.folders = player_folders() if root is None else [root]
         self.root = self.folders[0]
-        self._files: dict[str, PlayerFiles] = {}
-        self._agents: dict[str, tuple[Part, ...]] = {}
+        self._files: dict[str, PlayerFiles | list[Part]] = {}
         self._read()
 
     def _read(self) -> None:
@@ -136,15 +135,9 @@ class Catalogue:
         wanted = tuple(dict.fromkeys(names))
         result = copy.copy(self)
         result.entries = {name: self.entries[name] for name in wanted if name in self.entries}
-        result._agents = {name: self._parts(name) for name in wanted if self.is_agent(name)}
-        frozen = [name for name in wanted if not is_program(name) and name not in result._agents]
-        result._files = {name: self._files.get(name) or read_files(self.folder(name)) for name in frozen}
+        sources = {name: self._source(name) for name in wanted if not is_program(name)}
+        result._files = {name: read_files(its) if isinstance(its, Path) else its for name, its in sources.items()}
         return result
-
-    def is_agent(self, name: str) -> bool:
-        """Whether a player is a program in a folder, which runs in a process of its own. Raises ``PlayerError``."""
-        here = name in self._files or name in self._agents
-        return name in self._agents if here else not is_program(name) and is_agent(self.folder(name))
 
     def home_of(self, name: str) -> tuple[str, str]:
         """Return what a player calls itself, and the scenario it was made for, 1v1 where it was for none.
@@ -154,18 +147,21 @@ class Catalogue:
         """
         if is_program(name):
             return name, "1v1"
-        if self.is_agent(name):
-            return read_agent(self.folder(name)).name, "1v1"
-        card = read_card(self.folder(name))
+        folder = self.folder(name)
+        if is_agent(folder):
+            return read_agent(folder).name, "1v1"
+        card = read_card(folder)
         return (name if name in self.entries else card.name), card.scenario
 
-    def _parts(self, name: str) -> tuple[Part, ...]:
-        if name not in self._agents:
-            read_agent(self.folder(name))
-        return self._agents.get(name) or tuple(read_parts(self.folder(name)))
-
-    def _source(self, name: str) -> Source:
-        return self._files[name] if name in self._files else self.folder(name)
+    def _source(self, name: str) -> Source | list[Part]:
+        """Return where a player that is no program comes from; of an agent all its files. Raises ``PlayerError``."""
+        if name in self._files:
+            return self._files[name]
+        folder = self.folder(name)
+        if not is_agent(folder):
+            return folder
+        read_agent(folder)
+        return list(read_parts(folder))
 
     def seat(self, name: str, spec: GameSpec, seat: str, *, greedy: bool = False) -> LoadedPlayer:
         """Load a player for a seat, checking hash and fit; a ``greedy`` network takes its likeliest action.
@@ -177,11 +173,13 @@ class Catalogue:
         if name in BUILT_IN:
             return LoadedPlayer(BUILT_IN[name](spec), name, None, self.strength(name))
         if name not in self.entries and (code := code_of(name)) is not None:
-            return LoadedPlayer(own_player(code, spec, seat), name, None, [])
-        if self.is_agent(name):
-            agent = SeatedAgent(name, self._parts(name), spec, (seat,))
-            return LoadedPlayer(agent, name, agent.sha256, [])
+            with mistakes_told(f"player {code}"):
+                own = import_object(f"player {code}", code, "module:Class")(spec)
+            return LoadedPlayer(watched(code, own, spec, seat), name, None, [])
         source = self._source(name)
+        if isinstance(source, list):
+            agent = SeatedAgent(name, source, spec, (seat,))
+            return LoadedPlayer(agent, name, agent.sha256, [])
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
         if listed != card.sha256:
@@ -211,9 +209,8 @@ class Catalogue:
         """Return the measured results of a player. Raises :class:`PlayerError` for an unknown one."""
         if is_program(name):
             return [Strength(**row) for row in self.entries.get(name, {}).get("strength", [])]
-        if self.is_agent(name):
-            return []
-        return read_card(self._source(name)).strength
+        source = self._source(name)
+        return [] if isinstance(source, list) else read_card(source).strength
 
     def add(self, name: str, entry: dict[str, Any]) -> None:
         """Append an entry; existing lines stay as they are. Raises :class:`PlayerError` if the name is taken."""

@@ -3,6 +3,7 @@
 import json
 import time
 import weakref
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -278,7 +279,7 @@ class SeatedAgent(ExternalPlayer):
     """
 
     def __init__(
-        self, name: str, parts: tuple[Part, ...], spec: GameSpec, seats: tuple[str, ...], *, once: bool = False
+        self, name: str, parts: Sequence[Part], spec: GameSpec, seats: tuple[str, ...], *, once: bool = False
     ) -> None:
         self.parts, self.once = parts, once
         self.sha256 = sha256_of_parts(parts)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.scenario import MISTAKES, ConfigError, import_object, mistakes_told
+from multigrid_rl.scenario import MISTAKES, ConfigError, mistakes_told
 from multigrid_rl.text import expected, one_line, shown
 from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS
@@ -61,22 +61,12 @@ class OwnPlayer:
         return actions.astype(np.int8), answer[1]
 
 
-def own_player(name: str, spec: GameSpec, seat: str) -> OwnPlayer:
-    """Import a player, make it for a game, and let it act once.
-
-    Raises:
-        ConfigError: no such class, or it fails, or does not act.
-    """
-    key = f"player {name}"
-    with mistakes_told(key):
-        return tried(OwnPlayer(name, import_object(key, name, "module:Class")(spec)), spec, seat)
-
-
-def tried(player: OwnPlayer, spec: GameSpec, seat: str) -> OwnPlayer:
-    """Return a player after it acted once on ``seat`` of three games. Raises :class:`ConfigError`: it cannot."""
-    if not hasattr(player.player, "act"):
-        raise ConfigError(expected(f"player {player.name}", "something with act(view, state, rng)", player.player))
-    with mistakes_told(f"player {player.name}"):
+def watched(name: str, own: Any, spec: GameSpec, seat: str) -> OwnPlayer:
+    """Return a player that acted once on ``seat`` of three games. Raises :class:`ConfigError`: it cannot."""
+    with mistakes_told(f"player {name}"):
+        if not hasattr(own, "act"):
+            raise ConfigError(expected(f"player {name}", "something with act(view, state, rng)", own))
+        player = OwnPlayer(name, own)
         world, agent = World(spec, _GAMES), spec.seats.index(seat)
         view = SeatView(world.outputs.tokens[:, agent], world.board(), agent)
         state = player.initial_state(_GAMES)
