@@ -10,8 +10,10 @@ The package is imported when the first environment is built: it pulls in pygame.
 import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,30 +28,23 @@ _DONE = 6
 _MOST_MISSIONS = 256
 
 
-class _Library:
-    """The parts of ``multigrid`` and ``gymnasium`` that are needed."""
-
-    def __init__(self) -> None:
-        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
-        import gymnasium  # noqa: PLC0415
-        from multigrid.base import MultiGridEnv  # noqa: PLC0415
-        from multigrid.core.constants import Color, Direction, State, Type  # noqa: PLC0415
-        from multigrid.envs import CONFIGURATIONS  # noqa: PLC0415
-        from multigrid.utils.random import RandomMixin  # noqa: PLC0415
-
-        self.gymnasium: Any = gymnasium
-        self.env: Any = MultiGridEnv
-        self.own_ids: tuple[str, ...] = tuple(CONFIGURATIONS)
-        self.mixin: Any = RandomMixin
-        self.types, self.colours = len(Type), len(Color)
-        # An agent's heading stands where an object's state does.
-        self.states = max(len(State), len(Direction))
-        self.directions = len(Direction)
-
-
 @lru_cache(maxsize=1)
-def _library() -> _Library:
-    return _Library()
+def _library() -> Any:
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
+    from multigrid.base import MultiGridEnv  # noqa: PLC0415
+    from multigrid.core.constants import Color, Direction, State, Type  # noqa: PLC0415
+    from multigrid.envs import CONFIGURATIONS  # noqa: PLC0415
+    from multigrid.utils.random import RandomMixin  # noqa: PLC0415
+
+    return SimpleNamespace(
+        env=MultiGridEnv,
+        own_ids=tuple(CONFIGURATIONS),
+        mixin=RandomMixin,
+        types=len(Type),
+        colours=len(Color),
+        states=max(len(State), len(Direction)),  # an agent's heading stands where an object's state does
+        directions=len(Direction),
+    )
 
 
 def registered_ids() -> tuple[str, ...]:
@@ -57,7 +52,7 @@ def registered_ids() -> tuple[str, ...]:
     library = _library()
     derived = [
         name
-        for name, spec in library.gymnasium.registry.items()
+        for name, spec in gymnasium.registry.items()
         if isinstance(spec.entry_point, type) and issubclass(spec.entry_point, library.env)
     ]
     return tuple(sorted({*library.own_ids, *derived}))
@@ -68,7 +63,7 @@ def make_env(env_id: str, agents: int) -> Any:
     known = registered_ids()
     if env_id not in known:
         raise ValueError(expected("env_id", f"one of {', '.join(known)}", f"{env_id}{suggestion(env_id, known)}"))
-    return _library().gymnasium.make(env_id, agents=agents, disable_env_checker=True).unwrapped
+    return gymnasium.make(env_id, agents=agents, disable_env_checker=True).unwrapped
 
 
 def mission_numbers(env: Any) -> dict[str, int]:

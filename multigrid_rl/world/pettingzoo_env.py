@@ -161,9 +161,6 @@ class RedBlueDoors(ParallelEnv):
         """Return the uint8 frame (256, 512, 3) of the game as it stands; ``None`` if made without a render mode."""
         return None if self.render_mode is None else render_frame(self.world, 0)
 
-    def close(self) -> None:
-        """Do nothing: there is nothing to give back."""
-
     def _observations(self, seats: list[str]) -> dict[str, Any]:
         tokens = self.world.outputs.tokens[0]
         return {seat: self._seen(self.spec, tokens[self._index[seat]]) for seat in seats}
