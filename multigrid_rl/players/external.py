@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from multigrid_rl.config import load_scenario, scenario_names
 from multigrid_rl.players.agents import ExternalAgent, Part, fresh_copy, sha256_of_parts
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.fence import at_hand
 from multigrid_rl.players.leftovers import ScratchError
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.players.sandbox import AgentProcess, Limits, ProcessError, TooSlowError
+from multigrid_rl.players.sandbox import AgentProcess, Limits, ProcessError, TooSlowError, at_hand
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS

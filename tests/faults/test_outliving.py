@@ -46,8 +46,8 @@ def act(message):
 #: As on a machine without bubblewrap, in which an agent's processes have other numbers and see no note.
 WITHOUT_SANDBOX = """
 import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may have been started with nohup
-from multigrid_rl.players import fence, inspection
-fence.at_hand = inspection.at_hand = lambda: False
+from multigrid_rl.players import inspection, sandbox
+sandbox.at_hand = inspection.at_hand = lambda: False
 from multigrid_rl.cli.main import app
 app()
 """
