@@ -15,9 +15,9 @@ from multigrid_rl.metrics import METRICS
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.external import SeatedAgent
+from multigrid_rl.players.league import Roster, league_pool, snapshot_player
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
-from multigrid_rl.players.teams import Roster, league_pool, snapshot_player
 from multigrid_rl.scenario import CODE, GateConfig, import_object
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected, suggestion
