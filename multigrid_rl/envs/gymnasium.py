@@ -50,10 +50,14 @@ def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> 
     except (TypeError, ValueError, AssertionError, OSError) as error:
         raise ValueError(expected("env_args", f"arguments of {env_id}", f"{env_args}: {error}")) from error
     seen = env.observation_space
-    if not isinstance(seen, spaces.Box) or len(seen.shape) not in (1, 3):
-        env = _flattened(env_id, env)
-    elif len(seen.shape) == 3:
+    if isinstance(seen, spaces.Box) and len(seen.shape) == 3:
         raise ValueError(expected("env_id", "an environment that shows a vector", f"{env_id}: images {seen.shape}"))
+    if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
+        with suppress(NotImplementedError):
+            env = FlattenObservation(env)
+        if not isinstance(env.observation_space, spaces.Box):
+            wanted = "an environment whose observations can be flattened"
+            raise ValueError(expected("env_id", wanted, f"{env_id}: {seen}"))
     _check_actions(env_id, env.action_space)
     return env
 
@@ -66,15 +70,6 @@ def _missing(env_id: str, error: Exception) -> str:
         return expected("env_id", "an environment whose module can be imported", f"{env_id}: {error}")
     advice = f"pip install {PACKAGE_OF.get(name, name)}"
     return expected("env_id", "an environment whose packages are installed", f"{env_id} without {name}: {advice}")
-
-
-def _flattened(env_id: str, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    seen = env.observation_space
-    with suppress(NotImplementedError):
-        env = FlattenObservation(env)
-    if isinstance(env.observation_space, spaces.Box):
-        return env
-    raise ValueError(expected("env_id", "an environment whose observations can be flattened", f"{env_id}: {seen}"))
 
 
 def _check_actions(env_id: str, acts: spaces.Space[Any]) -> None:

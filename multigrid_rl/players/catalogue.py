@@ -1,6 +1,6 @@
 """The catalogue of players: scripted ones by name, frozen ones by name or folder, agents by their folder.
 
-One's own classes are named ``module:Class``.
+One's own classes are named ``module:Class``: they are tried before anything starts, and watched while they play.
 """
 
 import copy
@@ -9,7 +9,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from multigrid_rl.files import player_folders
 from multigrid_rl.players.agents import Part, is_agent, read_agent, read_parts
@@ -26,11 +28,13 @@ from multigrid_rl.players.cards import (
 from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.players.hub import fetched
-from multigrid_rl.players.own import watched
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
-from multigrid_rl.scenario import CODE, import_object, mistakes_told
-from multigrid_rl.text import expected, shown, unknown
-from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.scenario import CODE, MISTAKES, ConfigError, import_object, mistakes_told
+from multigrid_rl.text import expected, one_line, shown, unknown
+from multigrid_rl.types import GameSpec, Policy, RunError, SeatView, UniformSource
+from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.streams import Streams
 
 #: Players that need no file. Each is made for one game.
 BUILT_IN: dict[str, Callable[[GameSpec], Policy]] = {
@@ -47,10 +51,10 @@ WHAT = {
     "hunter": "knows the board; chases and eliminates opponents",
 }
 CATALOGUE_FILE = "catalogue.yaml"
-
-
 #: Entry points by which an installed package gives its classes of players names.
 PLUGGED_IN = "multigrid_rl.players"
+#: In which a player of somebody's own is tried.
+_GAMES = 3
 
 
 def code_of(name: str) -> str | None:
@@ -63,6 +67,66 @@ def code_of(name: str) -> str | None:
 def is_program(name: str) -> bool:
     """Whether a player is code, ours or somebody's class, and has no folder."""
     return name in BUILT_IN or code_of(name) is not None
+
+
+class OwnPlayer:
+    """A player of somebody's own as a match takes it; what it needs not have is added, what it answers is checked.
+
+    Args:
+        name: what it is called.
+        player: has ``act``; with memory also ``initial_state`` and ``reset_state``.
+    """
+
+    def __init__(self, name: str, player: Any) -> None:
+        self.name = name
+        self.player = player
+        self.reads_board = bool(getattr(player, "reads_board", True))
+        self._remembers = hasattr(player, "initial_state")
+
+    def initial_state(self, games: int) -> Any:
+        """Return its memory of ``games`` fresh games."""
+        return self.player.initial_state(games) if self._remembers else None
+
+    def reset_state(self, state: Any, done: NDArray[np.bool_]) -> Any:
+        """Return its memory with the games in ``done`` (N,) started afresh."""
+        return self.player.reset_state(state, done) if self._remembers else None
+
+    def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
+        """Return its actions (N,). Raises ``RunError``: it failed, or answered something else."""
+        try:
+            return self.checked(view, state, rng)
+        except ConfigError as error:
+            raise RunError(str(error)) from error
+        except MISTAKES as error:
+            raise RunError(f"player {self.name}: {type(error).__name__}: {one_line(error)}") from error
+
+    def checked(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
+        """Return its actions (N,). Raises :class:`ConfigError` for other ones, and whatever its code raises."""
+        answer = self.player.act(view, state, rng)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            wanted = "actions and the next memory, a tuple of two"
+            raise ConfigError(expected(f"player {self.name}: act", wanted, type(answer).__name__))
+        actions = np.asarray(answer[0])
+        good = actions.shape == (len(view.tokens),) and actions.dtype.kind in "iu"
+        if not good or ((actions < 0) | (actions >= len(ACTIONS))).any():
+            wanted = f"integers 0 to {len(ACTIONS) - 1}, one for each of {len(view.tokens)} games"
+            got = f"{actions.dtype} of shape {actions.shape}: {shown(str(actions.tolist()), 40)}"
+            raise ConfigError(expected(f"player {self.name}: actions", wanted, got))
+        return actions.astype(np.int8), answer[1]
+
+
+def watched(name: str, own: Any, spec: GameSpec, seat: str) -> OwnPlayer:
+    """Return a player that acted once on ``seat`` of three games. Raises :class:`ConfigError`: it cannot."""
+    with mistakes_told(f"player {name}"):
+        if not hasattr(own, "act"):
+            raise ConfigError(expected(f"player {name}", "something with act(view, state, rng)", own))
+        player = OwnPlayer(name, own)
+        world, agent = World(spec, _GAMES), spec.seats.index(seat)
+        view = SeatView(world.outputs.tokens[:, agent], world.board(), agent)
+        state = player.initial_state(_GAMES)
+        _, state = player.checked(view, state, Streams(0, np.arange(_GAMES)))
+        player.reset_state(state, np.ones(_GAMES, np.bool_))
+    return player
 
 
 class LoadedPlayer(NamedTuple):

@@ -11,10 +11,9 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from multigrid_rl.config import load_scenario
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, watched
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.match import Match
-from multigrid_rl.players.own import watched
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world import spaces
