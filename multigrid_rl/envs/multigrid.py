@@ -111,10 +111,7 @@ class MultigridEnvs(Episodes):
         self.categories = token_categories(self.envs[0])
         self._missions = mission_numbers(self.envs[0])
         self._first = first
-        view = self.envs[0].agents[0].view_size
-        self._area = view * view
         shape = (num_envs, agents)
-        self._images = np.zeros((*shape, view, view, 3), np.uint8)
         self._tokens = np.zeros((*shape, len(self.categories)), np.uint8)
         self._final = np.zeros_like(self._tokens)
         self._gone = np.zeros(shape, np.bool_)
@@ -132,7 +129,6 @@ class MultigridEnvs(Episodes):
         chosen[self._gone] = _DONE
         self._clock.begin()
         rewards, timed_out = self._play(chosen)
-        self._encode(slice(None))
         self._clock.lap("engine")
         done = timed_out | self._gone.all(axis=1)
         truncated = done & ~self._gone.all(axis=1)
@@ -171,7 +167,7 @@ class MultigridEnvs(Episodes):
         super().set_state(state)  # beginning counted from zero
 
     def _arrays(self) -> list[NDArray[Any]]:
-        return [self._images, self._tokens, self._final, self._gone, *super()._arrays()]
+        return [self._tokens, self._final, self._gone, *super()._arrays()]
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Step every environment; rewards (N, A), and where the time is over (N,)."""
@@ -182,25 +178,18 @@ class MultigridEnvs(Episodes):
             shown, gained, ended, cut, _ = env.step(dict(enumerate(row)))
             self._played[n].append(row)
             self._see(n, shown)
-            for a in range(len(row)):
-                if gained[a]:
-                    rewards[n, a] = gained[a]
-                if ended[a]:
-                    self._gone[n, a] = True
-                if cut[a]:
-                    timed_out[n] = True
+            agents = range(len(row))
+            rewards[n] = [gained[a] for a in agents]
+            self._gone[n] |= [ended[a] for a in agents]
+            timed_out[n] = any(cut[a] for a in agents)
         return rewards, timed_out
 
     def _see(self, n: int, shown: dict[int, dict[str, Any]]) -> None:
         for a, seen in shown.items():
-            self._images[n, a] = seen["image"]
             tokens = self._tokens[n, a]
+            tokens[:-2] = seen["image"].transpose(2, 0, 1).reshape(-1)
             tokens[-2] = seen["direction"]
             tokens[-1] = self._missions[str(seen["mission"])]
-
-    def _encode(self, which: Any) -> None:
-        runs = np.moveaxis(self._images[which], -1, 2)
-        self._tokens[which, :, : 3 * self._area] = runs.reshape(*runs.shape[:2], -1)
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
         for n in np.flatnonzero(which).tolist():
@@ -214,7 +203,6 @@ class MultigridEnvs(Episodes):
         self._gone[which] = False
         self._returns[which] = 0.0
         self._length[which] = 0
-        self._encode(which)
 
 
 def _by_seat(seats: tuple[str, ...], columns: NDArray[Any]) -> dict[str, NDArray[Any]]:

@@ -29,8 +29,8 @@ from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.players.hub import fetched
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
-from multigrid_rl.scenario import CODE, MISTAKES, ConfigError, import_object, mistakes_told
-from multigrid_rl.text import expected, one_line, shown, unknown
+from multigrid_rl.scenario import CODE, ConfigError, import_object, mistakes_told
+from multigrid_rl.text import expected, shown, unknown
 from multigrid_rl.types import GameSpec, Policy, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS
 from multigrid_rl.world.engine import World
@@ -94,11 +94,10 @@ class OwnPlayer:
     def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
         """Return its actions (N,). Raises ``RunError``: it failed, or answered something else."""
         try:
-            return self.checked(view, state, rng)
+            with mistakes_told(f"player {self.name}"):
+                return self.checked(view, state, rng)
         except ConfigError as error:
             raise RunError(str(error)) from error
-        except MISTAKES as error:
-            raise RunError(f"player {self.name}: {type(error).__name__}: {one_line(error)}") from error
 
     def checked(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
         """Return its actions (N,). Raises :class:`ConfigError` for other ones, and whatever its code raises."""

@@ -290,16 +290,12 @@ class TeamPlayer:
         return np.stack(actions, axis=1), torch.cat(memories, dim=1)
 
 
-def _together(name: str, members: Sequence[Policy]) -> Policy:
-    return members[0] if len(members) == 1 else TeamPlayer(name, members)
-
-
 def league_pool(seated: Mapping[str, tuple[LoadedPlayer, ...]], seats: Sequence[str]) -> OpponentPool:
     """Return the pool of a league's anchors, numbered from 0 on, that plays all ``seats`` of a team."""
     anchors = []
     for rows in zip(*(seated[seat] for seat in seats), strict=True):
-        joint = rows[0].members > 1
-        anchors.append(rows[0].player if joint else _together(rows[0].name, [row.player for row in rows]))
+        alone = len(rows) == 1 or rows[0].members > 1
+        anchors.append(rows[0].player if alone else TeamPlayer(rows[0].name, [row.player for row in rows]))
     return OpponentPool(anchors, [row.weight for row in seated[seats[0]]])
 
 
@@ -319,4 +315,4 @@ def snapshot_player(name: str, files: Mapping[str, PlayerFiles], spec: GameSpec,
         if found.members > 1:
             return found.player
         members.append(found.player)
-    return _together(name, members)
+    return members[0] if len(members) == 1 else TeamPlayer(name, members)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import Any
 
 from multigrid_rl.files import data_root
 from multigrid_rl.players.agents import ExternalAgent
@@ -172,22 +172,20 @@ class AgentProcess:
         if self._stderr in ready and not self._listen():
             self._selector.unregister(self._stderr)
         if self._stdout in ready:
-            data = _read(self._stdout)
+            data = self._stdout.read(_CHUNK)  # None for nothing yet, empty at the end
             if data == b"":
                 raise ProcessError(self._obituary())
             self._heard += data or b""
         if rest and self._stdin in ready:
             try:
-                rest = rest[os.write(self._stdin.fileno(), rest) :]
-            except BlockingIOError:
-                return rest
+                rest = rest[self._stdin.write(rest) or 0 :]
             except BrokenPipeError as error:
                 raise ProcessError(self._obituary()) from error
         return rest
 
     def _listen(self) -> bool:
         """Keep the end of what it wrote to stderr; says whether there was anything."""
-        data = _read(self._stderr) or b""
+        data = self._stderr.read(_CHUNK) or b""
         self._last_words = (self._last_words + data)[-_LAST_WORDS:]
         return bool(data)
 
@@ -223,14 +221,6 @@ def _environment(scratch: str, seed: int) -> dict[str, str]:
         "PYTHONHASHSEED": str(seed % 2**32),
         "PYTHONDONTWRITEBYTECODE": "1",  # the folder's hash must stay as it is
     }
-
-
-def _read(pipe: IO[bytes]) -> bytes | None:
-    """Read what there is: ``None`` for nothing yet, empty at the end."""
-    try:
-        return os.read(pipe.fileno(), _CHUNK)
-    except BlockingIOError:
-        return None
 
 
 def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: Scratch) -> None:

@@ -214,7 +214,7 @@ def test_lost_file_costs_a_snapshot_its_place_and_a_line(league, tmp_path, caplo
     with caplog.at_level(logging.WARNING):
         for k in range(1, 30):
             roster = league.advance(300_000 + 1000 * k, write)
-    assert league.size == 4
+    assert league.metrics()["league/size"] == 4
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     assert all(line.endswith("; the league goes on without it") and "\n" not in line for line in lines)
