@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,6 @@ def test_an_agent_ends_with_a_referee_that_is_killed(stubborn, tmp_path, monkeyp
     remove_leftovers()
     assert list((tmp_path / "tmp").iterdir()) == left  # too young: nobody may have come to lock it
     monkeypatch.setattr(leftovers, "_YOUNG_S", -1.0)
-    with Scratch() as used:
+    with closing(Scratch()) as used:
         remove_leftovers()
-        assert list((tmp_path / "tmp").iterdir()) == [used]
+        assert list((tmp_path / "tmp").iterdir()) == [used.path]
