@@ -22,8 +22,7 @@ from multigrid_rl.judge.evaluation import Mode, kept_games, summary
 from multigrid_rl.judge.evaluation import evaluate as play
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.catalogue import Catalogue
-from multigrid_rl.players.gymnasium_env import SeatEnv
-from multigrid_rl.players.vector_env import SeatVectorEnv
+from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
 from multigrid_rl.recipes import override_value
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config

@@ -42,7 +42,7 @@ def register_envs() -> list[str]:
                 register(
                     ids[-1],
                     "multigrid_rl.players.gymnasium_env:SeatEnv",
-                    vector_entry_point="multigrid_rl.players.vector_env:SeatVectorEnv",
+                    vector_entry_point="multigrid_rl.players.gymnasium_env:SeatVectorEnv",
                     kwargs={"scenario": scenario, "seat": f"{team}_0"},
                 )
     return ids

@@ -325,10 +325,13 @@ class EnvFactory(Protocol):
         """Who will be in them."""
 
     def load(self) -> dict[str, tuple[Any, ...]]:
-        """Load and check background players, by seat. Raises ``ValueError`` for one that cannot play."""
+        """Load and check background players, by seat. Raises ``ValueError`` for one, or for an id, that cannot play."""
+        _ = self.specs
+        return {}
 
     def packed(self) -> "EnvFactory":
         """Return the same recipe with all that building reads from files in it, for a process that may not see them."""
+        return self
 
     def build(self, num_envs: int, first: int) -> BatchedEnv:
         """Build environments number ``first`` to ``first + num_envs - 1``, by agent."""

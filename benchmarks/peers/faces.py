@@ -28,7 +28,7 @@ from torchrl.envs.utils import check_env_specs
 
 from benchmarks.tables import Report, add_common, describe, table
 from multigrid_rl.config import scenario_names
-from multigrid_rl.players.vector_env import SeatVectorEnv
+from multigrid_rl.players.gymnasium_env import SeatVectorEnv
 from multigrid_rl.world.pettingzoo_env import parallel_env
 
 ID = "multigrid_rl.gym:multigrid_rl/1v1-red-v0"

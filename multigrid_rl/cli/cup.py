@@ -61,9 +61,8 @@ def cup(
     from multigrid_rl.judge.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.judge.cup.folder import read_manifest
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.players.fence import at_hand
     from multigrid_rl.players.leftovers import ScratchError, alone_in, remove_leftovers
-    from multigrid_rl.players.sandbox import Limits
+    from multigrid_rl.players.sandbox import Limits, at_hand
     from multigrid_rl.runs.reader import run_config
     from multigrid_rl.types import RunError
 
@@ -112,8 +111,8 @@ def verify(folder: Path) -> None:
     """
     from multigrid_rl.judge.cup.cup import play_again
     from multigrid_rl.judge.cup.folder import kept_cup
-    from multigrid_rl.players.fence import at_hand
     from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
+    from multigrid_rl.players.sandbox import at_hand
 
     remove_leftovers()
     config, entries = kept_cup(folder, fence=at_hand())

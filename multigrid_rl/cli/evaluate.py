@@ -101,6 +101,7 @@ def find_env_target(
     """
     from multigrid_rl.config import compose
     from multigrid_rl.judge import environments
+    from multigrid_rl.players.agents import is_agent
     from multigrid_rl.players.cards import read_card
     from multigrid_rl.players.catalogue import Catalogue, is_program
     from multigrid_rl.runs.reader import run_config
@@ -112,7 +113,7 @@ def find_env_target(
     else:
         catalogue = Catalogue()
         there = who in catalogue.entries or folder.is_dir() or who.startswith("hf:")
-        if is_program(who) or not there or catalogue.is_agent(who):
+        if is_program(who) or not there or is_agent(catalogue.folder(who)):
             return None
         home = catalogue.folder(who)
         env = read_card(home).env

@@ -19,14 +19,6 @@ class BrokenEnvError(RunError):
     """An environment showed or paid something that is not finite; nothing can be learned from that."""
 
 
-def check_state(state: dict[str, Any], num_envs: int, seed: int) -> None:
-    """Raise ``ValueError`` unless ``state`` is of so many environments with this seed."""
-    theirs = len(state["arrays"][0])
-    if state["seed"] != seed or theirs != num_envs:
-        wanted = f"{num_envs} environments with seed {seed}"
-        raise ValueError(expected("state", wanted, f"{theirs} with seed {state['seed']}"))
-
-
 def episode_sequence(seed: int, number: int, episode: int) -> np.random.SeedSequence:
     """Return what everything random in one episode of environment ``number`` follows from."""
     return np.random.SeedSequence((seed, number, episode))
@@ -102,6 +94,22 @@ class Episodes(ABC):
         """Return the seconds spent on the ``engine`` since the last call; there are no background players."""
         return {"players": 0.0, "engine": 0.0, **self._clock.drain()}
 
+    def get_state(self) -> dict[str, Any]:
+        """Return what everything that the environments will do follows from; arrays are copies."""
+        return {"seed": self._seed, "arrays": [array.copy() for array in self._arrays()]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other environments."""
+        theirs = len(state["arrays"][0])
+        if state["seed"] != self._seed or theirs != self.num_envs:
+            wanted = f"{self.num_envs} environments with seed {self._seed}"
+            raise ValueError(expected("state", wanted, f"{theirs} with seed {state['seed']}"))
+        for array, saved in zip(self._arrays(), state["arrays"], strict=True):
+            array[...] = saved
+
+    def _arrays(self) -> list[NDArray[Any]]:
+        return [self._returns, self._length, self._episode]
+
 
 class SingleAgentEnvs(Episodes):
     """``num_envs`` environments with one agent; implements ``types.BatchedEnv`` around two methods of a subclass.
@@ -158,18 +166,8 @@ class SingleAgentEnvs(Episodes):
         mask = np.ones((self.num_envs, 1), np.bool_)
         return step_of(self._obs, final, rewards, mask, (terminated, truncated & ~terminated))
 
-    def get_state(self) -> dict[str, Any]:
-        """Return what everything that the environments will do follows from; arrays are copies."""
-        return {"seed": self._seed, "arrays": [array.copy() for array in self._arrays()]}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other environments."""
-        check_state(state, self.num_envs, self._seed)
-        for array, saved in zip(self._arrays(), state["arrays"], strict=True):
-            array[...] = saved
-
     def _arrays(self) -> list[NDArray[Any]]:
-        return [self._returns, self._length, self._episode, self._obs]
+        return [*super()._arrays(), self._obs]
 
     def native(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Return actions (N, C) or (N, A) as the environment's own ``step`` takes them, one after the other."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium.spaces import MultiDiscrete
 from numpy.typing import NDArray
 
 from multigrid_rl.text import expected
@@ -32,24 +32,16 @@ def agents_of(
         choices: number of actions of one seat.
     """
     teams = {team: [s for s, t in seats.items() if t == team] for team in dict.fromkeys(seats.values())}
-    if scheme == "ctce":
-        return tuple(
-            AgentSpec(team, team, tuple(members), _tokens(view * len(members)), _tokens((choices,) * len(members)))
-            for team, members in teams.items()
-        )
+    groups = teams if scheme == "ctce" else {seat: [seat] for seat in seats}
     agents = []
-    for seat, team in seats.items():
-        mates = len(teams[team]) - 1
+    for name, members in groups.items():
+        count, team = len(members), seats[members[0]]
+        mates = len(teams[team]) - count
         # Own last action and the mates'; one value more for "none yet".
-        central = view * mates + (choices + 1,) * (mates + 1)
-        critic_space = _tokens(central) if scheme == "ctde" else None
-        module = team if shared else seat
-        agents.append(AgentSpec(seat, module, (seat,), _tokens(view), _tokens((choices,)), critic_space))
+        central = MultiDiscrete(view * mates + (choices + 1,) * (mates + 1)) if scheme == "ctde" else None
+        reads, acts = MultiDiscrete(view * count), MultiDiscrete((choices,) * count)
+        agents.append(AgentSpec(name, team if shared else name, tuple(members), reads, acts, central))
     return tuple(agents)
-
-
-def _tokens(counts: tuple[int, ...]) -> spaces.MultiDiscrete:
-    return spaces.MultiDiscrete(counts)
 
 
 class GroupedEnv:
@@ -146,7 +138,7 @@ class GroupedEnv:
 
 
 def _choices(agent: AgentSpec) -> int:
-    assert isinstance(agent.action_space, spaces.MultiDiscrete)
+    assert isinstance(agent.action_space, MultiDiscrete)
     return int(agent.action_space.nvec[0])
 
 

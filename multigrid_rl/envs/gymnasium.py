@@ -20,7 +20,7 @@ from multigrid_rl.envs import bodies, mujoco
 from multigrid_rl.envs.base import AGENT, TEAM, SingleAgentEnvs
 from multigrid_rl.scenario import look_in_working_folder
 from multigrid_rl.text import expected, suggestion
-from multigrid_rl.types import AgentSpec, MultiAgentSpec
+from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec
 
 LOG = logging.getLogger(__name__)
 #: As many as a player's card may name.
@@ -50,10 +50,14 @@ def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> 
     except (TypeError, ValueError, AssertionError, OSError) as error:
         raise ValueError(expected("env_args", f"arguments of {env_id}", f"{env_args}: {error}")) from error
     seen = env.observation_space
-    if not isinstance(seen, spaces.Box) or len(seen.shape) not in (1, 3):
-        env = _flattened(env_id, env)
-    elif len(seen.shape) == 3:
+    if isinstance(seen, spaces.Box) and len(seen.shape) == 3:
         raise ValueError(expected("env_id", "an environment that shows a vector", f"{env_id}: images {seen.shape}"))
+    if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
+        with suppress(NotImplementedError):
+            env = FlattenObservation(env)
+        if not isinstance(env.observation_space, spaces.Box):
+            wanted = "an environment whose observations can be flattened"
+            raise ValueError(expected("env_id", wanted, f"{env_id}: {seen}"))
     _check_actions(env_id, env.action_space)
     return env
 
@@ -66,15 +70,6 @@ def _missing(env_id: str, error: Exception) -> str:
         return expected("env_id", "an environment whose module can be imported", f"{env_id}: {error}")
     advice = f"pip install {PACKAGE_OF.get(name, name)}"
     return expected("env_id", "an environment whose packages are installed", f"{env_id} without {name}: {advice}")
-
-
-def _flattened(env_id: str, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    seen = env.observation_space
-    with suppress(NotImplementedError):
-        env = FlattenObservation(env)
-    if isinstance(env.observation_space, spaces.Box):
-        return env
-    raise ValueError(expected("env_id", "an environment whose observations can be flattened", f"{env_id}: {seen}"))
 
 
 def _check_actions(env_id: str, acts: spaces.Space[Any]) -> None:
@@ -169,8 +164,8 @@ class GymnasiumEnvs(SingleAgentEnvs):
 
 
 @dataclass(frozen=True)
-class GymnasiumFactory:
-    """Builds environments of one id, in this process or another; implements ``types.EnvFactory``.
+class GymnasiumFactory(EnvFactory):
+    """Builds environments of one id, in this process or another.
 
     Args:
         env_id: id of a registered environment, or ``module:Id``.
@@ -194,15 +189,6 @@ class GymnasiumFactory:
         return MultiAgentSpec(
             agents=(agent,), seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=(), somebody_wins=False
         )
-
-    def load(self) -> dict[str, tuple[Any, ...]]:
-        """Check the id; there are no background players to load. Raises ``ValueError``: see :func:`make_env`."""
-        _ = self.specs
-        return {}
-
-    def packed(self) -> "GymnasiumFactory":
-        """Return itself: there are no players whose files would have to travel."""
-        return self
 
     def build(self, num_envs: int, first: int) -> SingleAgentEnvs:
         """Build environments number ``first`` to ``first + num_envs - 1``, side by side in MuJoCo where it can."""

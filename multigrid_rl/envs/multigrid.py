@@ -10,15 +10,17 @@ The package is imported when the first environment is built: it pulls in pygame.
 import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.base import TEAM, Episodes, check_state, episode_sequence
+from multigrid_rl.envs.base import TEAM, Episodes, episode_sequence
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.text import expected, suggestion
-from multigrid_rl.types import BatchedStep, MultiAgentSpec
+from multigrid_rl.types import BatchedStep, EnvFactory, MultiAgentSpec
 
 #: What an agent that has finished does while the others play on.
 _DONE = 6
@@ -26,30 +28,23 @@ _DONE = 6
 _MOST_MISSIONS = 256
 
 
-class _Library:
-    """The parts of ``multigrid`` and ``gymnasium`` that are needed."""
-
-    def __init__(self) -> None:
-        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
-        import gymnasium  # noqa: PLC0415
-        from multigrid.base import MultiGridEnv  # noqa: PLC0415
-        from multigrid.core.constants import Color, Direction, State, Type  # noqa: PLC0415
-        from multigrid.envs import CONFIGURATIONS  # noqa: PLC0415
-        from multigrid.utils.random import RandomMixin  # noqa: PLC0415
-
-        self.gymnasium: Any = gymnasium
-        self.env: Any = MultiGridEnv
-        self.own_ids: tuple[str, ...] = tuple(CONFIGURATIONS)
-        self.mixin: Any = RandomMixin
-        self.types, self.colours = len(Type), len(Color)
-        # An agent's heading stands where an object's state does.
-        self.states = max(len(State), len(Direction))
-        self.directions = len(Direction)
-
-
 @lru_cache(maxsize=1)
-def _library() -> _Library:
-    return _Library()
+def _library() -> Any:
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
+    from multigrid.base import MultiGridEnv  # noqa: PLC0415
+    from multigrid.core.constants import Color, Direction, State, Type  # noqa: PLC0415
+    from multigrid.envs import CONFIGURATIONS  # noqa: PLC0415
+    from multigrid.utils.random import RandomMixin  # noqa: PLC0415
+
+    return SimpleNamespace(
+        env=MultiGridEnv,
+        own_ids=tuple(CONFIGURATIONS),
+        mixin=RandomMixin,
+        types=len(Type),
+        colours=len(Color),
+        states=max(len(State), len(Direction)),  # an agent's heading stands where an object's state does
+        directions=len(Direction),
+    )
 
 
 def registered_ids() -> tuple[str, ...]:
@@ -57,7 +52,7 @@ def registered_ids() -> tuple[str, ...]:
     library = _library()
     derived = [
         name
-        for name, spec in library.gymnasium.registry.items()
+        for name, spec in gymnasium.registry.items()
         if isinstance(spec.entry_point, type) and issubclass(spec.entry_point, library.env)
     ]
     return tuple(sorted({*library.own_ids, *derived}))
@@ -68,7 +63,7 @@ def make_env(env_id: str, agents: int) -> Any:
     known = registered_ids()
     if env_id not in known:
         raise ValueError(expected("env_id", f"one of {', '.join(known)}", f"{env_id}{suggestion(env_id, known)}"))
-    return _library().gymnasium.make(env_id, agents=agents, disable_env_checker=True).unwrapped
+    return gymnasium.make(env_id, agents=agents, disable_env_checker=True).unwrapped
 
 
 def mission_numbers(env: Any) -> dict[str, int]:
@@ -116,10 +111,7 @@ class MultigridEnvs(Episodes):
         self.categories = token_categories(self.envs[0])
         self._missions = mission_numbers(self.envs[0])
         self._first = first
-        view = self.envs[0].agents[0].view_size
-        self._area = view * view
         shape = (num_envs, agents)
-        self._images = np.zeros((*shape, view, view, 3), np.uint8)
         self._tokens = np.zeros((*shape, len(self.categories)), np.uint8)
         self._final = np.zeros_like(self._tokens)
         self._gone = np.zeros(shape, np.bool_)
@@ -137,7 +129,6 @@ class MultigridEnvs(Episodes):
         chosen[self._gone] = _DONE
         self._clock.begin()
         rewards, timed_out = self._play(chosen)
-        self._encode(slice(None))
         self._clock.lap("engine")
         done = timed_out | self._gone.all(axis=1)
         truncated = done & ~self._gone.all(axis=1)
@@ -159,8 +150,7 @@ class MultigridEnvs(Episodes):
 
     def get_state(self) -> dict[str, Any]:
         """Return the actions since each episode began, and our arrays: the package's objects cannot be copied."""
-        played = [[list(row) for row in rows] for rows in self._played]
-        return {"seed": self._seed, "played": played, "arrays": [array.copy() for array in self._arrays()]}
+        return {**super().get_state(), "played": [[list(row) for row in rows] for rows in self._played]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`get_state` was asked: begins the same episodes again and plays the same actions.
@@ -168,19 +158,16 @@ class MultigridEnvs(Episodes):
         Raises:
             ValueError: a state of other environments.
         """
-        check_state(state, self.num_envs, self._seed)
-        self._episode[:] = state["arrays"][-1]
+        super().set_state(state)
         self._begin(np.ones(self.num_envs, np.bool_))
         for env, rows, mine in zip(self.envs, state["played"], self._played, strict=True):
             for row in rows:
                 env.step(dict(enumerate(row)))
             mine[:] = [list(row) for row in rows]
-        for array, saved in zip(self._arrays(), state["arrays"], strict=True):
-            array[...] = saved
+        super().set_state(state)  # beginning counted from zero
 
     def _arrays(self) -> list[NDArray[Any]]:
-        names = ("_images", "_tokens", "_final", "_gone", "_returns", "_length", "_episode")
-        return [getattr(self, name) for name in names]
+        return [self._tokens, self._final, self._gone, *super()._arrays()]
 
     def _play(self, actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Step every environment; rewards (N, A), and where the time is over (N,)."""
@@ -191,25 +178,18 @@ class MultigridEnvs(Episodes):
             shown, gained, ended, cut, _ = env.step(dict(enumerate(row)))
             self._played[n].append(row)
             self._see(n, shown)
-            for a in range(len(row)):
-                if gained[a]:
-                    rewards[n, a] = gained[a]
-                if ended[a]:
-                    self._gone[n, a] = True
-                if cut[a]:
-                    timed_out[n] = True
+            agents = range(len(row))
+            rewards[n] = [gained[a] for a in agents]
+            self._gone[n] |= [ended[a] for a in agents]
+            timed_out[n] = any(cut[a] for a in agents)
         return rewards, timed_out
 
     def _see(self, n: int, shown: dict[int, dict[str, Any]]) -> None:
         for a, seen in shown.items():
-            self._images[n, a] = seen["image"]
             tokens = self._tokens[n, a]
+            tokens[:-2] = seen["image"].transpose(2, 0, 1).reshape(-1)
             tokens[-2] = seen["direction"]
             tokens[-1] = self._missions[str(seen["mission"])]
-
-    def _encode(self, which: Any) -> None:
-        runs = np.moveaxis(self._images[which], -1, 2)
-        self._tokens[which, :, : 3 * self._area] = runs.reshape(*runs.shape[:2], -1)
 
     def _begin(self, which: NDArray[np.bool_]) -> None:
         for n in np.flatnonzero(which).tolist():
@@ -223,7 +203,6 @@ class MultigridEnvs(Episodes):
         self._gone[which] = False
         self._returns[which] = 0.0
         self._length[which] = 0
-        self._encode(which)
 
 
 def _by_seat(seats: tuple[str, ...], columns: NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -231,8 +210,8 @@ def _by_seat(seats: tuple[str, ...], columns: NDArray[Any]) -> dict[str, NDArray
 
 
 @dataclass(frozen=True)
-class MultigridFactory:
-    """Builds environments of one id, in this process or another; implements ``types.EnvFactory``.
+class MultigridFactory(EnvFactory):
+    """Builds environments of one id, in this process or another.
 
     Args:
         env_id: id of a registered environment, for example ``MultiGrid-Empty-8x8-v0``.
@@ -274,10 +253,6 @@ class MultigridFactory:
         except ValueError as error:
             raise ValueError(f"scenario.{error}") from error
         return {}
-
-    def packed(self) -> "MultigridFactory":
-        """Return itself: there are no players whose files would have to travel."""
-        return self
 
     def build(self, num_envs: int, first: int) -> GroupedEnv:
         """Build environments number ``first`` to ``first + num_envs - 1``, by agent."""

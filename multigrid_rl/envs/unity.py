@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, Episodes, step_of
 from multigrid_rl.envs.unity_peer import ENGINE, RESET, STEP, UnityPeer, messages, side_channels
 from multigrid_rl.text import expected, suggestion
-from multigrid_rl.types import AgentSpec, BatchedStep, MultiAgentSpec, RunError
+from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec, RunError
 
 #: Whichever behaviour there is, if there is one.
 ANY = "any"
@@ -149,8 +149,8 @@ class UnityEnvs(Episodes):
 
 
 @dataclass(frozen=True)
-class UnityFactory:
-    """Builds places for the agents of one behaviour; implements ``types.EnvFactory``.
+class UnityFactory(EnvFactory):
+    """Builds places for the agents of one behaviour.
 
     Args:
         behavior: its name, without what stands behind a question mark, or ``any``.
@@ -206,18 +206,13 @@ class UnityFactory:
     def load(self) -> dict[str, tuple[Any, ...]]:
         """Check the arguments and wait for Unity. Raises ``ValueError`` for an argument that there is none of."""
         check_args(self.env_args)
-        _ = self.specs
-        return {}
+        return super().load()
 
     def close(self) -> None:
         """Let Unity end, if it has called."""
         peer = _PEERS.pop(self.port, None)
         if peer is not None:
             peer.close()
-
-    def packed(self) -> "UnityFactory":
-        """Return itself."""
-        return self
 
     def build(self, num_envs: int, first: int) -> UnityEnvs:  # noqa: ARG002 - Unity draws its own episodes
         """Build ``num_envs`` places."""

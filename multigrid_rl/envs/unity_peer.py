@@ -73,8 +73,7 @@ def messages() -> dict[str, Any]:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: PLC0415 - for Unity alone
 
     file = descriptor_pb2.FileDescriptorProto(name="multigrid_rl/unity.proto", package=_PACKAGE, syntax="proto3")
-    kinds = {name: getattr(file.message_type.add().field.add(), "TYPE_" + name.upper()) for name in _SCALARS}
-    del file.message_type[:]
+    kinds = {name: getattr(descriptor_pb2.FieldDescriptorProto, "TYPE_" + name.upper()) for name in _SCALARS}
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)
         for text in fields.split(", "):

@@ -22,10 +22,10 @@ from multigrid_rl.players.agents import folder_sha256, is_agent
 from multigrid_rl.players.bundle import bundle_sha256, folder_kind, load_team
 from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import Catalogue, is_program
-from multigrid_rl.players.fence import at_hand
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.leftovers import none_left
 from multigrid_rl.players.match import play_episodes
+from multigrid_rl.players.sandbox import at_hand
 from multigrid_rl.scenario import CODE, TRUSTED_MODULES, Bound, Part, may_import
 from multigrid_rl.text import expected, first_error, unknown
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError, SeatView, UniformSource

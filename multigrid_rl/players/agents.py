@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -88,12 +88,12 @@ def fresh_copy(parts: Iterable[Part], name: str) -> Iterator[ExternalAgent]:
         PlayerError: as :func:`read_agent`.
         ScratchError: there is no room for a copy.
     """
-    with Scratch() as scratch:
-        home = scratch / name
+    with closing(Scratch()) as scratch:
+        home = scratch.path / name
         try:
             write_parts(parts, home)
         except OSError as error:
-            raise ScratchError(expected(scratch, "a TMPDIR with room", error.strerror)) from error
+            raise ScratchError(expected(scratch.path, "a TMPDIR with room", error.strerror)) from error
         yield replace(read_agent(home), name=name)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from multigrid_rl.files import unfinished
-from multigrid_rl.players.agents import AGENT_FILE, is_agent, read_agent, read_parts
+from multigrid_rl.players.agents import AGENT_FILE, read_agent, read_parts
 from multigrid_rl.players.cards import (
     CARD_FILE,
     MODEL_FILE,
@@ -106,7 +106,7 @@ def load_team(
     seats = spec.seats_of(team)
     if not seats:
         raise PlayerError(expected(f"{folder}: team", f"one with seats among {', '.join(spec.seats)}", team))
-    if is_agent(folder) and folder_kind(folder) == "agent":
+    if folder_kind(folder) == "agent":
         read_agent(folder)
         player = SeatedAgent(folder.name, tuple(read_parts(folder)), spec, seats, once=True)
         return {team if len(seats) > 1 else seats[0]: player}

@@ -264,14 +264,22 @@ def _check_size(path: Path, size: int, most: int, due: int | None) -> None:
 
 def read_files(folder: Path) -> PlayerFiles:
     """Read both files of a player. Raises :class:`PlayerError` for one that is too large or cannot be read."""
-    card = read_plain_file(folder / CARD_FILE, MAX_CARD_BYTES)
-    return PlayerFiles(folder, card, read_plain_file(folder / MODEL_FILE, MAX_MODEL_BYTES))
+    return PlayerFiles(folder, _content(folder, CARD_FILE)[1], _content(folder, MODEL_FILE)[1])
+
+
+def _content(source: Source, file: str, due: int | None = None) -> tuple[Path, bytes]:
+    """Return where one of a player's files is and what is in it, of exactly ``due`` bytes if given."""
+    most = MAX_CARD_BYTES if file == CARD_FILE else MAX_MODEL_BYTES
+    if isinstance(source, Path):
+        return source / file, read_plain_file(source / file, most, due)
+    path, data = source.home / file, source.card if file == CARD_FILE else source.model
+    _check_size(path, len(data), most, due)
+    return path, data
 
 
 def read_card(source: Source) -> Card:
     """Read and check a player's card. Raises :class:`PlayerError`."""
-    path = _home(source) / CARD_FILE
-    data = source.card if isinstance(source, PlayerFiles) else read_plain_file(path, MAX_CARD_BYTES)
+    path, data = _content(source, CARD_FILE)
     try:
         return Card.model_validate_json(data)
     except ValidationError as error:
@@ -284,8 +292,12 @@ def read_network(source: Source, card: Card) -> nn.Module:
     Raises:
         PlayerError: anything that does not fit.
     """
-    path = _home(source) / MODEL_FILE
-    weights = _weights(path, _checked_bytes(source, card))
+    path, data = _content(source, MODEL_FILE, card.bytes)
+    found = sha256_of(data)
+    if found != card.sha256:
+        wanted = f"{card.sha256[:16]}... of its card"
+        raise PlayerError(expected(f"{path}: sha256", wanted, f"{found[:16]}...: changed since it was frozen"))
+    weights = _weights(path, data)
     try:
         if not _ordinary(card):
             # Shapes alone, without memory behind them: a card may ask for more than this machine has.
@@ -293,7 +305,7 @@ def read_network(source: Source, card: Card) -> nn.Module:
                 _check_shapes(path, _network(card), weights)
         network = _network(card)
     except ArchitectureError as error:
-        raise PlayerError(f"{_home(source) / CARD_FILE}: {shown(str(error), 300)}") from error
+        raise PlayerError(f"{path.with_name(CARD_FILE)}: {shown(str(error), 300)}") from error
     _check_shapes(path, network, weights)
     network.load_state_dict(weights)
     return network.eval()
@@ -310,10 +322,6 @@ def _network(card: Card) -> nn.Module:
         reads = spaces.MultiDiscrete(seen.categories)
     agent = AgentSpec(card.name, card.name, tuple(card.seats), reads, card.action_space)
     return network_of(agent, {**card.architecture, "log_std": 0.0})
-
-
-def _home(source: Source) -> Path:
-    return source.home if isinstance(source, PlayerFiles) else source
 
 
 def _ordinary(card: Card) -> bool:
@@ -333,20 +341,6 @@ def _check_shapes(path: Path, network: nn.Module, weights: dict[str, Tensor]) ->
         if needed.get(name) != found.get(name):
             wanted = f"shape {needed.get(name)} of the card's network"
             raise PlayerError(expected(f"{path}: tensor {shown(name)}", wanted, found.get(name)))
-
-
-def _checked_bytes(source: Source, card: Card) -> bytes:
-    path = _home(source) / MODEL_FILE
-    if isinstance(source, PlayerFiles):
-        data = source.model
-        _check_size(path, len(data), MAX_MODEL_BYTES, card.bytes)
-    else:
-        data = read_plain_file(path, MAX_MODEL_BYTES, card.bytes)
-    found = sha256_of(data)
-    if found != card.sha256:
-        wanted = f"{card.sha256[:16]}... of its card"
-        raise PlayerError(expected(f"{path}: sha256", wanted, f"{found[:16]}...: changed since it was frozen"))
-    return data
 
 
 def _weights(path: Path, data: bytes) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """The catalogue of players: scripted ones by name, frozen ones by name or folder, agents by their folder.
 
-One's own classes are named ``module:Class``.
+One's own classes are named ``module:Class``: they are tried before anything starts, and watched while they play.
 """
 
 import copy
@@ -9,7 +9,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from multigrid_rl.files import player_folders
 from multigrid_rl.players.agents import Part, is_agent, read_agent, read_parts
@@ -26,11 +28,13 @@ from multigrid_rl.players.cards import (
 from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.players.hub import fetched
-from multigrid_rl.players.own import own_player
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
-from multigrid_rl.scenario import CODE
+from multigrid_rl.scenario import CODE, ConfigError, import_object, mistakes_told
 from multigrid_rl.text import expected, shown, unknown
-from multigrid_rl.types import GameSpec, Policy
+from multigrid_rl.types import GameSpec, Policy, RunError, SeatView, UniformSource
+from multigrid_rl.world.constants import ACTIONS
+from multigrid_rl.world.engine import World
+from multigrid_rl.world.streams import Streams
 
 #: Players that need no file. Each is made for one game.
 BUILT_IN: dict[str, Callable[[GameSpec], Policy]] = {
@@ -47,10 +51,10 @@ WHAT = {
     "hunter": "knows the board; chases and eliminates opponents",
 }
 CATALOGUE_FILE = "catalogue.yaml"
-
-
 #: Entry points by which an installed package gives its classes of players names.
 PLUGGED_IN = "multigrid_rl.players"
+#: In which a player of somebody's own is tried.
+_GAMES = 3
 
 
 def code_of(name: str) -> str | None:
@@ -63,6 +67,65 @@ def code_of(name: str) -> str | None:
 def is_program(name: str) -> bool:
     """Whether a player is code, ours or somebody's class, and has no folder."""
     return name in BUILT_IN or code_of(name) is not None
+
+
+class OwnPlayer:
+    """A player of somebody's own as a match takes it; what it needs not have is added, what it answers is checked.
+
+    Args:
+        name: what it is called.
+        player: has ``act``; with memory also ``initial_state`` and ``reset_state``.
+    """
+
+    def __init__(self, name: str, player: Any) -> None:
+        self.name = name
+        self.player = player
+        self.reads_board = bool(getattr(player, "reads_board", True))
+        self._remembers = hasattr(player, "initial_state")
+
+    def initial_state(self, games: int) -> Any:
+        """Return its memory of ``games`` fresh games."""
+        return self.player.initial_state(games) if self._remembers else None
+
+    def reset_state(self, state: Any, done: NDArray[np.bool_]) -> Any:
+        """Return its memory with the games in ``done`` (N,) started afresh."""
+        return self.player.reset_state(state, done) if self._remembers else None
+
+    def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
+        """Return its actions (N,). Raises ``RunError``: it failed, or answered something else."""
+        try:
+            with mistakes_told(f"player {self.name}"):
+                return self.checked(view, state, rng)
+        except ConfigError as error:
+            raise RunError(str(error)) from error
+
+    def checked(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
+        """Return its actions (N,). Raises :class:`ConfigError` for other ones, and whatever its code raises."""
+        answer = self.player.act(view, state, rng)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            wanted = "actions and the next memory, a tuple of two"
+            raise ConfigError(expected(f"player {self.name}: act", wanted, type(answer).__name__))
+        actions = np.asarray(answer[0])
+        good = actions.shape == (len(view.tokens),) and actions.dtype.kind in "iu"
+        if not good or ((actions < 0) | (actions >= len(ACTIONS))).any():
+            wanted = f"integers 0 to {len(ACTIONS) - 1}, one for each of {len(view.tokens)} games"
+            got = f"{actions.dtype} of shape {actions.shape}: {shown(str(actions.tolist()), 40)}"
+            raise ConfigError(expected(f"player {self.name}: actions", wanted, got))
+        return actions.astype(np.int8), answer[1]
+
+
+def watched(name: str, own: Any, spec: GameSpec, seat: str) -> OwnPlayer:
+    """Return a player that acted once on ``seat`` of three games. Raises :class:`ConfigError`: it cannot."""
+    with mistakes_told(f"player {name}"):
+        if not hasattr(own, "act"):
+            raise ConfigError(expected(f"player {name}", "something with act(view, state, rng)", own))
+        player = OwnPlayer(name, own)
+        world, agent = World(spec, _GAMES), spec.seats.index(seat)
+        view = SeatView(world.outputs.tokens[:, agent], world.board(), agent)
+        state = player.initial_state(_GAMES)
+        _, state = player.checked(view, state, Streams(0, np.arange(_GAMES)))
+        player.reset_state(state, np.ones(_GAMES, np.bool_))
+    return player
 
 
 class LoadedPlayer(NamedTuple):
@@ -99,8 +162,7 @@ class Catalogue:
     def __init__(self, root: Path | None = None) -> None:
         self.folders = player_folders() if root is None else [root]
         self.root = self.folders[0]
-        self._files: dict[str, PlayerFiles] = {}
-        self._agents: dict[str, tuple[Part, ...]] = {}
+        self._files: dict[str, PlayerFiles | list[Part]] = {}
         self._read()
 
     def _read(self) -> None:
@@ -136,15 +198,9 @@ class Catalogue:
         wanted = tuple(dict.fromkeys(names))
         result = copy.copy(self)
         result.entries = {name: self.entries[name] for name in wanted if name in self.entries}
-        result._agents = {name: self._parts(name) for name in wanted if self.is_agent(name)}
-        frozen = [name for name in wanted if not is_program(name) and name not in result._agents]
-        result._files = {name: self._files.get(name) or read_files(self.folder(name)) for name in frozen}
+        sources = {name: self._source(name) for name in wanted if not is_program(name)}
+        result._files = {name: read_files(its) if isinstance(its, Path) else its for name, its in sources.items()}
         return result
-
-    def is_agent(self, name: str) -> bool:
-        """Whether a player is a program in a folder, which runs in a process of its own. Raises ``PlayerError``."""
-        here = name in self._files or name in self._agents
-        return name in self._agents if here else not is_program(name) and is_agent(self.folder(name))
 
     def home_of(self, name: str) -> tuple[str, str]:
         """Return what a player calls itself, and the scenario it was made for, 1v1 where it was for none.
@@ -154,18 +210,21 @@ class Catalogue:
         """
         if is_program(name):
             return name, "1v1"
-        if self.is_agent(name):
-            return read_agent(self.folder(name)).name, "1v1"
-        card = read_card(self.folder(name))
+        folder = self.folder(name)
+        if is_agent(folder):
+            return read_agent(folder).name, "1v1"
+        card = read_card(folder)
         return (name if name in self.entries else card.name), card.scenario
 
-    def _parts(self, name: str) -> tuple[Part, ...]:
-        if name not in self._agents:
-            read_agent(self.folder(name))
-        return self._agents.get(name) or tuple(read_parts(self.folder(name)))
-
-    def _source(self, name: str) -> Source:
-        return self._files[name] if name in self._files else self.folder(name)
+    def _source(self, name: str) -> Source | list[Part]:
+        """Return where a player that is no program comes from; of an agent all its files. Raises ``PlayerError``."""
+        if name in self._files:
+            return self._files[name]
+        folder = self.folder(name)
+        if not is_agent(folder):
+            return folder
+        read_agent(folder)
+        return list(read_parts(folder))
 
     def seat(self, name: str, spec: GameSpec, seat: str, *, greedy: bool = False) -> LoadedPlayer:
         """Load a player for a seat, checking hash and fit; a ``greedy`` network takes its likeliest action.
@@ -177,11 +236,13 @@ class Catalogue:
         if name in BUILT_IN:
             return LoadedPlayer(BUILT_IN[name](spec), name, None, self.strength(name))
         if name not in self.entries and (code := code_of(name)) is not None:
-            return LoadedPlayer(own_player(code, spec, seat), name, None, [])
-        if self.is_agent(name):
-            agent = SeatedAgent(name, self._parts(name), spec, (seat,))
-            return LoadedPlayer(agent, name, agent.sha256, [])
+            with mistakes_told(f"player {code}"):
+                own = import_object(f"player {code}", code, "module:Class")(spec)
+            return LoadedPlayer(watched(code, own, spec, seat), name, None, [])
         source = self._source(name)
+        if isinstance(source, list):
+            agent = SeatedAgent(name, source, spec, (seat,))
+            return LoadedPlayer(agent, name, agent.sha256, [])
         card = read_card(source)
         listed = self.entries.get(name, {}).get("sha256", card.sha256)
         if listed != card.sha256:
@@ -211,9 +272,8 @@ class Catalogue:
         """Return the measured results of a player. Raises :class:`PlayerError` for an unknown one."""
         if is_program(name):
             return [Strength(**row) for row in self.entries.get(name, {}).get("strength", [])]
-        if self.is_agent(name):
-            return []
-        return read_card(self._source(name)).strength
+        source = self._source(name)
+        return [] if isinstance(source, list) else read_card(source).strength
 
     def add(self, name: str, entry: dict[str, Any]) -> None:
         """Append an entry; existing lines stay as they are. Raises :class:`PlayerError` if the name is taken."""

@@ -3,6 +3,7 @@
 import json
 import time
 import weakref
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,9 @@ from numpy.typing import NDArray
 from multigrid_rl.config import load_scenario, scenario_names
 from multigrid_rl.players.agents import ExternalAgent, Part, fresh_copy, sha256_of_parts
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.fence import at_hand
 from multigrid_rl.players.leftovers import ScratchError
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.players.sandbox import AgentProcess, Limits, ProcessError, TooSlowError
+from multigrid_rl.players.sandbox import AgentProcess, Limits, ProcessError, TooSlowError, at_hand
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
@@ -278,7 +278,7 @@ class SeatedAgent(ExternalPlayer):
     """
 
     def __init__(
-        self, name: str, parts: tuple[Part, ...], spec: GameSpec, seats: tuple[str, ...], *, once: bool = False
+        self, name: str, parts: Sequence[Part], spec: GameSpec, seats: tuple[str, ...], *, once: bool = False
     ) -> None:
         self.parts, self.once = parts, once
         self.sha256 = sha256_of_parts(parts)

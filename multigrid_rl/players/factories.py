@@ -15,9 +15,9 @@ from multigrid_rl.metrics import METRICS
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.external import SeatedAgent
+from multigrid_rl.players.league import Roster, league_pool, snapshot_player
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.pool import OpponentPool
-from multigrid_rl.players.teams import Roster, league_pool, snapshot_player
 from multigrid_rl.scenario import CODE, GateConfig, import_object
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected, suggestion
@@ -37,31 +37,19 @@ def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> EnvF
         ConfigError: something was asked for that environments of other packages do not have.
     """
     scenario, train = config.scenario, config.train
-    if scenario.game is None:
-        return _package_factory(config)
-    return MatchFactory(
-        spec=scenario.spec,
-        opponents=scenario.opponents,
-        checkpoints=config.checkpoint_root(),
-        hashes=hashes or {},
-        seed=config.seed,
-        scheme=config.scheme,
-        shared=config.shared,
-        shaping=train.shaping,
-        bonus=train.bonus,
-        league=scenario.league_seats,
-    )
-
-
-def env_signature(scenario: ScenarioConfig) -> dict[str, Any] | None:
-    """Return what a card says of the environment; ``None`` for the red/blue-door game."""
     if scenario.game is not None:
-        return None
-    return scenario.model_dump(include={"package", "env_id", "env_args", "agents"})
-
-
-def _package_factory(config: RunConfig) -> EnvFactory:
-    scenario, train = config.scenario, config.train
+        return MatchFactory(
+            spec=scenario.spec,
+            opponents=scenario.opponents,
+            checkpoints=config.checkpoint_root(),
+            hashes=hashes or {},
+            seed=config.seed,
+            scheme=config.scheme,
+            shared=config.shared,
+            shaping=train.shaping,
+            bonus=train.bonus,
+            league=scenario.league_seats,
+        )
     for key, value, wanted, lacks in (
         ("train.bonus", train.bonus, "{}", "events to weigh"),
         ("train.shaping", train.shaping, "null", "events to hand to a function"),
@@ -81,6 +69,13 @@ def _package_factory(config: RunConfig) -> EnvFactory:
         scheme=config.scheme,
         shared=config.shared,
     )
+
+
+def env_signature(scenario: ScenarioConfig) -> dict[str, Any] | None:
+    """Return what a card says of the environment; ``None`` for the red/blue-door game."""
+    if scenario.game is not None:
+        return None
+    return scenario.model_dump(include={"package", "env_id", "env_args", "agents"})
 
 
 @dataclass(frozen=True)
@@ -146,13 +141,12 @@ class MatchFactory:
         """Return every background player, by seat; files are read at the first call. Raises :class:`PlayerError`."""
         return dict(self._seated)
 
-    def _catalogue(self) -> Catalogue:
-        return self.catalogue or Catalogue(self.checkpoints)
-
     @cached_property
     def _seated(self) -> dict[str, tuple[LoadedPlayer, ...]]:
-        take_turns, hashes = self._catalogue().take_turns, self.hashes
-        return {seat: take_turns(names, self.spec, seat, hashes) for seat, names in self.opponents.items()}
+        catalogue = self.catalogue or Catalogue(self.checkpoints)
+        return {
+            seat: catalogue.take_turns(names, self.spec, seat, self.hashes) for seat, names in self.opponents.items()
+        }
 
     def packed(self) -> "MatchFactory":
         """Return the same factory with every frozen player's files, for a process that may not see their folder.
@@ -163,7 +157,7 @@ class MatchFactory:
         Raises:
             PlayerError: as :meth:`load`.
         """
-        catalogue = self._catalogue()
+        catalogue = self.catalogue or Catalogue(self.checkpoints)
         names = [name for row in self.opponents.values() for name in row]
         known = {row.name: row.sha256 for rows in self.load().values() for row in rows if row.sha256}
         result = replace(self, catalogue=catalogue.packed(names), hashes={**self.hashes, **known})

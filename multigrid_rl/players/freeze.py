@@ -124,7 +124,7 @@ def measure(catalogue: Catalogue, name: str, opponent: str, spec: GameSpec, scen
         PlayerError: one of the two cannot play this game.
     """
     sides = [("red", RED), ("blue", BLUE)] if spec.blue else [("red", RED)]
-    tables: list[tuple[EpisodeTable, int]] = []
+    tables: list[EpisodeTable] = []
     for k, (team, code) in enumerate(sides):
         games = (episodes + k) // len(sides)
         if games == 0:
@@ -132,10 +132,11 @@ def measure(catalogue: Catalogue, name: str, opponent: str, spec: GameSpec, scen
         players = side(catalogue, name, spec, team)
         if spec.blue:
             players |= side(catalogue, opponent, spec, "blue" if team == "red" else "red")
-        tables.append((play_episodes(spec, players, games, seed=STRENGTH_SEED + k), code))
-    # Winners as "1 this player, 0 the opponent": the two halves then add up.
-    winner = np.concatenate([np.where(t.winner < 0, -1, t.winner == code).astype(np.int8) for t, code in tables])
-    win, draw, loss = outcome_shares(winner, 1)
+        table = play_episodes(spec, players, games, seed=STRENGTH_SEED + k)
+        # Winners as "1 this player, 0 the opponent": the two halves then add up.
+        tables.append(table._replace(winner=np.where(table.winner < 0, -1, table.winner == code).astype(np.int8)))
+    played = EpisodeTable.concatenate(tables)
+    win, draw, loss = outcome_shares(played.winner, 1)
     return Strength(
         scenario=scenario,
         opponent=opponent,
@@ -143,6 +144,6 @@ def measure(catalogue: Catalogue, name: str, opponent: str, spec: GameSpec, scen
         win=round(win, 4),
         draw=round(draw, 4),
         loss=round(loss, 4),
-        length_mean=round(float(np.concatenate([t.length for t, _ in tables]).mean()), 2),
+        length_mean=round(float(played.length.mean()), 2),
         seed=STRENGTH_SEED,
     )

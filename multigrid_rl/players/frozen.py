@@ -90,24 +90,15 @@ class FrozenPlayer:
 
     def outputs(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
         """Compute what the policy puts out (N, outputs), and the next memory."""
-        seen = self.look(view.tokens)
-        if not self.network.state_size:
-            return self.decide(seen), state
-        with torch.inference_mode():
-            output, _, state = self.network(torch.from_numpy(seen), state)
-        return output.numpy(), state
-
-    def look(self, tokens: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return ``tokens`` (N, D) as the network knows them."""
-        return other_side(tokens, self.members) if self.mirrored else np.ascontiguousarray(tokens)
-
-    def decide(self, seen: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Compute what a policy without memory puts out (N, outputs)."""
+        seen = other_side(view.tokens, self.members) if self.mirrored else np.ascontiguousarray(view.tokens)
         if self.towers is not None:
-            return self.towers.policy(seen)
+            return self.towers.policy(seen), state
         with torch.inference_mode():
-            outputs: NDArray[np.float32] = self.network.logits(torch.from_numpy(seen)).numpy()
-        return outputs
+            if self.network.state_size:
+                output, _, state = self.network(torch.from_numpy(seen), state)
+            else:
+                output = self.network.logits(torch.from_numpy(seen))
+        return output.numpy(), state
 
     @cached_property
     def towers(self) -> Towers | None:

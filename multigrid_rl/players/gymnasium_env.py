@@ -1,4 +1,4 @@
-"""One seat of a game as a Gymnasium environment; players of the catalogue fill the other seats."""
+"""One seat of a game, or of many games, as a Gymnasium environment; players of the catalogue fill the other seats."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,20 +6,23 @@ from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from multigrid_rl.config import ScenarioConfig, load_scenario
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.config import load_scenario
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, watched
 from multigrid_rl.players.factories import seat_players
 from multigrid_rl.players.match import Match
-from multigrid_rl.players.own import OwnPlayer, tried
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world import spaces
+from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.rendering import render_frame
 
 #: Who may sit on a seat: a player, or a mixture of players that take turns.
 Seated: TypeAlias = "str | Policy | Mapping[str | Policy, float]"
+Bools = NDArray[np.bool_]
 
 
 class SeatEnv(gymnasium.Env):
@@ -64,12 +67,9 @@ class SeatEnv(gymnasium.Env):
         *,
         flat: bool = False,
     ) -> None:
-        chosen = load_scenario(scenario)
-        self.game = chosen.spec
-        self.game.team_of(seat)
-        self.seat = seat
         self.render_mode = spaces.check_render_mode(render_mode)
-        self.match = match_around(chosen, seat, players, checkpoints, 1)
+        self.match = _match_around(scenario, seat, players, checkpoints, 1)
+        self.game, self.seat = self.match.spec, seat
         self._seen = spaces.flat_observation if flat else spaces.observation
         self.observation_space = spaces.flat_space(self.game) if flat else spaces.observation_space(self.game)
         self.action_space = spaces.action_space()
@@ -111,37 +111,115 @@ class SeatEnv(gymnasium.Env):
         return self._seen(self.game, self.match.world.outputs.tokens[0, self._agent])
 
 
-def match_around(
-    scenario: ScenarioConfig, focal: str, players: Mapping[str, Seated] | None, checkpoints: Path | None, games: int
+class SeatVectorEnv(VectorEnv):
+    """``num_envs`` games seen from one seat, stepped together; what each means is said by :class:`SeatEnv`.
+
+    A game that ends begins anew in the same step (``AutoresetMode.SAME_STEP``): its last observation is in
+    ``infos["final_obs"]``, rows ``infos["_final_obs"]``. All other infos are of the step that was played, arrays (N,).
+
+    Args:
+        num_envs: games ``N``.
+        scenario: name or file; see :class:`SeatEnv`, as for all that follow.
+        seat: the seat to play.
+        players: for other seats.
+        checkpoints: folder of frozen players.
+        flat: observations are vectors.
+
+    Raises:
+        ValueError: as ``SeatEnv``, or fewer than two games.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}  # noqa: RUF012
+
+    def __init__(
+        self,
+        num_envs: int = 1024,
+        scenario: str = "1v1",
+        seat: str = "red_0",
+        players: Mapping[str, Seated] | None = None,
+        checkpoints: Path | None = None,
+        *,
+        flat: bool = False,
+    ) -> None:
+        if num_envs < 2:
+            raise ValueError(expected("num_envs", "at least 2", num_envs))
+        self.num_envs = num_envs
+        self.match = _match_around(scenario, seat, players, checkpoints, num_envs)
+        self.game, self.seat = self.match.spec, seat
+        self._seen = spaces.flat_observation if flat else spaces.observation
+        self.single_observation_space = spaces.flat_space(self.game) if flat else spaces.observation_space(self.game)
+        self.single_action_space = spaces.action_space()
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._agent = self.game.seats.index(seat)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start all games anew; everything in them follows from one ``seed``. ``options`` are not used.
+
+        Raises:
+            ValueError: a seed for each game.
+        """
+        if seed is not None and not isinstance(seed, int | np.integer):
+            raise ValueError(expected("seed", "an integer, for all games together", seed))
+        super().reset(seed=seed, options=options)
+        tokens = self.match.reset(int(self.np_random.integers(2**63)) if seed is None else int(seed))[self.seat]
+        return self._seen(self.game, tokens), self._infos()
+
+    def step(self, actions: NDArray[Any]) -> tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]:
+        """Play one step with actions (N,) of 0 to 6; returns observations, rewards, terminated, truncated, infos.
+
+        Raises:
+            ValueError: actions of another shape, or unknown ones.
+        """
+        chosen = np.asarray(actions)
+        if chosen.shape != (self.num_envs,) or ((chosen < 0) | (chosen >= len(ACTIONS))).any():
+            wanted = f"({self.num_envs},) integers 0 to {len(ACTIONS) - 1}"
+            raise ValueError(expected("actions", wanted, f"{chosen.shape}: {chosen.tolist()}"[:80]))
+        step = self.match.step({self.seat: chosen})
+        terminated, truncated = step.terminated[self.seat].copy(), step.truncated.copy()
+        rewards, infos = step.rewards[self.seat].copy(), self._infos()
+        ended = terminated | truncated
+        if ended.any():
+            # A seat that is eliminated is out, though its team mates could play on: its game begins anew, too.
+            early = ended & ~step.done
+            final = np.where(early[:, None], step.observations[self.seat], step.final_observations[self.seat])[ended]
+            infos |= {"final_obs": _spread(self._seen(self.game, final), ended), "_final_obs": ended}
+            if early.any():
+                self.match.restart(early)
+        return self._seen(self.game, self.match.observations()[self.seat]), rewards, terminated, truncated, infos
+
+    def _infos(self) -> dict[str, Any]:
+        told = self.match.world.outputs
+        events = told.events[:, self._agent].copy()
+        infos = {name: events[:, e] for e, name in enumerate(EVENTS)}
+        return infos | {"mission": told.obs_mission[:, self._agent].copy(), "winner": told.winner.copy()}
+
+
+def _match_around(
+    scenario: str, focal: str, players: Mapping[str, Seated] | None, checkpoints: Path | None, games: int
 ) -> Match:
     """Return games in which every seat but ``focal`` is filled; several begin anew when they end.
 
     Raises as :class:`SeatEnv` does.
     """
-    catalogue = Catalogue(checkpoints)
-    seated = _seated_around(scenario, focal, players or {}, catalogue)
-    return Match(scenario.spec, seated, games, auto_reset=games > 1)
-
-
-def _seated_around(
-    scenario: ScenarioConfig, focal: str, players: Mapping[str, Seated], catalogue: Catalogue
-) -> dict[str, Policy]:
-    spec = scenario.spec
+    chosen, catalogue, given = load_scenario(scenario), Catalogue(checkpoints), players or {}
+    spec = chosen.spec
+    spec.team_of(focal)
     others = [seat for seat in spec.seats if seat != focal]
-    for seat in players:
+    for seat in given:
         if seat not in others:
             raise ValueError(expected("players", f"seats beside {focal}: {', '.join(others) or 'none'}", seat))
     seated = {}
     for seat in others:
-        given = players.get(seat, scenario.opponents.get(seat, {}))
-        mixture = given if isinstance(given, Mapping) else {given: 1.0}
+        who = given.get(seat, chosen.opponents.get(seat, {}))
+        mixture = who if isinstance(who, Mapping) else {who: 1.0}
         if not mixture or min(mixture.values()) <= 0:
             wanted = f"one of {', '.join(catalogue.names())}, a folder with a frozen player, or an object that acts"
-            raise ValueError(expected(f"players[{seat!r}]", wanted, f"none, and {scenario.name} has none there"))
+            raise ValueError(expected(f"players[{seat!r}]", wanted, f"none, and {chosen.name} has none there"))
         seated[seat] = tuple(
             _loaded(who, spec, seat, catalogue)._replace(weight=weight) for who, weight in mixture.items()
         )
-    return seat_players(spec, seated)
+    return Match(spec, seat_players(spec, seated), games, auto_reset=games > 1)
 
 
 def _loaded(who: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:
@@ -149,4 +227,13 @@ def _loaded(who: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) 
         return catalogue.seat(who, spec, seat)
     player = who(spec) if isinstance(who, type) else who
     name = str(getattr(player, "name", type(player).__name__))
-    return LoadedPlayer(tried(OwnPlayer(name, player), spec, seat), name, None, [])
+    return LoadedPlayer(watched(name, player, spec, seat), name, None, [])
+
+
+def _spread(parts: Any, rows: Bools) -> Any:
+    """Return arrays (N, ...) that hold ``parts`` in the ``rows`` (N,), and zeros elsewhere."""
+    if isinstance(parts, dict):
+        return {key: _spread(part, rows) for key, part in parts.items()}
+    whole = np.zeros((len(rows), *parts.shape[1:]), parts.dtype)
+    whole[rows] = parts
+    return whole

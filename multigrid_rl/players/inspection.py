@@ -16,11 +16,10 @@ from multigrid_rl.players.agents import fresh_copy, read_agent, read_parts
 from multigrid_rl.players.bundle import bundle_folders, folder_kind, load_team, read_cards
 from multigrid_rl.players.cards import BoxSignature, Card, PlayerError, read_network
 from multigrid_rl.players.external import ExternalPlayer
-from multigrid_rl.players.fence import at_hand
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.leftovers import none_left
 from multigrid_rl.players.match import Played, PlayerFaultError, play_games
-from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.players.sandbox import Limits, at_hand
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.text import shown
 from multigrid_rl.types import GameSpec, Policy, SeatView

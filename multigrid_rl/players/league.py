@@ -1,16 +1,23 @@
-"""A league's arithmetic: who joins the pool of opponents, and how often each of them plays. Files are others' business.
+"""A league: who joins the pool of opponents, how often each of them plays, and snapshots on the other side's seats.
 
 The matchmaking is AlphaStar's (Vinyals et al. 2019, https://doi.org/10.1038/s41586-019-1724-z): *prioritised fictitious
 self-play* plays an opponent in proportion to a function of the learner's win rate ``x`` against it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from multigrid_rl.players.cards import PlayerError, PlayerFiles, read_card
+from multigrid_rl.players.catalogue import LoadedPlayer, load_frozen
+from multigrid_rl.players.pool import OpponentPool
 from multigrid_rl.scenario import LeagueConfig, Weighting
+from multigrid_rl.text import expected
+from multigrid_rl.types import GameSpec, Policy, SeatView, UniformSource
+from multigrid_rl.world.symmetry import other_seat
 
 Array = NDArray[np.float64]
 #: By how much earlier games against the same opponent count less with every further one.
@@ -106,6 +113,13 @@ class Snapshot(NamedTuple):
     wins: tuple[float, ...] = ()  # its win rates against those before it when it joined, oldest first
 
 
+class Roster(NamedTuple):
+    """Who plays for a league from now on."""
+
+    weights: dict[int, float]  # by number: share of the games
+    files: dict[int, dict[str, PlayerFiles]]  # of snapshots, by number and network
+
+
 class League:
     """The state of a league, without any files: snapshots, results, and who plays at present.
 
@@ -133,11 +147,6 @@ class League:
         self._joined_at = self._drawn_at = 0
         self.weights = dict(enumerate(self._anchors.tolist()))
 
-    @property
-    def size(self) -> int:
-        """Players in the league, anchors included."""
-        return len(self._games) - len(self.lost)
-
     def snapshot(self, number: int) -> Snapshot | None:
         """Return the snapshot of a player's number; ``None`` for an anchor."""
         place = number - len(self._anchors)
@@ -157,7 +166,7 @@ class League:
     def metrics(self) -> dict[str, float]:
         """Return what a row of metrics tells of the league."""
         there = np.delete(self.win_rates(), self.lost)
-        return {"league/size": float(self.size), "league/min_win": float(there.min())}
+        return {"league/size": float(len(there)), "league/min_win": float(there.min())}
 
     def record(self, players: NDArray[np.int16], scores: Array) -> None:
         """Take finished games (M,): the number of the opponent, and the learner's score."""
@@ -245,3 +254,65 @@ class League:
         self._recent = list(state["recent"])
         self._joined_at, self._drawn_at = state["joined_at"], state["drawn_at"]
         self.weights = dict(state["weights"])
+
+
+class TeamPlayer:
+    """Players that each act for one seat, as one player of the whole team; implements ``types.Policy``.
+
+    Args:
+        name: what it is called.
+        members: one for each seat, in index order; each decides by itself.
+    """
+
+    def __init__(self, name: str, members: Sequence[Policy]) -> None:
+        self.name = name
+        self.members = list(members)
+        memories = [member.initial_state(0) for member in self.members]
+        self._widths = [0 if memory is None else int(memory.shape[1]) for memory in memories]
+
+    def initial_state(self, games: int) -> torch.Tensor:
+        """Return the members' empty memories (N, S) side by side; a member without memory adds nothing."""
+        return torch.zeros(games, sum(self._widths))
+
+    def reset_state(self, state: torch.Tensor, done: NDArray[np.bool_]) -> torch.Tensor:
+        """Return the memories with the games in ``done`` (N,) forgotten."""
+        return state * torch.from_numpy(~done).unsqueeze(1) if state.shape[1] else state
+
+    def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:
+        """Return actions (N, C), drawn member by member from the same stream."""
+        seen = view.tokens.reshape(len(view.tokens), len(self.members), -1)
+        memories, actions = list(torch.split(state, self._widths, dim=1)), []
+        for c, member in enumerate(self.members):
+            its: Any = memories[c] if self._widths[c] else member.initial_state(len(seen))
+            taken, its = member.act(SeatView(seen[:, c], view.board, view.seat + c), its, rng)
+            actions.append(taken)
+            memories[c] = its if self._widths[c] else memories[c]
+        return np.stack(actions, axis=1), torch.cat(memories, dim=1)
+
+
+def league_pool(seated: Mapping[str, tuple[LoadedPlayer, ...]], seats: Sequence[str]) -> OpponentPool:
+    """Return the pool of a league's anchors, numbered from 0 on, that plays all ``seats`` of a team."""
+    anchors = []
+    for rows in zip(*(seated[seat] for seat in seats), strict=True):
+        alone = len(rows) == 1 or rows[0].members > 1
+        anchors.append(rows[0].player if alone else TeamPlayer(rows[0].name, [row.player for row in rows]))
+    return OpponentPool(anchors, [row.weight for row in seated[seats[0]]])
+
+
+def snapshot_player(name: str, files: Mapping[str, PlayerFiles], spec: GameSpec, seats: Sequence[str]) -> Policy:
+    """Return one player of all ``seats`` of a team, out of the networks of those who learn on the other side.
+
+    Raises:
+        PlayerError: damaged files, or none for a seat.
+    """
+    cards = {module: read_card(source) for module, source in files.items()}
+    members: list[Policy] = []
+    for seat in seats:
+        module = next((m for m, card in cards.items() if other_seat(seat) in card.seats), None)
+        if module is None:
+            raise PlayerError(expected(f"league/{name}", f"a network of {other_seat(seat)}", ", ".join(cards)))
+        found = load_frozen(name, files[module], cards[module], spec, seat)
+        if found.members > 1:
+            return found.player
+        members.append(found.player)
+    return members[0] if len(members) == 1 else TeamPlayer(name, members)

@@ -43,14 +43,6 @@ class Scratch:
         remove_tree(self.path)
         os.close(self._handle)
 
-    def __enter__(self) -> Path:
-        """Return its path."""
-        return self.path
-
-    def __exit__(self, *error: object) -> None:
-        """Remove it."""
-        self.close()
-
 
 def lock(handle: int) -> bool:
     """Lock an open file or folder until it is closed; return whether another process has done so before."""

@@ -1,11 +1,14 @@
 """An external agent's process: lines to it and from it, each within a time limit, and nothing left of it afterwards.
 
-It is held within limits (time, memory, processes, files, output). Without a sandbox (``fence.py``) that is against
-accidents, not against malice: it runs as the same user, who may read files and use the network.
+It is held within limits (time, memory, processes, files, output). That alone is against accidents, not against malice:
+it runs as the same user, who may read files and use the network. In a sandbox, bubblewrap (:func:`fenced`), it has no
+network, no sight of this machine's files and processes, and bounded memory: there are the system's programs, this
+interpreter with its packages, and a copy of the agent's own folder, in memory.
 """
 
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +17,13 @@ import weakref
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from tempfile import TemporaryDirectory
+from typing import Any
 
+from multigrid_rl.files import data_root
 from multigrid_rl.players.agents import ExternalAgent
-from multigrid_rl.players.fence import fenced
 from multigrid_rl.players.leftovers import Scratch, family_of, parents_of_all
 from multigrid_rl.text import expected, shown
 
@@ -35,6 +40,14 @@ _BY_SIGNAL = 128
 #: Of all its processes together: it may start a thousand of which each keeps within the limits of one.
 MAX_PROCESSES, MAX_FILES = 64, 20_000
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+#: What of the system a sandbox holds.
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
+_NOBODY = "65534"
+#: Where an agent's own folder lies in the sandbox, to be read, and the one folder that it may write.
+_HANDED_IN, _OWN = "/handed-in", "/tmp"
+#: Runs the command in a copy of what was handed in: its folder is its own, and what it writes there is gone afterwards.
+_BEGIN = f'cp -R {_HANDED_IN} {_OWN}/agent && cd {_OWN}/agent && exec "$@"'
+_SHARED_MEMORY = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -159,22 +172,20 @@ class AgentProcess:
         if self._stderr in ready and not self._listen():
             self._selector.unregister(self._stderr)
         if self._stdout in ready:
-            data = _read(self._stdout)
+            data = self._stdout.read(_CHUNK)  # None for nothing yet, empty at the end
             if data == b"":
                 raise ProcessError(self._obituary())
             self._heard += data or b""
         if rest and self._stdin in ready:
             try:
-                rest = rest[os.write(self._stdin.fileno(), rest) :]
-            except BlockingIOError:
-                return rest
+                rest = rest[self._stdin.write(rest) or 0 :]
             except BrokenPipeError as error:
                 raise ProcessError(self._obituary()) from error
         return rest
 
     def _listen(self) -> bool:
         """Keep the end of what it wrote to stderr; says whether there was anything."""
-        data = _read(self._stderr) or b""
+        data = self._stderr.read(_CHUNK) or b""
         self._last_words = (self._last_words + data)[-_LAST_WORDS:]
         return bool(data)
 
@@ -212,20 +223,50 @@ def _environment(scratch: str, seed: int) -> dict[str, str]:
     }
 
 
-def _read(pipe: IO[bytes]) -> bytes | None:
-    """Read what there is: ``None`` for nothing yet, empty at the end."""
-    try:
-        return os.read(pipe.fileno(), _CHUNK)
-    except BlockingIOError:
-        return None
-
-
 def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: Scratch) -> None:
     """Kill the process group, close pipes, wait for the process, remove its folder."""
     with process, suppress(ProcessLookupError):  # all of it left already
         os.killpg(process.pid, signal.SIGKILL)
     selector.close()
     scratch.close()
+
+
+@lru_cache(maxsize=1)
+def at_hand() -> bool:
+    """Whether this machine has a sandbox that works: some have bubblewrap and no user namespaces."""
+    if shutil.which("bwrap") is None:
+        return False
+    try:
+        with TemporaryDirectory() as nothing:
+            tried = subprocess.run(fenced(("true",), Path(nothing), 1), capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return tried.returncode == 0
+
+
+def fenced(command: tuple[str, ...], folder: Path, disk_mb: int) -> list[str]:
+    """Return a command that runs ``command`` in a sandbox.
+
+    Args:
+        command: run in a copy of ``folder``.
+        folder: what the agent handed in.
+        disk_mb: size of everything that it may write.
+    """
+    # Namespaces of its own for users, processes, network and the rest; everything in it ends with this process.
+    walls = ["bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
+    walls += ["--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "agent"]
+    walls += ["--size", str(disk_mb * 2**20), "--tmpfs", _OWN]
+    ours = [Path(__file__).parents[1], data_root() / "configs", data_root() / "checkpoints"]  # to import and load
+    seen = dict.fromkeys([*_SYSTEM, sys.prefix, sys.base_prefix, *map(str, ours)])
+    for path in seen:
+        if Path(path).is_symlink():
+            walls += ["--symlink", os.readlink(path), path]  # noqa: PTH115 - as it is written
+        else:
+            walls += ["--ro-bind-try", path, path]
+    walls += ["--proc", "/proc", "--dev", "/dev", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"]
+    walls += ["--ro-bind", str(folder), _HANDED_IN, "--remount-ro", "/dev", "--remount-ro", "/"]
+    walls += ["--chdir", _OWN, "--setenv", "HOME", _OWN, "--setenv", "TMPDIR", _OWN]
+    return [*walls, "--", "/bin/sh", "-c", _BEGIN, "sh", *command]
 
 
 class Usage:

@@ -12,7 +12,7 @@ from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.registry import checksum
 from multigrid_rl.players.factories import MatchFactory
-from multigrid_rl.players.teams import Roster
+from multigrid_rl.players.league import Roster
 from multigrid_rl.rllib.env_runner_pool import GENERATION, STAGE, EnvRunnerPool
 from multigrid_rl.rllib.learner import of_update
 from multigrid_rl.rllib.tracked import TrackedPPO

@@ -11,7 +11,7 @@ from ray.rllib.utils.checkpoints import Checkpointable
 from multigrid_rl.learn.rollout import Collector, Estimator, Experience, estimate
 from multigrid_rl.models.registry import checksum
 from multigrid_rl.players.factories import MatchFactory
-from multigrid_rl.players.teams import Roster
+from multigrid_rl.players.league import Roster
 from multigrid_rl.rllib.cluster import installed
 from multigrid_rl.types import EnvFactory
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from multigrid_rl.players.cards import PlayerError, PlayerFiles
-from multigrid_rl.players.league import League
-from multigrid_rl.players.teams import Roster
+from multigrid_rl.players.league import League, Roster
 from multigrid_rl.runs.checkpoints import read_snapshot, write_snapshot
 from multigrid_rl.scenario import ScenarioConfig
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec

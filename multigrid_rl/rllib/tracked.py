@@ -11,7 +11,7 @@ from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 
 from multigrid_rl.models.registry import fingerprint
-from multigrid_rl.players.teams import Roster
+from multigrid_rl.players.league import Roster
 from multigrid_rl.rllib.league import RunLeague
 from multigrid_rl.rllib.session import reason_of, without_object_store
 from multigrid_rl.rllib.stages import Stage

@@ -80,16 +80,13 @@ def encode(triples: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
     Raises ``ValueError`` naming the first triple that never occurs in this game.
     """
-    keys = {tuple(int(v) for v in row): code for code, row in enumerate(CELL)}
-    flat = triples.reshape(-1, 3).astype(np.int64)
-    packed = flat[:, 0] * 65536 + flat[:, 1] * 256 + flat[:, 2]
-    codes = np.zeros(len(packed), np.uint8)
-    for value in np.unique(packed):
-        triple = (int(value) // 65536, int(value) // 256 % 256, int(value) % 256)
-        if triple not in keys:
+    known = {tuple(row): code for code, row in enumerate(CELL.tolist())}
+    found, places = np.unique(triples.reshape(-1, 3), axis=0, return_inverse=True)
+    for triple in map(tuple, found.tolist()):
+        if triple not in known:
             raise ValueError(expected("cell", "one that occurs in this game", triple))
-        codes[packed == value] = keys[triple]
-    return codes.reshape(triples.shape[:-1])
+    codes = np.array([known[tuple(row)] for row in found.tolist()], np.uint8)
+    return codes[places.reshape(triples.shape[:-1])]
 
 
 def cell_index(x: int, y: int) -> int:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
@@ -12,20 +12,10 @@ from pettingzoo import ParallelEnv
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.text import expected
 from multigrid_rl.types import RULE_SETS, GameSpec
+from multigrid_rl.world import spaces
 from multigrid_rl.world.constants import AGENT, CELL, DONE, HEIGHT, WIDTH, decode
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import living_agents, render_frame
-from multigrid_rl.world.spaces import (
-    Info,
-    action_space,
-    check_action,
-    check_render_mode,
-    flat_observation,
-    flat_space,
-    info,
-    observation,
-    observation_space,
-)
 
 
 def parallel_env(
@@ -81,23 +71,25 @@ class RedBlueDoors(ParallelEnv):
 
     def __init__(self, name: str, spec: GameSpec, render_mode: str | None = None, *, flat: bool = False) -> None:
         self.metadata = {**type(self).metadata, "name": name}
-        self.render_mode = check_render_mode(render_mode)
+        self.render_mode = spaces.check_render_mode(render_mode)
         self.spec = spec
         self.possible_agents: list[str] = list(spec.seats)
         self.agents: list[str] = []
-        self._seen = flat_observation if flat else observation
-        self.observation_spaces = {seat: flat_space(spec) if flat else observation_space(spec) for seat in spec.seats}
-        self.action_spaces = {seat: action_space() for seat in spec.seats}
-        self.state_space = spaces.Box(0, int(CELL.max()), (WIDTH, HEIGHT, 3), np.uint8)
+        self._seen = spaces.flat_observation if flat else spaces.observation
+        self.observation_spaces = {
+            seat: spaces.flat_space(spec) if flat else spaces.observation_space(spec) for seat in spec.seats
+        }
+        self.action_spaces = {seat: spaces.action_space() for seat in spec.seats}
+        self.state_space = Box(0, int(CELL.max()), (WIDTH, HEIGHT, 3), np.uint8)
         self.world = World(spec, 1, auto_reset=False)
         self._index = {seat: a for a, seat in enumerate(spec.seats)}
         self._rng: np.random.Generator | None = None
 
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
+    def observation_space(self, agent: str) -> Space[Any]:
         """Return the observation space of one agent, always the same object; ``KeyError`` for an unknown one."""
         return self.observation_spaces[agent]
 
-    def action_space(self, agent: str) -> spaces.Discrete:
+    def action_space(self, agent: str) -> Discrete:
         """Return the action space of one agent, always the same object; ``KeyError`` for an unknown one."""
         return self.action_spaces[agent]
 
@@ -105,7 +97,7 @@ class RedBlueDoors(ParallelEnv):
         self,
         seed: int | None = None,
         options: dict[str, Any] | None = None,  # noqa: ARG002
-    ) -> tuple[dict[str, Any], dict[str, Info]]:
+    ) -> tuple[dict[str, Any], dict[str, spaces.Info]]:
         """Start a new game; returns observations and infos of all agents. ``options`` are not used.
 
         Raises:
@@ -119,7 +111,7 @@ class RedBlueDoors(ParallelEnv):
 
     def step(
         self, actions: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Info]]:
+    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, spaces.Info]]:
         """Play one step.
 
         Args:
@@ -140,7 +132,7 @@ class RedBlueDoors(ParallelEnv):
             if seat not in self._index:
                 raise ValueError(expected("agent", ", ".join(self.possible_agents), repr(seat)))
             if seat in self.agents:
-                row[0, self._index[seat]] = check_action(action, seat)
+                row[0, self._index[seat]] = spaces.check_action(action, seat)
         step = self.world.step(row)
         played = self.agents
         rewards = {seat: float(step.reward[0, self._index[seat]]) for seat in played}
@@ -161,12 +153,9 @@ class RedBlueDoors(ParallelEnv):
         """Return the uint8 frame (256, 512, 3) of the game as it stands; ``None`` if made without a render mode."""
         return None if self.render_mode is None else render_frame(self.world, 0)
 
-    def close(self) -> None:
-        """Do nothing: there is nothing to give back."""
-
     def _observations(self, seats: list[str]) -> dict[str, Any]:
         tokens = self.world.outputs.tokens[0]
         return {seat: self._seen(self.spec, tokens[self._index[seat]]) for seat in seats}
 
-    def _infos(self, seats: list[str]) -> dict[str, Info]:
-        return {seat: info(self.world, self._index[seat]) for seat in seats}
+    def _infos(self, seats: list[str]) -> dict[str, spaces.Info]:
+        return {seat: spaces.info(self.world, self._index[seat]) for seat in seats}

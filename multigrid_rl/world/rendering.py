@@ -4,6 +4,7 @@
 """
 
 import os
+from collections.abc import Iterable
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -63,11 +64,11 @@ def living_agents(world: World, game: int) -> list[int]:
     return [a for a, room in enumerate(rooms) if not (s.out[game, a] and s.position[game, a] == room)]
 
 
-def visible_cells(world: World, game: int) -> NDArray[np.bool_]:
-    """Return the board cells (16, 8) that living agents saw in the observations handed out last."""
+def visible_cells(world: World, game: int, agents: Iterable[int] | None = None) -> NDArray[np.bool_]:
+    """Return the board cells (16, 8) that ``agents``, the living ones, saw in the observations handed out last."""
     area = world.spec.view_size**2
     seen = np.zeros(CELLS, np.bool_)
-    for a in living_agents(world, game):
+    for a in living_agents(world, game) if agents is None else agents:
         pose = int(world.state.position[game, a]) * 4 + int(world.state.heading[game, a])
         seen[world.tables.cells[pose][world.outputs.tokens[game, a, :area] > 0]] = True
     return seen.reshape(WIDTH, HEIGHT)

@@ -11,8 +11,6 @@ from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS, CELL, EVENTS, MISSIONS, NUM_CODES, decode
 from multigrid_rl.world.engine import World
 
-#: One seat's observation: the keys are those of :func:`observation_space`.
-Observation: TypeAlias = dict[str, Any]
 #: One seat's info, numbers alone: event name -> value, ``mission`` and ``winner``.
 Info: TypeAlias = dict[str, Any]
 
@@ -47,10 +45,10 @@ def action_space() -> spaces.Discrete:
     return spaces.Discrete(len(ACTIONS))
 
 
-def observation(spec: GameSpec, tokens: NDArray[np.uint8]) -> Observation:
+def observation(spec: GameSpec, tokens: NDArray[np.uint8]) -> dict[str, Any]:
     """Turn a seat's tokens (..., D) into a dictionary that :func:`observation_space` contains; nothing is shared."""
     size = spec.view_size
-    seen: Observation = {
+    seen: dict[str, Any] = {
         "image": decode(tokens[..., : size * size]).reshape(*tokens.shape[:-1], size, size, 3),
         "direction": tokens[..., -2].astype(np.int64)[()],  # of one game a number, no array
     }

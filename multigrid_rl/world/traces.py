@@ -234,17 +234,14 @@ def _record_step(answer: Step, units: Units, out: Arrays, rows: NDArray[np.int64
     )  # rewarded winners
 
 
-def _differs(name: str, expected: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:
-    if name in _REAL:
-        close = np.isclose(got, expected, rtol=RELATIVE_TOLERANCE, atol=0.0, equal_nan=True)
-        return np.asarray(~close)
-    return np.asarray(expected != got)
-
-
 def _first_difference(data: Arrays, replayed: Arrays) -> Divergence | None:
     found: list[tuple[int, int, int, Divergence]] = []
     for rank, name in enumerate((*STEP_ARRAYS, *STATE_ARRAYS)):
-        wrong = _differs(name, data[name], replayed[name])
+        told, got = data[name], replayed[name]
+        close = (
+            np.isclose(got, told, rtol=RELATIVE_TOLERANCE, atol=0.0, equal_nan=True) if name in _REAL else got == told
+        )
+        wrong = ~np.asarray(close)
         rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
         if not len(rows):
             continue
@@ -254,6 +251,6 @@ def _first_difference(data: Arrays, replayed: Arrays) -> Divergence | None:
         step = int(rows[0] - starts[episode]) + int(first_step)
         place = tuple(int(i) for i in np.argwhere(wrong[rows[0]])[0])
         label = name + (str(list(place)) if place else "")
-        expected, got = data[name][rows[0]][place], replayed[name][rows[0]][place]
-        found.append((episode, step, rank, Divergence(episode, step, label, str(expected), str(got))))
+        both = str(told[rows[0]][place]), str(got[rows[0]][place])
+        found.append((episode, step, rank, Divergence(episode, step, label, *both)))
     return min(found, key=lambda entry: entry[:3])[3] if found else None

@@ -14,8 +14,7 @@ from gymnasium.vector import AutoresetMode
 from games import EAST, NORTH, place
 from multigrid_rl.config import load_scenario, scenario_names
 from multigrid_rl.gym import register_envs, sides
-from multigrid_rl.players.gymnasium_env import SeatEnv
-from multigrid_rl.players.vector_env import SeatVectorEnv
+from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
 from multigrid_rl.world import constants as c
 from multigrid_rl.world.pettingzoo_env import parallel_env
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from agents import agent_of, exists, play, player_of
-from multigrid_rl.players import fence
+from multigrid_rl.players import sandbox
 from multigrid_rl.players.leftovers import none_left
 from multigrid_rl.players.sandbox import Limits
 
 LIMITS = Limits(start_s=20, step_s=10, total_s=30, memory_mb=512, disk_mb=32)
-FENCED = pytest.param(True, marks=pytest.mark.skipif(not fence.at_hand(), reason="bubblewrap is not at hand"))
+FENCED = pytest.param(True, marks=pytest.mark.skipif(not sandbox.at_hand(), reason="bubblewrap is not at hand"))
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
 
 FORK = "\n  while True:\n    if os.fork() == 0: %s; time.sleep(60)"
@@ -54,7 +54,7 @@ def test_an_honest_agent_plays_and_may_write_into_its_folder(fenced, tmp_path):
     assert (tmp_path / "a" / "log.txt").exists() != fenced
 
 
-@pytest.mark.skipif(not fence.at_hand(), reason="bubblewrap is not at hand")
+@pytest.mark.skipif(not sandbox.at_hand(), reason="bubblewrap is not at hand")
 def test_from_a_sandbox_nothing_of_the_machine_is_in_reach(tmp_path):
     (tmp_path / "secret").write_text("31337")
     listening = socket.create_server(("127.0.0.1", 0))
@@ -82,7 +82,7 @@ def act(message):
     assert said == f"step 0: exited with status 1: {nowhere} OSError OSError OSError OSError True"
 
 
-@pytest.mark.skipif(not fence.at_hand(), reason="bubblewrap is not at hand")
+@pytest.mark.skipif(not sandbox.at_hand(), reason="bubblewrap is not at hand")
 def test_everything_in_a_sandbox_ends_with_its_game(tmp_path):
     code = "if os.fork() == 0: os.setsid(); os.close(0); os.close(1); os.close(2); time.sleep(300)"
     agent = agent_of(tmp_path / "a", code)
@@ -99,10 +99,10 @@ def test_a_machine_whose_bubblewrap_does_not_work_has_no_sandbox(tmp_path, monke
         (tmp_path / "bwrap").write_text(body)
         (tmp_path / "bwrap").chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
-        fence.at_hand.cache_clear()
-        assert fence.at_hand() == there
+        sandbox.at_hand.cache_clear()
+        assert sandbox.at_hand() == there
     monkeypatch.setenv("PATH", "/nowhere")
-    fence.at_hand.cache_clear()
-    assert not fence.at_hand()
+    sandbox.at_hand.cache_clear()
+    assert not sandbox.at_hand()
     monkeypatch.undo()
-    fence.at_hand.cache_clear()
+    sandbox.at_hand.cache_clear()

@@ -17,11 +17,11 @@ from safetensors.torch import load_file, save_file
 from agents import agent_of
 from bundles import edit, vouch
 from multigrid_rl.config import data_root
-from multigrid_rl.players import fence
+from multigrid_rl.players import sandbox
 from multigrid_rl.players.cards import MODEL_FILE
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
-FENCED = pytest.param("--isolate", marks=pytest.mark.skipif(not fence.at_hand(), reason="bubblewrap is not at hand"))
+FENCED = pytest.param("--isolate", marks=pytest.mark.skipif(not sandbox.at_hand(), reason="bubblewrap is not at hand"))
 
 #: Where the referee, its parent, keeps things: an agent without a sandbox reads it from the process table.
 FIND = """

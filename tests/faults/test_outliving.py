@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,8 @@ def act(message):
 #: As on a machine without bubblewrap, in which an agent's processes have other numbers and see no note.
 WITHOUT_SANDBOX = """
 import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may have been started with nohup
-from multigrid_rl.players import fence, inspection
-fence.at_hand = inspection.at_hand = lambda: False
+from multigrid_rl.players import inspection, sandbox
+sandbox.at_hand = inspection.at_hand = lambda: False
 from multigrid_rl.cli.main import app
 app()
 """
@@ -160,6 +161,6 @@ def test_an_agent_ends_with_a_referee_that_is_killed(stubborn, tmp_path, monkeyp
     remove_leftovers()
     assert list((tmp_path / "tmp").iterdir()) == left  # too young: nobody may have come to lock it
     monkeypatch.setattr(leftovers, "_YOUNG_S", -1.0)
-    with Scratch() as used:
+    with closing(Scratch()) as used:
         remove_leftovers()
-        assert list((tmp_path / "tmp").iterdir()) == [used]
+        assert list((tmp_path / "tmp").iterdir()) == [used.path]

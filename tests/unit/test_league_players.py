@@ -16,9 +16,9 @@ from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.cards import PlayerError, read_files, signature, write_player
 from multigrid_rl.players.factories import MatchFactory, env_factory
 from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.players.league import Roster, TeamPlayer, snapshot_player
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.scripted import RandomPlayer
-from multigrid_rl.players.teams import Roster, TeamPlayer, snapshot_player
 from multigrid_rl.rllib.league import RunLeague
 from multigrid_rl.types import EpisodeTable, GameSpec, SeatView
 from multigrid_rl.world.constants import ACTIONS, NUM_EVENTS
@@ -214,7 +214,7 @@ def test_lost_file_costs_a_snapshot_its_place_and_a_line(league, tmp_path, caplo
     with caplog.at_level(logging.WARNING):
         for k in range(1, 30):
             roster = league.advance(300_000 + 1000 * k, write)
-    assert league.size == 4
+    assert league.metrics()["league/size"] == 4
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     assert all(line.endswith("; the league goes on without it") and "\n" not in line for line in lines)
