@@ -13,7 +13,6 @@ from multigrid_rl.learn.advantages import standardise, weigh
 from multigrid_rl.learn.gaps import Ends, Gaps
 from multigrid_rl.models.distributions import Bound, Distribution, distribution_of
 from multigrid_rl.models.towers import Towers
-from multigrid_rl.models.vector import VectorTowers
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.schema import Psi
 from multigrid_rl.types import BatchedEnv, BatchedStep, EpisodeTable, MultiAgentSpec
@@ -242,7 +241,7 @@ class Collector:
         self._cut = np.empty_like(self._done)
         self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}
         # Where what a row becomes does not depend on its neighbours, values of all steps are computed in one go.
-        self._towers: dict[str, Towers | VectorTowers | None] = {}
+        self._towers: dict[str, Towers | None] = {}
         self._gaps: Gaps | None = None
         if deciding is not None:
             ((name, rollout),) = self.rollouts.items()
