@@ -4,6 +4,8 @@ Notation and numbering of generalised advantage estimation (Schulman et al. 2016
 equation 1. Arrays are (T, N): ``T`` steps of ``N`` environments.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,16 @@ from multigrid_rl.schema import Psi
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
+
+
+class Estimator(NamedTuple):
+    """How rewards become the weights of log-probabilities; see :func:`weigh`."""
+
+    gamma: float
+    lam: float
+    psi: Psi = "gae"
+    critic: bool = True  # a value network is trained; without one all values count as 0
+    deadly: bool = False  # running out of time counts as a termination
 
 
 def gae(
@@ -64,14 +76,12 @@ def weigh(
     rewards: Floats,
     values: Floats,
     next_values: Floats,
+    how: Estimator,
     *,
     terminated: Flags,
     done: Flags,
     active: Flags,
     starts: Flags,
-    psi: Psi,
-    gamma: float,
-    lam: float,
 ) -> tuple[Floats, Floats]:
     """Compute what weighs the log-probability of each action, and what the value network is fitted to; both (T, N).
 
@@ -92,13 +102,14 @@ def weigh(
     Other arguments are those of :func:`gae` and :func:`total_reward`; all zeros for values where no value network is
     trained.
     """
+    psi, ended = how.psi, terminated | done if how.deadly else terminated
 
     def residuals(weight: float) -> Floats:
-        flags = {"terminated": terminated, "done": done, "active": active}
-        return gae(rewards, values, next_values, **flags, gamma=gamma, lam=weight)
+        flags = {"terminated": ended, "done": done, "active": active}
+        return gae(rewards, values, next_values, **flags, gamma=how.gamma, lam=weight)
 
     monte_carlo = psi in ("total_reward", "future_return", "baselined_return")
-    advantages = residuals(1.0 if monte_carlo else lam)
+    advantages = residuals(1.0 if monte_carlo else how.lam)
     targets = advantages + values
     if psi == "total_reward":
         return total_reward(targets, starts), targets

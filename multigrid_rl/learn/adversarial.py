@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.demonstrations import Demonstrations
-from multigrid_rl.learn.rollout import Batch, Estimator, Paths
+from multigrid_rl.learn.rollout import Batch, Paths
 from multigrid_rl.learn.update import Update
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.distributions import Distribution

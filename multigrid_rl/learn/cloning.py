@@ -215,8 +215,7 @@ def play_out(  # noqa: PLR0913 - what playing is made of
         rollouts = collector.collect()
         for agent in specs.agents:
             rollout = rollouts[agent.name]
-            active = rollout.mask.any(axis=2)
-            entropy = (rollout.entropy * rollout.mask).sum(axis=2)[active]
+            entropy = (rollout.entropy * rollout.mask).sum(axis=2)[rollout.active]
             if np.isfinite(entropy).any():  # a head without probabilities has none
                 entropies[agent.module].append(float(entropy.mean()))
         who = np.nonzero(next(iter(rollouts.values())).done)[1]

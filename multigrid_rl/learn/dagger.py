@@ -96,14 +96,8 @@ class LabellingCollector(Collector):
         """Return the steps of the last rollout with their labels, by module; everything is copied."""
         found: dict[str, list[Labelled]] = {}
         for name, agent in self.agents.items():
-            r, active = self.rollouts[name], np.asarray(self.rollouts[name].mask.any(axis=2))
-            obs, actions = r.obs, self.labels[name]
-            if r.memory.shape[1]:
-                obs, actions, active, starts = (c.swapaxes(0, 1).copy() for c in (obs, actions, active, r.starts))
-                rows = Labelled(obs, actions, active, r.memory.copy(), starts)
-            else:
-                none = np.empty((int(active.sum()), 0), np.float32)
-                rows = Labelled(obs[active], actions[active], active[active], none, none.astype(np.bool_))
+            r = self.rollouts[name]
+            rows = Labelled._make(r.rows((r.obs, self.labels[name], r.active)))
             found.setdefault(agent.module, []).append(rows)
         return found
 

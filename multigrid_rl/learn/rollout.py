@@ -1,6 +1,6 @@
 """The sampling path: play ``T`` steps of ``N`` environments and turn them into rows to learn from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,13 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.clock import Clock
-from multigrid_rl.learn.advantages import standardise, weigh
+from multigrid_rl.learn.advantages import Estimator, standardise, weigh
 from multigrid_rl.learn.gaps import Ends, Gaps
 from multigrid_rl.models.distributions import Bound, Distribution, distribution_of
 from multigrid_rl.models.towers import Towers
-from multigrid_rl.models.vector import VectorTowers
 from multigrid_rl.players.match import LEARNER_PURPOSE
-from multigrid_rl.schema import Psi
 from multigrid_rl.types import BatchedEnv, BatchedStep, EpisodeTable, MultiAgentSpec
 from multigrid_rl.world.streams import Streams
 
@@ -44,38 +42,34 @@ class Rollout(NamedTuple):
     @classmethod
     def empty(cls, done: Array, obs: Array, distribution: Distribution, memory: int) -> "Rollout":
         """Allocate one for the shape (T, N) of ``done``; ``obs`` (N, D) is an example."""
-        shape, parts = done.shape, distribution.components
-
-        def floats(*more: int) -> Array:
-            return np.empty((*shape, *more), np.float32)
-
-        def flags(*more: int) -> Array:
-            return np.empty((*shape, *more), np.bool_)
-
+        shape, parts = done.shape, (*done.shape, distribution.components)
         return cls(
             obs=np.empty((shape[0], *obs.shape), obs.dtype),
             actions=np.empty((*shape, distribution.width), distribution.dtype),
-            mask=flags(parts),
-            logp=floats(parts),
-            entropy=floats(parts),
-            values=floats(),
-            next_values=floats(),
-            rewards=floats(),
-            terminated=flags(),
+            mask=np.empty(parts, np.bool_),
+            logp=np.empty(parts, np.float32),
+            entropy=np.empty(parts, np.float32),
+            values=np.empty(shape, np.float32),
+            next_values=np.empty(shape, np.float32),
+            rewards=np.empty(shape, np.float32),
+            terminated=np.empty(shape, np.bool_),
             done=done,
-            starts=flags(),
+            starts=np.empty(shape, np.bool_),
             memory=np.zeros((shape[1], memory), np.float32),
         )
 
+    @property
+    def active(self) -> Array:
+        """Steps (T, N) in which the agent was in the game."""
+        return np.asarray(self.mask.any(axis=2))
 
-class Estimator(NamedTuple):
-    """How rewards become the weights of log-probabilities; see :func:`~multigrid_rl.learn.advantages.weigh`."""
-
-    gamma: float
-    lam: float
-    psi: Psi = "gae"
-    critic: bool = True  # a value network is trained; without one all values count as 0
-    deadly: bool = False  # running out of time counts as a termination
+    def rows(self, columns: Sequence[Array]) -> list[Array]:
+        """Return ``columns`` (T, N, ...) as rows of a :class:`Batch`, then its memory and starts; all copied."""
+        if self.memory.shape[1]:
+            return [*(column.swapaxes(0, 1).copy() for column in columns), self.memory.copy(), self.starts.T.copy()]
+        steps = np.flatnonzero(self.active)
+        rows = [column.reshape(-1, *column.shape[2:]).take(steps, axis=0) for column in columns]
+        return [*rows, np.empty((len(steps), 0), np.float32), np.empty((len(steps), 0), np.bool_)]
 
 
 class Batch(NamedTuple):
@@ -153,18 +147,8 @@ class Paths(NamedTuple):
     def weigh(self, values: Array, final: Array, last: Array, how: Estimator) -> tuple[Array, Array]:
         """Return weights and targets (B,) of a batch out of values of its rows (B,), ``final_obs`` and ``last_obs``."""
         every, following = self.following(values, final, last)
-        weights, targets = weigh(
-            self.rewards,
-            every,
-            following,
-            terminated=self.terminated | self.done if how.deadly else self.terminated,
-            done=self.done,
-            active=self.active,
-            starts=self.starts,
-            psi=how.psi,
-            gamma=how.gamma,
-            lam=how.lam,
-        )
+        flags = {"terminated": self.terminated, "done": self.done, "active": self.active, "starts": self.starts}
+        weights, targets = weigh(self.rewards, every, following, how, **flags)
         return weights[self.active], targets[self.active]
 
 
@@ -181,20 +165,12 @@ class Experience(NamedTuple):
 
 def estimate(rollout: Rollout, how: Estimator) -> Batch:
     """Turn a rollout into rows with advantages; everything is copied."""
-    active = np.asarray(rollout.mask.any(axis=2))
     r = rollout
     values, following = (r.values, r.next_values) if how.critic else (np.zeros_like(r.values),) * 2
-    terminated = r.terminated | r.done if how.deadly else r.terminated
-    flags = {"terminated": terminated, "done": r.done, "active": active, "starts": r.starts}
-    weights, targets = weigh(r.rewards, values, following, **flags, psi=how.psi, gamma=how.gamma, lam=how.lam)
+    flags = {"terminated": r.terminated, "done": r.done, "active": r.active, "starts": r.starts}
+    weights, targets = weigh(r.rewards, values, following, how, **flags)
     logp, entropy = ((column * r.mask).sum(axis=2) for column in (r.logp, r.entropy))
-    columns = (r.obs, r.actions, r.mask, logp, values, weights, targets, entropy)
-    if r.memory.shape[1]:
-        rows = [np.ascontiguousarray(column.swapaxes(0, 1)) for column in columns]
-        return Batch._make([*rows, r.memory.copy(), np.ascontiguousarray(r.starts.T)])
-    steps = np.flatnonzero(active.reshape(-1))
-    rows = [column.reshape(-1, *column.shape[2:]).take(steps, axis=0) for column in columns]
-    return Batch._make([*rows, np.empty((len(steps), 0), np.float32), np.empty((len(steps), 0), np.bool_)])
+    return Batch._make(r.rows((r.obs, r.actions, r.mask, logp, values, weights, targets, entropy)))
 
 
 class Collector:
@@ -242,7 +218,7 @@ class Collector:
         self._cut = np.empty_like(self._done)
         self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}
         # Where what a row becomes does not depend on its neighbours, values of all steps are computed in one go.
-        self._towers: dict[str, Towers | VectorTowers | None] = {}
+        self._towers: dict[str, Towers | None] = {}
         self._gaps: Gaps | None = None
         if deciding is not None:
             ((name, rollout),) = self.rollouts.items()
@@ -292,7 +268,7 @@ class Collector:
                 rewards=r.rewards.copy(),
                 terminated=r.terminated.copy(),
                 done=self._done.copy(),
-                active=np.asarray(r.mask.any(axis=2)),
+                active=r.active,
                 starts=r.starts.copy(),
                 cut=self._cut.copy(),
                 final_obs=np.concatenate([last[name][:0], *self._finals[name]]),

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from multigrid_rl.clock import Clock
+from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.flat import FlatAdam, FlatWeights
 from multigrid_rl.learn.losses import Rows, Weighting, compiled, loss_of, objective_of, ppo_gradient
-from multigrid_rl.learn.rollout import Batch, Estimator, Paths
+from multigrid_rl.learn.rollout import Batch, Paths
 from multigrid_rl.learn.rows import Moments, minibatches
 from multigrid_rl.models.distributions import distribution_of
 from multigrid_rl.models.vector import Normaliser
@@ -104,6 +105,7 @@ class Update:
             if isinstance(getattr(net, "normaliser", None), Normaliser)
         }
         self._targets = {name: Moments(1) for name in networks} if scale_values else {}
+        self._measured = {"obs": self._obs, "targets": self._targets}
         self.schedule(0)
 
     def schedule(self, env_steps: int) -> None:
@@ -129,10 +131,6 @@ class Update:
         for kind, of in self._measured.items():
             for name, one in of.items():
                 vars(one).update(state[kind].get(name, {}))
-
-    @property
-    def _measured(self) -> dict[str, dict[str, Moments]]:
-        return {"obs": self._obs, "targets": self._targets}
 
     def begin_with(self, weights: Mapping[str, Mapping[str, Tensor]], rows: int) -> None:
         """Take over ``weights``, by module; their normalisers count as if ``rows`` observations were behind them."""
@@ -198,21 +196,17 @@ class Update:
         rows = {name: len(batch.obs) for name, batch in batches.items()}
         size = self.config.minibatch_size or max(rows.values())
         batches = {name: batch.for_learning() for name, batch in batches.items()}
+        index, learners = self._part
+        share = size // learners
         chosen = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
         while some := list(islice(chosen, _TOGETHER)):
             taken = {
                 name: batch.rows(np.concatenate([numbers[name] for numbers in some])) for name, batch in batches.items()
             }
-            for first in range(0, len(some) * size, size):
-                mine = self._mine(first, size)
+            # All learners draw the same order, and each computes an equal part of every minibatch.
+            for first in range(share * index, len(some) * size, size):
                 for name, batch in taken.items():
-                    step(name, batch.rows(mine))
-
-    def _mine(self, first: int, size: int) -> slice:
-        """Return this learner's rows: all of them draw the same order and each computes an equal part."""
-        index, learners = self._part
-        share = size // learners
-        return slice(first + share * index, first + share * (index + 1))
+                    step(name, batch.rows(slice(first, first + share)))
 
     def _vf_coef(self, name: str) -> float:
         """Return the weight of the value loss, whose errors are in units of ``value_scale``."""
@@ -230,24 +224,23 @@ class Update:
         flat.gradient.zero_()
         self.clock.lap("minibatch")
         passed = self._compiled_pass(name, batch)
+        given: Any = self._tensors(batch) if passed is None else batch
+        rows = Rows(given.actions, given.mask, given.logp, given.advantages, given.targets)
+        if net.state_size:  # whole sequences, whose steps are rows one after the other
+            rows = Rows._make(column.reshape(-1, *column.shape[2:]) for column in rows)
         if passed is None:
-            tensors: Any = self._tensors(batch)
             if net.state_size:
-                outputs, values = net.sequence(tensors.obs, tensors.memory, tensors.starts)
-                tensors = tensors._make(column.flatten(0, 1) if column.dim() > 1 else column for column in tensors)
+                outputs, values = net.sequence(given.obs, given.memory, given.starts)
             elif apart:
-                outputs, values = net.logits(tensors.obs), tensors.targets
+                outputs, values = net.logits(given.obs), given.targets
             else:
-                outputs, values = net(tensors.obs)
-            loss, parts = loss_of(outputs, values, _rows(tensors), distribution, self._objective, weighting)
+                outputs, values = net(given.obs)
+            loss, parts = loss_of(outputs, values, rows, distribution, self._objective, weighting)
             torch.autograd.backward(loss)
             self.clock.lap("network")
         else:
             self.clock.lap("network")
             values = passed.values[:, 0]
-            rows = _rows(batch)
-            if net.state_size:  # whole sequences, whose steps are rows one after the other
-                rows = Rows._make(column.reshape(-1, *column.shape[2:]) for column in rows)
             by_outputs, by_values, sums = ppo_gradient(passed.logits, values, rows, distribution, weighting)
             self.clock.lap("loss")
             passed.add_gradients((by_outputs, by_values[:, None]))
@@ -352,8 +345,3 @@ def _parameters(net: Any, *, apart: bool) -> list[list[torch.nn.Parameter]]:
         return [list(net.parameters())]
     critic = {id(parameter) for parameter in net.value.parameters()}
     return [[parameter for parameter in net.parameters() if id(parameter) not in critic], list(net.value.parameters())]
-
-
-def _rows(batch: Any) -> Rows:
-    """Return the columns that a loss reads, arrays or tensors as they are."""
-    return Rows(batch.actions, batch.mask, batch.logp, batch.advantages, batch.targets)

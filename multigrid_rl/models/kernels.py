@@ -197,7 +197,7 @@ def transpose(weights: tuple[Floats, ...], transposed: tuple[Floats, ...]) -> No
 
 @float_kernel
 def tower_forward(
-    tokens: NDArray[Any],
+    seen: tuple[NDArray[Any], Floats],
     own: tuple[NDArray[np.int64], Floats, int],
     extra: tuple[NDArray[np.int64], Floats],
     kind: int,
@@ -210,28 +210,29 @@ def tower_forward(
     """Fill a block of ``layers``: the activations (B, H) of each hidden layer, then the outputs (B, K).
 
     Args:
-        tokens: (B, D + D').
+        seen: tokens (B, D + D') and numbers (B, V); one of them has no columns.
         own: row of value 0 of each of the first ``D`` tokens; the table (R, W); the first of the ``H`` columns of it
             that this tower reads.
         extra: row of value 0 of each of the other ``D'`` tokens, which only this tower reads; their table (R', H).
         kind: ``TANH`` or ``RELU``.
-        weights: (outputs, inputs) of each linear layer after the first.
+        weights: (outputs, inputs) of each linear layer; those of the first, (H, V), read the numbers.
         transposed: their transposes, but for the last.
-        biases: of each layer, the first one included.
-        layers: to be filled.
+        biases: of each layer.
+        layers: to be filled; at least two.
         rows: the first of the block, and the one behind it.
     """
+    tokens, before = seen
     last = len(layers) - 1
-    add_bias(biases[0], rows, layers[0])
-    gather(tokens, 0, own[0], own[1], own[2], rows, layers[0])
-    gather(tokens, len(own[0]), extra[0], extra[1], 0, rows, layers[0])
-    activate(kind, rows, layers[0])
-    for depth in range(1, last):
+    for depth in range(last):
         add_bias(biases[depth], rows, layers[depth])
-        multiply(layers[depth - 1], transposed[depth - 1], rows, layers[depth])
+        if depth == 0:
+            gather(tokens, 0, own[0], own[1], own[2], rows, layers[0])
+            gather(tokens, len(own[0]), extra[0], extra[1], 0, rows, layers[0])
+        multiply(before, transposed[depth], rows, layers[depth])
         activate(kind, rows, layers[depth])
+        before = layers[depth]
     add_bias(biases[last], rows, layers[last])
-    project(layers[last - 1], weights[last - 1], rows, layers[last])
+    project(before, weights[last], rows, layers[last])
 
 
 @float_kernel
@@ -252,7 +253,7 @@ def stack_forward(
         first: row of value 0 of each of the ``D`` tokens.
         tables: (N, R, H) of the first layer.
         kind: ``TANH`` or ``RELU``.
-        transposed: (N, inputs, outputs) of each hidden layer after the first.
+        transposed: (N, inputs, outputs) of each hidden layer; the first, which has a table, reads nothing else.
         heads: (N, outputs, inputs) of the last layer.
         biases: (N, outputs) of each layer.
         layers: to be filled.
@@ -270,7 +271,7 @@ def stack_forward(
         activate(kind, rows, layers[0])
         for depth in range(1, last):
             add_bias(biases[depth][n], rows, layers[depth])
-            multiply(layers[depth - 1], transposed[depth - 1][n], rows, layers[depth])
+            multiply(layers[depth - 1], transposed[depth][n], rows, layers[depth])
             activate(kind, rows, layers[depth])
         add_bias(biases[last][n], rows, layers[last])
         project(layers[last - 1], heads[n], rows, layers[last])
@@ -278,65 +279,8 @@ def stack_forward(
 
 
 @float_kernel
-def dense_forward(
-    x: Floats,
-    kind: int,
-    weights: tuple[Floats, ...],
-    transposed: tuple[Floats, ...],
-    biases: tuple[Floats, ...],
-    layers: tuple[Floats, ...],
-    rows: tuple[int, int],
-) -> None:
-    """Fill a block of ``layers`` of a tower over vectors: the activations of each hidden layer, then the outputs.
-
-    Args:
-        x: (B, D).
-        kind: ``TANH`` or ``RELU``.
-        weights: (outputs, inputs) of each layer.
-        transposed: their transposes, but for the last.
-        biases: of each layer.
-        layers: to be filled; at least two.
-        rows: as in :func:`tower_forward`.
-    """
-    last = len(layers) - 1
-    before = x
-    for depth in range(last):
-        add_bias(biases[depth], rows, layers[depth])
-        multiply(before, transposed[depth], rows, layers[depth])
-        activate(kind, rows, layers[depth])
-        before = layers[depth]
-    add_bias(biases[last], rows, layers[last])
-    project(before, weights[last], rows, layers[last])
-
-
-@float_kernel
-def dense_backward(
-    x: Floats,
-    kind: int,
-    weights: tuple[Floats, ...],
-    hidden: tuple[Floats, ...],
-    gradients: tuple[Floats, ...],
-    by_weights: tuple[Floats, ...],
-    by_biases: tuple[Floats, ...],
-) -> None:
-    """Add the gradients of what :func:`dense_forward` read to ``by_weights`` and ``by_biases``.
-
-    ``gradients`` are as in :func:`tower_backward`, other arguments as in :func:`dense_forward`.
-    """
-    for low in range(0, x.shape[0], BLOCK):
-        rows = (low, min(low + BLOCK, x.shape[0]))
-        for depth in range(len(hidden), 0, -1):
-            every = (0, gradients[depth].shape[1])
-            outer(gradients[depth], hidden[depth - 1], rows, every, by_weights[depth], by_biases[depth])
-            clear(rows, gradients[depth - 1])
-            multiply(gradients[depth], weights[depth], rows, gradients[depth - 1])
-            slope(kind, hidden[depth - 1], rows, gradients[depth - 1])
-        outer(gradients[0], x, rows, (0, gradients[0].shape[1]), by_weights[0], by_biases[0])
-
-
-@float_kernel
 def tower_backward(
-    tokens: NDArray[Any],
+    seen: tuple[NDArray[Any], Floats],
     own: tuple[NDArray[np.int64], Floats, int],
     extra: tuple[NDArray[np.int64], Floats],
     kind: int,
@@ -349,29 +293,32 @@ def tower_backward(
     """Add the gradients of a tower's weights to the tables of ``own`` and ``extra``, ``by_weights`` and ``by_biases``.
 
     Args:
-        tokens: as in :func:`tower_forward`.
+        seen: as in :func:`tower_forward`.
         own: as there, with the table's gradient in its place.
         extra: as there, with the table's gradient in its place.
         kind: as there.
-        weights: (outputs, inputs) of each linear layer after the first.
+        weights: as there.
         hidden: activations (B, H) of each hidden layer.
         gradients: room (B, H) for each hidden layer, for the gradient by what its activation was taken of; then the
             gradient by the outputs (B, K).
         by_weights: gradients of ``weights``.
-        by_biases: gradients of the biases, that of the first layer included.
+        by_biases: gradients of the biases.
     """
-    batch = tokens.shape[0]
-    for low in range(0, batch, BLOCK):
-        rows = (low, min(low + BLOCK, batch))
+    tokens, numbers = seen
+    columns = (0, gradients[0].shape[1])
+    for low in range(0, len(tokens), BLOCK):
+        rows = (low, min(low + BLOCK, len(tokens)))
         for depth in range(len(hidden), 0, -1):
             every = (0, gradients[depth].shape[1])
-            outer(gradients[depth], hidden[depth - 1], rows, every, by_weights[depth - 1], by_biases[depth])
+            outer(gradients[depth], hidden[depth - 1], rows, every, by_weights[depth], by_biases[depth])
             clear(rows, gradients[depth - 1])
-            multiply(gradients[depth], weights[depth - 1], rows, gradients[depth - 1])
+            multiply(gradients[depth], weights[depth], rows, gradients[depth - 1])
             slope(kind, hidden[depth - 1], rows, gradients[depth - 1])
+        if numbers.shape[1]:
+            outer(gradients[0], numbers, rows, columns, by_weights[0], by_biases[0])
+            continue
         for b in range(rows[0], rows[1]):
-            for h in range(gradients[0].shape[1]):
+            for h in range(columns[1]):
                 by_biases[0][h] += gradients[0][b, h]
-    columns = (0, gradients[0].shape[1])
     scatter(tokens, 0, own[0], gradients[0], columns, own[2], own[1])
     scatter(tokens, len(own[0]), extra[0], gradients[0], columns, 0, extra[1])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from multigrid_rl.models.table import first_rows, sum_of_rows
-from multigrid_rl.models.towers import KINDS, MAX_WIDTH, Layout, Pass, Towers, actor_critic
+from multigrid_rl.models.towers import KINDS, MAX_WIDTH, Pass, TokenTowers, actor_critic
 from multigrid_rl.models.vector import ACTIVATIONS
 
 
@@ -58,8 +58,7 @@ class MLPActorCritic(nn.Module):
             tuple(layer for layer in tower if isinstance(layer, nn.Linear)) for tower in (self.policy, self.value)
         )
         self.central = nn.Parameter(torch.empty(sum(central), hidden[0])) if central else None
-        self._towers: Towers | None = None
-        self._flat: list[Tensor | None] = []
+        self._towers: TokenTowers | None = None
         self._initialise(len(categories), len(central), generator)
 
     def _initialise(self, tokens: int, central: int, generator: torch.Generator) -> None:
@@ -74,19 +73,27 @@ class MLPActorCritic(nn.Module):
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
-        if self._fused():
-            return actor_critic(self._ready(), self._weights(), tokens)
-        return self.reference(tokens)
+        towers = self.compiled()
+        return self.reference(tokens) if towers is None else actor_critic(towers, tokens)
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Logits (B, K) alone, for a player: without gradients, and without the value tower."""
-        if self._fused():
-            return torch.from_numpy(self._ready().policy(tokens.contiguous().numpy()))
-        return self.reference(tokens)[0]
+        towers = self.compiled()
+        if towers is None:
+            return self.reference(tokens)[0]
+        return torch.from_numpy(towers.policy(tokens.contiguous().numpy()))
 
-    def compiled(self) -> Towers | None:
+    def compiled(self) -> TokenTowers | None:
         """Return what computes without torch, as long as weights stay in place; ``None`` where torch computes it."""
-        return self._ready() if self._fused() else None
+        table, towers = self.table, self._towers
+        if self.widest > MAX_WIDTH or table.device.type != "cpu" or table.dtype != torch.float32:
+            return None
+        if towers is None or towers.flat[0] is not table or not towers.reads():
+            linear = [weight for layers in self._layers for layer in layers for weight in (layer.weight, layer.bias)]
+            flat = [table, self.bias, self.central, *linear]
+            towers = TokenTowers(flat, KINDS[self.activation], self.first.numpy(), self.sizes, self.tokens)
+            self._towers = towers
+        return towers
 
     def reference(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the same in torch's own operations: for other devices, wide layers, and what tests compare with."""
@@ -99,28 +106,12 @@ class MLPActorCritic(nn.Module):
 
     def start(self, tokens: NDArray[Any]) -> Pass | None:
         """Return a pass over tokens (B, D) whose gradients need no graph of torch; ``None`` if torch computes it."""
-        return Pass(self._ready(), np.ascontiguousarray(tokens), self._weights()) if self._fused() else None
-
-    def _weights(self) -> list[Tensor | None]:
-        table = self.table
-        if not self._flat or self._flat[0] is not table:  # torch looks every name up in Python: too slow for every step
-            linear = [weight for layers in self._layers for layer in layers for weight in (layer.weight, layer.bias)]
-            self._flat = [table, self.bias, self.central, *linear]
-        return self._flat
-
-    def _ready(self) -> Towers:
-        flat = self._weights()
-        if self._towers is None or not self._towers.reads(flat):
-            layout = Layout(self.first.numpy(), self.sizes, self.tokens, KINDS[self.activation], len(self._layers[0]))
-            self._towers = Towers(layout, flat)
-        return self._towers
-
-    def _fused(self) -> bool:
-        return self.widest <= MAX_WIDTH and self.table.device.type == "cpu" and self.table.dtype == torch.float32
+        towers = self.compiled()
+        return None if towers is None else towers.start(np.ascontiguousarray(tokens))
 
     def __getstate__(self) -> dict[str, Any]:
         # What reads these weights in place must not come along with a copy of them.
-        return {**self.__dict__, "_towers": None, "_flat": []}
+        return {**self.__dict__, "_towers": None}
 
 
 def _tower(hidden: Sequence[int], outputs: int, activation: type[nn.Module]) -> nn.Sequential:

@@ -26,148 +26,181 @@ _TOGETHER = 1 << 14
 MAX_WIDTH = 256
 
 
-class Layout(NamedTuple):
-    """What a network is beside its weights.
-
-    Attributes:
-        first: (D,) int64, row of each token's value 0; those of central tokens count from the start of their table.
-        sizes: (D,) int64, number of values of each token.
-        tokens: how many of the ``D`` tokens both towers read.
-        kind: ``kernels.TANH`` or ``kernels.RELU``.
-        layers: linear layers of each tower after the first.
-    """
-
-    first: Array
-    sizes: Array
-    tokens: int
-    kind: int
-    layers: int
-
-
-class _Tower(NamedTuple):
+class Tower(NamedTuple):
     """One tower's weights, or their gradients, as arrays that share the tensors' memory."""
 
     own: tuple[Array, Array, int]  # see kernels.tower_forward
     extra: tuple[Array, Array]
-    weights: tuple[Array, ...]  # (outputs, inputs) of each linear layer after the first
-    biases: tuple[Array, ...]  # of each layer, the first included
-
-
-def _towers(layout: Layout, flat: Sequence[Tensor | None]) -> tuple[_Tower, _Tower]:
-    arrays: list[Any] = [weight if weight is None else weight.detach().numpy() for weight in flat]
-    table, bias, central, *linear = arrays
-    width = len(bias) // 2
-    split = layout.tokens
-    towers = []
-    for which in (0, 1):
-        mine = linear[2 * which * layout.layers :][: 2 * layout.layers]
-        extra = layout.first[:0], np.zeros((0, width), np.float32)
-        if which == 1 and central is not None:
-            extra = layout.first[split:], central
-        biases = (bias[which * width :][:width], *mine[1::2])
-        towers.append(_Tower((layout.first[:split], table, which * width), extra, tuple(mine[0::2]), biases))
-    return towers[0], towers[1]
+    weights: tuple[Array, ...]  # (outputs, inputs) of each linear layer; the first has no inputs where tables are
+    biases: tuple[Array, ...]
 
 
 @float_shared
-def _forward(
-    tokens: Array,
-    kind: int,
-    towers: int,
-    own: Any,
-    extra: Any,
-    weights: Any,
-    transposed: Any,
-    biases: Any,
-    layers: Any,
-    own_1: Any,
-    extra_1: Any,
-    weights_1: Any,
-    transposed_1: Any,
-    biases_1: Any,
-    layers_1: Any,
-) -> None:
+def _forward(seen: Any, kind: int, towers: int, first: Any, second: Any) -> None:
     """Fill the layers of the first tower or of both, blocks of rows shared out to threads: none reads another."""
-    blocks = (len(tokens) + kernels.BLOCK - 1) // kernels.BLOCK
+    own, extra, weights, transposed, biases, layers = first
+    own_1, extra_1, weights_1, transposed_1, biases_1, layers_1 = second
+    batch = len(seen[0])
+    blocks = (batch + kernels.BLOCK - 1) // kernels.BLOCK
     kernels.transpose(weights, transposed)
     if towers > 1:
         kernels.transpose(weights_1, transposed_1)
     for part in prange(towers * blocks):
         low = part % blocks * kernels.BLOCK
-        rows = (low, min(low + kernels.BLOCK, len(tokens)))
+        rows = (low, min(low + kernels.BLOCK, batch))
         if part < blocks:
-            kernels.tower_forward(tokens, own, extra, kind, weights, transposed, biases, layers, rows)
+            kernels.tower_forward(seen, own, extra, kind, weights, transposed, biases, layers, rows)
         else:
-            kernels.tower_forward(tokens, own_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1, rows)
+            kernels.tower_forward(seen, own_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1, rows)
 
 
 @float_shared
-def _both_backward(
-    tokens: Array,
-    kind: int,
-    own: Any,
-    extra: Any,
-    weights: Any,
-    hidden: Any,
-    gradients: Any,
-    by_weights: Any,
-    by_biases: Any,
-    own_1: Any,
-    extra_1: Any,
-    weights_1: Any,
-    hidden_1: Any,
-    gradients_1: Any,
-    by_weights_1: Any,
-    by_biases_1: Any,
-) -> None:
+def _both_backward(seen: Any, kind: int, first: Any, second: Any) -> None:
     """Go back through :func:`_forward` of both: towers share no weight, so no sum is taken in two threads."""
+    own, extra, weights, hidden, gradients, by_weights, by_biases = first
+    own_1, extra_1, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1 = second
     for which in prange(2):
         if which == 0:
-            kernels.tower_backward(tokens, own, extra, kind, weights, hidden, gradients, by_weights, by_biases)
+            kernels.tower_backward(seen, own, extra, kind, weights, hidden, gradients, by_weights, by_biases)
         else:
             kernels.tower_backward(
-                tokens, own_1, extra_1, kind, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1
+                seen, own_1, extra_1, kind, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1
             )
 
 
 class Towers:
-    """A network's towers, ready to run.
+    """A network's policy and value tower as arrays that share the tensors' memory, ready to run.
 
     Args:
-        layout: what the network is beside its weights.
-        flat: table (R, 2 H) of the first layer, the policy's half before the value's; its bias (2 H,); table (R', H) of
-            the tokens that only the value tower reads, or ``None``; then weight and bias of each further layer of the
-            policy tower, and of the value tower. Float32 on the CPU.
+        flat: the network's weights in an order of its own, float32 on the CPU.
+        kind: ``kernels.TANH`` or ``kernels.RELU``.
     """
 
-    def __init__(self, layout: Layout, flat: Sequence[Tensor | None]) -> None:
-        self.layout = layout
+    def __init__(self, flat: Sequence[Tensor | None], kind: int) -> None:
+        self.flat, self.kind = flat, kind
         self._at = places(flat)
-        self._towers = self._by = _towers(layout, flat)
+        self.towers = self._by = self._cut(flat)
         self._by_at: list[int] = []
-        self._transposed = [tuple(np.empty_like(w.T, order="C") for w in t.weights) for t in self._towers]
+        self._transposed = [tuple(np.empty_like(w.T, order="C") for w in t.weights) for t in self.towers]
 
-    def reads(self, flat: Sequence[Tensor | None]) -> bool:
-        """Whether these weights lie where those that it was made of do: it then reads their newest values."""
-        return self._at == places(flat)
+    def _cut(self, flat: Sequence[Tensor | None]) -> list[Tower]:
+        """Return the policy's and the value's part of weights, or of gradients in the same order."""
+        raise NotImplementedError
+
+    def reads(self) -> bool:
+        """Whether the weights lie where they did when this was made: it then reads their newest values."""
+        return self._at == places(self.flat)
+
+    def start(self, rows: Array) -> Pass:
+        """Pass through both towers with observations ``rows`` (B, D)."""
+        raise NotImplementedError
+
+    def policy(self, rows: Array) -> Array:
+        """Return outputs (B, K) of the policy alone, without gradients, of observations ``rows`` (B, D)."""
+        raise NotImplementedError
+
+    def values(self, parts: Sequence[Array]) -> Iterator[Array]:
+        """Yield values (B,) alone, without gradients, of each of ``parts``: observations (B, D)."""
+        raise NotImplementedError
+
+    def run(self, rows: Array, *which: int) -> list[tuple[Array, ...]]:
+        """Activations (B, H) of each hidden layer and the outputs (B, K) of each tower named: 0 policy, 1 value."""
+        given = []
+        for tower in which:
+            own, extra, weights, biases = self.towers[tower]
+            layers = tuple(np.empty((len(rows), len(bias)), np.float32) for bias in biases)
+            given.append((own, extra, weights, self._transposed[tower], biases, layers))
+        _forward(_seen(rows), self.kind, len(which), given[0], given[-1])
+        return [layers for *_, layers in given]
+
+    def add_gradients(
+        self,
+        rows: Array,
+        passed: Sequence[tuple[Array, ...]],
+        upstream: Sequence[Array],
+        gradients: Sequence[Tensor | None],
+    ) -> None:
+        """Add the gradients of all weights to ``gradients``.
+
+        Args:
+            rows: (B, D).
+            passed: what :meth:`run` returned, of both towers.
+            upstream: gradients by the outputs (B, K), of both towers.
+            gradients: tensors shaped and ordered as the weights.
+        """
+        given, at = [], places(gradients)
+        if self._by_at != at:
+            self._by, self._by_at = self._cut(gradients), at
+        for which, (own, extra, by_weights, by_biases) in enumerate(self._by):
+            hidden = passed[which][:-1]
+            inner = (*map(np.empty_like, hidden), upstream[which])
+            given.append((own, extra, self.towers[which].weights, hidden, inner, by_weights, by_biases))
+        _both_backward(_seen(rows), self.kind, *given)
+
+
+def _seen(rows: Array) -> tuple[Array, Array]:
+    """Return ``rows`` (B, D) as the tokens and the numbers of :func:`kernels.tower_forward`."""
+    if rows.dtype == np.float32:
+        return np.empty((len(rows), 0), np.uint8), rows
+    return rows, np.empty((len(rows), 0), np.float32)
+
+
+class TokenTowers(Towers):
+    """Towers over tokens, whose first layer is a table with a row for each value of each token.
+
+    Args:
+        flat: table (R, 2 H) of the first layer, the policy's half before the value's; its bias (2 H,); table (R', H) of
+            the tokens that only the value tower reads, or ``None``; then weight and bias of each further layer of the
+            policy tower, and of the value tower.
+        kind: see :class:`Towers`.
+        first: (D,) int64, row of each token's value 0; those of central tokens count from the start of their table.
+        sizes: (D,) int64, number of values of each token.
+        tokens: how many of the ``D`` tokens both towers read.
+    """
+
+    def __init__(self, flat: Sequence[Tensor | None], kind: int, first: Array, sizes: Array, tokens: int) -> None:
+        self.first, self.sizes, self.tokens = first, sizes, tokens
+        super().__init__(flat, kind)
+
+    def _cut(self, flat: Sequence[Tensor | None]) -> list[Tower]:
+        arrays: list[Any] = [weight if weight is None else weight.detach().numpy() for weight in flat]
+        table, bias, central, *linear = arrays
+        width, half, split = len(bias) // 2, len(linear) // 2, self.tokens
+        towers = []
+        for which in (0, 1):
+            mine = linear[which * half :][:half]
+            extra = self.first[:0], np.zeros((0, width), np.float32)
+            if which == 1 and central is not None:
+                extra = self.first[split:], central
+            weights = (np.zeros((width, 0), np.float32), *mine[0::2])
+            biases = (bias[which * width :][:width], *mine[1::2])
+            towers.append(Tower((self.first[:split], table, which * width), extra, weights, biases))
+        return towers
 
     @property
     def shape(self) -> tuple[Any, ...]:
         """What is the same of networks that can go into one :class:`Stack`."""
-        return tuple(self.layout.sizes.tolist()), self.layout.kind, *(len(bias) for bias in self._towers[0].biases)
+        return tuple(self.sizes.tolist()), self.kind, *(len(bias) for bias in self.towers[0].biases)
 
-    def policy_tower(self) -> _Tower:
-        """Return the weights of the policy tower."""
-        return self._towers[0]
+    def start(self, rows: Array) -> Pass:
+        """Pass through both towers with tokens ``rows`` (B, D), contiguous; those that are alike are computed once.
 
-    def policy(self, tokens: Array) -> Array:
-        """Return logits (B, K) alone, without gradients, of ``tokens`` (B, D), contiguous."""
-        layout = self.layout
-        if not layout.tokens <= tokens.shape[1] <= len(layout.sizes):
-            raise IndexError(expected("tokens", f"{layout.tokens} to {len(layout.sizes)} columns", tokens.shape[1]))
+        Raises:
+            IndexError: another number of tokens, or one that the network has no row for.
+        """
+        if rows.shape[1] != len(self.sizes):
+            raise IndexError(expected("tokens", f"{len(self.sizes)} columns", rows.shape[1]))
+        batch = Distinct.of(rows, self.sizes)
+        passed = self.run(batch.tokens, 0, 1)
+        return Pass(self, batch, passed, *(batch.spread(layers[-1]) for layers in passed))
+
+    def policy(self, rows: Array) -> Array:
+        """Return logits (B, K) alone, without gradients, of tokens ``rows`` (B, D), contiguous."""
+        if not self.tokens <= rows.shape[1] <= len(self.sizes):
+            raise IndexError(expected("tokens", f"{self.tokens} to {len(self.sizes)} columns", rows.shape[1]))
         # What only the critic reads would set apart rows that are alike.
-        own = np.ascontiguousarray(tokens[:, : layout.tokens])
-        batch = Distinct.of(own, layout.sizes[: layout.tokens])
+        own = np.ascontiguousarray(rows[:, : self.tokens])
+        batch = Distinct.of(own, self.sizes[: self.tokens])
         return batch.spread(self.run(batch.tokens, 0)[0][-1])
 
     def values(self, parts: Sequence[Array]) -> Iterator[Array]:
@@ -176,43 +209,9 @@ class Towers:
         result = np.empty(len(tokens), np.float32)
         for low in range(0, len(tokens), _TOGETHER):
             rows = slice(low, low + _TOGETHER)
-            batch = Distinct.of(tokens[rows], self.layout.sizes)
+            batch = Distinct.of(tokens[rows], self.sizes)
             result[rows] = batch.spread(self.run(batch.tokens, 1)[0][-1])[:, 0]
         yield from np.split(result, np.cumsum([len(part) for part in parts[:-1]]))
-
-    def run(self, tokens: Array, *which: int) -> list[tuple[Array, ...]]:
-        """Activations (B, H) of each hidden layer and the outputs (B, K) of each tower named: 0 policy, 1 value."""
-        given = []
-        for tower in which:
-            own, extra, weights, biases = self._towers[tower]
-            layers = tuple(np.empty((len(tokens), len(bias)), np.float32) for bias in biases)
-            given.append((own, extra, weights, self._transposed[tower], biases, layers))
-        _forward(tokens, self.layout.kind, len(which), *given[0], *given[-1])
-        return [layers for *_, layers in given]
-
-    def add_gradients(
-        self,
-        tokens: Array,
-        passed: Sequence[tuple[Array, ...]],
-        upstream: Sequence[Array],
-        gradients: Sequence[Tensor | None],
-    ) -> None:
-        """Add the gradients of all weights to ``gradients``.
-
-        Args:
-            tokens: (B, D).
-            passed: what :meth:`run` returned, of both towers.
-            upstream: gradients by the outputs (B, K), of both towers.
-            gradients: tensors shaped and ordered as the weights.
-        """
-        kind, given, at = self.layout.kind, [], places(gradients)
-        if self._by_at != at:
-            self._by, self._by_at = _towers(self.layout, gradients), at
-        for which, (own, extra, by_weights, by_biases) in enumerate(self._by):
-            hidden = passed[which][:-1]
-            inner = (*map(np.empty_like, hidden), upstream[which])
-            given.append((own, extra, self._towers[which].weights, hidden, inner, by_weights, by_biases))
-        _both_backward(tokens, kind, *given[0], *given[1])
 
 
 def places(flat: Sequence[Tensor | None]) -> list[int]:
@@ -253,44 +252,33 @@ class Distinct(NamedTuple):
         return out
 
 
-class Pass:
-    """One pass through both towers, and the way back.
+class Pass(NamedTuple):
+    """One pass through both towers on the CPU, and the way back without torch's graph.
 
-    Rows that are alike are computed once. What a row becomes does not depend on the others.
-
-    Args:
-        towers: the network.
-        tokens: (B, D), contiguous.
-        flat: the weights, to whose gradients :meth:`add_gradients` adds.
-
-    Attributes:
-        logits: (B, K).
-        values: (B, 1).
-
-    Raises:
-        IndexError: another number of tokens, or one that the network has no row for.
+    What a row becomes does not depend on the others.
     """
 
-    def __init__(self, towers: Towers, tokens: Array, flat: Sequence[Tensor | None] = ()) -> None:
-        if tokens.shape[1] != len(towers.layout.sizes):
-            raise IndexError(expected("tokens", f"{len(towers.layout.sizes)} columns", tokens.shape[1]))
-        self._towers, self._flat = towers, flat
-        self._batch = Distinct.of(tokens, towers.layout.sizes)
-        self._passed = towers.run(self._batch.tokens, 0, 1)
-        self.logits, self.values = (self._batch.spread(layers[-1]) for layers in self._passed)
+    towers: Towers
+    batch: Distinct  # what both towers read
+    passed: list[tuple[Array, ...]]  # activations of each hidden layer and the outputs, of both towers
+    logits: Array  # (B, K) outputs of the policy
+    values: Array  # (B, 1)
 
     def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
-        """Add the gradients of all weights, from those by logits (B, K) and values (B, 1), to ``gradients``."""
+        """Add the gradients of all weights, from those by logits (B, K) and values (B, 1), to ``gradients``.
+
+        ``None``: to the weights' own.
+        """
         if gradients is None:
-            gradients = [None if weight is None else weight.grad for weight in self._flat]
-        gathered = [self._batch.gather(gradient) for gradient in upstream]
-        self._towers.add_gradients(self._batch.tokens, self._passed, gathered, gradients)
+            gradients = [None if weight is None else weight.grad for weight in self.towers.flat]
+        gathered = [self.batch.gather(gradient) for gradient in upstream]
+        self.towers.add_gradients(self.batch.tokens, self.passed, gathered, gradients)
 
 
 class _ActorCritic(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, towers: Towers, tokens: Array, *flat: Tensor | None) -> tuple[Tensor, Tensor]:
-        passed = Pass(towers, tokens)
+        passed = towers.start(tokens)
         ctx.passed, ctx.flat = passed, [None if weight is None else weight.shape for weight in flat]
         return torch.from_numpy(passed.logits), torch.from_numpy(passed.values)
 
@@ -302,19 +290,19 @@ class _ActorCritic(torch.autograd.Function):
         return None, None, *gradients
 
 
-def actor_critic(towers: Towers, flat: Sequence[Tensor | None], tokens: Tensor) -> tuple[Tensor, Tensor]:
+def actor_critic(towers: Towers, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens (B, D) to logits (B, K) and values (B,), differentiable by the weights."""
     array = tokens.contiguous().numpy()
     if torch.is_grad_enabled():
-        logits, values = _ActorCritic.apply(towers, array, *flat)  # type: ignore[no-untyped-call]
+        logits, values = _ActorCritic.apply(towers, array, *towers.flat)  # type: ignore[no-untyped-call]
     else:
-        passed = Pass(towers, array)
+        passed = towers.start(array)
         logits, values = torch.from_numpy(passed.logits), torch.from_numpy(passed.values)
     return logits, values.squeeze(-1)
 
 
 class Stack:
-    """The policies of networks that are alike (:attr:`Towers.shape`), in one call, for players whose weights stay.
+    """The policies of networks that are alike (:attr:`TokenTowers.shape`), in one call, for players whose weights stay.
 
     A league's opponents have a few games each: what surrounds a pass would take longer than the pass.
 
@@ -322,17 +310,16 @@ class Stack:
         networks: at least one; their weights are copied.
     """
 
-    def __init__(self, networks: Sequence[Towers]) -> None:
-        layout, towers = networks[0].layout, [network.policy_tower() for network in networks]
-        self._first, self._kind = towers[0].own[0], layout.kind
-        self._sizes = np.append(layout.sizes[: layout.tokens], len(networks))
+    def __init__(self, networks: Sequence[TokenTowers]) -> None:
+        one, towers = networks[0], [network.towers[0] for network in networks]
+        self._first, self._kind = towers[0].own[0], one.kind
+        self._sizes = np.append(one.sizes[: one.tokens], len(networks))
         self._number = np.min_scalar_type(len(networks))
         width = len(towers[0].biases[0])
         self._tables = np.stack([tower.own[1][:, :width] for tower in towers])
         *hidden, self._heads = (np.stack(layer) for layer in zip(*(tower.weights for tower in towers), strict=True))
         self._biases = tuple(np.stack(layer) for layer in zip(*(tower.biases for tower in towers), strict=True))
-        transposed = tuple(np.ascontiguousarray(weights.swapaxes(1, 2)) for weights in hidden)
-        self._transposed = transposed or (self._heads,)  # numba has no empty tuple of arrays
+        self._transposed = tuple(np.ascontiguousarray(weights.swapaxes(1, 2)) for weights in hidden)
 
     def policy(self, tokens: Array, numbers: Array) -> Array:
         """Logits (B, K) of ``tokens`` (B, D), of each row by the network ``numbers`` (B,), which ascend."""

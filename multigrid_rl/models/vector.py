@@ -2,17 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from multigrid_rl.jit import float_shared
-from multigrid_rl.models import kernels
-from multigrid_rl.models.towers import KINDS, MAX_WIDTH, places
+from multigrid_rl.models.towers import KINDS, MAX_WIDTH, Distinct, Pass, Tower, Towers
 
 Array = NDArray[Any]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
@@ -60,109 +57,46 @@ class Normaliser(nn.Module):
         return ((obs - self.mean) / self.std).clamp(-MOST, MOST)
 
 
-@float_shared
-def _forward(
-    x: Array,
-    kind: int,
-    towers: int,
-    weights: Any,
-    transposed: Any,
-    biases: Any,
-    layers: Any,
-    weights_1: Any,
-    transposed_1: Any,
-    biases_1: Any,
-    layers_1: Any,
-) -> None:
-    """Fill the layers of the first tower or of both, blocks of rows shared out to threads: none reads another."""
-    blocks = (len(x) + kernels.BLOCK - 1) // kernels.BLOCK
-    kernels.transpose(weights, transposed)
-    if towers > 1:
-        kernels.transpose(weights_1, transposed_1)
-    for part in prange(towers * blocks):
-        low = part % blocks * kernels.BLOCK
-        rows = (low, min(low + kernels.BLOCK, len(x)))
-        if part < blocks:
-            kernels.dense_forward(x, kind, weights, transposed, biases, layers, rows)
-        else:
-            kernels.dense_forward(x, kind, weights_1, transposed_1, biases_1, layers_1, rows)
-
-
-@float_shared
-def _both_backward(
-    x: Array,
-    kind: int,
-    weights: Any,
-    hidden: Any,
-    gradients: Any,
-    by_weights: Any,
-    by_biases: Any,
-    weights_1: Any,
-    hidden_1: Any,
-    gradients_1: Any,
-    by_weights_1: Any,
-    by_biases_1: Any,
-) -> None:
-    """Go back through :func:`_forward` of both: towers share no weight, so no sum is taken in two threads."""
-    for which in prange(2):
-        if which == 0:
-            kernels.dense_backward(x, kind, weights, hidden, gradients, by_weights, by_biases)
-        else:
-            kernels.dense_backward(x, kind, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1)
-
-
-class VectorTowers:
-    """Both towers as arrays that share the tensors' memory, ready to run.
+class VectorTowers(Towers):
+    """Towers over vectors.
 
     Args:
         net: the network, on the CPU, without layer normalisation.
-        kind: of the activation, see :mod:`multigrid_rl.models.kernels`.
+        kind: see :class:`~multigrid_rl.models.towers.Towers`.
     """
 
     def __init__(self, net: "VectorActorCritic", kind: int) -> None:
-        towers = [[layer for layer in tower if isinstance(layer, nn.Linear)] for tower in (net.policy, net.value)]
+        layers = [layer for tower in (net.policy, net.value) for layer in tower if isinstance(layer, nn.Linear)]
+        flat = [weight for layer in layers for weight in (layer.weight, layer.bias)]
         spread, normaliser = net.spread, net.normaliser
-        self._flat = [weight for tower in towers for layer in tower for weight in (layer.weight, layer.bias)]
         self._log_std = spread.log_std if isinstance(spread, LogStd) else None
-        if self._log_std is not None:
-            self._flat.append(self._log_std)
-        self._at, self._kind, self._depth = places(self._flat), kind, len(towers[0])
         self._normaliser = None
         if isinstance(normaliser, Normaliser):
             self._normaliser = normaliser.mean.numpy(), normaliser.std.numpy()
         self._scale = net.value_scale.numpy()
-        self._towers = self._cut(self._flat)
-        self._transposed = [tuple(np.empty(w.shape[::-1], w.dtype) for w in t[0]) for t in self._towers]
-        self._by, self._by_at = self._towers, self._at
+        super().__init__(flat if self._log_std is None else [*flat, self._log_std], kind)
 
-    def _cut(self, flat: Sequence[Tensor]) -> list[tuple[tuple[Array, ...], tuple[Array, ...]]]:
-        """Return weights and biases of both towers."""
-        arrays = [tensor.detach().numpy() for tensor in flat[: 4 * self._depth]]
-        parts = arrays[: 2 * self._depth], arrays[2 * self._depth :]
-        return [(tuple(part[0::2]), tuple(part[1::2])) for part in parts]
+    def _cut(self, flat: Sequence[Tensor | None]) -> list[Tower]:
+        arrays = [tensor.detach().numpy() for tensor in flat if tensor is not None]
+        half = len(arrays) // 4 * 2  # weight and bias of each layer; what is left over is the policy's spread
+        none, table = np.zeros(0, np.int64), np.zeros((0, len(arrays[1])), np.float32)
+        parts = arrays[:half], arrays[half : 2 * half]
+        return [Tower((none, table, 0), (none, table), tuple(part[0::2]), tuple(part[1::2])) for part in parts]
 
-    def reads(self) -> bool:
-        """Whether the weights lie where they did when this was made: it then reads their newest values."""
-        return self._at == places(self._flat)
+    def start(self, rows: Array) -> Pass:
+        """Pass through both towers with observations ``rows`` (B, D)."""
+        x = self._normalised(rows)
+        passed = self.run(x, 0, 1)
+        return Pass(self, Distinct(x, None), passed, self._outputs(passed[0][-1]), passed[1][-1] * self._scale)
 
-    def policy(self, obs: Array) -> Array:
-        """Return outputs (B, K) of the policy alone, without gradients, of ``obs`` (B, D)."""
-        return self._outputs(self._run(self._normalised(obs), 0)[0][-1])
+    def policy(self, rows: Array) -> Array:
+        """Return outputs (B, K) of the policy alone, without gradients, of observations ``rows`` (B, D)."""
+        return self._outputs(self.run(self._normalised(rows), 0)[0][-1])
 
     def values(self, parts: Sequence[Array]) -> Iterator[Array]:
         """Yield values (B,) alone, without gradients, of each of ``parts``: observations (B, D)."""
         for part in parts:
-            yield self._run(self._normalised(part), 1)[0][-1][:, 0] * self._scale
-
-    def _run(self, x: Array, *which: int) -> list[tuple[Array, ...]]:
-        """Return the activations of each hidden layer and the outputs, of each tower named: 0 policy, 1 value."""
-        given = []
-        for tower in which:
-            weights, biases = self._towers[tower]
-            layers = tuple(np.empty((len(x), len(bias)), np.float32) for bias in biases)
-            given.append((weights, self._transposed[tower], biases, layers))
-        _forward(x, self._kind, len(which), *given[0], *given[-1])
-        return [layers for *_, layers in given]
+            yield self.run(self._normalised(part), 1)[0][-1][:, 0] * self._scale
 
     def _normalised(self, obs: Array) -> Array:
         """Return what :class:`Normaliser` makes of ``obs`` (B, D), if there is one."""
@@ -180,44 +114,16 @@ class VectorTowers:
         result[:, : means.shape[1]], result[:, means.shape[1] :] = means, self._log_std.detach().numpy()
         return result
 
-    def start(self, obs: Array) -> "Pass":
-        """Pass over ``obs`` (B, D), side by side where there are threads."""
-        x = self._normalised(obs)
-        passed = self._run(x, 0, 1)
-        return Pass(self, x, passed, self._outputs(passed[0][-1]), passed[1][-1] * self._scale)
-
-    def add_gradients(self, x: Array, passed: Sequence[tuple[Array, ...]], by_outputs: Array, by_values: Array) -> None:
-        """Add the gradients of all weights to the parameters', see :meth:`Pass.add_gradients`."""
-        gradients: list[Any] = [weight.grad for weight in self._flat]
-        at = places(gradients)
-        if self._by_at != at:
-            self._by, self._by_at = self._cut(gradients), at
-        means = by_outputs
+    def add_gradients(
+        self, rows: Array, passed: Sequence[tuple[Array, ...]], upstream: Sequence[Array], gradients: Sequence[Any]
+    ) -> None:
+        """Add the gradients of all weights, those by outputs (B, K) and values (B, 1) given, to ``gradients``."""
+        means, by_values = upstream
         if self._log_std is not None:
-            width = by_outputs.shape[1] // 2
-            means = by_outputs[:, :width]
-            gradients[-1].numpy()[:] += by_outputs[:, width:].sum(axis=0)
-        given = []
-        for (weights, _), by, layers, upstream in zip(
-            self._towers, self._by, passed, (means, by_values * self._scale), strict=True
-        ):
-            hidden = layers[:-1]
-            given.append((weights, hidden, (*map(np.empty_like, hidden), np.ascontiguousarray(upstream)), *by))
-        _both_backward(x, self._kind, *given[0], *given[1])
-
-
-class Pass(NamedTuple):
-    """One pass through both towers on the CPU, and the way back without torch's graph."""
-
-    towers: VectorTowers
-    x: Array  # (B, D) what both towers read
-    passed: list[tuple[Array, ...]]  # activations of each hidden layer and the outputs, of both towers
-    logits: Array  # (B, K) outputs of the policy
-    values: Array  # (B, 1)
-
-    def add_gradients(self, upstream: Sequence[Array]) -> None:
-        """Add the gradients of all weights, from those by outputs (B, K) and values (B, 1), to the parameters'."""
-        self.towers.add_gradients(self.x, self.passed, *upstream)
+            width = means.shape[1] // 2
+            gradients[-1].numpy()[:] += means[:, width:].sum(axis=0)
+            means = means[:, :width]
+        super().add_gradients(rows, passed, (np.ascontiguousarray(means), by_values * self._scale), gradients)
 
 
 class VectorActorCritic(nn.Module):

@@ -11,7 +11,7 @@ from torch import nn
 
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
-from multigrid_rl.models.towers import Stack, Towers
+from multigrid_rl.models.towers import Stack, TokenTowers
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
@@ -101,7 +101,7 @@ class FrozenPlayer:
         return output.numpy(), state
 
     @cached_property
-    def towers(self) -> Towers | None:
+    def towers(self) -> TokenTowers | None:
         """What computes its policy, if that is compiled."""
         # To look whether the weights are still where they were takes as long as the network on a few rows.
         return self.network.compiled() if isinstance(self.network, MLPActorCritic) else None

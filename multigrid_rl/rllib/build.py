@@ -8,9 +8,9 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from multigrid_rl.config import ConfigError, RunConfig
+from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.adversarial import AdversarialConfig
 from multigrid_rl.learn.cloning import CloningConfig
-from multigrid_rl.learn.rollout import Estimator
 from multigrid_rl.learn.update import UpdateConfig
 from multigrid_rl.rllib.algorithm import BatchPPO
 from multigrid_rl.rllib.env_runner import BatchedEnvRunner

@@ -8,7 +8,8 @@ from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.utils.checkpoints import Checkpointable
 
-from multigrid_rl.learn.rollout import Collector, Estimator, Experience, estimate
+from multigrid_rl.learn.advantages import Estimator
+from multigrid_rl.learn.rollout import Collector, Experience, estimate
 from multigrid_rl.models.registry import checksum
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.league import Roster

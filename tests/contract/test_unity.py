@@ -18,7 +18,8 @@ from multigrid_rl.envs.base import AGENT, BrokenEnvError
 from multigrid_rl.envs.unity import UnityFactory
 from multigrid_rl.envs.unity_peer import UnityPeer, messages, side_channels
 from multigrid_rl.judge.environments import run_env_target
-from multigrid_rl.learn.rollout import Collector, Estimator, estimate
+from multigrid_rl.learn.advantages import Estimator
+from multigrid_rl.learn.rollout import Collector, estimate
 from multigrid_rl.models.registry import network_of
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.types import RunError

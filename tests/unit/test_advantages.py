@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multigrid_rl.learn.advantages import gae, standardise, weigh
-from multigrid_rl.learn.rollout import Estimator, Paths, Rollout, estimate
+from multigrid_rl.learn.advantages import Estimator, gae, standardise, weigh
+from multigrid_rl.learn.rollout import Paths, Rollout, estimate
 from multigrid_rl.models.distributions import distribution_of
 
 GAMMA, LAM = 0.5, 0.5
@@ -181,7 +181,7 @@ def test_standardise_turns_a_constant_into_zeros(value):
 def test_psi_by_hand(psi, weights, targets):
     given = path([1, 2, 4], [4, 2, 6], [2, 6, 8])
     starts = np.array([[True], [False], [False]])
-    found = weigh(**given, starts=starts, psi=psi, gamma=GAMMA, lam=LAM)
+    found = weigh(**given, starts=starts, how=Estimator(GAMMA, LAM, psi))
     assert [column[:, 0].tolist() for column in found] == [weights, targets]
 
 
@@ -189,7 +189,7 @@ def test_total_reward_is_that_of_each_path_of_the_batch():
     # The first path was under way, ends with step 1 for good, and counts from the batch's first step.
     given = path([1, 2, 4, 8], [0, 0, 0, 0], [0, 0, 0, 0], terminated=[1], done=[1])
     starts = np.array([[False], [False], [True], [False]])
-    weights, targets = weigh(**given, starts=starts, psi="total_reward", gamma=GAMMA, lam=LAM)
+    weights, targets = weigh(**given, starts=starts, how=Estimator(GAMMA, LAM, "total_reward"))
     assert weights[:, 0].tolist() == [2, 2, 8, 8]
     assert targets[:, 0].tolist() == [2, 2, 8, 8]
 

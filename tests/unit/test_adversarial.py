@@ -12,8 +12,9 @@ import torch
 import strangers  # noqa: F401 - registers environments
 from multigrid_rl.config import compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
+from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.adversarial import AdversarialConfig, AdversarialUpdate, Discriminator, Replay, Steps, encoded
-from multigrid_rl.learn.rollout import Collector, Estimator, Paths, estimate
+from multigrid_rl.learn.rollout import Collector, Paths, estimate
 from multigrid_rl.learn.update import Schedule, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of

@@ -11,6 +11,7 @@ import torch
 
 from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.envs.gymnasium import AGENT, GymnasiumFactory
+from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.losses import (
     OBJECTIVES,
     Rows,
@@ -21,7 +22,7 @@ from multigrid_rl.learn.losses import (
     ppo,
     reference,
 )
-from multigrid_rl.learn.rollout import Collector, Estimator, estimate
+from multigrid_rl.learn.rollout import Collector, estimate
 from multigrid_rl.learn.update import Schedule, Update, UpdateConfig
 from multigrid_rl.models.distributions import Categorical, Gaussian
 from multigrid_rl.models.registry import network_of
