@@ -98,10 +98,9 @@ class MemoryWatch:
         self._thread.join()
 
     def _watch(self) -> None:
-        while True:
+        self._look()
+        while not self._ended.wait(INTERVAL_S[self._whole_tree]):
             self._look()
-            if self._ended.wait(INTERVAL_S[self._whole_tree]):
-                return
 
     def _look(self) -> None:
         high = kib_of(text_of(self._pid, "status"), "VmHWM") / KIB_PER_MIB
@@ -195,16 +194,20 @@ def train_once(
     command = list(program) or [str(Path(sys.executable).parent / "multigrid-rl"), "train"]
     with tempfile.TemporaryDirectory(prefix="multigrid-rl-bench-") as folder:
         path = Path(folder) / "run"
-        peak, seconds = _ended_well([*command, *overrides, f"run_dir={path}"], whole_tree, limit)
+        _, peak, seconds = _ended_well([*command, *overrides, f"run_dir={path}"], whole_tree, limit)
         verdict: dict[str, Any] = json.loads((path / "verdict.json").read_text(encoding="utf-8"))
         return Run(read_rows(path / "metrics.jsonl"), verdict, seconds, peak)
 
 
-def _ended_well(command: list[str], whole_tree: bool, limit: float) -> tuple[Peak, float]:
+def _ended_well(command: list[str], whole_tree: bool, limit: float) -> tuple[str, Peak, float]:
+    """Return what a process printed, its memory and its seconds. Raises ``BenchmarkError``: it failed, or took long."""
     began = time.perf_counter()
     shown = " ".join(part for part in command[1:] if not part.startswith("run_dir="))  # it may stand in a report
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as output,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
+    ):
+        process = subprocess.Popen(command, stdout=output, stderr=errors)
         try:
             with MemoryWatch(process.pid, whole_tree=whole_tree) as watch:
                 status = process.wait(limit)
@@ -216,7 +219,9 @@ def _ended_well(command: list[str], whole_tree: bool, limit: float) -> tuple[Pea
             errors.seek(0)
             said = [line.strip() for line in errors if line.strip()]
             raise BenchmarkError(f"{shown}: status {status}: {said[-1] if said else 'nothing said'}")
-        return watch.peak, time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        output.seek(0)
+        return output.read(), watch.peak, seconds
 
 
 def end(process: subprocess.Popen[Any]) -> None:
@@ -280,12 +285,5 @@ class Peers:
             BenchmarkError: it failed, or took too long.
         """
         command = [str(self.python), "-m", f"benchmarks.peers.{module}", *arguments]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise BenchmarkError(f"{' '.join(command[1:])}: took longer than {limit:.0f} s") from error
-        if done.returncode != 0:
-            said = done.stderr.strip().splitlines() or ["nothing said"]
-            raise BenchmarkError(f"{' '.join(command[1:])}: status {done.returncode}: {said[-1]}")
-        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        told: dict[str, Any] = json.loads(_ended_well(command, False, limit)[0].splitlines()[-1])
         return told

@@ -118,7 +118,6 @@ def policy_check(run: Path, mode: Any) -> dict[str, Any]:
     config = run_config(run)
     table = evaluate(run_target(run), episodes=CHECK_EPISODES, seed=CHECK_SEED, modes=(mode,)).parts[0].table
     spec = config.scenario.spec
-    teams = {team: [a for a, seat in enumerate(spec.seats) if spec.team_of(seat) == team] for team in ("red", "blue")}
     means = table.returns.mean(axis=0)
     team = next(iter(config.scenario.learning.values()))
     win, draw, loss = outcome_shares(table.winner, RED if team == "red" else BLUE)
@@ -126,7 +125,7 @@ def policy_check(run: Path, mode: Any) -> dict[str, Any]:
         "episodes": table.episodes,
         "length": float(table.length.mean()),
         "returns": {seat: float(means[spec.seats.index(seat)]) for seat in config.scenario.learning},
-        "team_return": float(means[teams[team]].sum()),
+        "team_return": float(means[[spec.seats.index(seat) for seat in spec.seats_of(team)]].sum()),
         "win": win,
         "draw": draw,
         "loss": loss,

@@ -91,27 +91,21 @@ class BatchLearner(PPOTorchLearner):
         settings, device = self.config.learner_config_dict, torch.device(self._device)
         networks = {name: module.net for name, module in modules.items()}
         action_spaces = {name: module.action_space for name, module in modules.items()}
-        self.our_update: Any
+        adversarial: AdversarialConfig | None = settings["adversarial"]
         kind: Any = Update
+        given: dict[str, Any] = {"device": device}
         if isinstance(settings["update"], CloningConfig):
             kind = Dagger if settings["update"].asked else Cloning
-            self.our_update = kind(networks, action_spaces, settings["update"], device)
         else:
-            adversarial: AdversarialConfig | None = settings["adversarial"]
             if adversarial is not None:
                 kind = partial(AdversarialUpdate, adversarial, read_demonstrations(Path(adversarial.data)))
-            self.our_update = kind(
-                networks,
-                action_spaces,
-                settings["update"],
-                device=device,
-                scale_values=settings["scale_values"],
-                part=(self._learner_index or 0, max(self.config.num_learners, 1)),
-            )
-            if adversarial is not None and adversarial.reward is not None:
-                known = read_learner_state(Path(adversarial.reward))["update"]["adversaries"]
-                for name, adversary in self.our_update.adversaries.items():
-                    adversary.take(known[name]["discriminator"])
+            part = (self._learner_index or 0, max(self.config.num_learners, 1))
+            given |= {"scale_values": settings["scale_values"], "part": part}
+        self.our_update: Any = kind(networks, action_spaces, settings["update"], **given)
+        if adversarial is not None and adversarial.reward is not None:
+            known = read_learner_state(Path(adversarial.reward))["update"]["adversaries"]
+            for name, adversary in self.our_update.adversaries.items():
+                adversary.take(known[name]["discriminator"])
         for name, optimizers in self.our_update.optimizers.items():
             for k, optimizer in enumerate(optimizers):
                 self.register_optimizer(

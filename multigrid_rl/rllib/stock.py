@@ -15,7 +15,6 @@ from ray.rllib.algorithms.ppo.ppo import (
     LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY,
     LEARNER_RESULTS_VF_LOSS_UNCLIPPED_KEY,
 )
-from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCategorical
 from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY
@@ -178,13 +177,10 @@ class StockModule(ActorCriticModule):
         return {Columns.ACTION_DIST_INPUTS: outputs[Columns.ACTION_DIST_INPUTS]}
 
 
-class EpisodeCallback(RLlibCallback):
-    """Takes the finished episodes out of an env runner's games and sends them with its metrics."""
-
-    def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Collect what finished in this sample."""
-        tables = [env.unwrapped.env.drain_episodes() for env in env_runner.env.envs]
-        metrics_logger.log_value(EPISODES, EpisodeTable.concatenate(tables), reduce="item_series")
+def send_episodes(*, env_runner: Any, metrics_logger: Any, **_: Any) -> None:
+    """Take the episodes that finished in a sample out of an env runner's games and send them with its metrics."""
+    tables = [env.unwrapped.env.drain_episodes() for env in env_runner.env.envs]
+    metrics_logger.log_value(EPISODES, EpisodeTable.concatenate(tables), reduce="item_series")
 
 
 class StockPPO(TrackedPPO):
@@ -244,5 +240,5 @@ def stock_sampling(config: RunConfig, sizes: Sizes, env_config: dict[str, Any]) 
             batch_mode="truncate_episodes",
         )
         .learners(num_learners=0, num_gpus_per_learner=0)
-        .callbacks(EpisodeCallback)
+        .callbacks(on_sample_end=send_episodes)
     )

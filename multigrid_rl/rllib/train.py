@@ -33,14 +33,12 @@ from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, RunError
 
 LOG = logging.getLogger(__name__)
-#: Called after each iteration with its row and the gate keeper.
-Observer = Callable[[dict[str, Any], GateKeeper], None]
 
 
 def train(
     config: RunConfig,
     folder: RunFolder,
-    observe: Observer,
+    observe: Callable[[dict[str, Any], GateKeeper], None],
     interrupted: Callable[[], bool],
     start: Path | None = None,
     stages: list[Stage] | None = None,
@@ -50,7 +48,7 @@ def train(
     Args:
         config: the run. Its values count, also where ``start`` was trained with others.
         folder: takes rows, checkpoints and verdict.
-        observe: told of every iteration.
+        observe: called after each iteration with its row and the gate keeper.
         interrupted: asked after every iteration.
         start: a checkpoint of one's own to go on from: weights, optimisers, counters, random streams, games and gates.
         stages: games of the run, with the players that are loaded already; by default as they follow from ``config``.

@@ -80,8 +80,15 @@ def on_cluster(folder: SearchFolder, address: str) -> Iterator[list[str]]:
         yield preflight(folder.path, stages_of(config), trials=True)
 
 
-class SearchRun:
-    """A search under way: what the objects that Tune calls share."""
+class _Unpicklable:
+    """Tune writes its objects down to go on from them; a search goes on from its own records."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class SearchRun(_Unpicklable, tune.Callback, tune.Stopper):
+    """A search under way: hears from Tune what became of trials; ends the experiment when told to, or if it must."""
 
     def __init__(self, folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> None:
         self.folder = folder
@@ -100,7 +107,7 @@ class SearchRun:
         """Whether nothing more is to be started."""
         return self.broken is not None or self._interrupted()
 
-    def over(self) -> bool:
+    def stop_all(self) -> bool:
         """Return whether to end now: the search is to end, and its trials wrote their checkpoints or had time to.
 
         Trials look for a file. Tune would give them ten seconds from a moment of its own choosing.
@@ -155,12 +162,25 @@ class SearchRun:
         else:
             self.plan.complete(outcome)
 
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
+        """Take from Tune what came of a trial that ended without an error."""
+        name, report = trial.config[_KEY].spec.id, trial.last_result or {}
+        if report.get(ENDED) == INTERRUPTED:  # it goes on with the search
+            self.running.pop(name)
+        elif METRIC not in report:
+            self.complete(name, "failed", reason=why_failed(trial))
+        else:
+            score = Score(report["env_steps_to_held"], report["margin"])
+            self.complete(name, "finished" if ENDED in report else "stopped", score, env_steps=report[TIME])
 
-class _Unpicklable:
-    """Tune writes its objects down to go on from them; a search goes on from its own records."""
+    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
+        """Take from Tune that a trial failed."""
+        env_steps = (trial.last_result or {}).get(TIME, 0)
+        self.complete(trial.config[_KEY].spec.id, "failed", env_steps=env_steps, reason=why_failed(trial))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
+        """Stop no single trial."""
+        return False
 
 
 class _PlanSearcher(_Unpicklable, Searcher):
@@ -181,37 +201,10 @@ class _PlanSearcher(_Unpicklable, Searcher):
         return Searcher.FINISHED if self._run.ending or self._run.plan.finished else None
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        """Do nothing: outcomes come by :class:`_TuneCallback`, which gets reasons, too."""
+        """Do nothing: outcomes come by :class:`SearchRun`, which gets reasons, too."""
 
     def save_to_dir(self, checkpoint_dir: str, session_str: str) -> None:
         """Do nothing: a search goes on from its own records."""
-
-
-class _TuneCallback(_Unpicklable, tune.Callback, tune.Stopper):
-    """Takes from Tune what became of trials; ends the experiment when it is interrupted, or cannot write."""
-
-    def __init__(self, run: SearchRun) -> None:
-        self._run = run
-
-    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
-        name, report = trial.config[_KEY].spec.id, trial.last_result or {}
-        if report.get(ENDED) == INTERRUPTED:  # it goes on with the search
-            self._run.running.pop(name)
-        elif METRIC not in report:
-            self._run.complete(name, "failed", reason=why_failed(trial))
-        else:
-            score = Score(report["env_steps_to_held"], report["margin"])
-            self._run.complete(name, "finished" if ENDED in report else "stopped", score, env_steps=report[TIME])
-
-    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:  # noqa: ARG002
-        env_steps = (trial.last_result or {}).get(TIME, 0)
-        self._run.complete(trial.config[_KEY].spec.id, "failed", env_steps=env_steps, reason=why_failed(trial))
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
-        return False
-
-    def stop_all(self) -> bool:
-        return self._run.over()
 
 
 def why_failed(trial: Any) -> str:
@@ -261,7 +254,6 @@ def run_on_tune(run: SearchRun) -> None:
     os.environ.update(_QUIET)
     # A failed trial is one line of the search's own; Tune would print it as pages.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    callback = _TuneCallback(run)
     with ray_session(), tempfile.TemporaryDirectory(prefix="multigrid-rl-search-") as scratch:
         tuner = tune.Tuner(
             tune.with_resources(Trainable, {"cpu": 1}),
@@ -276,8 +268,8 @@ def run_on_tune(run: SearchRun) -> None:
             run_config=tune.RunConfig(
                 name="search",
                 storage_path=str(Path(scratch).resolve()),
-                stop=callback,
-                callbacks=[callback],
+                stop=run,
+                callbacks=[run],
                 verbose=0,
             ),
         )

@@ -168,11 +168,11 @@ def test_tells_trials_to_stop_and_waits_for_them(started):
     run = started(interrupted=lambda: bool(asked))
     run.start_next()
     stop = run.folder.path / STOP
-    assert (run.over(), stop.exists()) == (False, False)
+    assert (run.stop_all(), stop.exists()) == (False, False)
     asked.append(True)
-    assert (run.over(), stop.exists()) == (False, True)
+    assert (run.stop_all(), stop.exists()) == (False, True)
     run.running.clear()
-    assert run.over()
+    assert run.stop_all()
 
 
 def confirming(origin: str, number: int, got: Score | None) -> Outcome:
