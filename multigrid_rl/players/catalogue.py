@@ -276,9 +276,7 @@ class Catalogue:
         return [] if isinstance(source, list) else read_card(source).strength
 
     def add(self, name: str, entry: dict[str, Any]) -> None:
-        """Append an entry; existing lines stay as they are. Raises :class:`PlayerError` if the name is taken."""
-        if name in self.names():
-            raise PlayerError(expected("name", f"a new one in {self.root}", f"{name}, which is there already"))
+        """Append an entry under a new name; existing lines stay as they are. Raises :class:`PlayerError`: it cannot."""
         path = self.root / CATALOGUE_FILE
         block = yaml.safe_dump({name: entry}, sort_keys=False, default_flow_style=None, width=120)
         lines = "".join(f"  {line}\n" for line in block.splitlines())

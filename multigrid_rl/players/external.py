@@ -4,7 +4,7 @@ import json
 import time
 import weakref
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return answer
 
 
-class ExternalPlayer:
+class ExternalPlayer(AbstractContextManager["ExternalPlayer"]):
     """Plays all seats of a team through an agent's process; for ``play_games``, where each game is played once.
 
     One process plays all games of a ``play_games``: it starts with :meth:`start` or with the first step, and ends with
@@ -186,10 +186,6 @@ class ExternalPlayer:
         if self._process is not None:
             self._process.close(self._ended() + encoded({"type": "bye"}))
             self._process = None
-
-    def __enter__(self) -> "ExternalPlayer":
-        """Return the player itself."""
-        return self
 
     def __exit__(self, *error: object) -> None:
         """End the process."""
@@ -291,10 +287,6 @@ class SeatedAgent(ExternalPlayer):
         self.seats, self.members = seats, len(seats)
         self._home = ExitStack()
         weakref.finalize(self, self._home.close)
-
-    def on(self, seats: tuple[str, ...], *, once: bool) -> "SeatedAgent":
-        """Return the same agent, with a process of its own, for other seats."""
-        return SeatedAgent(self.name, self.parts, self.spec, seats, once=once)
 
     def _at_home(self) -> ExternalAgent:
         return self._home.enter_context(fresh_copy(self.parts, "agent"))

@@ -216,7 +216,7 @@ def _with_agents(
         joint = all(isinstance(row.player, SeatedAgent) or row.members > 1 for row in rows)
         seats = mates if joint and all(its == named[0] for its in named) else (seat,)
         result[seat] = tuple(
-            row._replace(player=row.player.on(seats, once=once), members=len(seats))
+            row._replace(player=SeatedAgent(row.name, row.player.parts, spec, seats, once=once), members=len(seats))
             if isinstance(row.player, SeatedAgent)
             else row
             for row in rows

@@ -65,7 +65,7 @@ def living_agents(world: World, game: int) -> list[int]:
 
 
 def visible_cells(world: World, game: int, agents: Iterable[int] | None = None) -> NDArray[np.bool_]:
-    """Return the board cells (16, 8) that ``agents``, the living ones, saw in the observations handed out last."""
+    """Return the board cells (16, 8) that ``agents`` (by default the living) saw in the last observations."""
     area = world.spec.view_size**2
     seen = np.zeros(CELLS, np.bool_)
     for a in living_agents(world, game) if agents is None else agents:

@@ -6,6 +6,8 @@ What a game draws depends on (seed, game number, purpose) alone, never on how ma
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -65,37 +67,28 @@ def seeded(seed: int, games: NDArray[np.int64], purpose: int = 0) -> NDArray[np.
 class Streams:
     """Independent random streams, one for each game; implements ``types.UniformSource``."""
 
+    #: Of which games: of all, but for those of :meth:`rows`.
+    _which: NDArray[np.intp] | slice = slice(None)
+
     def __init__(self, seed: int, games: NDArray[np.int64], purpose: int = 0) -> None:
         self.state = seeded(seed, games, purpose)
 
     def uniform(self, columns: int) -> NDArray[np.float64]:
-        """Return (N, columns) numbers in [0, 1)."""
-        out = np.empty((len(self.state), columns), np.float64)
-        _fill_uniform(self.state, out)
+        """Return (N, columns) numbers in [0, 1), a row for each game."""
+        part = self.state[self._which]
+        out = np.empty((len(part), columns), np.float64)
+        _fill_uniform(part, out)
+        self.state[self._which] = part
         return out
 
-    def rows(self, which: NDArray[np.intp]) -> RowStreams:
+    def rows(self, which: NDArray[np.intp]) -> Streams:
         """Return the streams of the games numbered ``which`` (M,): they move on, the others stay."""
-        return RowStreams(self, which)
+        some = copy.copy(self)
+        some._which = which
+        return some
 
     def uniform_of(self, which: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return (N,) numbers in [0, 1); only the streams in ``which`` (N,) move on, the other rows are 0."""
         out = np.zeros(len(self.state), np.float64)
         out[which] = self.rows(np.flatnonzero(which)).uniform(1)[:, 0]
-        return out
-
-
-class RowStreams:
-    """The streams of some games; implements ``types.UniformSource``."""
-
-    def __init__(self, streams: Streams, which: NDArray[np.intp]) -> None:
-        self._streams = streams
-        self._which = which
-
-    def uniform(self, columns: int) -> NDArray[np.float64]:
-        """Return (M, columns) numbers in [0, 1)."""
-        part = self._streams.state[self._which]
-        out = np.empty((len(part), columns), np.float64)
-        _fill_uniform(part, out)
-        self._streams.state[self._which] = part
         return out
