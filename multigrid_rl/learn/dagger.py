@@ -146,8 +146,7 @@ class Dagger(Cloning):
                 moments = self._seen.setdefault(name, Moments(len(normaliser.mean)))
                 for part in rows:
                     moments.add(part.obs[part.active])
-                normaliser.mean.copy_(torch.from_numpy(moments.mean))
-                normaliser.std.copy_(torch.from_numpy(moments.std))
+                normaliser.take(moments.mean, moments.std)
         return sum(int(rows.active.sum()) for rows in self.known.values())
 
     def get_state(self) -> dict[str, Any]:

@@ -42,9 +42,10 @@ def _forward(seen: Any, kind: int, towers: int, first: Any, second: Any) -> None
     own_1, extra_1, weights_1, transposed_1, biases_1, layers_1 = second
     batch = len(seen[0])
     blocks = (batch + kernels.BLOCK - 1) // kernels.BLOCK
-    kernels.transpose(weights, transposed)
-    if towers > 1:
-        kernels.transpose(weights_1, transposed_1)
+    for depth in range(len(weights) - 1):
+        kernels.transpose(weights[depth], transposed[depth])
+        if towers > 1:
+            kernels.transpose(weights_1[depth], transposed_1[depth])
     for part in prange(towers * blocks):
         low = part % blocks * kernels.BLOCK
         rows = (low, min(low + kernels.BLOCK, batch))
