@@ -92,10 +92,6 @@ class Towers:
         """Whether the weights lie where they did when this was made: it then reads their newest values."""
         return self._at == places(self.flat)
 
-    def start(self, rows: Array) -> Pass:
-        """Pass through both towers with observations ``rows`` (B, D)."""
-        raise NotImplementedError
-
     def policy(self, rows: Array) -> Array:
         """Return outputs (B, K) of the policy alone, without gradients, of observations ``rows`` (B, D)."""
         raise NotImplementedError
@@ -278,7 +274,7 @@ class Pass(NamedTuple):
 
 class _ActorCritic(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, towers: Towers, tokens: Array, *flat: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, towers: TokenTowers, tokens: Array, *flat: Tensor | None) -> tuple[Tensor, Tensor]:
         passed = towers.start(tokens)
         ctx.passed, ctx.flat = passed, [None if weight is None else weight.shape for weight in flat]
         return torch.from_numpy(passed.logits), torch.from_numpy(passed.values)
@@ -291,7 +287,7 @@ class _ActorCritic(torch.autograd.Function):
         return None, None, *gradients
 
 
-def actor_critic(towers: Towers, tokens: Tensor) -> tuple[Tensor, Tensor]:
+def actor_critic(towers: TokenTowers, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens (B, D) to logits (B, K) and values (B,), differentiable by the weights."""
     array = tokens.contiguous().numpy()
     if torch.is_grad_enabled():
