@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from multigrid_rl.learn.rollout import Batch, Paths
 from multigrid_rl.learn.update import Update
 from multigrid_rl.metrics import explained_variance
 from multigrid_rl.models.distributions import Distribution
-from multigrid_rl.models.vector import Normaliser
+from multigrid_rl.models.vector import Normaliser, tower
 from multigrid_rl.text import expected
 from multigrid_rl.types import RunError
 
@@ -80,8 +79,11 @@ class Discriminator(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(config.seed)
         self.normaliser = Normaliser(size)
-        self.reward = _network((size + width, *config.hidden, 1), generator)
-        self.shaping = _network((size, *config.hidden, 1), generator) if config.kind == "airl" else None
+        # Rectified: far from everything that was seen it still rises or falls, so that nothing runs away there.
+        self.reward = tower((size + width, *config.hidden, 1), "relu", 1.0, generator, gain=1.0)
+        self.shaping = None
+        if config.kind == "airl":
+            self.shaping = tower((size, *config.hidden, 1), "relu", 1.0, generator, gain=1.0)
         self.gamma = config.estimator.gamma
         self.payoff = config.payoff
         self.given = config.reward is not None
@@ -123,17 +125,6 @@ class Discriminator(nn.Module):
         slopes = torch.autograd.grad(self.paid(seen, actions).sum(), (seen, actions), create_graph=True)
         off: Tensor = (torch.cat(slopes, 1).norm(dim=1) - 1).pow(2).mean()
         return off
-
-
-def _network(sizes: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
-    # Rectified: far from everything that was seen it still rises or falls, so that nothing runs away there.
-    layers: list[nn.Module] = []
-    for before, after in pairwise(sizes):
-        layer = nn.Linear(before, after)
-        nn.init.orthogonal_(layer.weight, 1.0, generator=generator)
-        nn.init.zeros_(layer.bias)
-        layers += [layer, nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 class Replay:
@@ -211,9 +202,8 @@ class Adversary:
         seen = recorded.observations[:: max(1, len(recorded.observations) // _MEASURED)]
         width = encoded(self._distribution, recorded.actions[:1]).shape[1]
         self.discriminator = Discriminator(seen.shape[1], width, config).to(device)
-        self.discriminator.normaliser.mean.copy_(torch.from_numpy(seen.mean(axis=0, dtype=np.float64)))
         std = np.maximum(seen.std(axis=0, dtype=np.float64), 1e-4)
-        self.discriminator.normaliser.std.copy_(torch.from_numpy(std))
+        self.discriminator.normaliser.take(seen.mean(axis=0, dtype=np.float64), std)
         self._optimizer = torch.optim.Adam(self.discriminator.parameters(), config.lr)
         self._rng = np.random.default_rng(config.seed)
         self._replay = Replay(config.replay, self._rng)

@@ -85,13 +85,11 @@ class Cloning:
     def _open(self) -> None:
         """Map what was recorded into memory, and set normalisers to it."""
         self.passes = Passes(read_demonstrations(Path(str(self.config.data))), self.config.held_out, self.config.seed)
-        normalisers = [net.normaliser for net in self._networks.values() if hasattr(net, "normaliser")]
-        normalisers = [one for one in normalisers if isinstance(one, Normaliser)]
-        found = self.passes.moments() if normalisers else None
-        for normaliser in normalisers:
-            assert found is not None
-            normaliser.mean.copy_(torch.from_numpy(found.mean))
-            normaliser.std.copy_(torch.from_numpy(found.std))
+        found = None
+        for net in self._networks.values():
+            if isinstance(getattr(net, "normaliser", None), Normaliser):
+                found = found or self.passes.moments()
+                net.normaliser.take(found.mean, found.std)
 
     def schedule(self, env_steps: int) -> None:
         """Set step sizes to what they are after ``env_steps`` recorded steps."""

@@ -51,11 +51,6 @@ class Labelled(NamedTuple):
     memory: Array  # (R, S) before the first step; S = 0 without memory
     starts: Array  # (R, T) bool: a new episode begins with this step; T = 0 without memory
 
-    @classmethod
-    def concatenate(cls, parts: "list[Labelled]") -> "Labelled":
-        """Join rows, in order."""
-        return cls._make(map(np.concatenate, zip(*parts, strict=True)))
-
 
 class LabellingCollector(Collector):
     """A collector whose environments an expert plays, too, and labels every step of.
@@ -140,14 +135,13 @@ class Dagger(Cloning):
         """Keep what was labelled, by module, and measure it for the normalisers; returns how many steps there are."""
         for name, rows in labelled.items():
             before = [self.known[name]] if name in self.known else []
-            self.known[name] = Labelled.concatenate([*before, *rows])
+            self.known[name] = Labelled._make(map(np.concatenate, zip(*before, *rows, strict=True)))
             normaliser = getattr(self._networks[name], "normaliser", None)
             if isinstance(normaliser, Normaliser):
                 moments = self._seen.setdefault(name, Moments(len(normaliser.mean)))
                 for part in rows:
                     moments.add(part.obs[part.active])
-                normaliser.mean.copy_(torch.from_numpy(moments.mean))
-                normaliser.std.copy_(torch.from_numpy(moments.std))
+                normaliser.take(moments.mean, moments.std)
         return sum(int(rows.active.sum()) for rows in self.known.values())
 
     def get_state(self) -> dict[str, Any]:

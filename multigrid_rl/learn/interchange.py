@@ -123,14 +123,11 @@ def _from_parquet(path: Path, dtypes: Mapping[str, Any]) -> Iterator[Episode]:
         for low, high in zip([0, *ends[:-1]], ends, strict=True):
             part = table.slice(low, high - low)
             yield _episode_of(f"data import: {path}", {name: part[name] for name in part.column_names}, dtypes)
+    except ConfigError:
+        raise
     except (pa.ArrowException, ValueError) as error:
-        raise (
-            error
-            if isinstance(error, ConfigError)
-            else ConfigError(
-                expected(f"data import: {path}", "a Parquet file of recorded play", shown(str(error), 200))
-            )
-        ) from error
+        wanted = "a Parquet file of recorded play"
+        raise ConfigError(expected(f"data import: {path}", wanted, shown(str(error), 200))) from error
 
 
 def _episode_of(key: str, columns: dict[str, Any], dtypes: Mapping[str, Any]) -> Episode:

@@ -1,6 +1,7 @@
 """Trial calls of networks and objectives from outside: a mistake is told with its key before a run starts."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,12 @@ def check_parts(agent: AgentSpec, architecture: Mapping[str, Any], objective: st
         ConfigError, ArchitectureError: one line naming the key, what is expected and what came.
     """
     name = str(architecture.get("name"))
-    if ":" in name:
-        with mistakes_told(f"model.name={name}"):
-            network = network_of(agent, architecture)
-            distribution = distribution_of(agent.action_space, network=network)
+    theirs = ":" in name
+    with mistakes_told(f"model.name={name}") if theirs else nullcontext():
+        network = network_of(agent, architecture)
+        distribution = distribution_of(agent.action_space, network=network)
+        if theirs:
             _check_network(name, network, agent, distribution)
-    else:
-        distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
     objective_of(objective)
     if ":" in objective:
         with mistakes_told(f"train.objective={objective}"):

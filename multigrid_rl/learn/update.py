@@ -326,8 +326,7 @@ class Update:
             net, active = self._networks[name], batch.active
             if name in self._obs and active.any() and not self._warming:
                 self._obs[name].add(batch.obs[active])
-                net.normaliser.mean.copy_(torch.from_numpy(self._obs[name].mean))
-                net.normaliser.std.copy_(torch.from_numpy(self._obs[name].std))
+                net.normaliser.take(self._obs[name].mean, self._obs[name].std)
             if name in self._targets and active.any():
                 self._targets[name].add(batch.targets[active][:, None])
                 net.rescale_values(float(self._targets[name].std[0]))

@@ -61,7 +61,11 @@ class _Tower(nn.Module):
         super().__init__()
         kinds = sorted(set(categories))
         self.tables = nn.ModuleDict({str(kind): nn.Embedding(kind, EMBEDDING) for kind in kinds})
-        self.runs = _runs(categories)
+        # Runs of equal numbers of values: that number, the first token and how many tokens.
+        self.runs, first = [], 0
+        for kind, group in groupby(categories):
+            self.runs.append((kind, first, len(list(group))))
+            first += self.runs[-1][2]
         views = [convolution and isqrt(size) ** 2 == size and size >= _SMALLEST_VIEW**2 for _, _, size in self.runs]
         self.views = views
         self.convolve = nn.Sequential(
@@ -104,13 +108,3 @@ class _Tower(nn.Module):
             parts.append(embedded.flatten(1))
         output: Tensor = self.dense(torch.cat(parts, dim=1))
         return output
-
-
-def _runs(categories: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return runs of equal numbers of values, as (number of values, first token, tokens)."""
-    runs, first = [], 0
-    for kind, group in groupby(categories):
-        size = len(list(group))
-        runs.append((kind, first, size))
-        first += size
-    return runs

@@ -27,6 +27,7 @@ from multigrid_rl.models.kernels import (
     scatter,
     slope,
     tanh,
+    transpose,
 )
 from multigrid_rl.models.table import add_rows
 from multigrid_rl.models.towers import Distinct, places
@@ -58,20 +59,13 @@ def _share(part: tuple[int, int], count: int) -> tuple[int, int]:
     return count * part[0] // part[1], count * (part[0] + 1) // part[1]
 
 
-@float_inlined
-def _transpose(matrix: Array, out: Array) -> None:
-    for i in range(matrix.shape[0]):
-        for j in range(matrix.shape[1]):
-            out[j, i] = matrix[i, j]
-
-
 @float_shared
 def _read(
     parts: tuple[int, ...], tokens: Array, first: Array, weights: Weights, rooms: tuple[Array, Array, Array]
 ) -> None:
     """Fill rooms (U, H) and (U, 3 H): what ``tokens`` (U, D) are encoded as, and what the gates get of it."""
     encoded, inputs, room = rooms
-    _transpose(weights.by_input, room)
+    transpose(weights.by_input, room)
     for part in prange(len(parts)):
         begin, end = _share((part, len(parts)), len(tokens))
         for low in range(begin, end, BLOCK):
@@ -152,8 +146,8 @@ def _forward(
             the new gate (R, H); the critic's hidden layer (R, H).
         outputs: logits (R, K), values (R, 1).
     """
-    _transpose(weights.by_hidden, rooms[0])
-    _transpose(weights.critic, rooms[1])
+    transpose(weights.by_hidden, rooms[0])
+    transpose(weights.critic, rooms[1])
     for part in prange(len(parts)):
         begin, end = _share((part, len(parts)), given[2].shape[0])
         _games_forward(begin, end, given, extra, weights, rooms, passed, outputs)
@@ -341,49 +335,42 @@ class Pass:
 
     def __init__(self, net: GRU, flat: Sequence[Tensor | None], tokens: Array, memory: Array, starts: Array) -> None:
         self._net, self._flat, weights = net, flat, net.weights
-        self._shape = games, steps = tokens.shape[:2]
-        rows, size = games * steps, memory.shape[1]
-        inner = np.ascontiguousarray(tokens.swapaxes(0, 1)).reshape(rows, -1)
+        games, steps = tokens.shape[:2]
+        count, size = games * steps, memory.shape[1]
+        inner = np.ascontiguousarray(tokens.swapaxes(0, 1)).reshape(count, -1)
         self._starts = np.ascontiguousarray(starts.T)
         self._extra = np.ascontiguousarray(inner[:, len(net.sizes) :])
         self._batch = Distinct.of(np.ascontiguousarray(inner[:, : len(net.sizes)]), net.sizes)
-        self._which = np.arange(rows) if self._batch.inverse is None else self._batch.inverse
-        count = len(self._batch.tokens)
-        self._encoded, inputs = _empty(count, size), _empty(count, 3 * size)
+        self._which = np.arange(count) if self._batch.inverse is None else self._batch.inverse
+        distinct = len(self._batch.tokens)
+        self._encoded, inputs = _empty(distinct, size), _empty(distinct, 3 * size)
         _read((0,) * threads(), self._batch.tokens, net.first, weights, (self._encoded, inputs, _empty(size, 3 * size)))
-        self._passed = tuple(_empty(rows, width) for width in (size, size, 3 * size, size, size))
-        outputs = _empty(rows, len(weights.policy)), _empty(rows, 1)
+        self._passed = tuple(_empty(count, width) for width in (size, size, 3 * size, size, size))
+        outputs = _empty(count, len(weights.policy)), _empty(count, 1)
         given = inputs, self._which, np.ascontiguousarray(memory), self._starts
         rooms = _empty(size, 3 * size), _empty(size, size)
         # A player is not shown what only a critic reads.
         self._central = net.central[: self._extra.shape[1]]
         _forward((0,) * threads(), given, (self._extra, self._central), weights, rooms, self._passed, outputs)
-        self.logits, self.values = map(self._by_sequence, outputs)
-        self.memory = self._passed[1][rows - games :]
-
-    def _by_sequence(self, rows: Array) -> Array:
-        games, steps = self._shape
-        return np.ascontiguousarray(rows.reshape(steps, games, -1).swapaxes(0, 1)).reshape(games * steps, -1)
-
-    def _by_step(self, rows: Array) -> Array:
-        games, steps = self._shape
-        return np.ascontiguousarray(rows.reshape(games, steps, -1).swapaxes(0, 1)).reshape(games * steps, -1)
+        self.logits, self.values = (_swapped(rows, steps) for rows in outputs)
+        self.memory = self._passed[1][count - games :]
 
     def add_gradients(self, upstream: Sequence[Array]) -> None:
         """Add the gradients of all weights, from those by logits (B * T, K) and values (B * T, 1)."""
         net, batch = self._net, self._batch
         gradients = _arrays([None if weight is None else weight.grad for weight in self._flat])
-        by_outputs = tuple(map(self._by_step, upstream))
-        rooms = tuple(np.zeros((len(self._which), width), np.float32) for width in _widths(net.weights))
+        by_outputs = tuple(_swapped(rows, self._starts.shape[1]) for rows in upstream)
+        size = len(net.weights.bias)
+        rooms = tuple(np.zeros((len(self._which), width), np.float32) for width in (size, size, 3 * size, 3 * size))
         _backward((0,) * threads(), self._starts, by_outputs, net.weights, self._passed, rooms, gradients)
         add_rows(self._extra, self._central, rooms[0], gradients.central)
         by_inputs = batch.gather(rooms[3]), np.zeros_like(self._encoded)
         _read_backward((0,) * threads(), batch.tokens, net.first, self._encoded, by_inputs, net.weights, gradients)
 
 
-def _widths(weights: Weights) -> tuple[int, int, int, int]:
-    size = len(weights.bias)
-    return size, size, 3 * size, 3 * size
+def _swapped(rows: Array, count: int) -> Array:
+    """Return ``rows``, ``count`` parts one after the other, with the first row of each part first, then the second."""
+    return np.ascontiguousarray(rows.reshape(count, len(rows) // count, -1).swapaxes(0, 1)).reshape(len(rows), -1)
 
 
 def _empty(rows: int, width: int) -> Array:

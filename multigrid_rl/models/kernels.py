@@ -186,13 +186,12 @@ def outer(gradient: Floats, x: Floats, rows: Any, some: Any, matrix: Floats, bia
                 matrix[o, i] += g0 * x[b, i]
 
 
-@float_kernel
-def transpose(weights: tuple[Floats, ...], transposed: tuple[Floats, ...]) -> None:
-    """Fill ``transposed`` with the transposes of ``weights`` (outputs, inputs), all but the last."""
-    for depth in range(len(weights) - 1):
-        for o in range(weights[depth].shape[0]):
-            for i in range(weights[depth].shape[1]):
-                transposed[depth][i, o] = weights[depth][o, i]
+@float_inlined
+def transpose(matrix: Floats, out: Floats) -> None:
+    """Fill ``out`` with the transpose of ``matrix``."""
+    for i in range(matrix.shape[0]):
+        for j in range(matrix.shape[1]):
+            out[j, i] = matrix[i, j]
 
 
 @float_kernel

@@ -1,7 +1,6 @@
 """The default network: two towers over one-hot tokens."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from multigrid_rl.models.table import first_rows, sum_of_rows
 from multigrid_rl.models.towers import KINDS, MAX_WIDTH, Pass, TokenTowers, actor_critic
-from multigrid_rl.models.vector import ACTIVATIONS
+from multigrid_rl.models.vector import ACTIVATIONS, tower
 
 
 class MLPActorCritic(nn.Module):
@@ -49,27 +48,17 @@ class MLPActorCritic(nn.Module):
         self.width = hidden[0]
         self.widest = max(hidden)
         self.activation = activation
-        self.table = nn.Parameter(torch.empty(sum(categories), 2 * hidden[0]))
+        # One row is summed for each token, so this gives the first layer unit variance.
+        table = torch.empty(sum(categories), 2 * hidden[0]).normal_(std=self.tokens**-0.5, generator=generator)
+        self.table = nn.Parameter(table)
         self.bias = nn.Parameter(torch.zeros(2 * hidden[0]))
-        self.policy = _tower(hidden, actions, ACTIVATIONS[activation])
-        self.value = _tower(hidden, 1, ACTIVATIONS[activation])
-        # torch builds a new container for every slice of one: too slow for every step.
-        self._layers = tuple(
-            tuple(layer for layer in tower if isinstance(layer, nn.Linear)) for tower in (self.policy, self.value)
+        self.policy, self.value = (
+            nn.Sequential(ACTIVATIONS[activation](), *tower((*hidden, outputs), activation, gain, generator))
+            for outputs, gain in ((actions, 0.01), (1, 1.0))
         )
-        self.central = nn.Parameter(torch.empty(sum(central), hidden[0])) if central else None
+        extra = torch.empty(sum(central), hidden[0])
+        self.central = nn.Parameter(extra.normal_(std=len(central) ** -0.5, generator=generator)) if central else None
         self._towers: TokenTowers | None = None
-        self._initialise(len(categories), len(central), generator)
-
-    def _initialise(self, tokens: int, central: int, generator: torch.Generator) -> None:
-        # Exactly `tokens` rows are summed, so this gives the first layer unit variance.
-        nn.init.normal_(self.table, std=tokens**-0.5, generator=generator)
-        for layers, gain in zip(self._layers, (0.01, 1.0), strict=True):
-            for layer in layers:
-                nn.init.orthogonal_(layer.weight, gain if layer is layers[-1] else 2**0.5, generator=generator)
-                nn.init.zeros_(layer.bias)
-        if self.central is not None:
-            nn.init.normal_(self.central, std=central**-0.5, generator=generator)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Integer tokens (B, D) to logits (B, K) and values (B,)."""
@@ -89,7 +78,8 @@ class MLPActorCritic(nn.Module):
         if self.widest > MAX_WIDTH or table.device.type != "cpu" or table.dtype != torch.float32:
             return None
         if towers is None or towers.flat[0] is not table or not towers.reads():
-            linear = [weight for layers in self._layers for layer in layers for weight in (layer.weight, layer.bias)]
+            layers = [layer for part in (self.policy, self.value) for layer in part if isinstance(layer, nn.Linear)]
+            linear = [weight for layer in layers for weight in (layer.weight, layer.bias)]
             flat = [table, self.bias, self.central, *linear]
             towers = TokenTowers(flat, KINDS[self.activation], self.first.numpy(), self.sizes, self.tokens)
             self._towers = towers
@@ -112,10 +102,3 @@ class MLPActorCritic(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         # What reads these weights in place must not come along with a copy of them.
         return {**self.__dict__, "_towers": None}
-
-
-def _tower(hidden: Sequence[int], outputs: int, activation: type[nn.Module]) -> nn.Sequential:
-    layers: list[nn.Module] = [activation()]
-    for before, after in pairwise(hidden):
-        layers += [nn.Linear(before, after), activation()]
-    return nn.Sequential(*layers, nn.Linear(hidden[-1], outputs))

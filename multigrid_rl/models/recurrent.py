@@ -113,13 +113,10 @@ class RecurrentActorCritic(nn.Module):
 
     def start(self, tokens: NDArray[Any], state: NDArray[Any], starts: NDArray[np.bool_]) -> Pass | None:
         """Return :meth:`sequence` as a pass whose gradients need no graph of torch; ``None`` if torch computes it."""
-        if self.table is None or not isinstance(self.core, nn.GRUCell) or self.core.hidden_size > MAX_WIDTH:
+        if self.table is None or self.table.device.type != "cpu" or self.table.dtype != torch.float32:
             return None
-        if (
-            self.table.device.type != "cpu"
-            or self.table.dtype != torch.float32
-            or not isinstance(self.spread, nn.Identity)
-        ):
+        plain = isinstance(self.core, nn.GRUCell) and isinstance(self.spread, nn.Identity)
+        if not plain or self.core.hidden_size > MAX_WIDTH:
             return None
         heads = [part for layer in (self.policy, self.value_hidden, self.value) for part in (layer.weight, layer.bias)]
         flat = [self.table, self.bias, *self.core.parameters(), *heads, self.central]

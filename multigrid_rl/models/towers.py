@@ -42,9 +42,10 @@ def _forward(seen: Any, kind: int, towers: int, first: Any, second: Any) -> None
     own_1, extra_1, weights_1, transposed_1, biases_1, layers_1 = second
     batch = len(seen[0])
     blocks = (batch + kernels.BLOCK - 1) // kernels.BLOCK
-    kernels.transpose(weights, transposed)
-    if towers > 1:
-        kernels.transpose(weights_1, transposed_1)
+    for depth in range(len(weights) - 1):
+        kernels.transpose(weights[depth], transposed[depth])
+        if towers > 1:
+            kernels.transpose(weights_1[depth], transposed_1[depth])
     for part in prange(towers * blocks):
         low = part % blocks * kernels.BLOCK
         rows = (low, min(low + kernels.BLOCK, batch))
@@ -90,10 +91,6 @@ class Towers:
     def reads(self) -> bool:
         """Whether the weights lie where they did when this was made: it then reads their newest values."""
         return self._at == places(self.flat)
-
-    def start(self, rows: Array) -> Pass:
-        """Pass through both towers with observations ``rows`` (B, D)."""
-        raise NotImplementedError
 
     def policy(self, rows: Array) -> Array:
         """Return outputs (B, K) of the policy alone, without gradients, of observations ``rows`` (B, D)."""
@@ -277,7 +274,7 @@ class Pass(NamedTuple):
 
 class _ActorCritic(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, towers: Towers, tokens: Array, *flat: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, towers: TokenTowers, tokens: Array, *flat: Tensor | None) -> tuple[Tensor, Tensor]:
         passed = towers.start(tokens)
         ctx.passed, ctx.flat = passed, [None if weight is None else weight.shape for weight in flat]
         return torch.from_numpy(passed.logits), torch.from_numpy(passed.values)
@@ -290,7 +287,7 @@ class _ActorCritic(torch.autograd.Function):
         return None, None, *gradients
 
 
-def actor_critic(towers: Towers, tokens: Tensor) -> tuple[Tensor, Tensor]:
+def actor_critic(towers: TokenTowers, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens (B, D) to logits (B, K) and values (B,), differentiable by the weights."""
     array = tokens.contiguous().numpy()
     if torch.is_grad_enabled():

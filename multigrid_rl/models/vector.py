@@ -52,9 +52,35 @@ class Normaliser(nn.Module):
         self.mean: Tensor
         self.std: Tensor
 
+    def take(self, mean: Array, std: Array) -> None:
+        """Set mean and standard deviation (D,) to what was seen."""
+        self.mean.copy_(torch.from_numpy(mean))
+        self.std.copy_(torch.from_numpy(std))
+
     def forward(self, obs: Tensor) -> Tensor:
         """Return normalised observations, of the shape of ``obs`` (..., D)."""
         return ((obs - self.mean) / self.std).clamp(-MOST, MOST)
+
+
+def tower(
+    sizes: Sequence[int],
+    activation: str,
+    last_gain: float,
+    generator: torch.Generator,
+    *,
+    gain: float = 2**0.5,
+    layer_norm: bool = False,
+) -> nn.Sequential:
+    """Build linear layers from each of ``sizes`` to the next with activations between them, orthogonal by ``gain``."""
+    layers: list[nn.Module] = []
+    for k, (before, after) in enumerate(pairwise(sizes)):
+        last = k == len(sizes) - 2
+        layer = nn.Linear(before, after)
+        nn.init.orthogonal_(layer.weight, last_gain if last else gain, generator=generator)
+        nn.init.zeros_(layer.bias)
+        norm = [nn.LayerNorm(after)] if layer_norm else []
+        layers += [layer] if last else [layer, *norm, ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers)
 
 
 class VectorTowers(Towers):
@@ -159,8 +185,8 @@ class VectorActorCritic(nn.Module):
         normalise: bool = False,
     ) -> None:
         super().__init__()
-        self.policy = _tower((size, *hidden, outputs), activation, 0.01, generator, layer_norm)
-        self.value = _tower((size, *hidden, 1), activation, 1.0, generator, layer_norm)
+        self.policy = tower((size, *hidden, outputs), activation, 0.01, generator, layer_norm=layer_norm)
+        self.value = tower((size, *hidden, 1), activation, 1.0, generator, layer_norm=layer_norm)
         self.spread = nn.Identity() if log_std is None else LogStd(outputs, log_std)
         self.normaliser = Normaliser(size) if normalise else nn.Identity()
         self.register_buffer("value_scale", torch.ones(1))
@@ -215,17 +241,3 @@ class VectorActorCritic(nn.Module):
             last.weight.mul_(factor)
             last.bias.mul_(factor)
             self.value_scale.fill_(scale)
-
-
-def _tower(
-    sizes: Sequence[int], activation: str, last_gain: float, generator: torch.Generator, layer_norm: bool
-) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for k, (before, after) in enumerate(pairwise(sizes)):
-        last = k == len(sizes) - 2
-        layer = nn.Linear(before, after)
-        nn.init.orthogonal_(layer.weight, last_gain if last else 2**0.5, generator=generator)
-        nn.init.zeros_(layer.bias)
-        norm = [nn.LayerNorm(after)] if layer_norm else []
-        layers += [layer] if last else [layer, *norm, ACTIVATIONS[activation]()]
-    return nn.Sequential(*layers)

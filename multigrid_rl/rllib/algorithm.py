@@ -10,7 +10,7 @@ from ray.rllib.core import COMPONENT_RL_MODULE
 from multigrid_rl.learn.rollout import Batch, Experience, Paths
 from multigrid_rl.learn.update import SECONDS
 from multigrid_rl.metrics import explained_variance
-from multigrid_rl.models.registry import checksum
+from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.league import Roster
 from multigrid_rl.rllib.env_runner_pool import GENERATION, STAGE, EnvRunnerPool
@@ -188,7 +188,7 @@ class BatchPPO(TrackedPPO):
     def send_weights(self) -> None:
         """Copy the learner's weights to every env runner and remember their checksums."""
         modules = self.learner_weights()
-        self.sent_weights = {name: checksum(weights) for name, weights in modules.items()}
+        self.sent_weights = {name: fingerprint(weights, quick=True) for name, weights in modules.items()}
         if self.pool is None:
             self.env_runner.set_state({COMPONENT_RL_MODULE: modules})
         else:

@@ -10,7 +10,7 @@ from ray.rllib.utils.checkpoints import Checkpointable
 
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.rollout import Collector, Experience, estimate
-from multigrid_rl.models.registry import checksum
+from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.league import Roster
 from multigrid_rl.rllib.cluster import installed
@@ -100,7 +100,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
 
     def weights_hash(self) -> dict[str, str]:
         """Return the checksum of each module's weights."""
-        return {name: checksum(self.module[name].state_dict()) for name in self.modules}
+        return {name: fingerprint(self.module[name].state_dict(), quick=True) for name in self.modules}
 
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
         """Return observation and action space of each module."""

@@ -10,7 +10,7 @@ import pytest
 
 from commands import call
 from multigrid_rl.config import load_scenario
-from multigrid_rl.models.registry import checksum
+from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.bundle import bundle_sha256, load_team, read_cards
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE, PlayerError, read_card
 from multigrid_rl.players.match import LEARNER_PURPOSE, play_games
@@ -51,7 +51,7 @@ def played(run: Path):
     with without_object_store():
         algorithm = BatchPPO.from_checkpoint(str((folder / "rllib").resolve()))
     try:
-        learnt = {name: checksum(weights) for name, weights in algorithm.learner_weights().items()}
+        learnt = {name: fingerprint(weights, quick=True) for name, weights in algorithm.learner_weights().items()}
         assert algorithm.env_runner.weights_hash() == learnt
         algorithm.env_runner.sample()
         return algorithm.env_runner.collector, algorithm.config.env_config["seed"]
