@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 from itertools import count
 
@@ -27,11 +28,32 @@ def workers(cpus: int, memory: int) -> int:
     return fitting if fitting > 1 else 0
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Look for no garbage in what is collected, now or later: it takes seconds, and nothing goes before the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items) -> None:
-    """``make faults`` asks for them by their mark."""
+    """``make faults`` asks for them by their mark. What takes long comes first: nobody is left with it in the end."""
     for item in items:
         if item.path.parent.name == "faults":
             item.add_marker("fault")
+    items.sort(key=_turn)
+
+
+def _turn(item) -> int:
+    """Tests of one Ray session stand together, and one process starts it once; those of another kind come after it."""
+    if "session" in item.fixturenames:
+        return 0
+    if "no_session" in item.fixturenames:
+        return 1
+    return 2 if item.path.parent.name == "learning" else 3
 
 
 def pytest_xdist_auto_num_workers(config) -> int:
