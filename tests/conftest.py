@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import gc
+import inspect
 import os
+import sys
 from itertools import count
 
 import pytest
@@ -27,11 +30,47 @@ def workers(cpus: int, memory: int) -> int:
     return fitting if fitting > 1 else 0
 
 
+def _frames(context: int = 0) -> list[inspect.FrameInfo]:
+    """What ``inspect.stack`` returns, without a look into the files and modules of the frames."""
+    found, frame = [], sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        found.append(inspect.FrameInfo(frame, code.co_filename, frame.f_lineno, code.co_name, None, None))
+        frame = frame.f_back
+    return found
+
+
+# Each of RLlib's connectors asks for the frame that makes it: with so many frames and modules, more than half of a
+# tiny run.
+inspect.stack = _frames
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Look for no garbage in what is collected, now or later: it takes seconds, and nothing goes before the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items) -> None:
-    """``make faults`` asks for them by their mark."""
+    """``make faults`` asks for them by their mark. What takes long comes first: nobody is left with it in the end."""
     for item in items:
         if item.path.parent.name == "faults":
             item.add_marker("fault")
+    items.sort(key=_turn)
+
+
+def _turn(item) -> int:
+    """Tests of one Ray session stand together, and one process starts it once; those of another kind come after it."""
+    if "session" in item.fixturenames:
+        return 0
+    if "no_session" in item.fixturenames:
+        return 1
+    return 2 if item.path.parent.name == "learning" else 3
 
 
 def pytest_xdist_auto_num_workers(config) -> int:

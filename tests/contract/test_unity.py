@@ -170,7 +170,7 @@ def test_one_of_several_behaviours_can_be_chosen(scene):
 @pytest.mark.parametrize(
     ("script", "kind", "said"),
     [
-        ({"steps": 3}, RunError, "expected an answer within 2 s, got none"),
+        ({"steps": 3}, RunError, "expected an answer within 0.5 s, got none"),
         ({"over": 3}, RunError, "expected an answer, got its end: quit"),
         ({"agents": 13}, RunError, "train.num_envs: expected at least as many as Unity on port"),
         ({"bad": float("nan")}, BrokenEnvError, "finite observations and rewards, got a reward of nan of agent"),
@@ -179,7 +179,7 @@ def test_one_of_several_behaviours_can_be_chosen(scene):
 def test_a_peer_that_stops_or_says_nonsense_ends_the_run_in_one_line(scene, script, kind, said):
     factory, _ = scene(**script)
     _ = factory.specs
-    factory._peer()._timeout_s = 2.0 if "steps" in script else 60.0
+    factory._peer()._timeout_s = 0.5 if "steps" in script else 60.0
     with pytest.raises(kind) as caught:
         collector(factory, 10, 30).collect()
     assert said in str(caught.value)
