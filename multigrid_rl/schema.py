@@ -3,6 +3,7 @@
 Values are in yaml, below ``configs/``; a test holds that both name the same keys.
 """
 
+import math
 import os
 from dataclasses import dataclass
 from functools import reduce
@@ -130,6 +131,11 @@ class TrainConfig(Part):
     def batch_size(self) -> int:
         """Environment steps of one iteration: ``num_envs * num_steps``."""
         return self.num_envs * self.num_steps
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps after the last update: whole batches, so up to one batch more than ``until``."""
+        return math.ceil(self.until / self.batch_size) * self.batch_size
 
     @property
     def minibatch(self) -> int:
@@ -336,9 +342,8 @@ class RunConfig(Part):
             shares = max(asked, 1)
             self._require(train.num_envs % shares == 0, "train.num_envs", f"a multiple of {shares} env runners")
         learners = max(cluster.num_learners, 1)
-        rows = train.minibatch // train.num_steps if model.recurrent else train.minibatch
         allowed = f"what {learners} learners can share equally"
-        self._require(rows % learners == 0, "train.minibatch_size", allowed)
+        self._require(self.rows_per_minibatch % learners == 0, "train.minibatch_size", allowed)
 
     def _check_curriculum(self) -> None:
         mine = self.scenario
@@ -366,6 +371,21 @@ class RunConfig(Part):
             (self.scheme != "ctde", "with scheme=ctde"),
         ):
             self._require(able, "train.runner", f"batched {allowed}")
+
+    @property
+    def rows_per_minibatch(self) -> int:
+        """Rows of one gradient step: steps or, for a network with memory, whole sequences of ``num_steps`` steps."""
+        return self.train.minibatch // self.train.num_steps if self.model.recurrent else self.train.minibatch
+
+    @property
+    def games_per_sampler(self) -> int:
+        """Games that one sampling process, a remote env runner or the driver alone, plays side by side."""
+        return self.train.num_envs // max(self.cluster.runners, 1)
+
+    @property
+    def learner_threads(self) -> int:
+        """Threads of torch in the learner: as configured, or the cores that the env runners leave, at least one."""
+        return self.train.torch_threads or max(1, available_cpus() - self.cluster.runners)
 
     def checkpoint_root(self) -> Path | None:
         """Return the folder of frozen players; ``None``: the user's and the project's."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from multigrid_rl.scenario import ConfigError
-from multigrid_rl.schema import RunConfig, TrainConfig, available_cpus
+from multigrid_rl.schema import RunConfig, TrainConfig
 from multigrid_rl.text import expected
 
 
@@ -23,13 +23,9 @@ class Sizes(NamedTuple):
 
     agents: Mapping[str, int]  # network -> learning agents that it plays: one a seat, or one a whole team under ctce
     batch_size: int  # environment steps of one update
-    games_per_sampler: int  # that one sampling process, a remote env runner or the driver alone, plays side by side
-    learner_threads: int  # of torch: as configured, or the cores that the env runners leave, at least one
-    rows_per_minibatch: int  # steps or, for a network with memory, whole sequences of ``num_steps`` steps
     minibatches_per_epoch: int  # gradient steps of one pass; where the last is not full, the next pass fills it
     gradient_steps_per_update: int  # per network, until the largest batch was passed over ``epochs`` times
     updates: int  # until the budget ``until`` is spent
-    env_steps: int  # after the last update: whole batches, so up to one batch more than ``until``
     gradient_steps: int  # per network, until the budget is spent
     checkpoints: int  # in all: one at each first update past ``checkpoint_every``, one at the end
     horizon: float  # steps that the discount looks ahead: ``1 / (1 - gamma)``, infinite for ``gamma`` 1
@@ -38,7 +34,7 @@ class Sizes(NamedTuple):
     @classmethod
     def of(cls, config: RunConfig, modules: Iterable[str] = ()) -> "Sizes":
         """Work out the sizes of a run; ``modules``: the network of each agent that learns."""
-        train, runners, agents = config.train, config.cluster.runners, dict(Counter(modules))
+        train, agents = config.train, dict(Counter(modules))
         batch, product = train.batch_size, train.gamma * train.lam
         # The network with the most agents decides how many minibatches there are.
         largest = max(agents.values(), default=0) * batch
@@ -46,13 +42,9 @@ class Sizes(NamedTuple):
         return cls(
             agents=agents,
             batch_size=batch,
-            games_per_sampler=train.num_envs // max(runners, 1),
-            learner_threads=train.torch_threads or max(1, available_cpus() - runners),
-            rows_per_minibatch=train.minibatch // train.num_steps if config.model.recurrent else train.minibatch,
             minibatches_per_epoch=math.ceil(largest / train.minibatch),
             gradient_steps_per_update=steps,
             updates=updates,
-            env_steps=updates * batch,
             gradient_steps=updates * steps,
             checkpoints=math.ceil(updates / math.ceil(train.checkpoint_every / batch)),
             horizon=1 / (1 - train.gamma) if train.gamma < 1 else math.inf,

@@ -115,7 +115,7 @@ def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[s
         "Who plays": _players(config, specs, seated),
         "One update: play, then learn": _update(config, sizes),
         "The whole run": _run(config, sizes),
-        "Where it runs": _machine(config, sizes),
+        "Where it runs": _machine(config),
         "How far it looks, how long it explores": _horizons(config, sizes),
         "What it learns from": _rewards(config),
         "Gates: what must hold": _gates(config, specs),
@@ -165,7 +165,7 @@ def _update(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
         if drop_out:
             meaning += ". At most: steps of an eliminated agent do not count"
         yield f"rows of {module}", f"{sizes.steps_of(module):,} steps", meaning
-    sequences = f" ({sizes.rows_per_minibatch} whole sequences)" if memory else ""
+    sequences = f" ({config.rows_per_minibatch} whole sequences)" if memory else ""
     meaning = f"behind one gradient step{sequences}. More: fewer and less noisy gradient steps"
     yield "train.minibatch_size", f"{train.minibatch:,} steps", meaning
     meaning = "rows / minibatch_size, rounded up: gradient steps of one pass over the batch"
@@ -180,7 +180,7 @@ def _run(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     train = config.train
     early = "; the run ends earlier once all gates are held" if train.stop_when_held and config.scenario.gates else ""
     yield "train.until", f"{train.until:,} steps", f"the budget. More: longer run{early}"
-    played = f"until / batch size, rounded up: {sizes.env_steps:,} steps are played (policy_updates in metrics.jsonl)"
+    played = f"until / batch size, rounded up: {train.env_steps:,} steps are played (policy_updates in metrics.jsonl)"
     yield "updates", f"{sizes.updates:,}", played
     meaning = "updates x gradient steps per update, for each network (gradient_steps in metrics.jsonl)"
     yield "gradient steps", f"{sizes.gradient_steps:,}", meaning
@@ -189,17 +189,17 @@ def _run(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     yield "checkpoints", f"{sizes.checkpoints:,}", f"{every}. {larger}"
 
 
-def _machine(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
+def _machine(config: RunConfig) -> Iterator[Row]:
     from multigrid_rl.cli.live import plays
 
     runners, threads = config.cluster.runners, config.train.torch_threads
     who = "the driver process" if runners == 0 else f"{runners} remote env runner{'s' if runners > 1 else ''}"
     more = "More: plays faster where cores are free, slower where they are not"
     yield "who plays", who, f"cluster.num_env_runners={runners}. {more}"
-    yield f"{plays(config)} per player process", f"{sizes.games_per_sampler:,}", "num_envs shared out evenly"
+    yield f"{plays(config)} per player process", f"{config.games_per_sampler:,}", "num_envs shared out evenly"
     more = "More: little faster on a free machine, much slower on a busy one"
     meaning = f"torch threads that compute gradients (train.torch_threads={threads}). {more}"
-    yield "learner threads", f"{sizes.learner_threads}", meaning
+    yield "learner threads", f"{config.learner_threads}", meaning
 
 
 def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
@@ -216,8 +216,8 @@ def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     yield "learning rate", rate, f"{rate_course}. Higher: larger steps, learns faster or not at all"
     meaning = f"reward for acting at random: {weight_course}"
     bonus = train.schedules["entropy_coef"]
-    if bonus.start != bonus.end and bonus.steps > sizes.env_steps:
-        meaning += f"; the budget ends before, at {bonus.at(sizes.env_steps):.2g}"
+    if bonus.start != bonus.end and bonus.steps > train.env_steps:
+        meaning += f"; the budget ends before, at {bonus.at(train.env_steps):.2g}"
     yield "entropy bonus", weight, f"{meaning}. Higher: explores longer, decides later"
     if train.objective == "ppo":
         yield "clip", clip, f"bound on a step of the policy: {clip_course}. Higher: larger steps of the policy"

@@ -26,7 +26,7 @@ from multigrid_rl.learn.demonstrations import read_data_card
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.rllib.cores import Team
-from multigrid_rl.sizes import Sizes, reward_facts, schedules
+from multigrid_rl.sizes import reward_facts, schedules
 
 #: Seconds between two plain lines.
 PLAIN_EVERY = 5.0
@@ -126,7 +126,7 @@ def warnings_on_screen() -> Iterator[None]:
 
 def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str]:
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go."""
-    train, game, sizes = config.train, config.scenario.game, Sizes.of(config)
+    train, game = config.train, config.scenario.game
     recipe = f"experiment/{config.experiment}" if config.experiment else "none, the defaults of train/ppo"
     if config.train.objective != "ppo":
         recipe = f"{recipe.partition(',')[0]}; objective {config.train.objective}"
@@ -152,22 +152,22 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
         lines.append(f"league:   snapshots join {' or '.join(joins)}; {league.weighting}, {share}")
     lines += [f"{name + ':':<9} {said}" for name, said in reward_facts(train)]
     lines += [f"schedule: {name} {values}, {course}" for name, values, course in schedules(train, changing=True)]
-    lines += _learning(config, sizes)
+    lines += _learning(config)
     for k, stage in enumerate(config.curriculum):
         ends = [f"after {stage.steps:,} steps"] if stage.steps else []
         ends += ["when its gates are held"] if stage.held else []
         seats = ", ".join(f"{seat} {'+'.join(names)}" for seat, names in stage.scenario.opponents.items())
         against = f" against {seats}" if seats else ""
         lines.append(f"stage {k + 1}:  {stage.scenario.name}{against}, {' or '.join(ends)} the next one begins")
-    whole = "" if sizes.env_steps == train.until else f", {sizes.env_steps:,} in whole batches"
+    whole = "" if train.env_steps == train.until else f", {train.env_steps:,} in whole batches"
     lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} environment steps{whole})")
     return lines
 
 
-def _learning(config: RunConfig, sizes: Sizes) -> list[str]:
+def _learning(config: RunConfig) -> list[str]:
     """Tell what is learned from, and who plays and computes."""
     train, runners = config.train, config.cluster.runners
-    threads = f"learner:  {Team(config).told()}, {sizes.learner_threads} of torch"
+    threads = f"learner:  {Team(config).told()}, {config.learner_threads} of torch"
     data = [] if config.data is None else [f"data:     {read_data_card(Path(config.data)).summary()}"]
     if train.cloning is not None:
         often = f"every {train.cloning.play_every:,} recorded steps"

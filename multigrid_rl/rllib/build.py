@@ -20,7 +20,6 @@ from multigrid_rl.rllib.stages import Stage, stages_of
 from multigrid_rl.rllib.stock import stock_module_specs, stock_sampling
 from multigrid_rl.runs.reader import run_config
 from multigrid_rl.schema import Schedule
-from multigrid_rl.sizes import Sizes
 from multigrid_rl.text import expected
 
 
@@ -36,12 +35,11 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
     """
     stages = stages or stages_of(config)
     train, specs = config.train, stages[0].factory.specs
-    sizes = Sizes.of(config, (agent.module for agent in specs.agents))
     spec = module_specs(specs, config.model.model_dump(), config.seed)
     env_config = {
         "factory": stages[0].factory,
         "stages": stages,
-        "num_envs": sizes.games_per_sampler,
+        "num_envs": config.games_per_sampler,
         "num_steps": train.num_steps,
         "seed": config.seed,
         "bound": config.model.bound,
@@ -54,9 +52,9 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
     }
     if train.runner == "stock":
         spec = stock_module_specs(spec, specs)
-        sampling = stock_sampling(config, sizes, env_config)
+        sampling = stock_sampling(config, env_config)
     else:
-        update = cloning_config(config) if train.cloning is not None else update_config(config, sizes)
+        update = cloning_config(config) if train.cloning is not None else update_config(config)
         sampling = _batched_sampling(config, env_config, spec.rl_module_specs[specs.modules[0]]).learners(
             learner_config_dict={
                 "update": update,
@@ -82,7 +80,7 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
             grad_clip=train.grad_clip,
             grad_clip_by="global_norm",
             num_epochs=train.passes,
-            minibatch_size=sizes.rows_per_minibatch,
+            minibatch_size=config.rows_per_minibatch,
             train_batch_size=train.batch_size,
         )
         .debugging(seed=seed, log_level="ERROR", log_sys_usage=False)  # a run would wait for it
@@ -129,13 +127,13 @@ def adversarial_config(config: RunConfig) -> AdversarialConfig:
     return AdversarialConfig(**options.model_dump(), **how)
 
 
-def update_config(config: RunConfig, sizes: Sizes) -> UpdateConfig:
+def update_config(config: RunConfig) -> UpdateConfig:
     """Say how a run's batches are learned from."""
     train, lr = config.train, config.train.schedules["lr"]
     return UpdateConfig(
         objective=train.objective,
         epochs=train.passes,
-        minibatch_size=sizes.rows_per_minibatch if train.minibatch_size else None,
+        minibatch_size=config.rows_per_minibatch if train.minibatch_size else None,
         **train.schedules,
         vf_coef=train.vf_coef,
         grad_clip=train.grad_clip,

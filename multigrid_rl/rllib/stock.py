@@ -35,7 +35,6 @@ from ray.rllib.utils.metrics import (
 from multigrid_rl.config import RunConfig
 from multigrid_rl.rllib.learner import ActorCriticModule
 from multigrid_rl.rllib.tracked import TrackedPPO
-from multigrid_rl.sizes import Sizes
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec, BatchedEnv, EnvFactory, EpisodeTable, MultiAgentSpec
 
@@ -228,14 +227,14 @@ def stock_module_specs(spec: MultiRLModuleSpec, specs: MultiAgentSpec) -> MultiR
     return spec
 
 
-def stock_sampling(config: RunConfig, sizes: Sizes, env_config: dict[str, Any]) -> PPOConfig:
+def stock_sampling(config: RunConfig, env_config: dict[str, Any]) -> PPOConfig:
     """Configure RLlib as far as it is about playing: one environment for each game, whole batches."""
     return (
         PPOConfig(algo_class=StockPPO)
         .environment(GameEnv, env_config=env_config)
         .env_runners(
             num_env_runners=config.cluster.runners,
-            num_envs_per_env_runner=sizes.games_per_sampler,
+            num_envs_per_env_runner=config.games_per_sampler,
             rollout_fragment_length=config.train.num_steps,
             batch_mode="truncate_episodes",
         )

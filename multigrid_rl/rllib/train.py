@@ -28,7 +28,6 @@ from multigrid_rl.runs.divergence import Divergence, diverged, not_finite
 from multigrid_rl.runs.folder import RunFolder
 from multigrid_rl.runs.players import initial_weights
 from multigrid_rl.runs.reader import opponent_hashes
-from multigrid_rl.sizes import Sizes
 from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, RunError
 
@@ -59,7 +58,7 @@ def train(
         RunError: env runners, a learner or the folder failed, or the run diverged; what was reported and the last
             checkpoint stay.
     """
-    torch.set_num_threads(Sizes.of(config).learner_threads)
+    torch.set_num_threads(config.learner_threads)
     for name in ("ray", "ray.rllib"):  # they greet every run with advice for their own defaults
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # whoever is lost, the pool says so
@@ -173,7 +172,7 @@ def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int =
         if config.train.cloning is not None:
             continue
         batches = {agent.module: estimate(rollouts[agent.name], estimator_of(config)) for agent in factory.specs.agents}
-        once = replace(update_config(config, Sizes.of(config)), epochs=1, minibatch_size=None, recompute=None)
+        once = replace(update_config(config), epochs=1, minibatch_size=None, recompute=None)
         Update(networks, spaces, once, device=torch.device("cpu")).learn(batches, 0)
     share_out(1)
 

@@ -49,7 +49,7 @@ def test_sizes_match_a_real_run(tmp_path, more):
     overrides = [*ODD, *more]
     verdict, rows = tiny_run(tmp_path / "run", *overrides[len(TINY) :])
     told, size = rows_of(*overrides), sizes(*overrides)
-    assert (size.updates, size.env_steps) == (rows[-1]["policy_updates"], rows[-1]["env_steps"])
+    assert (size.updates, compose(overrides).train.env_steps) == (rows[-1]["policy_updates"], rows[-1]["env_steps"])
     assert size.gradient_steps == rows[-1]["gradient_steps"]
     assert size.gradient_steps_per_update == rows[0]["gradient_steps"]
     assert told["updates"] == f"{rows[-1]['policy_updates']}"
@@ -74,14 +74,13 @@ def test_gradient_steps_match_rllib(rows, minibatch, epochs):
 
 @pytest.mark.parametrize(("runners", "threads"), [(0, 0), (2, 0), (2, 1)])
 def test_shares_games_and_cores_as_train(monkeypatch, runners, threads):
-    for module in ("schema", "sizes"):
-        monkeypatch.setattr(f"multigrid_rl.{module}.available_cpus", lambda: 4)
+    monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
     overrides = [f"cluster.num_env_runners={runners}", f"train.torch_threads={threads}", "model=gru"]
     config, size = compose(overrides), sizes(*overrides)
     built = algorithm_config(config)
-    assert size.learner_threads == (threads or {0: 4, 2: 2}[runners])
-    assert size.games_per_sampler == built.env_config["num_envs"]
-    assert size.rows_per_minibatch == built.minibatch_size
+    assert config.learner_threads == (threads or {0: 4, 2: 2}[runners])
+    assert config.games_per_sampler == built.env_config["num_envs"]
+    assert config.rows_per_minibatch == built.minibatch_size
     assert size.batch_size == built.train_batch_size
 
 
