@@ -20,8 +20,9 @@ from multigrid_rl.runs.reference import write_file
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.text import expected
 from multigrid_rl.types import GameSpec, Policy
-from multigrid_rl.world.constants import ACTIONS, CELLS, DONE, HEIGHT, WIDTH
+from multigrid_rl.world.constants import ACTIONS, DONE, HEIGHT, WIDTH
 from multigrid_rl.world.engine import World
+from multigrid_rl.world.rendering import visible_cells
 from multigrid_rl.world.symmetry import other_seat
 
 #: How the person is called in captions and records.
@@ -228,11 +229,7 @@ class Session:
         """Return the board cells (16, 8) that the person sees now: all once they are out or the game is over."""
         if self.over or self.out:
             return np.ones((WIDTH, HEIGHT), np.bool_)
-        world, a = self.world, self.agent
-        pose = int(world.state.position[0, a]) * 4 + int(world.state.heading[0, a])
-        cells = np.zeros(CELLS, np.bool_)
-        cells[world.tables.cells[pose][world.outputs.tokens[0, a, : self.spec.view_size**2] > 0]] = True
-        return cells.reshape(WIDTH, HEIGHT)
+        return visible_cells(self.world, 0, [self.agent])
 
 
 def save_games(records: list[GameRecord], path: Path) -> None:

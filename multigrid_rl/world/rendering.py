@@ -48,7 +48,7 @@ def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> NDArray
     grid = _library().Grid(WIDTH, HEIGHT)
     grid.state[...] = _known_to_library(decode(world.state.cells[game])).reshape(WIDTH, HEIGHT, 3)
     triangles = [_triangle(world, game, a) for a in living]
-    frame: NDArray[np.uint8] = grid.render(tile_size, triangles, visible_cells(world, game))
+    frame: NDArray[np.uint8] = grid.render(tile_size, triangles, visible_cells(world, game, living))
     for a in living:
         if world.state.hand[game, a] != EMPTY:
             _draw_carried(frame, world, game, a, tile_size)
@@ -63,11 +63,11 @@ def living_agents(world: World, game: int) -> list[int]:
     return [a for a, room in enumerate(rooms) if not (s.out[game, a] and s.position[game, a] == room)]
 
 
-def visible_cells(world: World, game: int) -> NDArray[np.bool_]:
-    """Return the board cells (16, 8) that living agents saw in the observations handed out last."""
+def visible_cells(world: World, game: int, agents: list[int]) -> NDArray[np.bool_]:
+    """Return the board cells (16, 8) that ``agents`` saw in the observations handed out last."""
     area = world.spec.view_size**2
     seen = np.zeros(CELLS, np.bool_)
-    for a in living_agents(world, game):
+    for a in agents:
         pose = int(world.state.position[game, a]) * 4 + int(world.state.heading[game, a])
         seen[world.tables.cells[pose][world.outputs.tokens[game, a, :area] > 0]] = True
     return seen.reshape(WIDTH, HEIGHT)
