@@ -126,10 +126,8 @@ def read_rubric(path: Path) -> Rubric:
         rubric = Rubric.model_validate(read_plain_yaml(path))
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_error(error)}") from error
-    except OSError as error:
-        raise ConfigError(expected(path, "a rubric in yaml", error.strerror)) from error
-    except ValueError as error:
-        raise ConfigError(expected(path, "a rubric in yaml", error)) from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(expected(path, "a rubric in yaml", getattr(error, "strerror", error))) from error
     spec = load_scenario(rubric.scenario).spec
     for number, exam in enumerate(rubric.exams):
         for team in rubric.teams_of(exam):
@@ -287,6 +285,7 @@ class Metered:
     def __init__(self, player: FrozenPlayer) -> None:
         self.player = player
         self.name = player.name
+        self.initial_state, self.reset_state = player.initial_state, player.reset_state
         self.total = 0.0
         self.decisions = 0
 
@@ -294,14 +293,6 @@ class Metered:
     def mean(self) -> float:
         """Mean entropy of the decisions so far; NaN before the first."""
         return self.total / self.decisions if self.decisions else float("nan")
-
-    def initial_state(self, games: int) -> torch.Tensor:
-        """Return the memory of fresh games."""
-        return self.player.initial_state(games)
-
-    def reset_state(self, state: torch.Tensor, done: NDArray[np.bool_]) -> torch.Tensor:
-        """Return the memory with the games in ``done`` (N,) forgotten."""
-        return self.player.reset_state(state, done)
 
     def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:
         """Return actions (N,), of a team (N, C), exactly those of the player.

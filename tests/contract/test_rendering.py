@@ -106,7 +106,7 @@ def test_the_first_frame_of_every_scenario_shows_the_board(scenario):
     frame = render_frame(w, 0)
     assert frame.shape == (8 * TILE, 16 * TILE, 3)
     assert frame.dtype == np.uint8
-    seen = visible_cells(w, 0)
+    seen = visible_cells(w, 0, living_agents(w, 0))
     agents = {divmod(int(p), c.HEIGHT): a for a, p in enumerate(w.state.position[0])}
     pictures = dict(OBJECTS)
     for x in range(c.WIDTH):
@@ -198,10 +198,10 @@ def test_cells_in_view_are_lighter_and_walls_end_the_view():
     place(w, "red_0", 6, 3, NORTH)
     w.observe()
     expected = {(x, y) for x in range(4, 9) for y in range(4)}
-    assert {tuple(cell) for cell in np.argwhere(visible_cells(w, 0)).tolist()} == expected
+    assert {tuple(cell) for cell in np.argwhere(visible_cells(w, 0, living_agents(w, 0))).tolist()} == expected
     place(w, "red_0", 5, 3, WEST)
     w.observe()
-    beyond_the_wall = {(x, y) for x, y in np.argwhere(visible_cells(w, 0)).tolist() if x < 4}
+    beyond_the_wall = {(x, y) for x, y in np.argwhere(visible_cells(w, 0, living_agents(w, 0))).tolist() if x < 4}
     assert beyond_the_wall == set()
     frame = render_frame(w, 0)
     assert same(tile_of(frame, (4, 3)), drawn(Wall(), highlight=True))

@@ -128,13 +128,13 @@ def kept_cup(folder: Path, *, fence: bool) -> tuple[CupConfig, list[Entry]]:
     limits = replace(Limits(fence=fence), **kept)
     spec = load_scenario(before.scenario).spec
     config = CupConfig(before.scenario, spec, before.games, before.seed, limits, before.agents_key)
-    return config, begin(config, [_kept_entry(line, folder, config) for line in before.entries], folder)
-
-
-def _kept_entry(line: EntryLine, folder: Path, config: CupConfig) -> Entry:
-    if line.kind in ("frozen", "external"):
-        return replace(entry_in(folder / COPIES / line.name, config), name=line.name)
-    return Entry(line.name, "scripted" if line.kind == "scripted" else "broken", "", line.sha256, line.problem)
+    entries = [
+        replace(entry_in(folder / COPIES / line.name, config), name=line.name)
+        if line.kind in ("frozen", "external")
+        else Entry(line.name, "scripted" if line.kind == "scripted" else "broken", "", line.sha256, line.problem)
+        for line in before.entries
+    ]
+    return config, begin(config, entries, folder)
 
 
 def _changed(before: list[EntryLine], now: list[EntryLine]) -> str:

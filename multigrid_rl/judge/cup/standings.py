@@ -73,14 +73,10 @@ def _fit(names: list[str], pairs: list[tuple[str, str]], counts: NDArray[np.int6
     return np.asarray(np.where(np.isnan(elo), MEAN, elo - np.nanmean(elo) + MEAN))
 
 
-def cycles(beats: list[tuple[str, str]], longest: int = 4) -> list[list[str]]:
-    """Find circles in which each beats the next and the last the first, of up to ``longest`` entries, shortest first.
-
-    Args:
-        beats: pairs (winner, loser).
-        longest: more than four in a circle say nothing that smaller circles do not.
-    """
-    found = nx.simple_cycles(nx.DiGraph(beats), length_bound=longest)
+def cycles(beats: list[tuple[str, str]]) -> list[list[str]]:
+    """Find circles of pairs (winner, loser), in which each beats the next and the last the first, shortest first."""
+    # More than four in a circle say nothing that smaller circles do not.
+    found = nx.simple_cycles(nx.DiGraph(beats), length_bound=4)
     turned = [circle[circle.index(min(circle)) :] + circle[: circle.index(min(circle))] for circle in found]
     return sorted(turned, key=lambda circle: (len(circle), circle))
 
