@@ -85,7 +85,7 @@ def test_the_page_does_what_it_says(notebook):
     exec("".join(blocks).replace("200_000", "20_480"), notebook.__dict__)
     assert notebook.rewards.shape == (1024,)
     assert notebook.observation["image"].shape == (5, 5, 3)
-    assert notebook.everybody.possible_agents == ["blue_0", "blue_1", "red_0", "red_1"]
+    assert notebook.game.possible_agents == ["blue_0", "blue_1", "red_0", "red_1"]
     again = multigrid_rl.Run(notebook.run.path)
     assert again.metrics.equals(notebook.run.metrics)
     assert multigrid_rl.load_player(again).name == "1v1-red_0"
