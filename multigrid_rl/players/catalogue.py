@@ -118,12 +118,18 @@ def watched(name: str, own: Any, spec: GameSpec, seat: str) -> OwnPlayer:
     """Return a player that acted once on ``seat`` of three games. Raises :class:`ConfigError`: it cannot."""
     with mistakes_told(f"player {name}"):
         if not hasattr(own, "act"):
-            raise ConfigError(expected(f"player {name}", "something with act(view, state, rng)", own))
+            raise ConfigError(expected(f"player {name}", "something with act(view, state, rng)", type(own).__name__))
+        memory = [part for part in ("initial_state", "reset_state") if hasattr(own, part)]
+        if len(memory) == 1:
+            raise ConfigError(expected(f"player {name}", "both initial_state and reset_state, or neither", memory[0]))
         player = OwnPlayer(name, own)
         world, agent = World(spec, _GAMES), spec.seats.index(seat)
         view = SeatView(world.outputs.tokens[:, agent], world.board(), agent)
         state = player.initial_state(_GAMES)
         _, state = player.checked(view, state, Streams(0, np.arange(_GAMES)))
+        if not memory and state is not None:
+            wanted = "None as the next memory without initial_state and reset_state"
+            raise ConfigError(expected(f"player {name}: act", wanted, type(state).__name__))
         player.reset_state(state, np.ones(_GAMES, np.bool_))
     return player
 
