@@ -69,6 +69,13 @@ def is_program(name: str) -> bool:
     return name in BUILT_IN or code_of(name) is not None
 
 
+def refuse_class(key: str, name: str) -> None:
+    """Refuse a player of somebody's own where one must have a folder. Raises :class:`PlayerError`."""
+    if code_of(name) is not None:
+        wanted = "a player with a folder (a Python class takes part as an agent that calls it, docs/extending.md)"
+        raise PlayerError(expected(key, wanted, name))
+
+
 class OwnPlayer:
     """A player of somebody's own as a match takes it; what it needs not have is added, what it answers is checked.
 
@@ -190,8 +197,11 @@ class Catalogue:
             return self._homes[name] / name
         if name.startswith("hf:"):
             return fetched(name)
-        if "/" in name or Path(name).is_dir():
+        if Path(name).is_dir():
             return Path(name)
+        if "/" in name:
+            wanted = "a run, a folder with a player or an agent, or module:Class without a path"
+            raise PlayerError(expected("player", wanted, f"{name}: no such folder"))
         plugged = (point.name for point in entry_points(group=PLUGGED_IN))
         more = "{}, a folder with a frozen player or an agent, module:Class, or hf:user/name"
         raise PlayerError(unknown("player", name, [*self.names(), *plugged], more))
