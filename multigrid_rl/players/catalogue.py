@@ -4,6 +4,7 @@ One's own classes are named ``module:Class``: they are tried before anything sta
 """
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -70,7 +71,7 @@ def is_program(name: str) -> bool:
 
 
 def refuse_class(key: str, name: str) -> None:
-    """Refuse a player of somebody's own where one must have a folder. Raises :class:`PlayerError`."""
+    """Refuse a player of one's own where one must have a folder. Raises :class:`PlayerError`."""
     if code_of(name) is not None:
         wanted = "a player with a folder (a Python class takes part as an agent that calls it, docs/extending.md)"
         raise PlayerError(expected(key, wanted, name))
@@ -197,11 +198,11 @@ class Catalogue:
             return self._homes[name] / name
         if name.startswith("hf:"):
             return fetched(name)
-        if Path(name).is_dir():
-            return Path(name)
-        if "/" in name:
+        if "/" in name and not os.path.lexists(name):
             wanted = "a run, a folder with a player or an agent, or module:Class without a path"
             raise PlayerError(expected("player", wanted, f"{name}: no such folder"))
+        if "/" in name or Path(name).is_dir():
+            return Path(name)
         plugged = (point.name for point in entry_points(group=PLUGGED_IN))
         more = "{}, a folder with a frozen player or an agent, module:Class, or hf:user/name"
         raise PlayerError(unknown("player", name, [*self.names(), *plugged], more))

@@ -41,7 +41,7 @@ def test_the_table_of_tokens_is_that_of_the_cell_codes():
         "ball": [c.BALL],
         "agent, by heading": [c.AGENT + heading for heading in range(4)],
     }
-    page, told = extending(), {c.UNSEEN, c.EMPTY, c.WALL}
+    page, codes = extending(), {c.UNSEEN, c.EMPTY, c.WALL}
     assert "| unseen, empty, wall | 0, 1, 2 | 0, 1, 2 |" in page
     assert (c.UNSEEN, c.EMPTY, c.WALL) == (0, 1, 2)
     for what, (first, *_) in rows.items():
@@ -53,8 +53,8 @@ def test_the_table_of_tokens_is_that_of_the_cell_codes():
         assert {c.COLOURS[k] for k in c.CELL[red][:, 1]} == {"red"}
         assert {c.COLOURS[k] for k in c.CELL[blue][:, 1]} == {"blue"}
         assert c.TYPES[c.CELL[first][0]] == what.split(",")[0]
-        told |= {*red, *blue}
-    assert told == set(range(c.NUM_CODES))
+        codes |= {*red, *blue}
+    assert codes == set(range(c.NUM_CODES))
     words = " ".join(page.split())
     assert f"Actions: {', '.join(f'{k} {name}' for k, name in enumerate(c.ACTIONS))}." in words
     missions = ", ".join(f'{k} "{text}"' for k, text in enumerate(c.MISSIONS))
@@ -62,7 +62,7 @@ def test_the_table_of_tokens_is_that_of_the_cell_codes():
     assert re.findall(r"^\| `(\w+)` \(N, ", page, re.MULTILINE) == list(Board._fields)
 
 
-def test_the_order_of_cells_in_a_view_is_the_one_that_is_told():
+def test_the_docs_have_the_order_of_cells_in_a_view():
     words, size, x, y = " ".join(extending().split()), 3, 7, 3
     assert "cell `i * V + j` is `i - V // 2` to its right and `V - 1 - j` ahead of it" in words
     assert "`V // 2 * V + V - 1 - n` is `n` cells ahead" in words
