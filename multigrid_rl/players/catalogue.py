@@ -199,7 +199,7 @@ class Catalogue:
         if name.startswith("hf:"):
             return fetched(name)
         if "/" in name and not os.path.lexists(name):
-            wanted = "a run, a folder with a player or an agent, or module:Class without a path"
+            wanted = "a name, a folder that is there, or module:Class without a path"
             raise PlayerError(expected("player", wanted, f"{name}: no such folder"))
         if "/" in name or Path(name).is_dir():
             return Path(name)

@@ -122,4 +122,4 @@ def test_training_begins_with_a_clone(run, tmp_path):
     result = call("train", "scenario=1v1", "init=hunter", f"run_dir={tmp_path / 'x'}")
     assert "init: hunter: expected a network that plays red_0, got hunter" in result.output + result.stderr
     result = call("train", "scenario=1v1", "init=runs/nowhere", f"run_dir={tmp_path / 'x'}")
-    assert "init: player: expected a run, a folder with a player or an agent" in result.output + result.stderr
+    assert "init: player: expected a name, a folder that is there, or module:Class" in result.output + result.stderr

@@ -244,7 +244,7 @@ def test_seats_other_players(scenario, seat, opponent, mate, names, catalogue):
             "random",
             "./nowhere",
             PlayerError,
-            "player: expected a run, a folder with .*, got ./nowhere: no such folder",
+            "player: expected a name, a folder that is there, .*, got ./nowhere: no such folder",
         ),
     ],
 )
