@@ -22,6 +22,7 @@ from multigrid_rl.judge.lineups import run_target
 from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.runs.reader import read_run, run_config
 from multigrid_rl.runs.reference import build_reference, save_reference
+from multigrid_rl.text import expected
 from multigrid_rl.world.constants import BLUE, RED
 
 RESULTS = Path("docs/results")
@@ -261,9 +262,14 @@ def main() -> None:
         "--runs", type=Path, default=Path("runs/results"), help="folder of the runs; done ones are kept"
     )
     options = parser.parse_args()
+    chosen = [study for study in STUDIES if study.name in options.only]
+    curves = [study.name for study in chosen if study.recipe]
+    if options.seeds and len(set(options.seeds)) < 2 and curves:
+        wanted = f"at least 2 different seeds for the curves of {', '.join(curves)}"
+        raise SystemExit(expected("--seeds", wanted, " ".join(map(str, options.seeds))))
     readme = RESULTS / "README.md"
     lines = readme.read_text(encoding="utf-8").splitlines() if readme.exists() else []
-    for study in (s for s in STUDIES if s.name in options.only):
+    for study in chosen:
         seeds = options.seeds or list(range(study.seeds))
         with ThreadPoolExecutor(options.jobs) as pool:
             rows = list(pool.map(lambda seed, its=study: one_run(its, seed, options.runs), seeds))

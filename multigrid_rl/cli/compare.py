@@ -79,18 +79,20 @@ def compare(
             screen.print(f"{side.name}: {scenario}, {plural(len(group), 'run')}, seeds {seeds} ({places})")
     for line in said:
         screen.print(line if line.startswith("warning") else f"note: {line}")
-    screen.print(_table(rows))
+    counts = len(ours.runs), len(theirs.runs)
+    screen.print(_table(rows, *counts))
     for row in rows:
-        screen.print(sentence(row, len(ours.runs), len(theirs.runs)))
-    apart = sum(row.told_apart for row in rows)
+        screen.print(sentence(row, *counts))
+    significant = sum(row.significant for row in rows)
     screen.print(
-        f"told apart by {apart} of {len(rows)} metrics; where nothing differs about one in twenty tells sets apart, "
-        "too, and metrics of the same runs are not independent."
+        f"significant differences: {significant} of {len(rows)} metrics; by chance alone about one metric in twenty is "
+        "significant, and metrics of the same runs are not independent."
     )
     screen.print("drawn: " + ", ".join(map(str, files)))
 
 
-def _table(rows: list[SetComparison]) -> Table:
+def _table(rows: list[SetComparison], ours: int, theirs: int) -> Table:
+    fewest = min(ours, theirs)
     table = Table(box=None, pad_edge=False)
     for number, title in enumerate(("metric", "better", "A (IQM, 95 %)", "B (IQM, 95 %)", "A - B", "A is better")):
         table.add_column(title, justify="left" if number < 2 else "right", no_wrap=number == 0, overflow="fold")
@@ -98,40 +100,41 @@ def _table(rows: list[SetComparison]) -> Table:
         table.add_row(
             row.metric,
             "less" if row.smaller else "more",
-            _told(row.ours, row.metric),
-            _told(row.theirs, row.metric),
-            _told(row.difference, row.metric, "+") if row.difference else "-",
-            f"{row.better.value:.0%} ({row.better.low:.0%} to {row.better.high:.0%})",
+            _cell(row.ours, row.metric, ours),
+            _cell(row.theirs, row.metric, theirs),
+            _cell(row.difference, row.metric, fewest, "+") if row.difference else "-",
+            f"{row.better.value:.0%}" + (f" ({row.better.low:.0%} to {row.better.high:.0%})" if fewest > 1 else ""),
         )
     return table
 
 
-def _told(its: Interval, metric: str, plus: str = "") -> str:
+def _cell(its: Interval, metric: str, runs: int, plus: str = "") -> str:
     from multigrid_rl.judge.sets import HELD
 
     form = f"{plus},.0f" if metric == HELD else f"{plus}.3g"
     value, low, high = ("never" if math.isinf(x) else format(x, form) for x in its)
-    return f"{value} ({low} to {high})"
+    return f"{value} ({low} to {high})" if runs > 1 else value
 
 
 def sentence(row: SetComparison, ours: int, theirs: int) -> str:
-    """Tell one metric in plain words, no surer than the seeds allow."""
+    """Say in a sentence what one metric shows, no surer than the seeds allow."""
     from multigrid_rl.judge.sets import HELD
 
     ahead, share, low, high = "A", row.better.value, row.better.low, row.better.high
     if share < 0.5:
         ahead, share, low, high = "B", 1 - share, 1 - high, 1 - low
     how = "sooner" if row.metric == HELD else "lower" if row.smaller else "higher"
-    told = f"{row.metric}: {ahead} is {how} in {share:.0%} of the pairs, 95 % interval {low:.0%} to {high:.0%}"
+    interval = f", 95 % interval {low:.0%} to {high:.0%}" if min(ours, theirs) > 1 else " (one run has no interval)"
+    said = f"{row.metric}: {ahead} is {how} in {share:.0%} of the pairs{interval}"
     if any(row.never):
-        told += f"; never held: {row.never[0]} of {ours} in A, {row.never[1]} of {theirs} in B"
-    p = "less than 0.1 %" if row.p < 0.001 else f"{row.p:.1%}".replace("%", " %")
-    if row.told_apart:
-        return f"{told}: {ahead} is better by these seeds; dealt at random, runs differ so in {p} of all deals."
+        said += f"; never held: {row.never[0]} of {ours} in A, {row.never[1]} of {theirs} in B"
+    test = "permutation test, p < 0.001" if row.p < 0.001 else f"permutation test, p = {row.p:.3f}"
+    if row.significant:
+        return f"{said}: a significant difference ({test})."
     # Where the interval alone would have said otherwise, the reader should know why it was not believed.
-    chance = f" (dealt at random, so few runs differ as much in {p} of all deals)"
+    chance = f" ({test}: so few runs differ as much by chance)"
     sure = not row.better.low <= 0.5 <= row.better.high
-    return f"{told}: these seeds do not tell A and B apart{chance if sure else ''}."
+    return f"{said}: no significant difference{chance if sure else ''}."
 
 
 def _report(ours: RunSet, theirs: RunSet, rows: list[SetComparison], how: dict[str, Any]) -> dict[str, Any]:
@@ -156,7 +159,7 @@ def _report(ours: RunSet, theirs: RunSet, rows: list[SetComparison], how: dict[s
                 "A - B": _plain(row.difference) if row.difference else None,
                 "probability_of_improvement": _plain(row.better),
                 "permutation_p": row.p,
-                "told_apart": row.told_apart,
+                "told_apart": row.significant,
                 "never": {"A": row.never[0], "B": row.never[1]},
             }
             for row in rows

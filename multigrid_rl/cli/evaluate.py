@@ -59,7 +59,7 @@ def evaluate(
         if episodes < len(judged.teams(played_sides)):
             raise refused("--episodes", "at least one for each side that is played", episodes)
     name = judged.name if target is None else target.name
-    folder = output or Path("runs") / "evaluations" / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    folder = output or Path("runs") / "evaluations" / f"{name.replace(':', '.')}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     report, heading = None, [f"{name}: seed {seed}"]
     try:
         with written_beside(folder, "folder") as unfinished:

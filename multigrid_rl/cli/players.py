@@ -150,8 +150,11 @@ def export(
     from multigrid_rl.players import bundle, hub
     from multigrid_rl.runs.players import players_for
 
-    for part, card in bundle.export(players_for(run, seat, checkpoint), output, name=name).items():
+    cards = bundle.export(players_for(run, seat, checkpoint), output, name=name)
+    for part, card in cards.items():
         typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}")
+    if needs := bundle.needs_module(card):
+        typer.echo(f"warning: {needs}")
     if push is not None:
         typer.echo(f"pushed {hub.push(output, push)}; it plays as hf:{push}")
 

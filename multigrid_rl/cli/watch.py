@@ -37,6 +37,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
+    from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.cli.overlay import curves_folder
     from multigrid_rl.runs.reader import read_run
     from multigrid_rl.show.report import is_cup, write_cup_report, write_run_report
@@ -53,7 +54,8 @@ def report(
         recipe = read_run(folder).config.get("experiment")
         curves = curves_folder() / f"{recipe}.json"
         reference = curves if recipe and curves.is_file() else None
-        written = write_run_report(folder, output, force=force, games=episodes, reference=reference)
+        with warnings_on_screen():
+            written = write_run_report(folder, output, force=force, games=episodes, reference=reference)
     typer.echo(f"wrote {written} ({written.stat().st_size / 1000:,.0f} kB)")
 
 

@@ -59,8 +59,8 @@ class SetComparison:
     never: tuple[int, int]  # runs of A and of B that never held, of :data:`HELD` only
 
     @property
-    def told_apart(self) -> bool:
-        """Whether the seeds at hand tell the sets apart: neither interval nor permutation test allows for chance."""
+    def significant(self) -> bool:
+        """Whether the sets differ significantly: neither interval nor permutation test allows for chance."""
         return self.p < 0.05 and not self.better.low <= 0.5 <= self.better.high
 
 

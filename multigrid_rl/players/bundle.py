@@ -19,6 +19,7 @@ from multigrid_rl.players.cards import (
 )
 from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.scenario import CODE, TRUSTED_MODULES
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, Policy
 from multigrid_rl.world.symmetry import other_seat
@@ -175,6 +176,18 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None) -
     return cards
 
 
+def needs_module(card: Card) -> str | None:
+    """Return the line that says what a player's own network needs wherever it plays; ``None``: nothing."""
+    name = card.architecture["name"]
+    if not CODE.fullmatch(name):
+        return None
+    module = name.partition(":")[0]
+    return (
+        f"its network {name} is code, which does not lie in this folder: it plays only where Python finds the module "
+        f"{module} and {TRUSTED_MODULES}={module} is set, and forfeits in a cup without"
+    )
+
+
 def _readme(name: str, cards: dict[str, Card]) -> str:
     card = next(iter(cards.values()))
     where = "\n".join(
@@ -182,6 +195,7 @@ def _readme(name: str, cards: dict[str, Card]) -> str:
         f"sha256 `{card.sha256}`"
         for part, card in cards.items()
     )
+    where = f"But {needs}.\n\n{where}" if (needs := needs_module(card)) else where
     if card.env is not None:
         return _README.format(game=card.env.env_id, name=name, where=where) + _IN_ITS_ENVIRONMENT.format(name=name)
     team = "red" if card.seats[0].startswith("red") else "blue"

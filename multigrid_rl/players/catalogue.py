@@ -4,6 +4,7 @@ One's own classes are named ``module:Class``: they are tried before anything sta
 """
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -69,6 +70,13 @@ def is_program(name: str) -> bool:
     return name in BUILT_IN or code_of(name) is not None
 
 
+def refuse_class(key: str, name: str) -> None:
+    """Refuse a player of one's own where one must have a folder. Raises :class:`PlayerError`."""
+    if code_of(name) is not None:
+        wanted = "a player with a folder (a Python class takes part as an agent that calls it, docs/extending.md)"
+        raise PlayerError(expected(key, wanted, name))
+
+
 class OwnPlayer:
     """A player of somebody's own as a match takes it; what it needs not have is added, what it answers is checked.
 
@@ -118,12 +126,18 @@ def watched(name: str, own: Any, spec: GameSpec, seat: str) -> OwnPlayer:
     """Return a player that acted once on ``seat`` of three games. Raises :class:`ConfigError`: it cannot."""
     with mistakes_told(f"player {name}"):
         if not hasattr(own, "act"):
-            raise ConfigError(expected(f"player {name}", "something with act(view, state, rng)", own))
+            raise ConfigError(expected(f"player {name}", "something with act(view, state, rng)", type(own).__name__))
+        memory = [part for part in ("initial_state", "reset_state") if hasattr(own, part)]
+        if len(memory) == 1:
+            raise ConfigError(expected(f"player {name}", "both initial_state and reset_state, or neither", memory[0]))
         player = OwnPlayer(name, own)
         world, agent = World(spec, _GAMES), spec.seats.index(seat)
         view = SeatView(world.outputs.tokens[:, agent], world.board(), agent)
         state = player.initial_state(_GAMES)
         _, state = player.checked(view, state, Streams(0, np.arange(_GAMES)))
+        if not memory and state is not None:
+            wanted = "None as the next memory without initial_state and reset_state"
+            raise ConfigError(expected(f"player {name}: act", wanted, type(state).__name__))
         player.reset_state(state, np.ones(_GAMES, np.bool_))
     return player
 
@@ -184,6 +198,9 @@ class Catalogue:
             return self._homes[name] / name
         if name.startswith("hf:"):
             return fetched(name)
+        if "/" in name and not os.path.lexists(name):
+            wanted = "a name, a folder that is there, or module:Class without a path"
+            raise PlayerError(expected("player", wanted, f"{name}: no such folder"))
         if "/" in name or Path(name).is_dir():
             return Path(name)
         plugged = (point.name for point in entry_points(group=PLUGGED_IN))

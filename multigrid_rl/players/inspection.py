@@ -15,6 +15,7 @@ from multigrid_rl.metrics import outcome_shares
 from multigrid_rl.players.agents import fresh_copy, read_agent, read_parts
 from multigrid_rl.players.bundle import bundle_folders, folder_kind, load_team, read_cards
 from multigrid_rl.players.cards import BoxSignature, Card, PlayerError, read_network
+from multigrid_rl.players.catalogue import refuse_class
 from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.leftovers import none_left
@@ -47,6 +48,8 @@ def inspect_folder(folder: Path, scenario: str | None, limits: Limits = Limits()
     Raises:
         PlayerError, ConfigError: what is wrong with it, in one line.
     """
+    if not folder.exists():
+        refuse_class("folder", str(folder))
     kind = folder_kind(folder)
     yield f"{shown(folder.resolve().name)}: {_WHAT[kind]}"
     if kind == "agent":

@@ -105,7 +105,10 @@ def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str,
     weights, steps = {}, 1
     for module in specs.modules:
         agent, key = specs.agent_of(module), f"init: {config.init}"
-        player = player_in_place_of(agent, str(config.init), config).player
+        try:
+            player = player_in_place_of(agent, str(config.init), config).player
+        except PlayerError as error:
+            raise PlayerError(f"init: {error}") from error
         if not isinstance(player, FrozenPlayer) or player.mirrored:
             raise PlayerError(expected(key, f"a network that plays {agent.seats[0]}", player.name))
         card = read_card(Catalogue(config.checkpoint_root()).folder(_folder_of(agent, str(config.init), None)))

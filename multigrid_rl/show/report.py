@@ -1,5 +1,6 @@
 """Reports as files: what folder it is, where its page goes, and what may be overwritten."""
 
+import logging
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.show.page import GENERATOR
 from multigrid_rl.show.run_data import read_report
 from multigrid_rl.show.run_page import run_page
-from multigrid_rl.text import expected, first_error
+from multigrid_rl.text import expected, first_error, one_line
 
+LOG = logging.getLogger(__name__)
 #: A report's name inside its own folder.
 REPORT_FILE = "report.html"
 
@@ -46,8 +48,11 @@ def write_run_report(
         ConfigError: not a run, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
+    found = read_report(folder, games=games, reference=reference)
+    if found.own_missing:
+        LOG.warning("no games to show, the policy could not be played: %s", one_line(found.own_missing))
     # A folder's name may hold bytes that are no text: the page shows a question mark.
-    text = run_page(read_report(folder, games=games, reference=reference))
+    text = run_page(found)
     write_file(target, text.encode(errors="replace"))
     return target
 

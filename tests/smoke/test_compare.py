@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -68,10 +69,10 @@ def test_compares_two_folders(sides):
     assert (
         f"{HELD}: A is sooner in 100% of the pairs, 95 % interval 100% to 100%; never held: 0 of 5 in A, 1 of 5" in text
     )
-    assert "A is better by these seeds; dealt at random, runs differ so in" in text
+    assert "a significant difference (permutation test, p = 0.0" in text
     assert f"{LENGTH}: A is lower in 50% of the pairs" in text
-    assert "these seeds do not tell A and B apart." in text
-    assert "told apart by 1 of 4 metrics" in text
+    assert "no significant difference." in text
+    assert "significant differences: 1 of 4 metrics" in text
     with Image.open("compare.png") as image:
         assert image.size == (1680, 1044)
         assert len(np.unique(np.asarray(image.convert("L")))) > 10
@@ -180,16 +181,20 @@ def comparison(better: tuple[float, float, float], p: float, **changes) -> SetCo
 
 def test_sentences_are_no_surer_than_the_seeds():
     assert sentence(comparison((0.38, 0.16, 0.62), 0.4), 5, 5) == (
-        f"{LENGTH}: B is lower in 62% of the pairs, 95 % interval 38% to 84%: these seeds do not tell A and B apart."
+        f"{LENGTH}: B is lower in 62% of the pairs, 95 % interval 38% to 84%: no significant difference."
     )
-    # The bootstrap of three against three has no width; the deals say that it means nothing.
+    # The bootstrap of three against three has no width; the permutation test says that it means nothing.
     assert sentence(comparison((1, 1, 1), 0.1), 3, 3).endswith(
-        "these seeds do not tell A and B apart (dealt at random, so few runs differ as much in 10.0 % of all deals)."
+        "no significant difference (permutation test, p = 0.100: so few runs differ as much by chance)."
+    )
+    assert sentence(comparison((1, 1, 1), 1.0), 1, 5) == (
+        f"{LENGTH}: A is lower in 100% of the pairs (one run has no interval): no significant difference "
+        "(permutation test, p = 1.000: so few runs differ as much by chance)."
     )
     told = sentence(comparison((0.04, 0, 0.12), 0.0005, metric=HELD, never=(3, 0)), 5, 6)
     assert told == (
         f"{HELD}: B is sooner in 96% of the pairs, 95 % interval 88% to 100%; never held: 3 of 5 in A, 0 of 6 in B: "
-        "B is better by these seeds; dealt at random, runs differ so in less than 0.1 % of all deals."
+        "a significant difference (permutation test, p < 0.001)."
     )
     assert "A is higher in 90%" in sentence(comparison((0.9, 0.7, 1), 0.01, smaller=False), 5, 5)
 
@@ -210,8 +215,8 @@ def test_never_held_is_worse_than_every_run_that_held(sides):
     assert (held.ours.value, held.theirs.value) == (102_000, 152_000)
     assert math.isinf(held.theirs.high)
     assert held.difference is None
-    assert held.told_apart
-    assert not length.told_apart
+    assert held.significant
+    assert not length.significant
     # The window takes the reports at 150,000 and 200,000: 10 and 0 above each run's own end.
     assert length.ours.value == pytest.approx(15 + 0.2 + 5)
 
@@ -268,7 +273,8 @@ def test_runs_in_which_nobody_is_seated_are_compared_by_their_returns(tmp_path, 
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = call("compare", "a", "b", "--reps", 1000)
     assert done.exit_code == 0, (done.output, done.exception)
-    assert "return_mean/agent_0: A is higher in 100% of the pairs" in done.output
+    assert "return_mean/agent_0: A is higher in 100% of the pairs (one run has no interval): no signif" in done.output
+    assert re.search(r"return_mean/agent_0 +more +30 +20 +\+10 +100%$", done.output, re.MULTILINE)
     assert "A: 1v1, 1 run, seeds 1 (a)" in done.output
     assert "note: runs report last after 100,000 to 200,000 steps" in done.output
     assert "gates are held" not in done.output

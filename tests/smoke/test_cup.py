@@ -109,6 +109,7 @@ def test_rejects_another_cup_in_the_same_folder(unbroken, entries):
         (["--scenario", "coop"], "two teams of the same size"),
         (["--scenario", "1v7"], "1v7"),
         (["--with", "nobody"], ", got nobody"),
+        (["--with", "my_bots:Left"], "--with: expected a player with a folder (a Python class takes part as an agent"),
         (["--with", "random", "--with", "random"], "entry random: expected each name once"),
     ],
 )

@@ -121,3 +121,5 @@ def test_training_begins_with_a_clone(run, tmp_path):
     assert "model.hidden: expected [8] of this run, got [32, 32]" in result.output + result.stderr
     result = call("train", "scenario=1v1", "init=hunter", f"run_dir={tmp_path / 'x'}")
     assert "init: hunter: expected a network that plays red_0, got hunter" in result.output + result.stderr
+    result = call("train", "scenario=1v1", "init=runs/nowhere", f"run_dir={tmp_path / 'x'}")
+    assert "init: player: expected a name, a folder that is there, or module:Class" in result.output + result.stderr

@@ -96,6 +96,12 @@ class TestProcesses:
             training.main()
         assert capsys.readouterr().out == ""
 
+    def test_one_seed_makes_no_curves_and_is_refused_before_it_trains(self, monkeypatch):
+        monkeypatch.setattr(sys, "argv", ["results", "--only", "1v1", "2v2-dtde", "--seeds", "0", "0"])
+        monkeypatch.setattr(results, "one_run", lambda *_: pytest.fail("it trained"))
+        with pytest.raises(SystemExit, match=r"^--seeds: expected at least 2 different seeds for the curves of 1v1,"):
+            results.main()
+
 
 class TestMemory:
     def test_descendants_are_the_whole_tree_and_nobody_else(self):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agents import agent_of
-from bundles import ONE, TWO, bundle, edit, refusal
-from commands import call
+from bundles import ONE, TWO, bundle, edit, network, refusal
+from commands import call, complaint
 from multigrid_rl.config import load_scenario
 from multigrid_rl.players.bundle import bundle_sha256, export, folder_kind, load_team, read_cards
 from multigrid_rl.players.cards import CARD_FILE, PlayerError, read_card
@@ -144,6 +144,23 @@ def test_export_of_a_player_of_another_environment_says_how_to_play_it(folder, t
     assert "A trained player of CartPole-v1" in page
     assert "red/blue" not in page
     assert "multigrid-rl evaluate copy/\n" in page
+
+
+def test_export_of_a_network_of_ones_own_says_what_it_needs(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.runs.players.players_for", lambda *_: {"": folder})
+    monkeypatch.setattr("multigrid_rl.players.bundle.read_network", lambda *_: network())
+    assert "warning" not in call("export", "run", "--seat", "red_0", "-o", tmp_path / "ours").output
+    edit(folder, architecture={"name": "own_nets:Wide", "hidden": [8]})
+    result = call("export", "run", "--seat", "red_0", "-o", tmp_path / "theirs")
+    assert "warning: its network own_nets:Wide is code, which does not lie in this folder" in result.output
+    assert "But its network own_nets:Wide is code" in (tmp_path / "theirs" / "README.md").read_text()
+    assert "MULTIGRID_RL_MODULES=own_nets is set" in (tmp_path / "theirs" / "README.md").read_text()
+    assert "own_nets" not in (tmp_path / "ours" / "README.md").read_text()
+
+
+def test_inspect_says_that_a_class_has_no_folder():
+    said = complaint(call("inspect", "my_bots:Left"))
+    assert said.endswith("takes part as an agent that calls it, docs/extending.md), got my_bots:Left")
 
 
 def test_inspect_of_a_bundle_for_an_unknown_game_asks_for_one(folder):

@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 from multigrid_rl.metrics import METRICS
+from multigrid_rl.types import Board
+from multigrid_rl.world import constants as c
+from multigrid_rl.world.views import view_tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,3 +25,52 @@ def test_every_relative_link_of_readme_and_docs_leads_somewhere():
     ]
     assert links
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
+
+
+def extending() -> str:
+    return (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_tokens_is_that_of_the_cell_codes():
+    rows = {
+        "door, locked": [c.DOOR_LOCKED],
+        "door, closed and not locked": [c.DOOR_CLOSED],
+        "door, open": [c.DOOR_OPEN],
+        "key, never picked up": [c.KEY],
+        "key, picked up before": [c.KEY + 1],
+        "ball": [c.BALL],
+        "agent, by heading": [c.AGENT + heading for heading in range(4)],
+    }
+    page, codes = extending(), {c.UNSEEN, c.EMPTY, c.WALL}
+    assert "| unseen, empty, wall | 0, 1, 2 | 0, 1, 2 |" in page
+    assert (c.UNSEEN, c.EMPTY, c.WALL) == (0, 1, 2)
+    for what, (first, *_) in rows.items():
+        line = re.search(rf"^\| {what} \| (.*) \| (.*) \|$", page, re.MULTILINE)
+        red, blue = ([int(code) for code in cell.split(", ")] for cell in line.groups())
+        assert red == rows[what]
+        # Blue's are the same things in the other colour.
+        assert c.CELL[red][:, [0, 2]].tolist() == c.CELL[blue][:, [0, 2]].tolist()
+        assert {c.COLOURS[k] for k in c.CELL[red][:, 1]} == {"red"}
+        assert {c.COLOURS[k] for k in c.CELL[blue][:, 1]} == {"blue"}
+        assert c.TYPES[c.CELL[first][0]] == what.split(",")[0]
+        codes |= {*red, *blue}
+    assert codes == set(range(c.NUM_CODES))
+    words = " ".join(page.split())
+    assert f"Actions: {', '.join(f'{k} {name}' for k, name in enumerate(c.ACTIONS))}." in words
+    missions = ", ".join(f'{k} "{text}"' for k, text in enumerate(c.MISSIONS))
+    assert f"Missions: {missions}." in words
+    assert re.findall(r"^\| `(\w+)` \(N, ", page, re.MULTILINE) == list(Board._fields)
+
+
+def test_the_docs_have_the_order_of_cells_in_a_view():
+    words, size, x, y = " ".join(extending().split()), 3, 7, 3
+    assert "cell `i * V + j` is `i - V // 2` to its right and `V - 1 - j` ahead of it" in words
+    assert "`V // 2 * V + V - 1 - n` is `n` cells ahead" in words
+    seen, pose = view_tables(size).cells, c.cell_index(x, y) * 4
+    for i in range(size):
+        for j in range(size):
+            right, ahead = i - size // 2, size - 1 - j
+            assert seen[pose, i * size + j] == c.cell_index(x + ahead, y + right)  # heading +x, down is to the right
+            assert seen[pose + 3, i * size + j] == c.cell_index(x + right, y - ahead)
+    for n in range(size):
+        assert seen[pose, size // 2 * size + size - 1 - n] == c.cell_index(x + n, y)

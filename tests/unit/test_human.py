@@ -239,7 +239,13 @@ def test_seats_other_players(scenario, seat, opponent, mate, names, catalogue):
         ("1v1", "nobody", None, PlayerError, "player.* nobody"),
         ("2v2", None, "nobody", PlayerError, "player.* nobody"),
         ("single-obstacle", "hunter", None, ConfigError, "has no seat"),
-        ("2v2", "random", "./nowhere", PlayerError, r"card\.json"),
+        (
+            "2v2",
+            "random",
+            "./nowhere",
+            PlayerError,
+            "player: expected a name, a folder that is there, .*, got ./nowhere: no such folder",
+        ),
     ],
 )
 def test_rejects_unknown_players(scenario, opponent, mate, error, said, catalogue):

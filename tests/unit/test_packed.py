@@ -88,7 +88,7 @@ def test_a_player_given_as_a_folder_travels_too(root, tmp_path, monkeypatch):
     plain = factory_of(root, "scenario=1v1", "scenario.seats.blue_0=./handed-in")
     expected, packed = played(plain), sent(plain.packed())
     shutil.rmtree(tmp_path / "handed-in")
-    with pytest.raises(PlayerError, match=r"handed-in/card\.json: cannot be read"):
+    with pytest.raises(PlayerError, match=r"got \./handed-in: no such folder"):
         sent(plain).build(1, 0)
     for one, two in zip(expected, played(packed), strict=True):
         np.testing.assert_array_equal(one, two)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from multigrid_rl.config import load_scenario
-from multigrid_rl.players.catalogue import BUILT_IN
+from multigrid_rl.config import ConfigError, load_scenario
+from multigrid_rl.players.catalogue import BUILT_IN, watched
 from multigrid_rl.players.match import Match, play_episodes
 from multigrid_rl.players.scripted import IdlePlayer, RandomPlayer
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, Rules, SeatView
@@ -343,3 +343,50 @@ def test_reset_in_the_middle_of_a_game_forgets_it():
     table = match.drain_episodes()
     assert table.length.tolist() == [12, 12]
     assert not table.returns.any()
+
+
+# --- players of one's own
+
+
+class Idle:
+    def act(self, view, state, rng):
+        return np.full(len(view.tokens), DONE), state
+
+
+class Forgetful(Idle):
+    def act(self, view, state, rng):
+        return np.full(len(view.tokens), DONE), np.zeros(len(view.tokens))
+
+
+class Begins(Idle):
+    def initial_state(self, games):
+        return np.zeros(games)
+
+
+class Resets(Idle):
+    def reset_state(self, state, done):
+        return state
+
+
+class Remembers(Begins, Resets):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (object(), "expected something with act(view, state, rng), got object"),
+        (Forgetful(), "act: expected None as the next memory without initial_state and reset_state, got ndarray"),
+        (Begins(), "expected both initial_state and reset_state, or neither, got initial_state"),
+        (Resets(), "expected both initial_state and reset_state, or neither, got reset_state"),
+    ],
+)
+def test_a_player_with_half_a_memory_is_refused_before_the_start(own, said):
+    with pytest.raises(ConfigError) as error:
+        watched("a:B", own, FAIR, "red_0")
+    assert str(error.value) == f"player a:B: {said}"
+
+
+@pytest.mark.parametrize("own", [Idle(), Remembers()])
+def test_a_player_with_a_whole_memory_or_none_is_taken(own):
+    assert watched("a:B", own, FAIR, "red_0").player is own

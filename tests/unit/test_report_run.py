@@ -82,8 +82,9 @@ def test_killed_run_with_unknown_configuration_has_curves(tmp_path):
     assert "The policy could not be played" in text
 
 
-def test_run_without_checkpoint(tmp_path):
-    text = run_page(read_report(write_run(tmp_path / "run")))
+def test_run_without_checkpoint(tmp_path, caplog):
+    text = write_run_report(write_run(tmp_path / "run")).read_text(encoding="utf-8")
+    assert "no games to show, the policy could not be played: " in caplog.text  # on the console, too
     assert "The policy could not be played" in text
     assert "expected a run with a checkpoint" in text
     assert 'id="replay"' not in text

@@ -16,7 +16,7 @@ from multigrid_rl.judge.copies import Originals, likeness, likeness_of_program, 
 from multigrid_rl.players.agents import AGENT_FILE, Part, fresh_copy, read_agent, read_parts, sha256_of_parts
 from multigrid_rl.players.bundle import bundle_sha256, load_team, read_cards
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue
+from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue, refuse_class
 from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.runs.checkpoints import LEAGUE
@@ -158,6 +158,7 @@ def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
     if name in BUILT_IN:
         return Entry(name, "scripted", f"built in: {WHAT[name]}")
     if name not in catalogue.entries:
+        refuse_class("--with", name)
         raise PlayerError(unknown("--with", name, catalogue.names()))
     entry = entry_in(catalogue.folder(name), config)
     if entry.problem is not None:
