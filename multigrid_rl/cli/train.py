@@ -269,16 +269,14 @@ def own_mistakes(config: RunConfig) -> Iterator[None]:
 
     Raises ``RunError``.
     """
-    from multigrid_rl.scenario import MISTAKES, ConfigError, mistake, own_place
+    from multigrid_rl.scenario import MISTAKES, mistake, own_place
     from multigrid_rl.types import RunError
 
     try:
         yield
-    except (ConfigError, RunError):
-        raise
     except MISTAKES as error:
         place = own_place(error)
-        if not place:
+        if not place or type(error).__module__.startswith("multigrid_rl."):  # ours say what is wrong themselves
             raise
         parts = {
             "model.name": config.model.name,
