@@ -51,7 +51,7 @@ def own_place(error: BaseException) -> str:
 
 
 def mistake(error: BaseException) -> str:
-    """Return what somebody's code raised, in one line: class, message, and the last line of a file of their own."""
+    """Return what a user's code raised, in one line: class, message, and the last line of a file of the user's own."""
     return f"{type(error).__name__}: {one_line(error)}{own_place(error)}"
 
 
