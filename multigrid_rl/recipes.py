@@ -44,6 +44,8 @@ SCENARIOS_FROM = "MULTIGRID_RL_SCENARIOS"
 #: Entry points by which an installed package names a package of its own as a folder with scenarios.
 SCENARIOS_PLUGGED_IN = "multigrid_rl.scenarios"
 _GROUP = "override /"
+#: What only networks of ours read: of a recipe they are left out for one of the user's own, which ignores them.
+_OF_OURS = tuple(f"model.{key}" for key in ("activation", "norm", "normalise", "scale_values", "log_std"))
 #: Mixtures of players have their own way of being written in an override.
 _SEATS = "scenario.seats."
 _MAX_LEAVES = 1000
@@ -76,6 +78,10 @@ def spelt_out(overrides: list[str]) -> Spelt:
         raise ConfigError(expected(TRUST, "true or false", trust))
     trusted = trust == "true"
     said = _our_names(given)
+    own = said.get("model.name", "")
+    for key in _OF_OURS:
+        if key in said and CODE.fullmatch(own):
+            raise ConfigError(expected(key, f"nothing with model={own}, whose code decides that", said[key]))
     recipe = given.get("experiment", _own_recipe(said))
     if recipe in ("none", "null"):
         return Spelt(said, None, trusted)
@@ -86,6 +92,8 @@ def spelt_out(overrides: list[str]) -> Spelt:
         raise ConfigError(expected("scenario", wanted, scenario))
     # What the recipe says comes first: the rest wins.
     rest = {key: value for key, value in its.items() if key not in said}
+    if CODE.fullmatch({**rest, **said}.get("model.name", "")):
+        rest = {key: value for key, value in rest.items() if key not in _OF_OURS}
     return Spelt({**rest, **said}, None if recipe.endswith(FILES) else recipe, trusted)
 
 

@@ -4,6 +4,8 @@ import importlib
 import os
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +43,18 @@ def may_import(name: str) -> bool:
     return name.partition(":")[0] in os.environ.get(TRUSTED_MODULES, "").split(",")
 
 
+def own_place(error: BaseException) -> str:
+    """Return where an error passed through a file of the user's own last, as `` (my_nets.py:12)``, or nothing."""
+    others = (f"{Path(__file__).parent}/", *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib")), "<")
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+
+
+def mistake(error: BaseException) -> str:
+    """Return what a user's code raised, in one line: class, message, and the last line of a file of the user's own."""
+    return f"{type(error).__name__}: {one_line(error)}{own_place(error)}"
+
+
 @contextmanager
 def mistakes_told(key: str) -> Iterator[None]:
     """Tell what somebody's code raises as a mistake of whoever named it. Raises :class:`ConfigError`."""
@@ -49,7 +63,7 @@ def mistakes_told(key: str) -> Iterator[None]:
     except ConfigError:
         raise
     except MISTAKES as error:
-        raise ConfigError(f"{key}: {type(error).__name__}: {one_line(error)}") from error
+        raise ConfigError(f"{key}: {mistake(error)}") from error
 
 
 def look_in_working_folder() -> None:
@@ -65,11 +79,16 @@ def import_object(key: str, path: str, what: str = "module:function") -> Any:
         ConfigError: no such module, or nothing of that name in it that can be called.
     """
     module, _, name = path.partition(":")
+    if not CODE.fullmatch(path) or module.endswith(".py"):
+        wanted = f"{what} without .py or a folder, of a module in the working folder or PYTHONPATH"
+        raise ConfigError(expected(key, wanted, path))
     look_in_working_folder()
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError, SyntaxError, NameError, TypeError) as error:
-        raise ConfigError(expected(key, what, f"{path}: {error}")) from error
+    except AttributeError as error:
+        raise ConfigError(expected(key, what, f"{path}: {error}{own_place(error)}")) from error
+    except (*MISTAKES, SyntaxError) as error:
+        raise ConfigError(expected(key, f"{what} that can be imported", f"{path}: {mistake(error)}")) from error
     if not callable(found):
         raise ConfigError(expected(key, what, f"{path}: {found!r} is no function"))
     return found

@@ -32,13 +32,14 @@ def explain(
 ) -> None:
     """Say what the sizes of a run are and mean, without starting it."""
     from multigrid_rl.config import ConfigError, compose
-    from multigrid_rl.players.factories import MatchFactory, env_factory, seat_players
+    from multigrid_rl.players.factories import MatchFactory, seat_players
+    from multigrid_rl.rllib.stages import stages_of
     from multigrid_rl.sizes import check_budget
 
     config = compose(list(overrides or []))
     check_budget(config.train)
-    factory = env_factory(config)
     try:
+        factory = stages_of(config)[-1].factory
         seated = factory.load()
         if isinstance(factory, MatchFactory):
             seat_players(factory.spec, seated)
@@ -137,7 +138,8 @@ def _players(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> Iterat
         weights = sum(part.numel() for part in network_of(agent, config.model.model_dump()).parameters())
         acts = f"acts for {' and '.join(seats)}" + (" at once" if len(agent.seats) > 1 else "")
         reads = "; its critic also reads the team mates' views" if agent.critic_space is not None else ""
-        network = f"{config.model.name} {' x '.join(map(str, config.model.hidden))}, {acts}{reads}"
+        given = " given" if ":" in config.model.name else ""  # whether it uses them, its own code says
+        network = f"{config.model.name}{given} {' x '.join(map(str, config.model.hidden))}, {acts}{reads}"
         larger = "Larger model.hidden: can represent more, slower"
         yield f"network {module}", f"{weights:,} weights", f"{network}. {larger}"
     for seat, players in seated.items():
@@ -219,7 +221,7 @@ def _horizons(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     if bonus.start != bonus.end and bonus.steps > train.env_steps:
         meaning += f"; the budget ends before, at {bonus.at(train.env_steps):.2g}"
     yield "entropy bonus", weight, f"{meaning}. Higher: explores longer, decides later"
-    if train.objective == "ppo":
+    if train.objective != "policy_gradient":
         yield "clip", clip, f"bound on a step of the policy: {clip_course}. Higher: larger steps of the policy"
 
 
@@ -228,6 +230,7 @@ def _rewards(config: RunConfig) -> Iterator[Row]:
 
     facts = reward_facts(config.train)
     value = "the game's own" if not facts else f"with {' and '.join(dict.fromkeys(name for name, _ in facts))}"
+    yield "objective", config.train.objective, "what the policy maximises (train.objective)"
     yield "training reward", value, "gates and scores always use the game's own"
     for name, said in facts:
         yield name, "added" if name == "bonus" else "instead", said

@@ -130,6 +130,8 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
     recipe = f"experiment/{config.experiment}" if config.experiment else "none, the defaults of train/ppo"
     if config.train.objective != "ppo":
         recipe = f"{recipe.partition(',')[0]}; objective {config.train.objective}"
+    if ":" in config.model.name:
+        recipe += f"; model {config.model.name}"
     lines = [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
     if game is None:
         given = "".join(f" {key}={value}" for key, value in config.scenario.env_args.items())

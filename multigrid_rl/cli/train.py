@@ -172,6 +172,8 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     screen.print("(starting takes some seconds, and most of a minute more the first time, to compile the game)")
     stages, seated = _load(config, path if start else None)
+    if start is not None and ":" in config.model.name:
+        check_networks(config, stages[-1].factory.specs, start.path)
     from multigrid_rl.rllib.cluster import fit_to_cluster
     from multigrid_rl.rllib.session import RayError, ray_session, reason_of
     from multigrid_rl.rllib.train import train
@@ -192,6 +194,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
             folder = stack.enter_context(run_folder(config, path, seated, start))
             path = folder.path
             stack.enter_context(hints(path))
+            stack.enter_context(own_mistakes(config))
             if start is not None:
                 screen.print(f"resumed:  from {start.path.name} of {path}", markup=False)
             show = stack.enter_context(live.progress(screen, config))
@@ -249,6 +252,41 @@ def run_folder(config: RunConfig, path: Path, seated: dict[str, Any], start: Che
         folder.close()
         if not whole and start is None and not folder.begun:
             folder.discard()
+
+
+def check_networks(config: RunConfig, specs: MultiAgentSpec, checkpoint: Path) -> None:
+    """Check that the user's own network still has the tensors of a checkpoint. Raises ``PlayerError``."""
+    from multigrid_rl.models.registry import network_of
+    from multigrid_rl.players.cards import check_same
+
+    for module in specs.modules:
+        check_same(checkpoint / "players" / module, network_of(specs.agent_of(module), config.model.model_dump()))
+
+
+@contextmanager
+def own_mistakes(config: RunConfig) -> Iterator[None]:
+    """Tell what the user's own code raises after its trial call, with the keys that name its module.
+
+    Raises ``RunError``.
+    """
+    from multigrid_rl.scenario import MISTAKES, mistake, own_place
+    from multigrid_rl.types import RunError
+
+    try:
+        yield
+    except MISTAKES as error:
+        place = own_place(error)
+        if not place or type(error).__module__.startswith("multigrid_rl."):  # ours say what is wrong themselves
+            raise
+        parts = {
+            "model.name": config.model.name,
+            "train.objective": config.train.objective,
+            "env_id": config.scenario.env_id or "",
+            "train.shaping": config.train.shaping or "",
+        }
+        stem = place.partition(".py:")[0].removeprefix(" (")
+        named = [f"{key}={name}" for key, name in parts.items() if name.partition(":")[0].split(".")[-1] == stem]
+        raise RunError(f"{', '.join(named) or 'own code'}: {mistake(error)}") from error
 
 
 @contextmanager

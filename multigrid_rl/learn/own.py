@@ -1,20 +1,23 @@
 """Trial calls of networks and objectives from outside: a mistake is told with its key before a run starts."""
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+import copy
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Tensor
 
 from multigrid_rl.learn.losses import Rows, objective_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.scenario import ConfigError, mistakes_told
+from multigrid_rl.scenario import ConfigError, import_object, mistakes_told
+from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec
 
+#: Rows of a trial call: steps for an objective, games for a network, which plays as many steps of them with memory.
 _ROWS = 3
 
 
@@ -22,57 +25,128 @@ def check_parts(agent: AgentSpec, architecture: Mapping[str, Any], objective: st
     """Build the network of an agent and find its objective; call those from outside (``module:name``) once.
 
     Raises:
-        ConfigError, ArchitectureError: one line naming the key, what is expected and what came.
+        ConfigError: one line naming the key, what is expected and what came.
     """
     name = str(architecture.get("name"))
-    theirs = ":" in name
-    with mistakes_told(f"model.name={name}") if theirs else nullcontext():
-        network = network_of(agent, architecture)
-        distribution = distribution_of(agent.action_space, network=network)
-        if theirs:
-            _check_network(name, network, agent, distribution)
+    if ":" in name:
+        key = f"model.name={name}"
+        with mistakes_told(key):
+            made_of = "observation_space, outputs, hidden, generator"
+            _takes(key, import_object("model.name", name, "module:Class"), made_of)
+            network = network_of(agent, architecture)
+            distribution = distribution_of(agent.action_space, network=network)
+            _check_network(key, network, agent, distribution)
+    else:
+        distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
     objective_of(objective)
     if ":" in objective:
         with mistakes_told(f"train.objective={objective}"):
-            _check_objective(objective, distribution)
+            for rows in (_ROWS, _ROWS + 1):  # whatever fits three rows alone shows
+                _check_objective(objective, distribution, rows)
 
 
-def _check_network(name: str, network: nn.Module, agent: AgentSpec, distribution: Distribution) -> None:
-    key, size = f"model.name={name}", int(np.prod(agent.observation_space.shape or (1,)))
-    whole = agent.observation_size
-    dtype = torch.float32 if isinstance(agent.observation_space, spaces.Box) else torch.uint8
-    obs: Any = torch.zeros((_ROWS, whole), dtype=dtype)
-    memory: Any = torch.zeros(_ROWS, int(network.state_size))  # type: ignore[arg-type]
-    given: Any = network(obs, memory) if network.state_size else network(obs)
-    parts = 3 if network.state_size else 2
-    if not isinstance(given, tuple) or len(given) != parts:
-        said = f"{len(given)} values" if isinstance(given, tuple) else type(given).__name__
-        raise ConfigError(f"{key}: forward: expected {'outputs, values' + ', memory' * (parts == 3)}, got {said}")
-    outputs, values = given[:2]
-    _expect(f"{key}: forward: outputs", outputs, (_ROWS, distribution.outputs))
-    _expect(f"{key}: forward: values", values, (_ROWS,))
-    if not network.state_size:
-        alone = network.logits(obs[:, :size])  # type: ignore[operator]
+def _check_network(key: str, network: Any, agent: AgentSpec, distribution: Distribution) -> None:
+    buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    _takes(f"{key}: forward", network.forward, "obs, memory" if network.state_size else "obs")
+    if network.state_size:
+        outputs, _ = _check_memory(key, network, agent, distribution)
+    else:
+        obs = _seen(agent, _ROWS)
+        outputs, values = _parts(f"{key}: forward", network(obs), "outputs, values")
+        _expect(f"{key}: forward: outputs", outputs, (_ROWS, distribution.outputs))
+        _expect(f"{key}: forward: values", values, (_ROWS,))
+        _takes(f"{key}: logits", network.logits, "obs")
+        alone = network.logits(obs)
         _expect(f"{key}: logits", alone, (_ROWS, distribution.outputs))
-        if not torch.allclose(alone, outputs, atol=1e-4):
+        if not _close(alone, outputs):
             raise ConfigError(f"{key}: logits: expected the outputs of forward, got others for the same observations")
+    if not outputs.requires_grad:
+        raise ConfigError(f"{key}: expected outputs with a gradient, got none: nothing would be learned")
+    for name, buffer in network.named_buffers():
+        if not torch.equal(buffer, buffers[name]):
+            raise ConfigError(f"{key}: expected buffers that no call changes, got another {name} (as of BatchNorm)")
+    for name, weights in network.state_dict().items():
+        if weights.dtype != torch.float32:
+            wanted = "torch.float32, or register_buffer(..., persistent=False)"
+            raise ConfigError(expected(f"{key}: {name}", wanted, weights.dtype))
 
 
-def _check_objective(name: str, distribution: Distribution) -> None:
-    key = f"train.objective={name}"
-    logp = torch.full((_ROWS,), -1.0, requires_grad=True)
+def _check_memory(key: str, network: Any, agent: AgentSpec, distribution: Distribution) -> tuple[Any, ...]:
+    """Compare ``sequence`` with a loop of ``forward`` over as many steps as games; returns what it gave."""
+    obs = _seen(agent, _ROWS * _ROWS).view(_ROWS, _ROWS, -1)
+    starts = torch.eye(_ROWS, dtype=torch.bool).roll(1, 1)  # game 0 begins anew in step 1, 1 in 2, 2 in 0
+    first = now = torch.linspace(0.1, 0.9, _ROWS * network.state_size).view(_ROWS, -1)
+    played: list[tuple[Tensor, Tensor]] = []
+    for t in range(_ROWS):
+        given = network(obs[:, t], now * ~starts[:, t, None])
+        outputs, values, now = _parts(f"{key}: forward", given, "outputs, values, memory")
+        _expect(f"{key}: forward: outputs", outputs, (_ROWS, distribution.outputs))
+        _expect(f"{key}: forward: values", values, (_ROWS,))
+        _expect(f"{key}: forward: memory", now, (_ROWS, network.state_size))
+        played.append((outputs, values))
+    _takes(f"{key}: sequence", network.sequence, "obs, memory, starts")
+    learned = _parts(f"{key}: sequence", network.sequence(obs, first, starts), "outputs, values")
+    for name, found, steps in zip(("outputs", "values"), learned, zip(*played, strict=True), strict=True):
+        wanted = torch.stack(steps, 1).flatten(0, 1)
+        _expect(f"{key}: sequence: {name}", found, tuple(wanted.shape))
+        if not _close(found, wanted):
+            rule = "those of forward, game after game, each step's memory zero where starts says so"
+            raise ConfigError(expected(f"{key}: sequence: {name}", rule, "others"))
+    return learned
+
+
+def _seen(agent: AgentSpec, rows: int) -> Tensor:
+    """Return observations of an agent (rows, D) that it might see."""
+    space = copy.deepcopy(agent.observation_space)
+    space.seed(0)
+    found = np.stack([space.sample() for _ in range(rows)]).reshape(rows, -1)
+    vector = isinstance(space, spaces.Box)
+    return torch.as_tensor(found.clip(-10, 10).astype(np.float32) if vector else found.astype(np.uint8))
+
+
+def _check_objective(name: str, distribution: Distribution, count: int) -> None:
+    key, objective = f"train.objective={name}", objective_of(name)
+    _takes(key, objective, "logp, rows, clip")
+    logp = torch.full((count,), -1.0, requires_grad=True)
     dtype = torch.int64 if distribution.dtype is np.int64 else torch.float32
     rows = Rows(
-        torch.zeros((_ROWS, distribution.width), dtype=dtype),
-        torch.ones((_ROWS, distribution.components), dtype=torch.bool),
-        torch.full((_ROWS,), -1.1),
-        torch.tensor([1.0, -1.0, 0.5]),
-        torch.zeros(_ROWS),
+        torch.zeros((count, distribution.width), dtype=dtype),
+        torch.ones((count, distribution.components), dtype=torch.bool),
+        torch.full((count,), -1.1),
+        torch.linspace(-1.0, 1.0, count),
+        torch.zeros(count),
     )
-    found = objective_of(name)(logp, rows, 0.2)
-    _expect(key, found, (_ROWS,))
+    before = copy.deepcopy(rows)
+    found = objective(logp, rows, 0.2)
+    _expect(key, found, (count,))
     if not found.requires_grad:
         raise ConfigError(f"{key}: expected a gradient by the log-probabilities, got none: nothing would be learned")
+    for part, now, then in zip(Rows._fields, rows, before, strict=True):
+        if not torch.equal(now, then):
+            raise ConfigError(expected(f"{key}: rows.{part}", "what it was before the call", "a change in place"))
+
+
+def _takes(what: str, function: Callable[..., Any], arguments: str) -> None:
+    """Refuse what cannot be called with ``arguments``, named one after the other. Raises :class:`ConfigError`."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # compiled: what it takes shows in the call
+        return
+    try:
+        signature.bind(*arguments.split(", "))
+    except TypeError as error:
+        raise ConfigError(expected(f"{what}: arguments", f"({arguments})", signature)) from error
+
+
+def _parts(what: str, given: Any, names: str) -> tuple[Any, ...]:
+    if not isinstance(given, tuple) or len(given) != len(names.split(", ")):
+        got = f"{len(given)} values" if isinstance(given, tuple) else type(given).__name__
+        raise ConfigError(expected(what, names, got))
+    return given
+
+
+def _close(found: Tensor, wanted: Tensor) -> bool:
+    return torch.allclose(found, wanted, rtol=1e-3, atol=1e-4)
 
 
 def _expect(what: str, found: Any, shape: tuple[int, ...]) -> None:
@@ -80,3 +154,5 @@ def _expect(what: str, found: Any, shape: tuple[int, ...]) -> None:
         raise ConfigError(f"{what}: expected a tensor of shape {shape}, got {type(found).__name__}")
     if tuple(found.shape) != shape:
         raise ConfigError(f"{what}: expected shape {shape} for {shape[0]} rows, got {tuple(found.shape)}")
+    if not torch.isfinite(found).all():
+        raise ConfigError(expected(what, "finite numbers", found.tolist()))

@@ -20,7 +20,7 @@ from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.recurrent import RecurrentActorCritic
 from multigrid_rl.models.towers import KINDS
 from multigrid_rl.models.vector import ACTIVATIONS, VectorActorCritic
-from multigrid_rl.scenario import import_object
+from multigrid_rl.scenario import ConfigError, import_object
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec
 
@@ -28,7 +28,7 @@ from multigrid_rl.types import AgentSpec
 CENTRAL = "central"
 
 
-class ArchitectureError(ValueError):
+class ArchitectureError(ConfigError):
     """An architecture that this version does not know, or one with impossible sizes."""
 
 
@@ -167,16 +167,21 @@ def custom(
 
     Raises:
         ConfigError: it cannot be imported.
-        ArchitectureError: it has no ``state_size`` or no ``logits``.
+        ArchitectureError: it is no ``torch.nn.Module``, or has no ``state_size``, and no ``logits`` or ``sequence``.
     """
     _options(name, architecture, vector=isinstance(observation_space, spaces.Box))
     generator = torch.Generator().manual_seed(seed)
     network: nn.Module = import_object("model.name", name, "module:Class")(
         observation_space, outputs, tuple(architecture["hidden"]), generator
     )
-    lacking = [part for part in ("state_size", "logits") if not hasattr(network, part)]
-    if lacking:
-        raise ArchitectureError(f"model.name={name}: expected a network with {' and '.join(lacking)}, got none")
+    if not isinstance(network, nn.Module):
+        raise ArchitectureError(expected(f"model.name={name}", "a torch.nn.Module", type(network).__name__))
+    size = getattr(network, "state_size", None)
+    if type(size) is not int or size < 0:
+        raise ArchitectureError(expected(f"model.name={name}: state_size", "a whole number, 0 without memory", size))
+    part = "sequence" if size else "logits"
+    if not callable(getattr(network, part, None)):
+        raise ArchitectureError(expected(f"model.name={name}", f"a network with {part}", "none"))
     return network
 
 

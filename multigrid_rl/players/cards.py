@@ -343,6 +343,12 @@ def _check_shapes(path: Path, network: nn.Module, weights: dict[str, Tensor]) ->
             raise PlayerError(expected(f"{path}: tensor {shown(name)}", wanted, found.get(name)))
 
 
+def check_same(folder: Path, network: nn.Module) -> None:
+    """Check that the player in ``folder`` has the tensors of a network. Raises :class:`PlayerError`."""
+    path, data = _content(folder, MODEL_FILE)
+    _check_shapes(path, network, _weights(path, data))
+
+
 def _weights(path: Path, data: bytes) -> dict[str, Tensor]:
     try:
         tensors = safetensors.deserialize(data)  # type: ignore[no-untyped-call]

@@ -71,7 +71,7 @@ def train(
         stack.enter_context(team)
         if stages[-1].scenario.league is not None:
             algorithm.league = RunLeague(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
-        row, ended, divergence = folder.last_row(), None, Divergence(folder.path)
+        row, ended, divergence = folder.last_row(), None, Divergence(folder.path, config.train.objective)
         if start is not None:
             restore(algorithm, start)
             if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing

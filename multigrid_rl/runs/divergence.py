@@ -42,10 +42,12 @@ class Divergence:
 
     Args:
         run: folder of the run, whose newest checkpoint is named.
+        objective: what the policy maximises; named where the policy's loss is not finite, if it is one of the user's.
     """
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, objective: str = "ppo") -> None:
         self._run = run
+        self._objective = objective
         self._told = False
         self._in_a_row = 0
 
@@ -64,6 +66,8 @@ class Divergence:
         if found is None:
             self._in_a_row = 0
             return
+        if found.endswith("/policy_loss") and ":" in self._objective:
+            found = f"{found} (train.objective={self._objective})"
         self._in_a_row += 1
         steps, weights = row["env_steps"], not_finite(weights_now())
         if not self._told:

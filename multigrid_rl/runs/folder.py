@@ -24,7 +24,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus, data_root, to_yaml
 from multigrid_rl.files import free_path, write_whole
 from multigrid_rl.learn.demonstrations import read_data_card
-from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.league import League, Snapshot
 from multigrid_rl.runs.checkpoints import (
@@ -37,6 +37,7 @@ from multigrid_rl.runs.checkpoints import (
 )
 from multigrid_rl.runs.reader import read_provenance, read_verdict
 from multigrid_rl.runs.tracking import Tracking
+from multigrid_rl.scenario import CODE
 from multigrid_rl.text import expected
 
 LOG = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class RunFolder:
         self.provenance: dict[str, Any] = {
             **circumstances(),
             "seed": config.seed,
+            **own_modules(config),
             "opponents": [
                 {"seat": seat, "name": player.name, "weight": player.weight, "sha256": player.sha256}
                 | {"strength": [row.model_dump() for row in player.strength]}
@@ -117,7 +119,11 @@ class RunFolder:
         earlier = self.provenance.setdefault("resumed", [])
         set_aside_newer(checkpoint.path)
         set_aside_others(path, league)
-        earlier.append({"from_env_steps": checkpoint.env_steps, **circumstances()})
+        now, before = own_modules(config), [self.provenance, *earlier][-1].get("modules", {})
+        for module, digest in now.get("modules", {}).items():
+            if before.get(module, digest) != digest:
+                LOG.warning("%s: changed since the run began or went on: its numbers may differ from now on", module)
+        earlier.append({"from_env_steps": checkpoint.env_steps, **circumstances(), **now})
         _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
         verdict = path / "verdict.json"
         if verdict.exists():
@@ -213,6 +219,14 @@ def circumstances() -> dict[str, Any]:
         "versions": versions(),
         "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": available_cpus()},
     }
+
+
+def own_modules(config: RunConfig) -> dict[str, dict[str, str]]:
+    """Return, as ``modules``, the sha256 of the file of every module of the user's own that a run imports, if any."""
+    names = sorted({name.partition(":")[0] for name in CODE.findall(to_yaml(config))})
+    files = {name: Path(getattr(sys.modules.get(name), "__file__", None) or "") for name in names}
+    found = {name: sha256_of(file.read_bytes()) for name, file in files.items() if file.is_file()}
+    return {"modules": found} if found else {}
 
 
 def locked(file: Path) -> IO[str]:

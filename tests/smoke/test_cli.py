@@ -65,7 +65,7 @@ MISTAKES = [
     (["seed"], "seed.*key=value"),
     (["scenario.seats.red_0=random"], r"scenario\.seats: expected learn on at least one seat"),
     (["scenario.seats.blue_0=nobody"], r"scenario\.seats\.blue_0.*nobody"),
-    (["train.shaping=nowhere:f"], r"train\.shaping: expected module:function, got nowhere:f"),
+    (["train.shaping=nowhere:f"], r"train\.shaping: expected module:function that can be imported, got nowhere:f"),
     (["train.shaping=math:pi"], r"train\.shaping: expected module:function, got math:pi"),
     (["run_dir=/dev/null/runs/mine"], "run_dir: .*made in /dev/null, got /dev/null/runs/mine"),
 ]

@@ -55,6 +55,11 @@ def test_names_a_reward_that_is_not_finite_as_the_cause(tmp_path, caplog):
     assert "step 512: the training reward of red_0 (train.shaping, train.bonus) is not finite" in caplog.text
 
 
+def test_names_an_objective_from_outside_whose_loss_is_not_finite(tmp_path, caplog):
+    Divergence(tmp_path, "mine:objective").check(row(512, policy_loss=None), *algorithm())
+    assert caplog.messages == ["step 512: learner/red_0/policy_loss (train.objective=mine:objective) is not finite"]
+
+
 def test_ends_the_run_after_many_in_a_row(tmp_path):
     checkpoint(tmp_path, 2048)
     watch = Divergence(tmp_path)

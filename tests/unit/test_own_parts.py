@@ -20,72 +20,12 @@ from multigrid_rl.models.registry import ArchitectureError, custom
 from multigrid_rl.players.cards import PlayerError, read_card, read_network, write_player
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.recipes import check_harmless, recipe_overrides
+from multigrid_rl.runs.reader import read_provenance
 from multigrid_rl.runs.tracker import MetricsTracker
 from multigrid_rl.types import EpisodeTable, RunError
+from own_code import LATER, SOURCE
 
 SPACE = gymnasium.spaces.Box(-1, 1, (3,))
-SOURCE = """
-import torch
-from torch import nn
-
-
-class Small(nn.Module):
-    state_size = 0
-
-    def __init__(self, observation_space, outputs, hidden, generator):
-        super().__init__()
-        size = observation_space.shape[0]
-        self.policy, self.value = nn.Linear(size, outputs), nn.Linear(size, 1)
-        for layer in (self.policy, self.value):
-            nn.init.normal_(layer.weight, generator=generator)
-
-    def logits(self, obs):
-        return self.policy(obs)
-
-    def forward(self, obs):
-        return self.logits(obs), self.value(obs).squeeze(-1)
-
-
-class Bare(nn.Module):
-    def __init__(self, *given):
-        super().__init__()
-
-
-def doubled(logp, rows, clip):
-    return 2 * logp * rows.advantages
-
-
-def meaned(logp, rows, clip):
-    return (logp * rows.advantages).mean()
-
-
-def detached(logp, rows, clip):
-    return logp.detach() * rows.advantages
-
-
-def two(logp, rows):
-    return logp
-
-
-class FewerOut(Small):
-    def __init__(self, observation_space, outputs, hidden, generator):
-        super().__init__(observation_space, outputs - 1, hidden, generator)
-
-
-class WideValue(Small):
-    def forward(self, obs):
-        return self.logits(obs), self.value(obs)
-
-
-class Other(Small):
-    def forward(self, obs):
-        return -self.logits(obs), self.value(obs).squeeze(-1)
-
-
-class LogitsAlone(Small):
-    def forward(self, obs):
-        return self.logits(obs)
-"""
 
 
 @pytest.fixture
@@ -105,7 +45,7 @@ def test_builds_a_network_from_outside(own_parts):
 
 
 def test_rejects_a_network_without_its_parts(own_parts):
-    with pytest.raises(ArchitectureError, match="expected a network with state_size and logits"):
+    with pytest.raises(ArchitectureError, match="state_size: expected a whole number, 0 without memory, got None"):
         custom("own_parts:Bare", {"hidden": [8]}, SPACE, 2)
 
 
@@ -117,7 +57,9 @@ def test_takes_an_objective_from_outside(own_parts):
     ("name", "told"),
     [
         ("own_parts:tripled", "got own_parts:tripled: module 'own_parts' has no attribute 'tripled'"),
-        ("nowhere:f", "train.objective: expected module:function, got nowhere:f: No module named"),
+        ("nowhere:f", "that can be imported, got nowhere:f: ModuleNotFoundError: No module named"),
+        ("./own_parts.py:doubled", "expected module:function without .py or a folder"),
+        ("own_parts.py:doubled", "expected module:function without .py or a folder"),
         ("reinforce", "train.objective: expected ppo, policy_gradient or module:function, got reinforce"),
     ],
 )
@@ -133,15 +75,32 @@ def test_rejects_an_unknown_objective(own_parts, name, told):
         ("train.objective=reinforce", "train.objective: expected ppo, policy_gradient or module:function"),
         ("train.objective=own_parts:meaned", "expected shape (3,) for 3 rows, got ()"),
         ("train.objective=own_parts:detached", "expected a gradient by the log-probabilities, got none"),
-        ("train.objective=own_parts:two", "TypeError: two() takes 2 positional arguments"),
+        ("train.objective=own_parts:two", "arguments: expected (logp, rows, clip), got (logp, rows)"),
+        ("train.objective=own_parts:lost", "expected finite numbers, got [nan"),
+        ("train.objective=own_parts:in_place", "rows.advantages: expected what it was before the call"),
+        (
+            "train.objective=own_parts:misnamed",
+            "AttributeError: 'Rows' object has no attribute 'advantage' (own_parts.py:",
+        ),
+        ("train.objective=own_parts:of_three", "expected shape (4,) for 4 rows, got ()"),
         ("model.name=own_parts:Large", "expected module:Class, got own_parts:Large: module"),
-        ("model.name=own_parts:Bare", "expected a network with state_size and logits"),
+        ("model.name=own_parts:Bare", "state_size: expected a whole number, 0 without memory, got None"),
+        ("model.name=own_parts:NoModule", "expected a torch.nn.Module, got NoModule"),
+        ("model.name=own_parts:Careless", "IndexError: 2 (own_parts.py:"),
+        ("model.name=own_parts:NoNumber", "forward: outputs: expected finite numbers, got [[nan"),
+        ("model.name=own_parts:NoGradient", "expected outputs with a gradient, got none"),
+        ("model.name=own_parts:Doubles", "policy.weight: expected torch.float32"),
+        ("model.name=own_parts:Masked", "mask: expected torch.float32, or register_buffer(..., persistent=False)"),
+        ("model.name=own_parts:Normed", "expected buffers that no call changes, got another norm.running_mean"),
+        ("model.name=own_parts:NoSequence", "expected a network with sequence, got none"),
+        ("model.name=own_parts:NeverStarts", "sequence: outputs: expected those of forward, game after game"),
+        ("model.name=own_parts:StepByStep", "sequence: outputs: expected those of forward, game after game"),
         ("model.name=own_parts:FewerOut", "forward: outputs: expected shape (3, 2) for 3 rows, got (3, 1)"),
         ("model.name=own_parts:WideValue", "forward: values: expected shape (3,) for 3 rows, got (3, 1)"),
         ("model.name=own_parts:Other", "logits: expected the outputs of forward"),
         ("model.name=own_parts:LogitsAlone", "forward: expected outputs, values, got Tensor"),
-        ("model.name=own_parts:doubled", "TypeError: doubled() takes 3 positional arguments"),
-        ("model.name=broken_parts:Net", "expected module:Class, got broken_parts:Net"),
+        ("model.name=own_parts:doubled", "expected (observation_space, outputs, hidden, generator), got (logp"),
+        ("model.name=broken_parts:Net", "that can be imported, got broken_parts:Net: SyntaxError"),
     ],
 )
 def test_refuses_mistaken_parts_before_a_run_folder_is_made(own_parts, override, said):
@@ -150,7 +109,50 @@ def test_refuses_mistaken_parts_before_a_run_folder_is_made(own_parts, override,
     told = complaint(call("train", "env_id=CartPole-v1", override, f"run_dir={run}"))
     assert all(part in told for part in override.split("="))
     assert said in told
+    assert told.count("model.name") < 2
     assert not run.exists()
+    assert complaint(call("explain", "env_id=CartPole-v1", override)) == told
+
+
+def test_takes_of_a_recipe_what_an_own_network_can_use(own_parts):
+    model = compose(["scenario=halfcheetah", "model=own_parts:Small"]).model
+    assert (model.normalise, model.scale_values, model.norm, model.log_std) == (False, False, "none", 0.0)
+    assert model.hidden == compose(["scenario=halfcheetah"]).model.hidden
+
+
+@pytest.mark.parametrize("override", ["normalise=true", "norm=layer", "log_std=-1", "activation=relu"])
+def test_refuses_values_that_an_own_network_ignores(own_parts, override):
+    key, value = override.split("=")
+    with pytest.raises(
+        ConfigError, match=rf"^model\.{key}: expected nothing with model=own_parts:Small.*, got {value}$"
+    ):
+        compose(["env_id=CartPole-v1", "model=own_parts:Small", f"model.{override}"])
+
+
+SHORT = ("train.num_envs=4", "train.num_steps=8", "train.minibatch_size=32", "train.epochs=1")
+
+
+def test_a_run_says_which_own_code_broke_it_off(own_parts):
+    run = f"run_dir={own_parts / 'run'}"
+    result = call("train", "env_id=CartPole-v1", "train.objective=own_parts:later", *SHORT, run, "--until", "2e3")
+    assert result.exit_code == 3
+    assert f"train.objective=own_parts:later: ValueError: no more (own_parts.py:{LATER})" in result.output
+
+
+def test_a_network_with_memory_needs_no_logits_and_a_changed_one_is_noticed(own_parts):
+    run = own_parts / "run"
+    first = call("train", "env_id=CartPole-v1", "model=own_parts:Remembers", *SHORT, f"run_dir={run}", "--until", "64")
+    assert first.exit_code == 0, first.output
+    assert "; model own_parts:Remembers" in first.output
+    assert list(read_provenance(run)["modules"]) == ["own_parts"]
+    (own_parts / "own_parts.py").write_text(SOURCE + "\n")
+    sys.modules.pop("own_parts")
+    assert "own_parts: changed since the run began" in call("train", "--resume", str(run), "--until", "96").output
+    (own_parts / "own_parts.py").write_text(SOURCE.replace("GRUCell", "RNNCell"))
+    sys.modules.pop("own_parts")
+    told = complaint(call("train", "--resume", str(run), "--until", "128"))
+    assert "tensor core." in told
+    assert "expected shape (64,) of the card's network, got (192,)" in told
 
 
 def test_a_card_imports_nothing_unless_its_module_is_listed(own_parts, monkeypatch):
