@@ -82,7 +82,7 @@ def compare(
     screen.print(_table(rows))
     for row in rows:
         screen.print(sentence(row, len(ours.runs), len(theirs.runs)))
-    apart = sum(row.told_apart for row in rows)
+    apart = sum(row.significant for row in rows)
     screen.print(
         f"told apart by {apart} of {len(rows)} metrics; where nothing differs about one in twenty tells sets apart, "
         "too, and metrics of the same runs are not independent."
@@ -126,7 +126,7 @@ def sentence(row: SetComparison, ours: int, theirs: int) -> str:
     if any(row.never):
         told += f"; never held: {row.never[0]} of {ours} in A, {row.never[1]} of {theirs} in B"
     p = "less than 0.1 %" if row.p < 0.001 else f"{row.p:.1%}".replace("%", " %")
-    if row.told_apart:
+    if row.significant:
         return f"{told}: {ahead} is better by these seeds; dealt at random, runs differ so in {p} of all deals."
     # Where the interval alone would have said otherwise, the reader should know why it was not believed.
     chance = f" (dealt at random, so few runs differ as much in {p} of all deals)"
@@ -156,7 +156,7 @@ def _report(ours: RunSet, theirs: RunSet, rows: list[SetComparison], how: dict[s
                 "A - B": _plain(row.difference) if row.difference else None,
                 "probability_of_improvement": _plain(row.better),
                 "permutation_p": row.p,
-                "told_apart": row.told_apart,
+                "told_apart": row.significant,
                 "never": {"A": row.never[0], "B": row.never[1]},
             }
             for row in rows

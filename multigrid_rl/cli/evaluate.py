@@ -253,7 +253,7 @@ def grade(
     if allow_copies:
         rules = rules.model_copy(update={"refuse_known": False})
     table = output if output is not None and output.suffix == ".csv" else None
-    folders = gradebook.hand_ins(bundle) if table else [gradebook.checked(bundle)]
+    folders = gradebook.hand_ins(bundle) if table else [gradebook.check_hand_in(bundle)]
     before = gradebook.hand_ins(earlier) if earlier is not None else []
     originals = Originals(load_scenario(rules.scenario).spec, Catalogue(data_root() / "checkpoints"), before)
     if table is not None:

@@ -210,8 +210,8 @@ def test_never_held_is_worse_than_every_run_that_held(sides):
     assert (held.ours.value, held.theirs.value) == (102_000, 152_000)
     assert math.isinf(held.theirs.high)
     assert held.difference is None
-    assert held.told_apart
-    assert not length.told_apart
+    assert held.significant
+    assert not length.significant
     # The window takes the reports at 150,000 and 200,000: 10 and 0 above each run's own end.
     assert length.ours.value == pytest.approx(15 + 0.2 + 5)
 
