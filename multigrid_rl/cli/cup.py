@@ -151,7 +151,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
         screen.print("agents run without a sandbox: they could read and change what you can (docs/instructors.md)")
     played = play_cup(entries, config, folder, lambda *done: screen.print(_told(*done)))
     found = results(entries, played, config, versions())
-    files = [*write_results(found, played, folder), write_cup_report(folder, found=found)]
+    files = [*write_results(found, played, folder), write_cup_report(folder, results=found)]
     screen.print(f"winner: {', '.join(row.name for row in found.standings if row.rank == 1) or 'nobody'}")
     for circle in found.cycles:
         screen.print(f"circle: {' beats '.join([*circle, circle[0]])}")

@@ -1,4 +1,4 @@
-"""Games packed for the replay of a page: every frame as bytes, compressed, so that its script need not play.
+"""Games packed for the replay of a page: every frame as compressed bytes, so that its script needs no game engine.
 
 A frame of ``A`` agents, each of whom sees ``V`` by ``V`` cells, is a row of bytes, as ``assets/decode.js`` reads them::
 
@@ -25,9 +25,9 @@ _MOMENTS = [c.EV_KEY, c.EV_BALL, c.EV_ELIMINATED, c.EV_VICTIM, c.EV_DOOR, c.EV_D
 
 
 class Pack:
-    """Packed games and what they share; :meth:`data` is what the page's script reads.
+    """Packed games and their shared texts; :meth:`data` is the input of the page's script.
 
-    Texts are referred to by number: each stands in the page once.
+    Texts are referenced by number: each is in the page once.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Pack:
         """Return one game as plain JSON, not added to :attr:`games`; its title is by default label and result.
 
         Raises:
-            ReplayError: the record's actions do not make a whole game.
+            ReplayError: the record's actions are not one whole game.
         """
         captions: list[Caption] = []
         spec, played = game.spec, replay(game, _commented(game, captions))
@@ -100,12 +100,12 @@ def frame_rows(played: Replay) -> NDArray[np.uint8]:
 
 
 def _commented(game: GameRecord, captions: list[Caption]) -> Iterator[tuple[World, Step | None]]:
-    """Yield the frames of a game and append what every agent did in each step."""
+    """Yield the frames of a game and append the caption of each step to ``captions``."""
     shots = frames(game)
     start = next(shots)
-    speaker = Commentator(start[0], game.players)
+    commentator = Commentator(start[0], game.players)
     yield start
     for (world, step), actions in zip(shots, taken_actions(game), strict=True):
         assert step is not None  # only the start has none
-        captions.append(speaker.tell(step, actions))
+        captions.append(commentator.step(step, actions))
         yield world, step
