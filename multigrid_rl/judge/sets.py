@@ -77,17 +77,14 @@ def find_runs(patterns: list[str]) -> list[Path]:
     for pattern in patterns:
         matched = sorted(glob(pattern))  # noqa: PTH207 - patterns may be absolute
         places = [Path(pattern)] if Path(pattern).exists() else [Path(place) for place in matched]
-        runs = [run for place in places for run in _run_folders(place)]
+        runs = []
+        for place in places:
+            inside = place.rglob("metrics.jsonl")
+            runs += [place] if (place / "metrics.jsonl").is_file() else sorted(file.parent for file in inside)
         if not runs:
             raise ConfigError(expected(pattern, "a run folder, a folder of some, or a pattern for them", "no run"))
         folders += runs
     return list({folder.resolve(): folder for folder in folders}.values())
-
-
-def _run_folders(place: Path) -> list[Path]:
-    if (place / "metrics.jsonl").is_file():
-        return [place]
-    return sorted(file.parent for file in place.rglob("metrics.jsonl"))
 
 
 def read_set(name: str, patterns: list[str]) -> RunSet:

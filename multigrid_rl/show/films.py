@@ -77,8 +77,12 @@ def play_own_episodes(folder: Path, episodes: int, *, seed: int) -> OwnEpisodes:
         lengths = np.array([len(episode.actions) for episode in recordings], np.float64)
         returns = np.array([episode.total for episode in recordings])
         rows.append({"mode": mode, "episodes": episodes, **means(returns, lengths)})
+    sampled, labels = recorded["stochastic"], dict[int, list[str]]()
+    for label, episode in ranked(sampled).items():
+        labels.setdefault(episode.number, []).append(label)
     try:
-        return OwnEpisodes(seed, agents, rows, _page_films(target, recorded["stochastic"]))
+        films = [_page_film(target, sampled[number], " and ".join(names)) for number, names in labels.items()]
+        return OwnEpisodes(seed, agents, rows, films)
     except VideoError as error:
         return OwnEpisodes(seed, agents, rows, not_drawn=str(error))
 
@@ -128,13 +132,6 @@ def write_episode(
         pictures = list(film.shots())
         film = film._replace(shots=lambda: iter(pictures))
     return write_film(film, path)
-
-
-def _page_films(target: EnvTarget, recordings: list[Recording]) -> list[Shown]:
-    labels: dict[int, list[str]] = {}
-    for label, episode in ranked(recordings).items():
-        labels.setdefault(episode.number, []).append(label)
-    return [_page_film(target, recordings[number], " and ".join(names)) for number, names in labels.items()]
 
 
 def _page_film(target: EnvTarget, episode: Recording, label: str) -> Shown:

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from multigrid_rl.judge.replays import GameRecord, Replay, frames, replay, taken_actions
+from multigrid_rl.judge.replays import GameRecord, frames, replay, taken_actions
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
@@ -51,7 +50,9 @@ class Pack:
         """
         captions: list[Caption] = []
         spec, played = game.spec, replay(game, _commented(game, captions))
-        result = captions[-1].result
+        result, tokens = captions[-1].result, played.tokens.reshape(len(played.tokens), -1)
+        parts = (played.cells, played.position, played.heading, played.hand, played.out, tokens)
+        rows = np.concatenate([part.astype(np.uint8) for part in parts], axis=1)  # (T + 1, L), one for each frame
         return {
             "title": title or f"{game.label}: {result}",
             "spec": self._spec(spec),
@@ -59,7 +60,7 @@ class Pack:
             "steps": game.steps,
             "winner": played.winner,
             "result": result,
-            "frames": base64.b64encode(zlib.compress(frame_rows(played).tobytes(), 9)).decode("ascii"),
+            "frames": base64.b64encode(zlib.compress(rows.tobytes(), 9)).decode("ascii"),
             "words": [
                 self.words.setdefault(line.words, len(self.words)) for caption in captions for line in caption.agents
             ],
@@ -90,13 +91,6 @@ class Pack:
         if row not in self.specs:
             self.specs.append(row)
         return self.specs.index(row)
-
-
-def frame_rows(played: Replay) -> NDArray[np.uint8]:
-    """Return the frames of a game (T + 1, L), one row of bytes each."""
-    tokens = played.tokens.reshape(len(played.tokens), -1)
-    parts = (played.cells, played.position, played.heading, played.hand, played.out, tokens)
-    return np.concatenate([part.astype(np.uint8) for part in parts], axis=1)
 
 
 def _commented(game: GameRecord, captions: list[Caption]) -> Iterator[tuple[World, Step | None]]:
