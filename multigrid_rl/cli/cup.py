@@ -34,7 +34,7 @@ def cup(
     ] = None,
     games: Annotated[int, typer.Option(min=1, help="Games for each pair and side.")] = 200,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of the games, instead of one that nobody can guess; keep it to yourself.")
+        int | None, typer.Option(min=0, help="Of the games, instead of a random one; keep it to yourself.")
     ] = None,
     also: Annotated[
         list[str] | None, typer.Option("--with", help="A player of `multigrid-rl players` who takes part; repeat it.")
@@ -54,7 +54,7 @@ def cup(
         bool | None, typer.Option(help="Run agents in sandboxes; by default where bubblewrap is at hand.")
     ] = None,
 ) -> None:
-    """Everybody against everybody from both sides; goes on where it was interrupted; the last line is JSON."""
+    """Round robin of all entries from both sides; goes on where it was interrupted; the last line is JSON."""
     from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.config import data_root, load_scenario
     from multigrid_rl.judge.copies import Originals

@@ -62,7 +62,7 @@ class Replay(NamedTuple):
     reward: NDArray[np.float64]  # (T, A) canonical
     events: NDArray[np.float32]  # (T, A, E)
     out: NDArray[np.bool_]  # (T + 1, A) the agent is eliminated, or the game is over
-    winner: int  # 0 red, 1 blue, -1 nobody
+    winner: int  # 0 red, 1 blue, -1 none
 
 
 def record(spec: GameSpec, played: Played, row: int, *, seed: int, players: dict[str, str], label: str) -> GameRecord:
