@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from benchmarks.tables import table
 from multigrid_rl.judge.seeds import improvement_interval, iqm, iqm_interval
 from multigrid_rl.schema import available_cpus
-from multigrid_rl.show.figures import add_legend, dress, fill, panel_grid, save_figure
+from multigrid_rl.show.figures import add_legend, fill, format_axes, panel_grid, save_figure
 
 STUDIES = Path(__file__).parent / "studies"
 PAGES = Path(__file__).parent.parent / "docs" / "results"
@@ -215,7 +215,7 @@ def draw_group(study: Study, group: dict[str, Any], arms: dict[str, Arm]) -> Fig
         low, high = np.quantile(grid, (0.25, 0.75), axis=0)
         fill(axes, steps, (low, high), 0.15, color=line.get_color())
         end = max(end, float(steps[-1]))
-    dress(axes, "Mean return of the episodes played", "reward", end or 1.0)
+    format_axes(axes, "Mean return of the episodes played", "reward", end or 1.0)
     add_legend(figure, 4)
     return figure
 

@@ -1,4 +1,4 @@
-"""What all verbs share: how they end, where they print, and the files that they write."""
+"""Shared parts of all verbs: exit statuses, consoles, and output files."""
 
 import os
 import signal
@@ -18,15 +18,15 @@ from rich.console import Console
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
-#: Statuses (docs/judging.md): the machine or its disk failed; a fault of the program. Python's own for both is 1, which
-#: means "not passed" here.
+#: Exit statuses (docs/judging.md): failure of the machine or its disk, internal error. Python's own for both is 1,
+#: which means "not passed" here.
 LOST, CRASHED = 3, 70
-#: Set to anything, it shows where a fault of the program lies.
+#: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
 
 
 class Verbs(typer.Typer):
-    """Ends every verb with one line and a status that says what happened, whatever happens."""
+    """Commands that end with one line and an exit status for every kind of error."""
 
     def command(self, *arguments: Any, **options: Any) -> Callable[[Verb], Verb]:
         """Register a verb."""
@@ -37,7 +37,7 @@ class Verbs(typer.Typer):
 def _guarded(verb: Verb) -> Verb:
     @wraps(verb)
     def guarded(*arguments: Any, **options: Any) -> Any:
-        # Standard output may be closed, or know few letters: other ones are written as their numbers.
+        # Standard output may be closed, or its encoding may lack letters: these are written as escapes.
         if sys.stdout is None:
             sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  to the end
         if isinstance(sys.stdout, TextIOWrapper):
@@ -47,20 +47,20 @@ def _guarded(verb: Verb) -> Verb:
         except typer.Exit:
             raise
         except SystemExit as error:
-            # Rich's way out when whoever read the output has left, with status 1.
+            # Rich exits with status 1 when the reader of a pipe has closed it.
             if isinstance(error.__context__, BrokenPipeError):
                 raise typer.Exit(LOST) from error
             raise
         except OSError as error:
-            raise _lost(error) from error
+            raise _io_error(error) from error
         except Exception as error:
-            raise _refused(error) or _crashed(error) from error
+            raise _input_error(error) or _internal_error(error) from error
 
     return cast(Verb, guarded)
 
 
-def _refused(error: Exception) -> typer.Exit | None:
-    """Tell a mistake in what the user gave, or a run that broke off; ``None`` for every other error."""
+def _input_error(error: Exception) -> typer.Exit | None:
+    """Report an error of the input, or a run that failed; ``None`` for every other error."""
     from multigrid_rl.config import ConfigError
     from multigrid_rl.players.cards import PlayerError
     from multigrid_rl.types import RunError
@@ -75,44 +75,44 @@ def _refused(error: Exception) -> typer.Exit | None:
 
 
 def reason(error: OSError, place: object = "") -> str:
-    """Return in one line what the machine or its disk refused, and where: at ``place`` if the system does not say."""
+    """Return an error of the system in one line, with its path: ``place`` if the error has none."""
     where = error.filename or place
     return f"{where}: {error.strerror or error}" if where else str(error.strerror or error)
 
 
-def _lost(error: OSError) -> typer.Exit:
-    """Tell of a full disk, or a folder that is gone, in one line."""
+def _io_error(error: OSError) -> typer.Exit:
+    """Report a full disk, or a missing folder, in one line."""
     try:
         sys.stdout.flush()
     except OSError:
-        silence(sys.stdout)
-        if isinstance(error, BrokenPipeError):  # whoever read has seen enough: `multigrid-rl players | head -3`
+        discard_output(sys.stdout)
+        if isinstance(error, BrokenPipeError):  # the reader has closed the pipe: `multigrid-rl players | head -3`
             return typer.Exit(LOST)
-    _tell(reason(error), error)
+    _report_failure(reason(error), error)
     return typer.Exit(LOST)
 
 
-def silence(stream: TextIO) -> None:
-    """Send what a stream still holds, and cannot write, nowhere: at its end Python would try once more and complain."""
+def discard_output(stream: TextIO) -> None:
+    """Discard the buffered output of a broken stream: at exit Python would try to write it again and complain."""
     with suppress(OSError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, stream.fileno())
+        os.close(devnull)
 
 
-def _crashed(error: Exception) -> typer.Exit:
-    """Tell of a fault of the program in one line; what its authors need goes into a file."""
+def _internal_error(error: Exception) -> typer.Exit:
+    """Report an internal error in one line; the traceback goes into a file."""
     try:
         with tempfile.NamedTemporaryFile("w", prefix="multigrid-rl-", suffix=".txt", delete=False) as file:
             traceback.print_exception(error, file=file)
         where = file.name
     except OSError:
         where = f"{TRACEBACK}=1 shows where"
-    _tell(f"unexpected {type(error).__name__}: {error} (a fault of the program: {where})", error)
+    _report_failure(f"unexpected {type(error).__name__}: {error} (a fault of the program: {where})", error)
     return typer.Exit(CRASHED)
 
 
-def _tell(message: str, error: Exception) -> None:
+def _report_failure(message: str, error: Exception) -> None:
     from multigrid_rl.text import shown
 
     if os.environ.get(TRACEBACK):
@@ -129,7 +129,7 @@ def fail(message: object) -> typer.Exit:
 
 
 def refused(key: object, wanted: str, got: object) -> typer.Exit:
-    """Print what is wrong with an option or argument; raise the result to leave with status 2."""
+    """Print the error of an option or argument; raise the result to leave with status 2."""
     from multigrid_rl.text import expected
 
     return fail(expected(key, wanted, got))
@@ -137,19 +137,19 @@ def refused(key: object, wanted: str, got: object) -> typer.Exit:
 
 @contextmanager
 def ended_by_signals(hint: str = "") -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the block as Ctrl-C does: everything in it that cleans up does so.
+    """Let SIGTERM and a closed terminal end the block as Ctrl-C does, with all its cleaning up.
 
     Args:
-        hint: what to tell who ended it.
+        hint: printed when the block is interrupted.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        for other in before:
-            signal.signal(other, signal.SIG_IGN)  # a second one would end the cleaning up
+        for other in handlers:
+            signal.signal(other, signal.SIG_IGN)  # a second signal would stop the cleaning up
         raise KeyboardInterrupt
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in handlers.items():
         if handler is not signal.SIG_IGN:  # as nohup has it
             signal.signal(number, leave)
     try:
@@ -159,13 +159,13 @@ def ended_by_signals(hint: str = "") -> Iterator[None]:
             fail(f"interrupted{'; ' + hint if hint else ''}")
         raise typer.Exit(130) from error
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler or signal.SIG_DFL)
 
 
 @contextmanager
 def written_beside(output: Path, what: str = "file") -> Iterator[Path]:
-    """Give a path to write ``output`` to, which gets its name when it is whole; else nothing of it stays.
+    """Yield a temporary path that is renamed to ``output`` when the block succeeds, and removed otherwise.
 
     Raises:
         Exit: at once, if it exists already or cannot be made there.
@@ -184,18 +184,18 @@ def written_beside(output: Path, what: str = "file") -> Iterator[Path]:
             yield beside
             stack.close()
         except OSError as error:
-            error.filename = error.filename or str(output)  # of a full disk the system does not say which
+            error.filename = error.filename or str(output)  # errors of a full disk have no file name
             raise
 
 
 def console(width: int | None = None) -> Console:
-    """Return a console; where the output goes into a file, lines stay whole and tables are as wide as they need."""
+    """Return a console; output into a file has no wrapped lines, and tables are as wide as they need."""
     file = not sys.stdout.isatty()
     return Console(highlight=False, markup=False, soft_wrap=file, width=width if file else None)
 
 
 def one_thread() -> None:
-    """Play with one torch thread: small networks gain nothing from more, and lose most of their speed on busy cores."""
+    """Set torch to one thread: small networks gain nothing from more, and are much slower with more on busy cores."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""The ``cup`` verb: who takes part, how far it is, who won."""
+"""The ``cup`` verb: entries, progress and results of a cup."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cup(
     ] = None,
     games: Annotated[int, typer.Option(min=1, help="Games for each pair and side.")] = 200,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of the games, instead of one that nobody can guess; keep it to yourself.")
+        int | None, typer.Option(min=0, help="Of the games, instead of a random one; keep it to yourself.")
     ] = None,
     also: Annotated[
         list[str] | None, typer.Option("--with", help="A player of `multigrid-rl players` who takes part; repeat it.")
@@ -54,7 +54,7 @@ def cup(
         bool | None, typer.Option(help="Run agents in sandboxes; by default where bubblewrap is at hand.")
     ] = None,
 ) -> None:
-    """Everybody against everybody from both sides; goes on where it was interrupted; the last line is JSON."""
+    """Round robin of all entries from both sides; goes on where it was interrupted; the last line is JSON."""
     from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.config import data_root, load_scenario
     from multigrid_rl.judge.copies import Originals
@@ -82,7 +82,7 @@ def cup(
             teams = f"{scenario} with {spec.red} red and {spec.blue} blue"
             raise refused("--scenario", "one with two teams of the same size", teams)
         place = output or Path("runs") / "cups" / f"{folder.resolve().name}-{name}"
-        before = read_manifest(place)  # a cup that has begun goes on as it says, where nothing else was asked for
+        before = read_manifest(place)  # a resumed cup keeps its settings, unless others are given
         if seed is None:
             seed = before.seed if before else secrets.randbits(63)
         if isolate and not at_hand():
@@ -104,10 +104,10 @@ def cup(
 
 
 def verify(folder: Path) -> None:
-    """Play some pairings of a cup again, with the entries that its folder keeps; leaves with status 1 if they differ.
+    """Replay some pairings of a cup with the entries kept in its folder; leaves with status 1 if they differ.
 
     Raises:
-        PlayerError, ConfigError: no cup, or one that was changed.
+        PlayerError, ConfigError: no cup, or a changed one.
     """
     from multigrid_rl.judge.cup.cup import play_again
     from multigrid_rl.judge.cup.folder import kept_cup
@@ -122,10 +122,10 @@ def verify(folder: Path) -> None:
         with ended_by_signals():
             for before, wrong in play_again(entries, config, folder, AGAIN):
                 pairings, different = pairings + 1, different + bool(wrong)
-                told = f"{len(wrong)} of {config.games} games differ, game {wrong[0]} first" if wrong else "the same"
+                result = f"{len(wrong)} of {config.games} games differ, game {wrong[0]} first" if wrong else "the same"
                 if wrong and agents & {before.red, before.blue}:
-                    told += "; an agent may draw in its own way"
-                screen.print(f"{before.red} (red) - {before.blue} (blue): {told}")
+                    result += "; an agent may draw in its own way"
+                screen.print(f"{before.red} (red) - {before.blue} (blue): {result}")
     except ScratchError as error:
         raise fail(error) from error
     typer.echo(json.dumps({"pairings": pairings, "games": pairings * config.games, "different": different}))
@@ -149,42 +149,42 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
             screen.print(f"    like {'; '.join(entry.same_as)}")
     if not config.limits.fence and any(entry.kind == "external" for entry in entries):
         screen.print("agents run without a sandbox: they could read and change what you can (docs/instructors.md)")
-    played = play_cup(entries, config, folder, lambda *done: screen.print(_told(*done)))
-    found = results(entries, played, config, versions())
-    files = [*write_results(found, played, folder), write_cup_report(folder, found=found)]
-    screen.print(f"winner: {', '.join(row.name for row in found.standings if row.rank == 1) or 'nobody'}")
-    for circle in found.cycles:
+    played = play_cup(entries, config, folder, lambda *done: screen.print(_pairing_line(*done)))
+    outcome = results(entries, played, config, versions())
+    files = [*write_results(outcome, played, folder), write_cup_report(folder, results=outcome)]
+    screen.print(f"winner: {', '.join(row.name for row in outcome.standings if row.rank == 1) or 'nobody'}")
+    for circle in outcome.cycles:
         screen.print(f"circle: {' beats '.join([*circle, circle[0]])}")
-    screen.print(_standings(found))
-    if found.unranked:
-        screen.print(f"not ranked, without a finished game: {', '.join(found.unranked)}")
-    if found.history:
-        screen.print(f"history: {history_sentence(found.history)}")
+    screen.print(_standings(outcome))
+    if outcome.unranked:
+        screen.print(f"not ranked, without a finished game: {', '.join(outcome.unranked)}")
+    if outcome.history:
+        screen.print(f"history: {history_sentence(outcome.history)}")
     screen.print(f"wrote {', '.join(map(str, files))}")
     last = {
-        "entries": len(found.entries),
-        "pairings": len(found.sides),
-        "games": sum(side.games for side in found.sides),
-        "forfeited": sum(side.forfeited for side in found.sides),
+        "entries": len(outcome.entries),
+        "pairings": len(outcome.sides),
+        "games": sum(side.games for side in outcome.sides),
+        "forfeited": sum(side.forfeited for side in outcome.sides),
         "seconds": round(time.perf_counter() - began, 3),
-        "ranking": [row.name for row in found.standings],
-        "unranked": found.unranked,
+        "ranking": [row.name for row in outcome.standings],
+        "unranked": outcome.unranked,
     }
     typer.echo(json.dumps(last))
 
 
-def _told(number: int, of: int, pairing: Pairing, now: bool) -> str:
-    result = f"{pairing.count('Rb')} / {pairing.count('D')} / {pairing.count('Br')}"
-    told = f"[{number}/{of}] {pairing.red} (red) - {pairing.blue} (blue): {result if now else 'played before'}"
+def _pairing_line(number: int, of: int, pairing: Pairing, now: bool) -> str:
+    counts = f"{pairing.count('Rb')} / {pairing.count('D')} / {pairing.count('Br')}"
+    line = f"[{number}/{of}] {pairing.red} (red) - {pairing.blue} (blue): {counts if now else 'played before'}"
     lost = pairing.count("rb")
-    return told + (f"; {pairing.at_fault} forfeits {lost}: {pairing.reason}" if lost else "")
+    return line + (f"; {pairing.at_fault} forfeits {lost}: {pairing.reason}" if lost else "")
 
 
-def _standings(found: CupResults) -> Table:
+def _standings(results: CupResults) -> Table:
     grid = Table("rank", "entry", box=None, pad_edge=False)
     for title in ("rating (95 %)", "points", "games", "win", "draw", "loss", "forfeited", "margin"):
         grid.add_column(title, justify="right")
-    for row in found.standings:
+    for row in results.standings:
         rating = f"{row.rating:.0f} ({row.low:.0f} to {row.high:.0f})"
         counts = (row.games, row.win, row.draw, row.loss, row.forfeited)
         grid.add_row(str(row.rank), row.name, rating, f"{row.points:g}", *map(str, counts), f"{row.margin:+.2f}")

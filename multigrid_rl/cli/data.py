@@ -1,4 +1,4 @@
-"""Verbs about recorded play: ``record`` writes it, ``data`` shows it."""
+"""Verbs for recorded play: ``record`` writes it, ``data`` shows it."""
 
 import time
 from pathlib import Path
@@ -61,7 +61,7 @@ def record(
         "versions": versions(),
     }
     began = time.perf_counter()
-    num_envs = max(1, min(64, steps // 5_000))  # few enough that most episodes of each are whole
+    num_envs = max(1, min(64, steps // 5_000))  # few, so that most episodes are complete
     with written_beside(output, "folder") as unfinished:
         episodes = recording.record(factory, lambda agent: loaded[agent.name].player, steps, num_envs, seed)
         card = demonstrations.write(unfinished, episodes, facts)
@@ -89,10 +89,10 @@ def data(
     from multigrid_rl.learn.demonstrations import read_demonstrations
 
     if action == "show":
-        found = read_demonstrations(Path(source))
+        recorded = read_demonstrations(Path(source))
         screen = console()
-        screen.print(found.card.summary())
-        for name, value in found.card.model_dump(exclude_none=True, exclude={"format", "versions"}).items():
+        screen.print(recorded.card.summary())
+        for name, value in recorded.card.model_dump(exclude_none=True, exclude={"format", "versions"}).items():
             screen.print(f"{name}: {value}")
         return
     if output is None:
@@ -100,15 +100,15 @@ def data(
     if action == "import":
         _import(source, Path(output), list(overrides or []), who)
         return
-    found = read_demonstrations(Path(source))
+    recorded = read_demonstrations(Path(source))
     if output.startswith(interchange.MINARI):
-        interchange.write_minari(found, output.removeprefix(interchange.MINARI))
+        interchange.write_minari(recorded, output.removeprefix(interchange.MINARI))
     elif output.endswith(interchange.PARQUET):
         with written_beside(Path(output)) as unfinished:
-            interchange.write_parquet(found, unfinished)
+            interchange.write_parquet(recorded, unfinished)
     else:
         raise refused("--output", "a file that ends in .parquet, or minari:ID", output)
-    typer.echo(f"exported {output}: {found.card.summary()}")
+    typer.echo(f"exported {output}: {recorded.card.summary()}")
 
 
 def _import(source: str, output: Path, overrides: list[str], who: str) -> None:
@@ -137,5 +137,5 @@ def _import(source: str, output: Path, overrides: list[str], who: str) -> None:
             card = demonstrations.write(unfinished, episodes, {**facts, **more})
         except ValueError as error:
             raise error if isinstance(error, ConfigError) else refused(source, "recorded steps", error) from error
-        demonstrations.read_demonstrations(unfinished, agent, env)  # what nobody could learn from is not kept
+        demonstrations.read_demonstrations(unfinished, agent, env)  # nothing is kept that cannot be learned from
     typer.echo(f"imported {output}: {card.summary()}; {card.bytes:,} bytes")

@@ -1,4 +1,4 @@
-"""The ``evaluate`` and ``grade`` verbs: who is judged, what is printed and written."""
+"""The ``evaluate`` and ``grade`` verbs: finding the target, printing and writing results."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def evaluate(
     from multigrid_rl.judge import environments, evaluation
 
     one_thread()
-    given = list(overrides or ())
+    override_list = list(overrides or ())
     modes = evaluation.MODES if mode == "both" else (mode,)
-    target = find_env_target(who, given, checkpoint, {"--opponent": opponent, "--sides": sides})
+    target = find_env_target(who, override_list, checkpoint, {"--opponent": opponent, "--sides": sides})
     if target is None:
-        judged, played_sides = find_target(who, given, checkpoint, opponent, sides)
+        judged, played_sides = find_target(who, override_list, checkpoint, opponent, sides)
         if episodes < len(judged.teams(played_sides)):
             raise refused("--episodes", "at least one for each side that is played", episodes)
     name = judged.name if target is None else target.name
@@ -68,13 +68,13 @@ def evaluate(
             if target is not None:
                 report = environments.report(target, episodes=episodes, seed=seed, modes=modes)
             else:
-                found = evaluation.evaluate(judged, episodes=episodes, seed=seed, modes=modes, sides=played_sides)
-                for part in (part for part in found.parts if part.mode == modes[0]):
+                result = evaluation.evaluate(judged, episodes=episodes, seed=seed, modes=modes, sides=played_sides)
+                for part in (part for part in result.parts if part.mode == modes[0]):
                     seats = ", ".join(f"{seat} {player}" for seat, player in part.lineup.names().items())
                     heading.append(f"as {part.lineup.team}: {seats}")
-                report = _report(found, modes)
-                files = evaluation.write_episodes(evaluation.episode_columns(found), unfinished, parquet=parquet)
-                games = json.dumps([game.model_dump() for game in evaluation.kept_games(found)])
+                report = _report(result, modes)
+                files = evaluation.write_episodes(evaluation.episode_columns(result), unfinished, parquet=parquet)
+                games = json.dumps([game.model_dump() for game in evaluation.kept_games(result)])
             for file, text in (("summary.json", json.dumps(report, indent=2)), ("games.json", games)):
                 if text is not None:
                     files.append(unfinished / file)
@@ -92,9 +92,9 @@ def evaluate(
 def find_env_target(
     who: str, overrides: list[str], checkpoint: str | None, options: Mapping[str, object]
 ) -> EnvTarget | None:
-    """Return the player or run that is meant if it plays an environment of another package, else ``None``.
+    """Return the player or run ``who`` if it plays an environment of another package, else ``None``.
 
-    ``options`` are those that make no sense there, by their names; ``None``: not given.
+    ``options`` are those that do not apply there, by their names; ``None``: not given.
 
     Raises:
         ConfigError, PlayerError: no such player or run, one that does not fit, or such an option.
@@ -112,8 +112,8 @@ def find_env_target(
             return None
     else:
         catalogue = Catalogue()
-        there = who in catalogue.entries or folder.is_dir() or who.startswith("hf:")
-        if is_program(who) or not there or is_agent(catalogue.folder(who)):
+        known = who in catalogue.entries or folder.is_dir() or who.startswith("hf:")
+        if is_program(who) or not known or is_agent(catalogue.folder(who)):
             return None
         home = catalogue.folder(who)
         env = read_card(home).env
@@ -124,15 +124,15 @@ def find_env_target(
             raise refused(option, f"nothing for {who}, whose environment has no opponents", value)
     if home is None or env is None:
         return environments.run_env_target(folder, compose(overrides) if overrides else None, checkpoint)
-    own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}", f"scenario.agents={env.agents}"]
-    own += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
-    return environments.player_env_target(home, compose([*own, *overrides]))
+    defaults = [f"scenario={env.package}", f"scenario.env_id={env.env_id}", f"scenario.agents={env.agents}"]
+    defaults += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
+    return environments.player_env_target(home, compose([*defaults, *overrides]))
 
 
 def find_target(
     who: str, overrides: list[str], checkpoint: str | None, opponent: str | None, sides: Sides | None
 ) -> tuple[EvalTarget, Sides]:
-    """Return the player or run that is meant, and the sides it plays.
+    """Return the player or run ``who``, and the sides it plays.
 
     Raises:
         ConfigError, PlayerError: no such player or run, or one that does not fit.
@@ -141,43 +141,43 @@ def find_target(
     from multigrid_rl.judge import lineups
     from multigrid_rl.players.catalogue import Catalogue
 
-    usual: Sides = "own"
+    default: Sides = "own"
     if (Path(who) / "config.yaml").is_file():
         judged = lineups.run_target(Path(who), compose(overrides) if overrides else None, checkpoint)
     else:
         if checkpoint is not None:
             raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
         if not any(override.startswith(("scenario=", "experiment=")) for override in overrides):
-            # A frozen player is judged where it was made, unless told otherwise.
+            # The default scenario of a frozen player is its own.
             overrides = [f"scenario={Catalogue().home_of(who)[1]}", *overrides]
         judged = lineups.player_target(who, compose(overrides))
-        usual = "both" if judged.spec.blue == judged.spec.red else "own"
+        default = "both" if judged.spec.blue == judged.spec.red else "own"
     if opponent is not None:
         judged = lineups.against(judged, opponent)
-    return judged, sides or usual
+    return judged, sides or default
 
 
-def _report(found: Evaluation, modes: tuple[Mode, ...]) -> dict[str, Any]:
+def _report(result: Evaluation, modes: tuple[Mode, ...]) -> dict[str, Any]:
     """Return everything but the single episodes: ``summary.json``."""
     from multigrid_rl.judge.evaluation import seat_returns, summary
 
     return {
         "format": 1,
-        "player": found.name,
-        "seed": found.seed,
-        "seconds": round(found.seconds, 3),
+        "player": result.name,
+        "seed": result.seed,
+        "seconds": round(result.seconds, 3),
         "parts": [
             {
                 "mode": part.mode,
                 "side": part.lineup.team,
                 "players": part.lineup.names(),
                 "sha256": {seat: [row.sha256 for row in rows] for seat, rows in part.lineup.seated.items()},
-                **summary([part], found.spec),
-                "return_by_seat": seat_returns(part, found.spec),
+                **summary([part], result.spec),
+                "return_by_seat": seat_returns(part, result.spec),
             }
-            for part in found.parts
+            for part in result.parts
         ],
-        "modes": {mode: summary([part for part in found.parts if part.mode == mode], found.spec) for mode in modes},
+        "modes": {mode: summary([part for part in result.parts if part.mode == mode], result.spec) for mode in modes},
     }
 
 
@@ -253,7 +253,7 @@ def grade(
     if allow_copies:
         rules = rules.model_copy(update={"refuse_known": False})
     table = output if output is not None and output.suffix == ".csv" else None
-    folders = gradebook.hand_ins(bundle) if table else [gradebook.checked(bundle)]
+    folders = gradebook.hand_ins(bundle) if table else [gradebook.check_hand_in(bundle)]
     before = gradebook.hand_ins(earlier) if earlier is not None else []
     originals = Originals(load_scenario(rules.scenario).spec, Catalogue(data_root() / "checkpoints"), before)
     if table is not None:
@@ -285,8 +285,8 @@ def _grade_class(folders: list[Path], rules: Rubric, table: Path, book: Callable
     screen.print(f"{len(folders)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
 
     def show(name: str, result: dict[str, Any], now: bool) -> None:
-        told = result["problem"] or ("passed" if result["passed"] else "not passed")
-        screen.print(f"  {name}: {result['points']:g} points, {told}{'' if now else ' (graded before)'}")
+        verdict = result["problem"] or ("passed" if result["passed"] else "not passed")
+        screen.print(f"  {name}: {result['points']:g} points, {verdict}{'' if now else ' (graded before)'}")
 
     with ended_by_signals("the same command goes on with the class"), alone_in(table.with_suffix("")):
         results = book().grade_all(folders, show)
@@ -303,9 +303,9 @@ def _show_grade(result: dict[str, Any]) -> None:
     for exam in result["exams"]:
         for k, check in enumerate(exam["checks"]):
             interval = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])
-            told = f"{check['points']:g} of {check['of']:g}"
+            points = f"{check['points']:g} of {check['of']:g}"
             name = f"{exam['name']} ({exam['opponent']})" if k == 0 else ""
-            table.add_row(name, check["check"], f"{check['value']:.3f}", interval, told)
+            table.add_row(name, check["check"], f"{check['value']:.3f}", interval, points)
     screen = console(120)
     screen.print(table)
     if result["problem"]:

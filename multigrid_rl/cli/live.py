@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from multigrid_rl.cli.app import silence
+from multigrid_rl.cli.app import discard_output
 from multigrid_rl.config import RunConfig
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.demonstrations import read_data_card
@@ -75,7 +75,7 @@ class Output(io.TextIOBase):
                 getattr(self._stream, what)(*text)
             except OSError:
                 self.lost = True
-                silence(self._stream)
+                discard_output(self._stream)
 
 
 def live_console() -> Console:

@@ -26,8 +26,7 @@ from multigrid_rl.cli.search import search
 from multigrid_rl.cli.train import train
 from multigrid_rl.cli.watch import play, report, video
 
-# What a verb loads is millions of objects that stay: to look through them for garbage again and again, and once more at
-# the end, takes two seconds.
+# A verb loads millions of objects that stay: scanning them for garbage again and again, and at exit, takes two seconds.
 gc.set_threshold(300_000)
 atexit.register(gc.freeze)
 
@@ -45,17 +44,17 @@ def doctor(
     """Check installation, threads, memory, disk, opponents and Ray; say what to change. Status 1 for a problem."""
     from multigrid_rl.rllib.doctor import examine
 
-    console, found = Console(highlight=False), []
+    console, findings = Console(highlight=False), []
     for finding in examine(Path.cwd(), address, patience):
-        found.append(finding)
+        findings.append(finding)
         line = Text(f"{finding.level:<{_LEVEL}}", style=STYLES[finding.level])
         console.print(line.append(f"{finding.check:<{_CHECK}}{finding.found}", style="default"), soft_wrap=True)
         if finding.change:
             console.print(Text(f"{'':{_LEVEL + _CHECK}}-> {finding.change}"), soft_wrap=True)
-    counts = Counter(finding.level for finding in found)
+    counts = Counter(finding.level for finding in findings)
     console.print(f"{counts['ok']} ok, {counts['warning']} warning(s), {counts['problem']} problem(s)")
     if as_json:
-        rows = [finding._asdict() for finding in found]
+        rows = [finding._asdict() for finding in findings]
         typer.echo(json.dumps({"problems": counts["problem"], "warnings": counts["warning"], "findings": rows}))
     if counts["problem"]:
         raise typer.Exit(1)
@@ -65,21 +64,21 @@ def verify_trace(files: Annotated[list[Path], typer.Argument(help="Recorded epis
     """Replay recorded episodes and compare every array that the rules determine."""
     from multigrid_rl.world import traces
 
-    bad = False
+    failed = False
     for file in files:
         try:
             report = traces.verify_trace(file)
-            told = f"identical ({report.config}, {report.episodes} episodes, {report.steps} steps)"
+            result = f"identical ({report.config}, {report.episodes} episodes, {report.steps} steps)"
             if report.divergence is not None:
-                told, bad = str(report.divergence), True
+                result, failed = str(report.divergence), True
         except traces.TraceError as error:
-            told, bad = str(error), True
-        typer.echo(f"{file}: {told}")
-    if bad:
+            result, failed = str(error), True
+        typer.echo(f"{file}: {result}")
+    if failed:
         raise typer.Exit(1)
 
 
-#: What one does first comes first.
+#: In the order of typical use.
 VERBS: tuple[Callable[..., None], ...] = (
     *(train, search, explain, config, overlay, evaluate, report, video, play, compare),
     *(export, inspect, grade, cup, players, freeze, rate, exploit, record, data, reference),
@@ -88,7 +87,7 @@ VERBS: tuple[Callable[..., None], ...] = (
 app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-def _told(version: bool) -> None:
+def _print_version(version: bool) -> None:
     if version:
         from multigrid_rl import __version__
 
@@ -99,7 +98,7 @@ def _told(version: bool) -> None:
 @app.callback()
 def program(
     version: Annotated[
-        bool, typer.Option("--version", callback=_told, is_eager=True, help="Print it and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and leave.")
     ] = False,
 ) -> None:
     """Train, judge and watch agents: teams in red/blue-door games, bodies in MuJoCo, anything of Gymnasium.

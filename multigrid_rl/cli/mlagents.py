@@ -1,4 +1,4 @@
-"""The verb ``import-mlagents``: settings of ML-Agents' PPO trainer become a recipe."""
+"""The verb ``import-mlagents``: converts settings of ML-Agents' PPO trainer to a recipe."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from multigrid_rl.text import expected, shown, suggestion
 
 
 class _Rule(NamedTuple):
-    """One key of ML-Agents' settings: what it is where nobody says it, and what it may be."""
+    """One key of ML-Agents' settings: its default, and its valid values."""
 
     default: Any
     wanted: str
@@ -21,7 +21,7 @@ class _Rule(NamedTuple):
 
 def _number(default: float, least: float, most: float = math.inf) -> _Rule:
     def read(value: Any) -> float:
-        number = float("nan" if isinstance(value, bool) else value)  # yaml reads 3e-4 as a word
+        number = float("nan" if isinstance(value, bool) else value)  # yaml reads 3e-4 as a string
         if not least <= number <= most or math.isinf(number):
             raise ValueError
         return number
@@ -94,14 +94,14 @@ _RULES: dict[str, _Rule] = {
     "self_play.team_change": _ANY,
     "self_play.initial_elo": _ANY,
 }
-#: What no recipe can say, and what is asked for instead.
+#: Settings that no recipe can express, and the supported alternative.
 _REFUSED = {
     "reward_signals.curiosity": "extrinsic rewards alone",
     "reward_signals.rnd": "extrinsic rewards alone",
     "reward_signals.gail": "extrinsic rewards alone",
     "behavioral_cloning": "no demonstrations",
 }
-#: What has no counterpart, and why nothing is lost.
+#: Settings without a counterpart, and why none is needed.
 _LEFT_OUT = {
     "hyperparameters.shared_critic": "policy and values have towers of their own",
     "network_settings.vis_encode_type": "only vectors are seen",
@@ -125,12 +125,12 @@ _TOP = ("behaviors", "default_settings")
 
 
 class Line(NamedTuple):
-    """What became of one key."""
+    """Conversion of one key."""
 
     key: str
-    said: Any
-    fate: str  # taken, changed, left out or refused
-    ours: str  # our keys and values, or why there are none
+    value: Any
+    status: str  # taken, changed, left out or refused
+    result: str  # our keys and values, or why there are none
 
 
 def import_mlagents(
@@ -149,29 +149,30 @@ def import_mlagents(
     name, lines, recipe = translate(file, behavior, agents)
     width = max(len(line.key) for line in lines)
     for line in lines:
-        console().print(f"{line.fate:<8}  {line.key:<{width}}  {shown(str(line.said), 30)} -> {line.ours}")
-    bad = [line.key for line in lines if line.fate == "refused"]
-    if bad:
-        raise refused(f"{file}: {bad[0]}", next(line.ours for line in lines if line.key == bad[0]), ", ".join(bad))
+        console().print(f"{line.status:<8}  {line.key:<{width}}  {shown(str(line.value), 30)} -> {line.result}")
+    unsupported = [line for line in lines if line.status == "refused"]
+    if unsupported:
+        keys = ", ".join(line.key for line in unsupported)
+        raise refused(f"{file}: {unsupported[0].key}", unsupported[0].result, keys)
     with written_beside(output) as beside:
-        said = (
+        header = (
             f"# {name} of {file.name}, settings of ML-Agents: multigrid-rl train scenario=walker experiment={output}\n"
         )
-        beside.write_text(said + yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+        beside.write_text(header + yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
 
 
 def translate(file: Path, behavior: str | None = None, agents: int | None = None) -> tuple[str, list[Line], Any]:
-    """Return the name of a behaviour, what became of each of its keys, and the recipe.
+    """Return the name of a behaviour, the conversion of each of its keys, and the recipe.
 
     Raises:
-        ConfigError: no settings of ML-Agents, no such behaviour, a key or a value that it does not have.
+        ConfigError: no settings of ML-Agents, no such behaviour, an unknown key or an invalid value.
     """
     from multigrid_rl.config import ConfigError
 
-    name, said, rest = _read(file, behavior)
+    name, settings, others = _read(file, behavior)
     values: dict[str, Any] = {}
     lines: dict[str, Line] = {}
-    for key, value in said.items():
+    for key, value in settings.items():
         banned = next((prefix for prefix in _REFUSED if f"{key}.".startswith(f"{prefix}.")), None)
         if banned is not None:
             lines[banned] = Line(banned, "", "refused", _REFUSED[banned])
@@ -182,17 +183,17 @@ def translate(file: Path, behavior: str | None = None, agents: int | None = None
             values[key] = _RULES[key].read(value)
         except (TypeError, ValueError) as error:
             raise ConfigError(expected(f"{file}: {name}.{key}", _RULES[key].wanted, value)) from error
-    recipe, ours = _recipe(values, agents)
-    for key in said:
+    recipe, outcomes = _recipe(values, agents)
+    for key in settings:
         if key in values:
-            fate, words = ours.get(key, ("left out", _LEFT_OUT.get(key, "")))
-            lines[key] = Line(key, said[key], fate, words)
-    lines |= {key: Line(key, "...", "left out", _LEFT_OUT[key]) for key in rest}
+            status, words = outcomes.get(key, ("left out", _LEFT_OUT.get(key, "")))
+            lines[key] = Line(key, settings[key], status, words)
+    lines |= {key: Line(key, "...", "left out", _LEFT_OUT[key]) for key in others}
     return name, list(lines.values()), recipe
 
 
 def _read(file: Path, behavior: str | None) -> tuple[str, dict[str, Any], list[str]]:
-    """Return the name of a behaviour, what is said of it by dotted key, and the other parts of the file."""
+    """Return the name of a behaviour, its settings by dotted key, and the other parts of the file."""
     from multigrid_rl.config import ConfigError
     from multigrid_rl.files import read_plain_yaml
 
@@ -205,20 +206,20 @@ def _read(file: Path, behavior: str | None) -> tuple[str, dict[str, Any], list[s
     if not isinstance(behaviors, dict) or not behaviors or not isinstance(common, dict):
         got = ", ".join(map(str, whole)) or "none"
         raise ConfigError(expected(f"{file}: behaviors", "settings by behaviour", shown(got)))
-    strange = [key for key in whole if key not in (*_TOP, *_LEFT_OUT)]
-    if strange:
-        raise ConfigError(_unknown(f"{file}: {strange[0]}", str(strange[0]), (*_TOP, *_LEFT_OUT)))
+    unknown = [key for key in whole if key not in (*_TOP, *_LEFT_OUT)]
+    if unknown:
+        raise ConfigError(_unknown(f"{file}: {unknown[0]}", str(unknown[0]), (*_TOP, *_LEFT_OUT)))
     name = behavior or (next(iter(behaviors)) if len(behaviors) == 1 else None)
     if name not in behaviors:
         got = "none" if behavior is None else behavior
         raise ConfigError(expected("--behavior", f"one of {', '.join(map(str, behaviors))}", got))
-    own = behaviors[name] or {}
-    if not isinstance(own, dict):
-        raise ConfigError(expected(f"{file}: {name}", "keys and values", own))
-    said = dict(_leaves(common)) | dict(_leaves(own))
-    # Another trainer has other keys: it is refused before they are.
-    first = {key: said[key] for key in ("trainer_type",) if key in said}
-    return str(name), first | said, [key for key in whole if key not in _TOP]
+    options = behaviors[name] or {}
+    if not isinstance(options, dict):
+        raise ConfigError(expected(f"{file}: {name}", "keys and values", options))
+    settings = dict(_leaves(common)) | dict(_leaves(options))
+    # Another trainer has other keys: its type is refused first.
+    first = {key: settings[key] for key in ("trainer_type",) if key in settings}
+    return str(name), first | settings, [key for key in whole if key not in _TOP]
 
 
 def _leaves(node: dict[Any, Any], place: str = "") -> Iterator[tuple[str, Any]]:
@@ -226,7 +227,7 @@ def _leaves(node: dict[Any, Any], place: str = "") -> Iterator[tuple[str, Any]]:
         key = f"{place}{name}"
         if isinstance(value, dict) and key not in _RULES:
             yield from _leaves(value, f"{key}.")
-        elif value is not None:  # as if it were not there
+        elif value is not None:  # null counts as missing
             yield key, value
 
 
@@ -234,14 +235,14 @@ def _unknown(place: str, key: str, known: tuple[str, ...] = tuple(_RULES)) -> st
     return expected(place, "a key of ML-Agents' PPO settings", f"{key}{suggestion(key, known)}")
 
 
-def _recipe(said: dict[str, Any], agents: int | None) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
-    """Return the recipe, and by ML-Agents' key what became of it, for values that were checked."""
-    every = {key: said.get(key, rule.default) for key, rule in _RULES.items()}
-    ours: dict[str, tuple[str, str]] = {"trainer_type": ("taken", "train.objective: ppo")}
-    memory = any(key.startswith("network_settings.memory.") for key in said)
-    model = _model(every, ours, memory=memory)
-    train = {**_sizes(every, agents, ours, memory=memory), **_schedules(every, ours)}
-    for key, mine in (
+def _recipe(settings: dict[str, Any], agents: int | None) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
+    """Return the recipe, and status and words by ML-Agents' key, for checked settings."""
+    values = {key: settings.get(key, rule.default) for key, rule in _RULES.items()}
+    outcomes: dict[str, tuple[str, str]] = {"trainer_type": ("taken", "train.objective: ppo")}
+    memory = any(key.startswith("network_settings.memory.") for key in settings)
+    model = _model(values, outcomes, memory=memory)
+    train = {**_sizes(values, agents, outcomes, memory=memory), **_schedules(values, outcomes)}
+    for key, name in (
         ("hyperparameters.lambd", "lam"),
         ("hyperparameters.num_epoch", "epochs"),
         ("reward_signals.extrinsic.gamma", "gamma"),
@@ -249,82 +250,82 @@ def _recipe(said: dict[str, Any], agents: int | None) -> tuple[dict[str, Any], d
         ("keep_checkpoints", "keep_checkpoints"),
         ("checkpoint_interval", "checkpoint_every"),
     ):
-        train[mine] = every[key]
-        ours[key] = ("taken", f"train.{mine}: {every[key]}")
+        train[name] = values[key]
+        outcomes[key] = ("taken", f"train.{name}: {values[key]}")
     # Its loss: half the squared error of the values, gradients of any size.
-    train |= {"entropy_decay": every["max_steps"], "vf_coef": 0.5, "grad_clip": 1e6}
-    strength = every["reward_signals.extrinsic.strength"]
+    train |= {"entropy_decay": values["max_steps"], "vf_coef": 0.5, "grad_clip": 1e6}
+    strength = values["reward_signals.extrinsic.strength"]
     words = "weights are standardised: the one reward needs no strength"
-    ours["reward_signals.extrinsic.strength"] = ("taken" if strength == 1 else "changed", words)
+    outcomes["reward_signals.extrinsic.strength"] = ("taken" if strength == 1 else "changed", words)
     recipe: dict[str, Any] = {"defaults": [{"override /model": "lstm" if memory else "mlp"}]}
-    if any(key.startswith("self_play.") for key in said):
-        recipe["scenario"] = {"league": _league(every, ours)}
-    return {**recipe, "train": train, "model": model}, ours
+    if any(key.startswith("self_play.") for key in settings):
+        recipe["scenario"] = {"league": _league(values, outcomes)}
+    return {**recipe, "train": train, "model": model}, outcomes
 
 
-def _model(every: dict[str, Any], ours: dict[str, tuple[str, str]], *, memory: bool) -> dict[str, Any]:
-    units, layers = every["network_settings.hidden_units"], every["network_settings.num_layers"]
+def _model(values: dict[str, Any], outcomes: dict[str, tuple[str, str]], *, memory: bool) -> dict[str, Any]:
+    units, layers = values["network_settings.hidden_units"], values["network_settings.num_layers"]
     model: dict[str, Any] = {"hidden": [units] * layers, "activation": "silu"}
     if memory:
-        size = every["network_settings.memory.memory_size"] // 2
+        size = values["network_settings.memory.memory_size"] // 2
         model = {"hidden": [size]}
-        ours["network_settings.memory.memory_size"] = ("changed", f"model: lstm, hidden: [{size}], half of it")
+        outcomes["network_settings.memory.memory_size"] = ("changed", f"model: lstm, hidden: [{size}], half of it")
     for key in ("network_settings.hidden_units", "network_settings.num_layers"):
-        fate = "changed" if memory else "taken"
-        ours[key] = (fate, f"model.hidden: {model['hidden']}" + " (memory alone)" * memory)
-    normalise = every["network_settings.normalize"]
-    ours["network_settings.normalize"] = ("taken", f"model.normalise: {str(normalise).lower()}")
+        status = "changed" if memory else "taken"
+        outcomes[key] = (status, f"model.hidden: {model['hidden']}" + " (memory alone)" * memory)
+    normalise = values["network_settings.normalize"]
+    outcomes["network_settings.normalize"] = ("taken", f"model.normalise: {str(normalise).lower()}")
     return {**model, "normalise": normalise, "bound": "clip3", "log_std": 0.0}
 
 
 def _sizes(
-    every: dict[str, Any], agents: int | None, ours: dict[str, tuple[str, str]], *, memory: bool
+    values: dict[str, Any], agents: int | None, outcomes: dict[str, tuple[str, str]], *, memory: bool
 ) -> dict[str, int]:
-    """Return sizes of batches: a buffer is so many agents times one horizon, or one sequence of a memory."""
-    buffer, batch = every["hyperparameters.buffer_size"], every["hyperparameters.batch_size"]
-    length = every["network_settings.memory.sequence_length" if memory else "time_horizon"]
-    near = max(1, round(buffer / length))
-    # As many as fill the buffer to the last row, or nearly.
-    choices = range(math.ceil(near / 2), 2 * near)
-    envs = agents or min(choices, key=lambda count: (-buffer % count, abs(count - near)))
+    """Return batch sizes: a buffer is a number of agents times one horizon, or times one sequence of a memory."""
+    buffer, batch = values["hyperparameters.buffer_size"], values["hyperparameters.batch_size"]
+    length = values["network_settings.memory.sequence_length" if memory else "time_horizon"]
+    wanted = max(1, round(buffer / length))
+    # The number of agents that fills the buffer exactly, or nearly.
+    choices = range(math.ceil(wanted / 2), 2 * wanted)
+    envs = agents or min(choices, key=lambda count: (-buffer % count, abs(count - wanted)))
     steps = length if memory else math.ceil(buffer / envs)
     rows = min(batch, envs * steps)
     if memory:
         rows = max(1, rows // steps) * steps
-        ours["network_settings.memory.sequence_length"] = ("taken", f"train.num_steps: {steps}")
-    fate = "taken" if envs * steps == buffer else "changed"
-    ours["hyperparameters.buffer_size"] = (fate, f"train.num_envs: {envs}, num_steps: {steps}")
-    ours["time_horizon"] = ("taken" if steps == every["time_horizon"] else "changed", f"train.num_steps: {steps}")
-    ours["hyperparameters.batch_size"] = ("taken" if rows == batch else "changed", f"train.minibatch_size: {rows}")
+        outcomes["network_settings.memory.sequence_length"] = ("taken", f"train.num_steps: {steps}")
+    status = "taken" if envs * steps == buffer else "changed"
+    outcomes["hyperparameters.buffer_size"] = (status, f"train.num_envs: {envs}, num_steps: {steps}")
+    outcomes["time_horizon"] = ("taken" if steps == values["time_horizon"] else "changed", f"train.num_steps: {steps}")
+    outcomes["hyperparameters.batch_size"] = ("taken" if rows == batch else "changed", f"train.minibatch_size: {rows}")
     return {"num_envs": envs, "num_steps": steps, "minibatch_size": rows}
 
 
-def _schedules(every: dict[str, Any], ours: dict[str, tuple[str, str]]) -> dict[str, Any]:
-    """Return step size, clip and entropy bonus; where nobody says how one falls, it falls as the step size does."""
+def _schedules(values: dict[str, Any], outcomes: dict[str, tuple[str, str]]) -> dict[str, Any]:
+    """Return step size, clip and entropy bonus; their default schedule is that of the step size."""
     train: dict[str, Any] = {}
-    hyper = {key.partition(".")[2]: value for key, value in every.items() if key.startswith("hyperparameters.")}
-    for theirs, mine, schedule, last in (
+    hyper = {key.partition(".")[2]: value for key, value in values.items() if key.startswith("hyperparameters.")}
+    for setting, name, schedule, last in (
         ("learning_rate", "lr", "learning_rate_schedule", 1e-10),
         ("beta", "entropy_coef", "beta_schedule", 1e-5),
         ("epsilon", "clip", "epsilon_schedule", 0.1),
     ):
         linear = (hyper[schedule] or hyper["learning_rate_schedule"]) == "linear"
-        final = "entropy_final" if mine == "entropy_coef" else f"{mine}_final"
-        train[mine] = hyper[theirs]
+        final = "entropy_final" if name == "entropy_coef" else f"{name}_final"
+        train[name] = hyper[setting]
         train[final] = last if linear else None
-        ours[f"hyperparameters.{theirs}"] = ("taken", f"train.{mine}: {hyper[theirs]:g}")
-        ours[f"hyperparameters.{schedule}"] = ("taken", f"train.{final}: {f'{last:g}' if linear else 'null'}")
+        outcomes[f"hyperparameters.{setting}"] = ("taken", f"train.{name}: {hyper[setting]:g}")
+        outcomes[f"hyperparameters.{schedule}"] = ("taken", f"train.{final}: {f'{last:g}' if linear else 'null'}")
     return train
 
 
-def _league(every: dict[str, Any], ours: dict[str, tuple[str, str]]) -> dict[str, Any]:
+def _league(values: dict[str, Any], outcomes: dict[str, tuple[str, str]]) -> dict[str, Any]:
     league = {"weighting": "uniform", "win": None, "anchor_share": 0.0}
-    for theirs, mine in (
+    for setting, name in (
         ("save_steps", "every"),
         ("window", "most"),
         ("play_against_latest_model_ratio", "latest_share"),
         ("swap_steps", "redraw"),
     ):
-        league[mine] = every[f"self_play.{theirs}"]
-        ours[f"self_play.{theirs}"] = ("taken", f"scenario.league.{mine}: {league[mine]}")
+        league[name] = values[f"self_play.{setting}"]
+        outcomes[f"self_play.{setting}"] = ("taken", f"scenario.league.{name}: {league[name]}")
     return league

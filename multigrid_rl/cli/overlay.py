@@ -1,4 +1,4 @@
-"""The ``overlay`` and ``reference`` verbs: a run over its recipe's reference curves, and how those are made."""
+"""The ``overlay`` and ``reference`` verbs: compare a run with its recipe's reference curves, and make those."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def reference(
 
 
 def curves_folder() -> Path:
-    """Return where the project's own reference curves are, one file for each recipe that has some."""
+    """Return the folder of the project's own reference curves, a file for each recipe that has some."""
     from multigrid_rl.config import data_root
 
     return data_root() / "configs" / "experiment" / "curves"
 
 
 def _find_reference(run: Run, given: str | None) -> Path:
-    """Find the file of reference curves: as given by name or path, or of the run's own recipe."""
+    """Find the file of reference curves: by name or path, or of the run's own recipe."""
     if given is not None and (Path(given).is_file() or "/" in given or given.endswith(".json")):
         return Path(given)
     name = given if given is not None else run.config.get("experiment")
@@ -120,15 +120,15 @@ def _table(rows: list[Comparison]) -> Table:
 
 
 def sentence(row: Comparison) -> str:
-    """Tell one metric in plain words."""
+    """Describe the comparison of one metric."""
     place = f"{row.end} than the band" if row.end in ("better", "worse") else f"{row.end} the band"
     if row.reports:
-        expected = f" (its own seeds: {_share(row.own_inside)})" if row.own_inside is not None else ""
-        told = f"{_share(row.inside)} of {row.reports} reports lie inside the reference's 10-90 % band{expected}"
+        own = f" (its own seeds: {_share(row.own_inside)})" if row.own_inside is not None else ""
+        text = f"{_share(row.inside)} of {row.reports} reports lie inside the reference's 10-90 % band{own}"
     else:
-        told = "no report lies within the reference's steps"
-    told = f"{row.metric}: {told}; it ends at {row.last:.3g}, {place} (median {row.median:.3g})"
-    return told + (f"; {_when(row.held, row.median_held)}." if row.gate else ".")
+        text = "no report lies within the reference's steps"
+    text = f"{row.metric}: {text}; it ends at {row.last:.3g}, {place} (median {row.median:.3g})"
+    return text + (f"; {_when(row.held, row.median_held)}." if row.gate else ".")
 
 
 def _verdict(run: Run, reference: Reference) -> str:

@@ -1,4 +1,4 @@
-"""Verbs about players: of the catalogue (``players``, ``rate``, ``freeze``) and bundles (``export``, ``inspect``)."""
+"""Verbs for players: of the catalogue (``players``, ``rate``, ``freeze``) and bundles (``export``, ``inspect``)."""
 
 from __future__ import annotations
 
@@ -127,9 +127,9 @@ def freeze(
         target = environments.run_env_target(run, checkpoint=checkpoint)
         returns = environments.returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
         write_card(catalogue.root / name, card.model_copy(update={"returns": returns}))
-        for mode, found in returns.items():
-            shown = f"{found.mean:,.1f} ({found.low:,.1f} to {found.high:,.1f})"
-            typer.echo(f"return over {found.episodes} episodes of {card.env.env_id}, {mode}: {shown}")
+        for mode, measured in returns.items():
+            text = f"{measured.mean:,.1f} ({measured.low:,.1f} to {measured.high:,.1f})"
+            typer.echo(f"return over {measured.episodes} episodes of {card.env.env_id}, {mode}: {text}")
         return
     won, base = card.strength[0], card.baseline[0]
     typer.echo(

@@ -1,4 +1,4 @@
-"""The ``search`` verb: parse, load, search; one line a trial, the table and what was found."""
+"""The ``search`` verb: parse, load, search; prints a line for each trial, the table and the winner."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def opened(overrides: list[str], path: Path | None, resume: Path | None) -> Sear
 
 
 def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult, bool]:
-    """Search, print, write; returns what was found, and whether it was interrupted.
+    """Search, print, write; returns the result, and whether it was interrupted.
 
     Raises:
         ConfigError: the folder is in use, or damaged, or the cluster cannot search in it.
-        RunError: the folder cannot be written, or Ray failed; what has ended is recorded.
+        RunError: the folder cannot be written, or Ray failed; finished trials are recorded.
     """
     from multigrid_rl.cli.live import interruption, live_console
     from multigrid_rl.rllib.session import RayError, ray_session, reason_of
@@ -91,12 +91,12 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
         pictures = [path.name for path in write_plots(folder, result)]
         folder.write_text(REPORT, as_markdown(folder, result, pictures))
     except (RayError, OSError, RunError) as error:
-        said = str(error)
+        message = str(error)
         if isinstance(error, RayError):  # before OSError: a timeout of Ray's is one, too
-            said = f"Ray: {reason_of(error)}"
+            message = f"Ray: {reason_of(error)}"
         elif isinstance(error, OSError):
-            said = reason(error, folder.path)
-        failure = RunError(said)
+            message = reason(error, folder.path)
+        failure = RunError(message)
         failure.hint = f"trials that have ended stay; go on: search --resume {folder.path}"
         raise failure from error
     if result.winner is not None:
@@ -107,7 +107,7 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
 
 
 def preflight(folder: SearchFolder, address: str | None) -> list[str]:
-    """Tell what is searched, where, and what there is already."""
+    """Return lines on the search space, the folder, and finished trials of a resumed search."""
     from multigrid_rl.config import available_cpus
 
     request, known = folder.request, len(folder.outcomes())
@@ -123,14 +123,14 @@ def preflight(folder: SearchFolder, address: str | None) -> list[str]:
 
 
 def outcome_line(folder: SearchFolder, outcome: Outcome) -> str:
-    """Tell in one line how a trial has ended."""
+    """Describe the outcome of a trial in one line."""
     spec, score = outcome.spec, outcome.score
     if score is None:
         return f"{spec.id:<14} FAILED after {outcome.seconds:.0f} s: {outcome.reason}"
-    said = f"HELD at {score.env_steps_to_held:>9,} steps" if score.held else f"not held, margin {score.margin:>9.3f}"
+    verdict = f"HELD at {score.env_steps_to_held:>9,} steps" if score.held else f"not held, margin {score.margin:>9.3f}"
     stopped = " (stopped)" if outcome.status == "stopped" else ""
     played = f"{outcome.env_steps:>9,} steps, {outcome.seconds:>4.0f} s{stopped}"
-    return f"{spec.id:<14} {said} | {played} | {_values(folder, outcome)}"
+    return f"{spec.id:<14} {verdict} | {played} | {_values(folder, outcome)}"
 
 
 def _values(folder: SearchFolder, outcome: Outcome) -> str:
@@ -158,7 +158,7 @@ def table(folder: SearchFolder, result: SearchResult) -> Table:
 
 
 def closing(folder: SearchFolder, result: SearchResult, pictures: list[str]) -> list[str]:
-    """Tell what was found, and where it stands."""
+    """Return the closing lines: the winner, and the files."""
     from multigrid_rl.search.results import REPORT, RESULTS, TRIALS, WINNER, verdict_of, winning_command
 
     lines = [f"failed:   {outcome.spec.id}: {outcome.reason}" for outcome in result.failed]

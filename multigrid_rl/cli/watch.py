@@ -1,4 +1,4 @@
-"""Verbs to look at games with: ``report`` writes a page, ``video`` a film, ``play`` opens a window."""
+"""Verbs to watch games: ``report`` writes a page, ``video`` a film, ``play`` opens a window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from multigrid_rl.judge.lineups import Sides
     from multigrid_rl.show.video import Written
 
-_SHORT_GIF = 3_000_000  # bytes from which an MP4 is the better choice
+_SHORT_GIF = 3_000_000  # bytes above which an MP4 is the better choice
 #: Games, or episodes of Gymnasium, that a report plays with a run's policy in each mode.
 GAMES, EPISODES = 200, 9
 #: Games of which `video` shows one.
@@ -102,7 +102,7 @@ def video(
             raise refused(file, "--game alone beside games that were played", "what says how to play some")
         shown = choose(read_games(file), game, file)
     else:
-        home = side or _home_side(source)
+        default_side = side or _default_side(source)
         one_thread()
         # Imported here: torch takes a second, and a file of games is shown without it.
         from multigrid_rl.cli.evaluate import find_env_target, find_target
@@ -110,12 +110,12 @@ def video(
         from multigrid_rl.judge.replays import record
         from multigrid_rl.players.match import play_games
 
-        unfit = {"--opponent": opponent, "--side": side, "--tile": tile}
-        target = find_env_target(source, list(overrides or ()), checkpoint, unfit)
+        not_applicable = {"--opponent": opponent, "--side": side, "--tile": tile}
+        target = find_env_target(source, list(overrides or ()), checkpoint, not_applicable)
         if target is not None:
-            _film(target, output, game or "median", fps, (episodes or EPISODES, seed, mode))
+            _env_video(target, output, game or "median", fps, (episodes or EPISODES, seed, mode))
             return
-        judged, sides = find_target(source, list(overrides or ()), checkpoint, opponent, home)
+        judged, sides = find_target(source, list(overrides or ()), checkpoint, opponent, default_side)
         if game is not None and game.isdecimal():
             lineup = judged.lineup(judged.teams(sides)[0], greedy=mode == "argmax")
             played = play_games(judged.spec, lineup.players(judged.spec), 1, seed=seed, first_game=int(game))
@@ -128,10 +128,10 @@ def video(
     written = write_video(shown, output, fps=fps or 4.0, tile=tile or 32, force=force)
     seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
     typer.echo(f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}")
-    _tell(output, shown.steps, written)
+    _print_written(output, shown.steps, written)
 
 
-def _film(target: EnvTarget, output: Path, game: str, fps: float | None, played: tuple[int, int, Mode]) -> None:
+def _env_video(target: EnvTarget, output: Path, game: str, fps: float | None, played: tuple[int, int, Mode]) -> None:
     """Write an episode in an environment of Gymnasium; ``played`` are how many to choose from, their seed and mode."""
     from multigrid_rl.show.films import pick, write_episode
 
@@ -139,10 +139,10 @@ def _film(target: EnvTarget, output: Path, game: str, fps: float | None, played:
     label, episode = pick(target, game, episodes, seed=seed, mode=mode)
     written = write_episode(target, episode, output, label=label, fps=fps)
     typer.echo(f"{target.name} ({label}), episode {episode.number} of seed {seed}: return {episode.total:.6g}")
-    _tell(output, len(episode.actions), written)
+    _print_written(output, len(episode.actions), written)
 
 
-def _tell(output: Path, steps: int, written: Written) -> None:
+def _print_written(output: Path, steps: int, written: Written) -> None:
     size = output.stat().st_size
     typer.echo(
         f"{output}: {steps} steps, {written.frames} frames of {written.width} x {written.height} pixels, "
@@ -152,8 +152,8 @@ def _tell(output: Path, steps: int, written: Written) -> None:
         typer.echo("note: an .mp4 of so long a game is a fraction of the size")
 
 
-def _home_side(source: str) -> Sides:
-    """Return the side on which a player is shown unless told otherwise: the one that it learned."""
+def _default_side(source: str) -> Sides:
+    """Return the default side of a player: the one that it learned."""
     from multigrid_rl.players.agents import AGENT_FILE, is_agent
     from multigrid_rl.players.cards import CARD_FILE, read_card
     from multigrid_rl.players.catalogue import Catalogue, is_program
@@ -204,8 +204,8 @@ def play(
     from multigrid_rl.show.play import Session, find_other_players, find_seat, save_games
     from multigrid_rl.show.window import Options, Window
 
-    place = find_seat(spec, side, seat)
-    others = find_other_players(config.scenario, Catalogue(config.checkpoint_root()), place, opponent, mate)
+    own_seat = find_seat(spec, side, seat)
+    others = find_other_players(config.scenario, Catalogue(config.checkpoint_root()), own_seat, opponent, mate)
     session = Session(spec, others, seed=seed)
 
     def game_over() -> None:

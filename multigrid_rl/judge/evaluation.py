@@ -30,8 +30,8 @@ BATCH = 4096
 class Part:
     """Games of one mode and side."""
 
-    mode: Mode  # how the judged player acted; everybody else drew actions
-    lineup: Lineup  # who sat where
+    mode: Mode  # how the judged player acted; all others sampled actions
+    lineup: Lineup  # which player was on which seat
     played: tuple[Played, ...]  # in batches; game ``k`` of all is row ``k - b * BATCH`` of batch ``b``
 
     @property
@@ -57,7 +57,7 @@ def evaluate(
     """Play ``episodes`` games in each mode, shared out among the sides.
 
     Raises:
-        ConfigError, PlayerError: a side that is not there, fewer games than sides, a player that cannot be used.
+        ConfigError, PlayerError: no such side, fewer games than sides, a player that cannot be used.
     """
     spec, teams = target.spec, target.teams(sides)
     if episodes < len(teams):
@@ -82,15 +82,15 @@ def evaluate(
 
 
 def held_out(run: Path, episodes: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Play a run's policy against each player that its scenario holds out; returns their shares by name.
+    """Play a run's policy against each held-out player of its scenario; returns their shares by name.
 
     Raises:
         ConfigError, PlayerError: no run, or a player that cannot be used.
     """
     target, rows = run_target(run), {}
     for name in run_config(run).scenario.held_out:
-        found = evaluate(against(target, name), episodes=episodes, seed=seed, modes=("stochastic",))
-        rows[name] = _outcomes([results_of(part.table, part.lineup.team) for part in found.parts])
+        evaluation = evaluate(against(target, name), episodes=episodes, seed=seed, modes=("stochastic",))
+        rows[name] = _outcomes([results_of(part.table, part.lineup.team) for part in evaluation.parts])
     return rows
 
 
@@ -118,13 +118,13 @@ def summary(parts: list[Part], spec: GameSpec) -> dict[str, Any]:
 
 
 def _outcomes(results: list[NDArray[np.int8]]) -> dict[str, Any]:
-    won = np.concatenate(results)
-    row: dict[str, Any] = {"episodes": len(won)}
+    outcomes = np.concatenate(results)
+    row: dict[str, Any] = {"episodes": len(outcomes)}
     for name, value in (("win", 1), ("draw", 0), ("loss", -1)):
-        count = int((won == value).sum())
-        row[name] = count / max(len(won), 1)
-        if len(won):
-            row[f"{name}_interval"] = list(wilson_interval(count, len(won)))
+        count = int((outcomes == value).sum())
+        row[name] = count / max(len(outcomes), 1)
+        if len(outcomes):
+            row[f"{name}_interval"] = list(wilson_interval(count, len(outcomes)))
     return row
 
 
@@ -149,14 +149,14 @@ def kept_games(evaluation: Evaluation) -> list[GameRecord]:
     for part in evaluation.parts:
         table = part.table
         own = table.returns[:, _own(part.lineup, evaluation.spec)].sum(axis=1)
-        # A good game is short, a bad one was lost soon: the longest of equal return stand in the middle.
+        # A good game is won fast, a bad one lost fast: of equal returns the longest games come in the middle.
         speed = np.where(own > 0, -table.length, table.length)
         ranked = np.lexsort((speed, own))
         for label, place in (("best", -1), ("median", len(ranked) // 2), ("worst", 0)):
             batch, row = divmod(int(ranked[place]), BATCH)
-            told = f"{label} ({part.mode}, {part.lineup.team})"
+            title = f"{label} ({part.mode}, {part.lineup.team})"
             names, played = part.lineup.names(), part.played[batch]
-            games.append(record(evaluation.spec, played, row, seed=evaluation.seed, players=names, label=told))
+            games.append(record(evaluation.spec, played, row, seed=evaluation.seed, players=names, label=title))
     return games
 
 
@@ -173,8 +173,8 @@ def results_of(table: EpisodeTable, team: str) -> NDArray[np.int8]:
 def episode_columns(evaluation: Evaluation) -> dict[str, NDArray[Any]]:
     """Lay out the table of all episodes, parts one after the other, games in the order of their numbers.
 
-    ``seed`` and ``game`` decide the game, ``layout`` says where its keys lay, ``result`` is that of the judged player
-    by the win flag; then who sat on each seat, and each seat's return and events.
+    ``seed`` and ``game`` decide the game, ``layout`` lists its keys and balls, ``result`` is that of the judged player
+    by the win flag; then each seat's player, return and events.
     """
     parts = [_columns(part, evaluation) for part in evaluation.parts]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -203,11 +203,11 @@ def _columns(part: Part, evaluation: Evaluation) -> dict[str, NDArray[Any]]:
 
 def layout(cells: NDArray[np.uint8]) -> str:
     """Return where keys and balls of one board (128,) lie, as ``red key 7 4, blue key 8 3``: cells are x and y."""
-    told = []
+    objects = []
     for team, colour in enumerate(("red", "blue")):
-        for what, code in (("key", KEY + 2 * team), ("ball", BALL + team)):
-            told += [f"{colour} {what} {c // HEIGHT} {c % HEIGHT}" for c in np.flatnonzero(cells == code).tolist()]
-    return ", ".join(told)
+        for kind, code in (("key", KEY + 2 * team), ("ball", BALL + team)):
+            objects += [f"{colour} {kind} {c // HEIGHT} {c % HEIGHT}" for c in np.flatnonzero(cells == code).tolist()]
+    return ", ".join(objects)
 
 
 def write_episodes(columns: dict[str, NDArray[Any]], folder: Path, *, parquet: bool) -> list[Path]:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.files import write_whole
-from multigrid_rl.judge.copies import Likeness, Originals, same_as
+from multigrid_rl.judge.copies import Fingerprint, Originals, find_similar
 from multigrid_rl.judge.cup.entries import filed_name, reason_of
 from multigrid_rl.judge.grading import Rubric, grade, refused
 from multigrid_rl.players.agents import folder_sha256
@@ -21,13 +21,13 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected, first_error, printable
 
-#: Whoever has its seed can play the games before they count: it is the instructor's alone.
+#: With its seed the games can be played in advance: only the instructor should have it.
 KEY_FILE = "keep-to-yourself.json"
 RESULTS, FEEDBACK = "results", "feedback"
 
 
 class _Key(Strict):
-    """By what a class is graded: all the same games, now and when it goes on."""
+    """Rubric and seed of a class: the same games in every session."""
 
     format: int = Field(default=1, ge=1, le=1)
     rubric_sha256: str
@@ -35,22 +35,22 @@ class _Key(Strict):
 
 
 def hand_ins(folder: Path) -> list[Path]:
-    """Return the folders below ``folder``, one for each student, sorted; files and hidden folders are nobody's.
+    """Return the folders below ``folder``, one for each student, sorted; without files and hidden folders.
 
     Raises:
         PlayerError: no such folder, or none in it.
     """
     try:
-        found = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith((".", "_"))]
+        folders = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith((".", "_"))]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder with hand-ins", error.strerror)) from error
-    if not found:
+    if not folders:
         raise PlayerError(expected(folder, "a folder with one folder for each student", "none in it"))
-    return found
+    return folders
 
 
-def checked(path: Path) -> Path:
-    """Return ``path`` if there is something to grade in it: otherwise whoever calls made a mistake, no student.
+def check_hand_in(path: Path) -> Path:
+    """Return ``path`` if it holds something to grade; anything else is an error of the caller, not of a student.
 
     Raises:
         PlayerError, ConfigError: no folder, or one that holds other folders and nothing to grade itself.
@@ -71,13 +71,13 @@ class Gradebook:
     """A class's grades: ``TABLE.csv``, and beside it the folder ``TABLE`` with all that belongs to it.
 
     Args:
-        table: the csv.
-        rubric_file: where the rubric lies; hidden opponents lie beside it.
-        rubric: what is graded by. A class that goes on keeps the seed that it began with.
-        originals: what hand-ins may be copies of, beside each other.
+        table: the CSV.
+        rubric_file: file of the rubric; hidden opponents are in its folder.
+        rubric: its content. A resumed class keeps its first seed.
+        originals: players that hand-ins are compared with, besides each other.
 
     Raises:
-        PlayerError: the folder is something else, or belongs to another rubric or seed.
+        PlayerError: the folder has other content, or another rubric or seed.
         OSError: it cannot be written.
     """
 
@@ -102,7 +102,7 @@ class Gradebook:
         self.rubric = rubric
 
     def grade_all(self, folders: list[Path], show: Callable[[str, dict[str, Any], bool], None]) -> list[dict[str, Any]]:
-        """Grade hand-ins and write the table; one that was graded before, and has not changed since, is not played.
+        """Grade hand-ins and write the table; unchanged hand-ins that were graded before are not played again.
 
         Args:
             folders: see :func:`hand_ins`.
@@ -113,23 +113,23 @@ class Gradebook:
             kept = self._kept(folder)
             results.append(self._graded(folder) if kept is None else kept)
             show(printable(folder.name), results[-1], kept is None)
-        write_whole(self.table, _csv(folders, results, self.rubric, self._likes(folders)).encode())
+        write_whole(self.table, _csv(folders, results, self.rubric, self._copies(folders)).encode())
         return results
 
-    def _likes(self, folders: list[Path]) -> list[str]:
-        """Return, for each hand-in, whom it is a copy of: of the others, and of all that is known."""
-        found: dict[str, Likeness] = {}
+    def _copies(self, folders: list[Path]) -> list[str]:
+        """Return, for each hand-in, the other hand-ins and known players that it is a copy of."""
+        fingerprints: dict[str, Fingerprint] = {}
         for folder in folders:
             with suppress(PlayerError):
-                found[folder.name] = self.originals.likeness(folder)
+                fingerprints[folder.name] = self.originals.fingerprint(folder)
         rows = []
         for name in (folder.name for folder in folders):
-            others = {other: its for other, its in found.items() if other != name} | self.originals.players
-            rows.append("; ".join(map(str, same_as(found[name], others))) if name in found else "")
+            others = {other: fingerprints[other] for other in fingerprints if other != name} | self.originals.players
+            rows.append("; ".join(map(str, find_similar(fingerprints[name], others))) if name in fingerprints else "")
         return rows
 
     def _kept(self, folder: Path) -> dict[str, Any] | None:
-        """Return the result of an earlier session; nothing if the hand-in has changed, or the file is damaged."""
+        """Return the result of an earlier session; ``None`` if the hand-in has changed or the file is damaged."""
         try:
             result = json.loads(self._file(folder, RESULTS, ".json").read_bytes())
             same = result["files_sha256"] == folder_sha256(folder)
@@ -169,19 +169,19 @@ def feedback(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _csv(folders: list[Path], results: list[dict[str, Any]], rubric: Rubric, likes: list[str]) -> str:
+def _csv(folders: list[Path], results: list[dict[str, Any]], rubric: Rubric, copies: list[str]) -> str:
     checks = [f"{exam.name}: {check}" for exam in rubric.exams for check in exam.checks]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["student", "points", "of", "passed", *checks, "problem", "same_as", "feedback"])
-    for folder, result, like in zip(folders, results, likes, strict=True):
+    for folder, result, copy in zip(folders, results, copies, strict=True):
         points = [check["points"] for exam in result["exams"] for check in exam["checks"]] or [0.0] * len(checks)
-        row = [result["points"], result["of"], result["passed"], *points, _cell(result["problem"] or ""), _cell(like)]
+        row = [result["points"], result["of"], result["passed"], *points, _cell(result["problem"] or ""), _cell(copy)]
         writer.writerow([_cell(folder.name), *row, f"{FEEDBACK}/{filed_name(folder.name)}.md"])
-    return text.getvalue()
+    return buffer.getvalue()
 
 
 def _cell(text: str) -> str:
-    """Return text that a spreadsheet shows and never computes."""
+    """Return text that a spreadsheet does not read as a formula."""
     plain = printable(text)
     return f"'{plain}" if plain[:1] in ("=", "+", "-", "@") else plain

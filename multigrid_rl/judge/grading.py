@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.files import read_plain_yaml
-from multigrid_rl.judge.copies import Originals, same_as
+from multigrid_rl.judge.copies import Originals, find_similar
 from multigrid_rl.judge.evaluation import Mode, results_of
 from multigrid_rl.judge.seeds import Interval
 from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
@@ -33,7 +33,7 @@ from multigrid_rl.world.constants import EVENTS
 from multigrid_rl.world.symmetry import other_seat
 
 _OUTCOMES = {"win/*": 1, "draw/*": 0, "defeat/*": -1}
-#: What a check may be about; ``*`` stands for every seat (team, network) of the bundle.
+#: Metrics of checks; ``*`` stands for every seat (team, network) of the bundle.
 METRICS = (
     "episode_len_mean",
     "return_mean/*",
@@ -45,7 +45,7 @@ METRICS = (
 
 
 class Check(Bound):
-    """A bound on a metric, and what it is worth."""
+    """A bound on a metric, and its points."""
 
     points: float = Field(ge=0)
     #: The whole 95 % interval must meet the bound, not the mean alone.
@@ -59,11 +59,11 @@ class Check(Bound):
             raise ValueError(expected("beyond_doubt", "false with metric=entropy/*, which has no interval", "true"))
         return self
 
-    def met(self, its: Interval) -> bool:
+    def met(self, measured: Interval) -> bool:
         """Return whether a measured value meets the bound."""
         if self.comparison == "<=":
-            return (its.high if self.beyond_doubt else its.value) <= self.bound
-        return (its.low if self.beyond_doubt else its.value) >= self.bound
+            return (measured.high if self.beyond_doubt else measured.value) <= self.bound
+        return (measured.low if self.beyond_doubt else measured.value) >= self.bound
 
     def __str__(self) -> str:
         """For example ``win/* >= 0.9 beyond doubt``."""
@@ -71,7 +71,7 @@ class Check(Bound):
 
 
 class Exam(Part):
-    """Games against one opponent, and what is asked of them."""
+    """Games against one opponent, and the checks on them."""
 
     name: str
     opponent: str | None = None
@@ -81,14 +81,14 @@ class Exam(Part):
 
 
 class Rubric(Part):
-    """What a bundle is graded by."""
+    """Rules by which a bundle is graded."""
 
     scenario: str
     mode: Mode = "stochastic"
     team: Literal["red", "blue"] = "red"
     seed: int = Field(default_factory=lambda: secrets.randbits(62), ge=0, lt=2**63)
     pass_points: float
-    #: Whoever hands in a player of the catalogue, an earlier hand-in, or a near copy of one, gets no points.
+    #: No points for a player of the catalogue, an earlier hand-in, or a near copy of one.
     refuse_known: bool = False
     exams: list[Exam] = Field(min_length=1)
 
@@ -102,7 +102,7 @@ class Rubric(Part):
 
     @property
     def points(self) -> float:
-        """All points that there are."""
+        """Sum of all points."""
         return sum(check.points for exam in self.exams for check in exam.checks)
 
     @property
@@ -117,10 +117,10 @@ class Rubric(Part):
 
 
 def read_rubric(path: Path) -> Rubric:
-    """Read a rubric, and see to it that its games can be played.
+    """Read a rubric, and check that its games can be played.
 
     Raises:
-        ConfigError: names key and value of what cannot be used, opponents included.
+        ConfigError: names key and value of whatever cannot be used, opponents included.
     """
     try:
         rubric = Rubric.model_validate(read_plain_yaml(path))
@@ -141,15 +141,15 @@ def read_rubric(path: Path) -> Rubric:
 def grade(bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals) -> dict[str, Any]:
     """Play all exams and count points.
 
-    The result may be shown to whom it grades: it never holds the seed, nor a hash by which guesses could be checked.
+    The result may be shown to the student: it has neither the seed nor a hash that could confirm a guess.
 
     Raises:
-        PlayerError: what was handed in cannot be used, or is known and to be refused; see :func:`refused`.
+        PlayerError: the hand-in cannot be used, or is a known player and refused; see :func:`refused`.
     """
     spec = load_scenario(rubric.scenario).spec
     program = folder_kind(bundle) == "agent"
     if program and not at_hand():
-        # What it could read here, the seed of the games included, would be worth points.
+        # Without a sandbox it could read the seed of the games.
         raise PlayerError(
             expected(bundle, "a bundle, as there is no bubblewrap for agents on this machine", "an agent")
         )
@@ -157,13 +157,13 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals)
         raise PlayerError(expected(bundle, "a bundle, whose entropy/* can be measured", "an agent"))
     sha = folder_sha256(bundle) if program else bundle_sha256(bundle)
     load_team(bundle, spec, rubric.team)
-    likes = same_as(originals.likeness(bundle), originals.players)
-    if likes and rubric.refuse_known:
-        raise PlayerError(expected(bundle, "a player of one's own", f"a copy of {likes[0]}"))
-    began = time.perf_counter()
+    copies = find_similar(originals.fingerprint(bundle), originals.players)
+    if copies and rubric.refuse_known:
+        raise PlayerError(expected(bundle, "an original player", f"a copy of {copies[0]}"))
+    began, folder = time.perf_counter(), rubric_file.parent
     with none_left() if program else nullcontext():
         try:
-            exams = [_sit(exam, k, bundle, rubric, spec, rubric_file.parent) for k, exam in enumerate(rubric.exams)]
+            exams = [_play_exam(exam, k, bundle, rubric, spec, folder) for k, exam in enumerate(rubric.exams)]
         except RunError as error:  # of an agent
             raise PlayerError(str(error)) from error
     points = sum(check["points"] for exam in exams for check in exam["checks"])
@@ -172,7 +172,7 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals)
         "bundle": bundle.name,
         "sha256": sha,
         "rubric_sha256": rubric.sha256,
-        "same_as": [likely._asdict() for likely in likes],
+        "same_as": [copy._asdict() for copy in copies],
         "passed": points >= rubric.pass_points,
         "points": points,
         "of": rubric.points,
@@ -184,7 +184,7 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals)
 
 
 def refused(bundle: Path, rubric: Rubric, problem: str) -> dict[str, Any]:
-    """Return the result of a bundle that cannot be played at all: no points, and why."""
+    """Return the result of a bundle that cannot be played: no points, and the reason."""
     return {
         "format": 1,
         "bundle": bundle.name,
@@ -198,7 +198,7 @@ def refused(bundle: Path, rubric: Rubric, problem: str) -> dict[str, Any]:
 
 
 def _opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dict[str, Policy]:
-    """Load players by name, or from folders beside the rubric, which students never see, for the seats of ``team``."""
+    """Load players for the seats of ``team`` by name, or from the rubric's own folder, which students never see."""
     seats = spec.seats_of(team)
     if bool(seats) == (name is None):
         raise ConfigError(expected("opponent", "a player" if seats else "none in a scenario with one team", name))
@@ -216,7 +216,7 @@ def _opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dic
         raise ConfigError(f"opponent={name}: {error}") from error
 
 
-def _sit(exam: Exam, number: int, bundle: Path, rubric: Rubric, spec: GameSpec, beside: Path) -> dict[str, Any]:
+def _play_exam(exam: Exam, number: int, bundle: Path, rubric: Rubric, spec: GameSpec, beside: Path) -> dict[str, Any]:
     teams = rubric.teams_of(exam)
     tables: list[tuple[str, EpisodeTable]] = []
     meters: list[Metered] = []
@@ -225,10 +225,10 @@ def _sit(exam: Exam, number: int, bundle: Path, rubric: Rubric, spec: GameSpec, 
             seat: Metered(player) if isinstance(player, FrozenPlayer) else player
             for seat, player in load_team(bundle, spec, team, greedy=rubric.mode == "argmax").items()
         }
-        rivals = _opponents(exam.opponent, other_seat(team), spec, beside)
+        opponents = _opponents(exam.opponent, other_seat(team), spec, beside)
         games = exam.episodes // len(teams)
-        # Every exam has games of its own, the two sides of one exam the same.
-        tables.append((team, play_episodes(spec, {**own, **rivals}, games, seed=rubric.seed + number)))
+        # Each exam has its own games; the two sides of one exam share them.
+        tables.append((team, play_episodes(spec, {**own, **opponents}, games, seed=rubric.seed + number)))
         meters += [player for player in own.values() if isinstance(player, Metered)]
     return {
         "name": exam.name,
@@ -240,8 +240,8 @@ def _sit(exam: Exam, number: int, bundle: Path, rubric: Rubric, spec: GameSpec, 
 
 
 def _checked(check: Check, values: list[Interval]) -> dict[str, Any]:
-    met = all(check.met(its) for its in values)
-    # Where it is about several seats, the worst one decides and is shown.
+    met = all(check.met(value) for value in values)
+    # Of several seats the worst one decides and is shown.
     worst = max(values, key=lambda v: v.value) if check.at_most is not None else min(values, key=lambda v: v.value)
     return {
         "check": str(check),
@@ -298,13 +298,13 @@ class Metered:
         """Return actions (N,), of a team (N, C), exactly those of the player.
 
         Raises:
-            PlayerError: weights so large that they play by no distribution.
+            PlayerError: network outputs that are no distribution, because of too large weights.
         """
         outputs, state = self.player.outputs(view, state)
         drawn = self.player.choose(outputs, rng)
         if view.board is not None:
             seats = slice(view.seat, view.seat + self.player.members)
-            living = view.board.out[:, seats] == 0  # an eliminated seat, or a game that is over, decides nothing
+            living = view.board.out[:, seats] == 0  # eliminated seats and finished games make no decision
             entropy = drawn.entropy.reshape(living.shape)
             added = float((entropy * living).sum())
             if not math.isfinite(added):

@@ -1,4 +1,4 @@
-"""Who sits where when a player or a run is judged: as the scenario seats it, or on the other side of the board."""
+"""Seats and players of an evaluation: as in the scenario, or with the sides swapped."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,9 +25,9 @@ Sides = Literal["own", "other", "red", "blue", "both"]
 
 @dataclass(frozen=True)
 class Lineup:
-    """Everybody at the table."""
+    """The players on all seats."""
 
-    team: str  # that of the player who is judged
+    team: str  # team of the judged player
     own: tuple[str, ...]  # seats that it fills
     seated: dict[str, tuple[LoadedPlayer, ...]]  # by seat; several take turns
 
@@ -38,15 +38,15 @@ class Lineup:
     def games_against(self, table: EpisodeTable, spec: GameSpec) -> dict[str, NDArray[np.bool_]]:
         """Return which episodes (M,) each of several players that take turns on the other team took part in."""
         pools = [seat for seat in spec.seats if len(self.seated.get(seat, ())) > 1]
-        rivals = {
+        opponents = {
             column: tuple(row.name for row in self.seated[seat])
             for column, seat in enumerate(pools)
             if spec.team_of(seat) != self.team
         }
-        return table.with_players(rivals)
+        return table.with_players(opponents)
 
     def names(self) -> dict[str, str]:
-        """Return who sits on each seat, in words."""
+        """Return the name of each seat's player; of several, names with weights."""
         return {
             seat: rows[0].name if len(rows) == 1 else "+".join(f"{row.name}:{row.weight:g}" for row in rows)
             for seat, rows in self.seated.items()
@@ -57,7 +57,7 @@ class Lineup:
 class EvalTarget:
     """A player or run to be judged in a scenario."""
 
-    name: str  # what to call it
+    name: str  # for reports
     spec: GameSpec
     learning: tuple[str, ...]  # seats that it fills in the scenario; on the other side of the board their counterparts
     refs: dict[str, str]  # seat -> name or folder of the player for it
@@ -71,7 +71,7 @@ class EvalTarget:
         return str(self.spec.team_of(self.learning[0]))
 
     def teams(self, sides: Sides) -> tuple[str, ...]:
-        """Return the teams that it plays for when ``sides`` are asked for, its own first.
+        """Return the teams that it plays for with these ``sides``, its own first.
 
         Raises:
             ConfigError: the scenario has no such side.
@@ -89,26 +89,26 @@ class EvalTarget:
         return wanted
 
     def lineup(self, team: str, *, greedy: bool) -> Lineup:
-        """Return everybody's place when it plays for ``team``, as drawn or with its own likeliest actions (``greedy``).
+        """Return all seats when it plays for ``team``, with sampled actions or its own argmax actions (``greedy``).
 
         Raises:
-            PlayerError: a player is unknown, damaged, does not fit, or is not the one that was announced.
+            PlayerError: a player is unknown, damaged, does not fit, or has another hash.
         """
         flipped = team != self.team
         own: list[str] = []
         seated: dict[str, tuple[LoadedPlayer, ...]] = {}
         for seat in self.spec.seats:
-            place = other_seat(seat) if flipped else seat  # its counterpart as the scenario is written
-            if place in self.learning:
+            counterpart = other_seat(seat) if flipped else seat  # its seat in the scenario
+            if counterpart in self.learning:
                 own.append(seat)
-                seated[seat] = (self.catalogue.seat(self.refs[place], self.spec, seat, greedy=greedy),)
+                seated[seat] = (self.catalogue.seat(self.refs[counterpart], self.spec, seat, greedy=greedy),)
             else:
-                seated[seat] = self.catalogue.take_turns(self.opponents[place], self.spec, seat, self.hashes)
+                seated[seat] = self.catalogue.take_turns(self.opponents[counterpart], self.spec, seat, self.hashes)
         return Lineup(team, tuple(own), seated)
 
 
 def player_target(name: str, config: RunConfig) -> EvalTarget:
-    """Judge a player of the catalogue, or a folder, in the scenario of ``config``; it fills the learning seats.
+    """Judge a player of the catalogue, or of a folder, in the scenario of ``config``; it fills the learning seats.
 
     Raises:
         ConfigError: seats of both teams learn, or none.
@@ -116,12 +116,12 @@ def player_target(name: str, config: RunConfig) -> EvalTarget:
     spec, learning = config.scenario.spec, tuple(config.scenario.learning)
     teams = {spec.team_of(seat) for seat in learning}
     if len(teams) != 1:
-        told = ", ".join(learning) or "no seat"
+        seats = ", ".join(learning) or "no seat"
         raise ConfigError(
             expected(
                 f"scenario={config.scenario.name}",
                 "one team to judge (scenario.seats.SEAT=PLAYER or --opponent PLAYER)",
-                f"{told} that learn",
+                f"{seats} that learn",
             )
         )
     catalogue = Catalogue(config.checkpoint_root())
@@ -132,8 +132,8 @@ def player_target(name: str, config: RunConfig) -> EvalTarget:
 def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> EvalTarget:
     """Judge the exported policies of a run, in its own scenario or in that of ``config``.
 
-    In its own scenario its opponents must be those that it met in training. Of a run in which both teams learned, red
-    is judged and the rest are its own blue players.
+    In its own scenario its opponents must be those of its training. Of a run in which both teams learned, red is judged
+    against its own blue players.
 
     Raises:
         ConfigError, PlayerError: no run, no such checkpoint, another game, a damaged player.
@@ -142,17 +142,17 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     if trained.scenario.game is None:
         raise ConfigError(expected(f"{run}: scenario", "one of the red/blue-door game", trained.scenario.name))
     folders = {}
-    for unit in env_factory(trained).specs.agents:
-        folder = run_player(run, unit.module, checkpoint)
-        for seat in unit.seats:
+    for agent in env_factory(trained).specs.agents:
+        folder = run_player(run, agent.module, checkpoint)
+        for seat in agent.seats:
             if seat not in read_card(folder).seats:
                 raise PlayerError(expected(f"{folder}: seats", f"a player of {seat}", read_card(folder).seats))
-            folders[seat] = f"{folder}/"  # the slash says that this is a folder and no name
+            folders[seat] = f"{folder}/"  # the slash marks a folder, not a name
     team = "red" if any(seat.startswith("red") for seat in folders) else "blue"
     own = {seat: ref for seat, ref in folders.items() if seat.startswith(team)}
     if config is None:
-        rest = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own}
-        opponents, hashes = {**trained.scenario.opponents, **rest}, opponent_hashes(run)
+        own_blue = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own}
+        opponents, hashes = {**trained.scenario.opponents, **own_blue}, opponent_hashes(run)
         for name in (name for names in trained.scenario.opponents.values() for name in names):
             if (CODE.fullmatch(name) or is_agent(Path(name))) and not may_import(name):
                 wanted = f"players of this project, or a module or an agent's folder in {TRUSTED_MODULES}: code is run"
@@ -160,24 +160,24 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     else:
         opponents, hashes = config.scenario.opponents, {}
     scenario = (config or trained).scenario
-    lost = [seat for seat in scenario.spec.seats if seat not in opponents and seat not in own]
-    if lost:
-        wanted = f"a scenario in which {', '.join(own)} learn, or scenario.seats.{lost[0]}=PLAYER"
-        raise ConfigError(expected(f"scenario={scenario.name}", wanted, f"no player for {lost[0]} in {run}"))
+    unfilled = [seat for seat in scenario.spec.seats if seat not in opponents and seat not in own]
+    if unfilled:
+        wanted = f"a scenario in which {', '.join(own)} learn, or scenario.seats.{unfilled[0]}=PLAYER"
+        raise ConfigError(expected(f"scenario={scenario.name}", wanted, f"no player for {unfilled[0]} in {run}"))
     learning = tuple(seat for seat in scenario.spec.seats if seat not in opponents)
     catalogue = Catalogue((config or trained).checkpoint_root())
     return EvalTarget(run.name, scenario.spec, learning, own, opponents, catalogue, hashes)
 
 
 def against(target: EvalTarget, opponent: str) -> EvalTarget:
-    """Return the same against ``opponent`` on every seat of the other team.
+    """Return the target with ``opponent`` on every seat of the other team.
 
     Raises:
         ConfigError: there is no other team.
     """
-    rivals = [seat for seat in target.spec.seats if target.spec.team_of(seat) != target.team]
-    if not rivals:
+    seats = [seat for seat in target.spec.seats if target.spec.team_of(seat) != target.team]
+    if not seats:
         raise ConfigError(expected("--opponent", "a scenario with two teams", f"{opponent} and one team"))
-    opponents = {**target.opponents, **{seat: {opponent: 1.0} for seat in rivals}}
+    opponents = {**target.opponents, **{seat: {opponent: 1.0} for seat in seats}}
     hashes = {name: sha for name, sha in target.hashes.items() if name != opponent}
     return replace(target, opponents=opponents, hashes=hashes)

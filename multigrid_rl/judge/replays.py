@@ -1,4 +1,4 @@
-"""One game again, step by step: a game is its specification, seed, number and the actions that were taken."""
+"""Replays of single games: a game is its specification, seed, number and actions."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -17,18 +17,18 @@ from multigrid_rl.world.state import Step
 
 
 class ReplayError(ValueError):
-    """A record whose actions do not make a whole game; the message is one line."""
+    """A record whose actions are not one whole game; the message is one line."""
 
 
 class GameRecord(Strict):
     """One game, small enough for a line of text: everything random in it follows from ``seed`` and ``game``."""
 
     format: int = Field(default=1, ge=1, le=1)
-    label: str  # why it was kept: "best", "median", ...
+    label: str  # reason to keep it: "best", "median", ...
     spec: GameSpec
     seed: int
     game: int = Field(ge=0)
-    players: dict[str, str]  # seat -> who sat there
+    players: dict[str, str]  # seat -> name of its player
     actions: dict[str, str]  # seat -> one digit a step, an index into world.constants.ACTIONS
 
     @model_validator(mode="after")
@@ -51,25 +51,25 @@ class GameRecord(Strict):
 
 
 class Replay(NamedTuple):
-    """A game of ``T`` steps and ``A`` agents; frame 0 is the start, frame ``t`` what step ``t`` left."""
+    """A game of ``T`` steps and ``A`` agents; frame 0 is the start, frame ``t`` the state after step ``t``."""
 
     cells: NDArray[np.uint8]  # (T + 1, 128) cell codes, agents not drawn in, index x * 8 + y
     position: NDArray[np.uint8]  # (T + 1, A) cell index
     heading: NDArray[np.uint8]  # (T + 1, A) 0 +x, 1 +y, 2 -x, 3 -y
     hand: NDArray[np.uint8]  # (T + 1, A) code of the carried object, EMPTY for none
-    tokens: NDArray[np.uint8]  # (T + 1, A, D) what each agent sees; the last ones nobody acted on
+    tokens: NDArray[np.uint8]  # (T + 1, A, D) observations; no action follows the last ones
     actions: NDArray[np.int8]  # (T, A)
     reward: NDArray[np.float64]  # (T, A) canonical
     events: NDArray[np.float32]  # (T, A, E)
-    out: NDArray[np.bool_]  # (T + 1, A) the agent was out of the game: eliminated, or the game is over
-    winner: int  # 0 red, 1 blue, -1 nobody
+    out: NDArray[np.bool_]  # (T + 1, A) the agent is eliminated, or the game is over
+    winner: int  # 0 red, 1 blue, -1 none
 
 
 def record(spec: GameSpec, played: Played, row: int, *, seed: int, players: dict[str, str], label: str) -> GameRecord:
     """Record one played game."""
     steps = int(played.table.length[row])
-    text = {seat: "".join(map(str, played.actions[row, :steps, a].tolist())) for a, seat in enumerate(spec.seats)}
-    return GameRecord(label=label, spec=spec, seed=seed, game=played.first_game + row, players=players, actions=text)
+    actions = {seat: "".join(map(str, played.actions[row, :steps, a].tolist())) for a, seat in enumerate(spec.seats)}
+    return GameRecord(label=label, spec=spec, seed=seed, game=played.first_game + row, players=players, actions=actions)
 
 
 def taken_actions(game: GameRecord) -> NDArray[np.int8]:
@@ -85,13 +85,13 @@ def frames(game: GameRecord) -> Iterator[tuple[World, Step | None]]:
     """
     world = World(game.spec, 1, seed=game.seed, first_game=game.game, auto_reset=False)
     yield world, None
-    taken = taken_actions(game)
+    actions = taken_actions(game)
     for t in range(game.steps):
-        step = world.step(taken[None, t])
+        step = world.step(actions[None, t])
         if bool(step.done[0]) != (t == game.steps - 1):
-            found = f"an end after {t + 1}" if step.done[0] else "none"
+            actual = f"an end after {t + 1}" if step.done[0] else "none"
             raise ReplayError(
-                expected(f"game {game.game} of seed {game.seed}", f"an end after {game.steps} steps", found)
+                expected(f"game {game.game} of seed {game.seed}", f"an end after {game.steps} steps", actual)
             )
         yield world, step
 
@@ -101,7 +101,7 @@ def replay(game: GameRecord, shots_of: Iterable[tuple[World, Step | None]] | Non
 
     Args:
         game: the record.
-        shots_of: its :func:`frames`, for who looks at them as well.
+        shots_of: its :func:`frames`, where the caller iterates over them as well.
 
     Raises:
         ReplayError: the game ends before or after its last recorded action.

@@ -1,10 +1,10 @@
-"""Statistics over seeds: what a handful of runs says about a difference, and how surely. Pure numpy.
+"""Statistics over seeds: differences between a few runs, with their uncertainty. Pure numpy.
 
 After Agarwal, Schwarzer, Castro, Courville, Bellemare: Deep Reinforcement Learning at the Edge of the Statistical
 Precipice (NeurIPS 2021): the interquartile mean (IQM) instead of mean or median, stratified bootstrap intervals (Efron
 1979; runs are drawn anew within each task), and the probability of improvement, which is Mann and Whitney's U over the
 number of pairs. Values are in ``strata``: one array for each scenario. A value may be infinite: a run that never got
-there, worse than every other. Everything random comes from the generator that is passed.
+there, worse than every other. All randomness comes from the given generator.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def resampled(strata: Strata, reps: int, rng: np.random.Generator) -> Array:
 
 def interval(value: float, samples: Array) -> Interval:
     """Return the percentile interval of bootstrap ``samples`` (reps,) around an estimate."""
-    # No interpolation: between a number and "never" there is nothing.
+    # No interpolation: between a number and infinity ("never") there is no value.
     low, high = np.quantile(samples, (_LOW, _HIGH), method="inverted_cdf")
     return Interval(value, float(low), float(high))
 
@@ -59,9 +59,9 @@ def iqm_interval(strata: Strata, reps: int, rng: np.random.Generator) -> Interva
 
 
 def iqm_difference(ours: Strata, theirs: Strata, reps: int, rng: np.random.Generator) -> Interval | None:
-    """Return the IQM of ``ours`` minus that of ``theirs``; the two are resampled apart, nothing is paired.
+    """Return the IQM of ``ours`` minus that of ``theirs``; the two are resampled independently, not paired.
 
-    ``None`` where one of them, or one of their resamples, is infinite: "never" less a number is no number.
+    ``None`` where one of them, or one of their resamples, is infinite: the difference is undefined.
     """
     samples = np.stack([iqm(resampled(strata, reps, rng)) for strata in (ours, theirs)])
     values = np.array([iqm(np.concatenate(strata)) for strata in (ours, theirs)])
@@ -90,7 +90,7 @@ def improvement_interval(
     """Return :func:`improvement` with its stratified bootstrap interval."""
     samples = np.zeros(reps)
     for a, b in zip(ours, theirs, strict=True):
-        # How often each run was drawn says as much as a copy of it, and needs no (reps, n, m) array.
+        # Counts of how often each run was drawn are enough, and need no (reps, n, m) array.
         drawn = [rng.multinomial(len(x), np.full(len(x), 1 / len(x)), size=reps) for x in (a, b)]
         pairs = _better(a, b, smaller=smaller)
         samples += ((drawn[0] @ pairs) * drawn[1]).sum(axis=1) / pairs.size
@@ -98,26 +98,26 @@ def improvement_interval(
 
 
 def permutation_p(ours: Strata, theirs: Strata, reps: int, rng: np.random.Generator, *, smaller: bool) -> float:
-    """Return how often runs dealt at random differ as much in :func:`improvement` or more; two-sided.
+    """Return how often runs permuted at random differ as much in :func:`improvement` or more; two-sided.
 
-    Runs are dealt within their scenario. A bootstrap interval of few runs is too narrow: of three runs against three
+    Runs are permuted within their scenario. A bootstrap interval of few runs is too narrow: of three runs against three
     that all lie apart it has no width at all, though every tenth deal of the same six runs looks so.
     """
-    found = abs(improvement(ours, theirs, smaller=smaller) - 0.5)
-    dealt = np.zeros(reps)
+    observed = abs(improvement(ours, theirs, smaller=smaller) - 0.5)
+    permuted = np.zeros(reps)
     for a, b in zip(ours, theirs, strict=True):
-        both = np.concatenate([a, b])
-        pairs = _better(both, both, smaller=smaller)
-        sides = rng.permuted(np.tile(np.arange(len(both)) < len(a), (reps, 1)), axis=1).astype(np.float64)
-        dealt += ((sides @ pairs) * (1 - sides)).sum(axis=1) / (len(a) * len(b))
-    extreme = np.abs(dealt / len(ours) - 0.5) >= found - 1e-9
+        pooled = np.concatenate([a, b])
+        pairs = _better(pooled, pooled, smaller=smaller)
+        sides = rng.permuted(np.tile(np.arange(len(pooled)) < len(a), (reps, 1)), axis=1).astype(np.float64)
+        permuted += ((sides @ pairs) * (1 - sides)).sum(axis=1) / (len(a) * len(b))
+    extreme = np.abs(permuted / len(ours) - 0.5) >= observed - 1e-9
     return float((1 + extreme.sum()) / (1 + reps))
 
 
 def bootstrap_band(
     values: Array, rng: np.random.Generator, statistic: Callable[[Array], Array]
 ) -> tuple[Array, Array, Array]:
-    """Return a statistic over curves ``values`` (n, points) and its 95 % interval; whole runs are drawn anew."""
+    """Return a statistic over curves ``values`` (n, points) and its 95 % interval; whole runs are resampled."""
     drawn = rng.integers(len(values), size=(BAND_REPS, len(values)))
     # Point by point: all samples of a long curve at once would take hundreds of megabytes.
     samples = np.stack([statistic(column[drawn]) for column in values.T])  # (points, reps)

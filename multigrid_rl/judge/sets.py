@@ -1,4 +1,4 @@
-"""Two sets of runs against each other: what is read from the runs, what is compared, what must be said about it."""
+"""Comparison of two sets of runs: reading them, comparing metrics, and notes for the reader."""
 
 import math
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from multigrid_rl.runs.reader import Run, Series, differences, read_run
 from multigrid_rl.runs.reference import check_ended, decisive
 from multigrid_rl.text import expected, shown
 
-#: Environment steps until all gates were held: a run's verdict, no metric of its reports.
+#: Environment steps until all gates were held: from a run's verdict, not from its reports.
 HELD = "env_steps_to_held"
-#: A run's final value is the mean over the reports of its last so many environment steps, where no gate says otherwise.
+#: A run's final value is the mean over the reports of its last so many environment steps; a gate has its own window.
 FINAL_WINDOW = 100_000
 #: With fewer runs on a side an interval means little.
 FEW = 3
 _SHOWN_VALUE = 40  # letters
-_MOST_TOLD = 6  # differences between two sets
+_MOST_LISTED = 6  # differences between two sets
 
 
 @dataclass(frozen=True)
@@ -60,39 +60,36 @@ class SetComparison:
 
     @property
     def significant(self) -> bool:
-        """Whether the sets differ significantly: neither interval nor permutation test allows for chance."""
+        """Whether the difference is significant, by the bootstrap interval and the permutation test at 5 %."""
         return self.p < 0.05 and not self.better.low <= 0.5 <= self.better.high
 
 
 # --- reading
 
 
-def find_runs(given: list[str]) -> list[Path]:
-    """Find run folders: each of ``given`` is one, holds some (at any depth), or is a pattern for such folders.
+def find_runs(patterns: list[str]) -> list[Path]:
+    """Find run folders: each of ``patterns`` is one, contains some (at any depth), or is a glob pattern of them.
 
     Raises:
         ConfigError: nothing there.
     """
     folders: list[Path] = []
-    for text in given:
-        matched = sorted(glob(text))  # noqa: PTH207 - patterns may be absolute
-        places = [Path(text)] if Path(text).exists() else [Path(place) for place in matched]
-        found = [run for place in places for run in _below(place)]
-        if not found:
-            raise ConfigError(expected(text, "a run folder, a folder of some, or a pattern for them", "no run"))
-        folders += found
+    for pattern in patterns:
+        matched = sorted(glob(pattern))  # noqa: PTH207 - patterns may be absolute
+        places = [Path(pattern)] if Path(pattern).exists() else [Path(place) for place in matched]
+        runs = []
+        for place in places:
+            inside = place.rglob("metrics.jsonl")
+            runs += [place] if (place / "metrics.jsonl").is_file() else sorted(file.parent for file in inside)
+        if not runs:
+            raise ConfigError(expected(pattern, "a run folder, a folder of some, or a pattern for them", "no run"))
+        folders += runs
     return list({folder.resolve(): folder for folder in folders}.values())
 
 
-def _below(place: Path) -> list[Path]:
-    if (place / "metrics.jsonl").is_file():
-        return [place]
-    return sorted(file.parent for file in place.rglob("metrics.jsonl"))
-
-
-def read_set(name: str, given: list[str]) -> RunSet:
-    """Read the runs of a set. Raises ``ConfigError``: no run, a damaged one, or one that has not ended by itself."""
-    runs = tuple(read_run(folder) for folder in find_runs(given))
+def read_set(name: str, patterns: list[str]) -> RunSet:
+    """Read the runs of a set. Raises ``ConfigError``: no run, a damaged one, or one that was interrupted."""
+    runs = tuple(read_run(folder) for folder in find_runs(patterns))
     for run in runs:
         check_ended(run)
     return RunSet(name, runs)
@@ -100,10 +97,10 @@ def read_set(name: str, given: list[str]) -> RunSet:
 
 def check_sets(ours: RunSet, theirs: RunSet) -> None:
     """Refuse sets that cannot be compared. Raises ``ConfigError``: other scenarios, or a run on both sides."""
-    there = {run.path.resolve() for run in theirs.runs}
-    both = [run.path for run in ours.runs if run.path.resolve() in there]
-    if both:
-        raise ConfigError(expected(both[0], f"a run of {ours.name} or of {theirs.name}", "one of both"))
+    other_paths = {run.path.resolve() for run in theirs.runs}
+    shared = [run.path for run in ours.runs if run.path.resolve() in other_paths]
+    if shared:
+        raise ConfigError(expected(shared[0], f"a run of {ours.name} or of {theirs.name}", "one of both"))
     names = [", ".join(runs.by_scenario) for runs in (ours, theirs)]
     if names[0] != names[1]:
         raise ConfigError(expected("scenarios", f"those of {ours.name}, {names[0]}, in {theirs.name}, too", names[1]))
@@ -119,21 +116,21 @@ def seeds_of(runs: list[Run]) -> list[int]:
     return sorted(run.config["seed"] for run in runs)
 
 
-# --- what must be said
+# --- notes
 
 
 def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
-    """Yield what a reader must know beside the numbers, one line each."""
+    """Yield notes on how comparable the sets are, one line each."""
     for runs in (ours, theirs):
-        yield from _within(runs)
+        yield from _within_set(runs)
     for scenario, group in ours.by_scenario.items():
         where = f" in {scenario}" if len(ours.by_scenario) > 1 else ""
-        told = _differing(group[0], theirs.by_scenario[scenario][0], _MOST_TOLD)
-        yield f"{ours.name} and {theirs.name} differ{where} in {told or 'nothing that a run records'}"
-    every = [*ours.runs, *theirs.runs]
-    ends = [run.env_steps for run in every]
+        changed = _differing(group[0], theirs.by_scenario[scenario][0], _MOST_LISTED)
+        yield f"{ours.name} and {theirs.name} differ{where} in {changed or 'nothing that a run records'}"
+    all_runs = [*ours.runs, *theirs.runs]
+    ends = [run.env_steps for run in all_runs]
     if max(ends) > 1.1 * min(ends):
-        why = "runs end when their gates are held, here" if all(run.gates for run in every) else "runs report last"
+        why = "runs end when their gates are held, here" if all(run.gates for run in all_runs) else "runs report last"
         yield f"{why} after {min(ends):,} to {max(ends):,} steps: final values are those at each run's own end"
     if min(len(runs) for s in (ours, theirs) for runs in s.by_scenario.values()) < FEW:
         yield f"fewer than {FEW} runs on a side: intervals mean little"
@@ -141,23 +138,23 @@ def notes(ours: RunSet, theirs: RunSet) -> Iterator[str]:
         yield "several scenarios: an IQM mixes their scales, the share of pairs is the mean over scenarios and does not"
 
 
-def _within(runs: RunSet) -> Iterator[str]:
+def _within_set(runs: RunSet) -> Iterator[str]:
     for scenario, group in runs.by_scenario.items():
         seeds = seeds_of(group)
-        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-        if twice:
-            yield f"warning: {runs.name}: seed {twice[0]} of {scenario} twice; the same seed is no second run"
+        repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+        if repeated:
+            yield f"warning: {runs.name}: seed {repeated[0]} of {scenario} twice; the same seed is no second run"
         for run in group[1:]:
-            told = _differing(group[0], run, 1)
-            if told:
-                yield f"warning: {runs.name}: not only the seed differs: {told} in {group[0].path} and {run.path}"
+            changed = _differing(group[0], run, 1)
+            if changed:
+                yield f"warning: {runs.name}: not only the seed differs: {changed} in {group[0].path} and {run.path}"
                 break
 
 
 def _differing(one: Run, other: Run, most: int) -> str:
-    found = differences(decisive(one), decisive(other))
-    told = [f"{key} {shown(str(a), _SHOWN_VALUE)} / {shown(str(b), _SHOWN_VALUE)}" for key, a, b in found[:most]]
-    return "; ".join(told) + (f" and {len(found) - most} more" if len(found) > most else "")
+    changes = differences(decisive(one), decisive(other))
+    texts = [f"{key} {shown(str(a), _SHOWN_VALUE)} / {shown(str(b), _SHOWN_VALUE)}" for key, a, b in changes[:most]]
+    return "; ".join(texts) + (f" and {len(changes) - most} more" if len(changes) > most else "")
 
 
 # --- comparing
@@ -171,12 +168,12 @@ def final_value(series: Series, window: int) -> float:
 def directions(runs: tuple[Run, ...]) -> dict[str, Literal["<=", ">="]]:
     """Return metrics that all runs report, with the direction of their gate: the gates' own, then shares of wins.
 
-    Nobody is seated, and nobody wins, in environments of other packages: there it is what each agent returns.
+    Environments of other packages have no seats and no wins: there it is the return of each agent.
     """
     gates = [{gate.metric: gate.comparison for gate in run.gates} for run in runs]
-    found = {m: way for m, way in gates[0].items() if all(g.get(m) == way for g in gates)}
-    found |= dict.fromkeys(sorted(set.intersection(*map(_wins, runs))), ">=")
-    return {metric: way for metric, way in found.items() if all(metric in run.series for run in runs)}
+    metrics = {m: comparison for m, comparison in gates[0].items() if all(g.get(m) == comparison for g in gates)}
+    metrics |= dict.fromkeys(sorted(set.intersection(*map(_wins, runs))), ">=")
+    return {metric: comparison for metric, comparison in metrics.items() if all(metric in run.series for run in runs)}
 
 
 def _wins(run: Run) -> set[str]:
@@ -194,14 +191,14 @@ def compare_sets(ours: RunSet, theirs: RunSet, reps: int, rng: np.random.Generat
     Raises:
         ConfigError: the runs have nothing in common to compare.
     """
-    every = (*ours.runs, *theirs.runs)
-    ways: dict[str, str] = {HELD: "<="} if all(run.gates for run in every) else {}
-    ways |= directions(every)
-    if not ways:
-        raise ConfigError(expected(every[0].path, "gates, or a metric that all runs report", "neither"))
+    all_runs = (*ours.runs, *theirs.runs)
+    comparisons: dict[str, str] = {HELD: "<="} if all(run.gates for run in all_runs) else {}
+    comparisons |= directions(all_runs)
+    if not comparisons:
+        raise ConfigError(expected(all_runs[0].path, "gates, or a metric that all runs report", "neither"))
     return [
-        _compare(metric, way == "<=", _values(ours, metric), _values(theirs, metric), reps, rng)
-        for metric, way in ways.items()
+        _compare(metric, comparison == "<=", _values(ours, metric), _values(theirs, metric), reps, rng)
+        for metric, comparison in comparisons.items()
     ]
 
 

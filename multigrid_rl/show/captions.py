@@ -1,4 +1,4 @@
-"""What happens in a game, in words: one caption for the start and one after each step. No drawing."""
+"""Captions of a game: one for the start and one after each step. No drawing."""
 
 from typing import NamedTuple
 
@@ -10,19 +10,19 @@ from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.state import Step
 
-#: Each action as one would say it, by its number.
+#: Actions in words, by number.
 ACTION_WORDS = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "wait")
 #: Teams by number, as ``Step.winner`` counts them.
 TEAMS = ("red", "blue")
 
 
 class AgentLine(NamedTuple):
-    """What one agent did, and what it has earned so far."""
+    """Last action of one agent, and its return so far."""
 
     seat: str
-    player: str  # who sits there
+    player: str  # name of its player
     words: str  # "pick up, picks up its key"
-    total: float | None  # canonical return so far; None where it is not to be told
+    total: float | None  # canonical return so far; None where it is hidden
     out: bool  # it has been eliminated
 
 
@@ -31,11 +31,11 @@ class Caption(NamedTuple):
 
     step: int  # steps played; 0 at the start
     agents: tuple[AgentLine, ...]  # in index order
-    result: str  # who won and how; empty while the game goes on
+    result: str  # winner and how; empty until the end
 
 
 class Commentator:
-    """Tells a game, a batch of one; made before its first step. ``players``: seat -> who sits there."""
+    """Captions a game, a batch of one; made before its first step. ``players``: seat -> name of its player."""
 
     def __init__(self, world: World, players: dict[str, str]) -> None:
         self._world, self._players = world, players
@@ -52,70 +52,70 @@ class Commentator:
         """Return the caption of the start."""
         return self._caption([""] * self._world.spec.num_agents, "")
 
-    def tell(self, what: Step, actions: NDArray[np.int8]) -> Caption:
+    def step(self, step: Step, actions: NDArray[np.int8]) -> Caption:
         """Return the caption after a step in which the agents took ``actions`` (A,)."""
-        spec, events = self._world.spec, what.events[0]
+        spec, events = self._world.spec, step.events[0]
         self._steps += 1
-        self._totals += what.reward[0]
+        self._totals += step.reward[0]
         words = [
-            ", ".join([ACTION_WORDS[action], *self._deeds(a, action, events)])
-            if what.acted[0, a]
+            ", ".join([ACTION_WORDS[action], *self._outcomes(a, action, events)])
+            if step.acted[0, a]
             else "out of the game"
             for a, action in enumerate(actions.tolist())
         ]
         self._out |= events[:, c.EV_VICTIM] > 0
-        result = result_words(spec, int(what.winner[0]), self._steps, events) if what.done[0] else ""
+        result = result_words(spec, int(step.winner[0]), self._steps, events) if step.done[0] else ""
         self._remember()
         return self._caption(words, result)
 
     def _caption(self, words: list[str], result: str) -> Caption:
         rows = zip(self._world.spec.seats, words, self._totals.tolist(), self._out.tolist(), strict=True)
-        lines = (AgentLine(seat, self._players[seat], said, total, out) for seat, said, total, out in rows)
+        lines = (AgentLine(seat, self._players[seat], text, total, out) for seat, text, total, out in rows)
         return Caption(self._steps, tuple(lines), result)
 
-    def _deeds(self, a: int, action: int, events: NDArray[np.float32]) -> list[str]:
-        row, deeds, spec = events[a], [], self._world.spec
+    def _outcomes(self, a: int, action: int, events: NDArray[np.float32]) -> list[str]:
+        row, outcomes, spec = events[a], [], self._world.spec
         before, after = int(self._hand[a]), int(self._world.state.hand[0, a])
-        still = self._world.state.position[0, a] == self._position[a]
-        # A victim is moved to its side room in the same step: whether it walked before is not known.
-        if action == c.FORWARD and still and not row[c.EV_VICTIM]:
-            deeds.append("blocked")
+        unmoved = self._world.state.position[0, a] == self._position[a]
+        # A victim is moved to its side room in the same step: whether it walked before is unknown.
+        if action == c.FORWARD and unmoved and not row[c.EV_VICTIM]:
+            outcomes.append("blocked")
         if action == c.PICKUP:
-            deeds += _pickup(before, after, row)
+            outcomes += _pickup(before, after, row)
         if action == c.DROP and before == c.EMPTY:
-            deeds.append("holds nothing")
+            outcomes.append("holds nothing")
         elif action == c.DROP:
-            deeds.append(f"puts {_thing(before)} down" if after == c.EMPTY else "finds no room")
+            outcomes.append(f"puts {_object_name(before)} down" if after == c.EMPTY else "finds no room")
         if action == c.TOGGLE and row[c.EV_DOOR]:
-            deeds.append("opens its door")
+            outcomes.append("opens its door")
         if row[c.EV_ELIMINATED]:
-            rivals = [k for k, seat in enumerate(spec.seats) if spec.team_of(seat) != spec.team_of(spec.seats[a])]
-            victims = [spec.seats[k] for k in rivals if events[k, c.EV_VICTIM]]
-            deeds.append(f"eliminates {' and '.join(victims) or 'an opponent'}")
+            opponents = [k for k, seat in enumerate(spec.seats) if spec.team_of(seat) != spec.team_of(spec.seats[a])]
+            victims = [spec.seats[k] for k in opponents if events[k, c.EV_VICTIM]]
+            outcomes.append(f"eliminates {' and '.join(victims) or 'an opponent'}")
         if row[c.EV_VICTIM]:
-            deeds.append("is eliminated")
+            outcomes.append("is eliminated")
         if row[c.EV_DOOR_WIN] or row[c.EV_ELIMINATION_WIN]:
-            deeds.append("wins")
-        return deeds
+            outcomes.append("wins")
+        return outcomes
 
 
 def _pickup(before: int, after: int, row: NDArray[np.float32]) -> list[str]:
     if before == c.EMPTY and after != c.EMPTY:
-        return [f"picks up {_thing(after)}"]
+        return [f"picks up {_object_name(after)}"]
     if row[c.EV_BALL]:
         return ["is paid for the ball again"]
     return [("has its hands full" if before != c.EMPTY else "finds nothing to take")] if row[c.EV_INVALID] else []
 
 
-def _thing(code: int) -> str:
+def _object_name(code: int) -> str:
     return "the ball" if c.BALL <= code <= c.BALL + 1 else "its key"
 
 
 def result_words(spec: GameSpec, winner: int, steps: int, events: NDArray[np.float32]) -> str:
-    """Return how a game ended: ``winner`` is 0 red, 1 blue, -1 nobody; ``events`` (A, E) are those of the last step."""
-    told = f"{steps} step{'' if steps == 1 else 's'}"
+    """Return how a game ended: ``winner`` is 0 red, 1 blue, -1 none; ``events`` (A, E) are those of the last step."""
+    length = f"{steps} step{'' if steps == 1 else 's'}"
     if winner < 0:
-        return f"nobody wins in {told}"
+        return f"nobody wins in {length}"
     own = [k for k, seat in enumerate(spec.seats) if spec.team_of(seat) == TEAMS[winner]]
     how = "by elimination" if events[own, c.EV_ELIMINATION_WIN].any() else "through its door"
-    return f"{TEAMS[winner]} wins {how} after {told}"
+    return f"{TEAMS[winner]} wins {how} after {length}"

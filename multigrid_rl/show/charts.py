@@ -21,7 +21,7 @@ HEIGHT, WIDTH = 190, 1000
 #: Points of a line: more than a screen shows, few enough for a small page.
 POINTS = 400
 _PAD = 0.08
-_EDGE = 0.012  # beyond an end that many lines lie on, so that they are not cut in half
+_EDGE = 0.012  # beyond an end of the axis, so that lines on it are not cut in half
 _UNITS = {"ratio": "ratio, 1 is perfect", "share": "share of the games", "reward": "reward per game"}
 
 
@@ -33,16 +33,16 @@ class Line(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Everything that one plot shows."""
+    """Content of one plot."""
 
-    title: str  # what is measured
-    told: str  # the conclusion, one sentence
-    unit: str  # what stands at the axis
+    title: str  # the measured quantity
+    caption: str  # the conclusion, one sentence
+    unit: str  # label of the axis
     lines: tuple[Line, ...]  # at least one, each with at least one point; there are four styles of lines
     x_max: int  # environment steps at the right edge
     gate: Gate | None = None  # drawn as a line at its bound
     held: tuple[int, int] | None = None  # environment steps (from, to) over which the gate was held first
-    under: tuple[Reference, str] | None = None  # reference curves and the metric of theirs that lies below the lines
+    under: tuple[Reference, str] | None = None  # reference curves and which of their metrics is drawn below the lines
     share: bool = False  # the axis goes from 0 to 1 and is labelled in per cent
 
 
@@ -50,14 +50,14 @@ class Chart(NamedTuple):
 
 
 def limits(values: Array, always: Array) -> tuple[float, float]:
-    """Return limits that show ``always`` and all but the wildest ``values``: one outlier would flatten the rest."""
+    """Return limits that show ``always`` and ``values`` without far outliers, which would flatten the rest."""
     most = np.percentile(values, (2, 98))
     reach = 0.5 * (most[1] - most[0])
     low = values.min() if values.min() >= most[0] - reach else most[0]
     high = values.max() if values.max() <= most[1] + reach else most[1]
     low, high = float(min(low, *always)), float(max(high, *always))
     margin = _PAD * (high - low) or 0.5
-    # What is never negative has no axis below nought.
+    # Values that are never negative get no axis below zero.
     return (-_EDGE * high if 0 <= low < margin else low - margin), high + margin
 
 
@@ -71,7 +71,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def unit_of(metric: str) -> str:
-    """Return what stands at a metric's axis: its unit, in full words where the glossary is terse."""
+    """Return the axis label of a metric: its unit, spelled out where the glossary abbreviates it."""
     pattern = next((pattern for pattern in METRICS if matches(metric, pattern)), None)
     unit = METRICS[pattern][1] if pattern else ""
     return "steps per game" if metric == "episode_len_mean" else _UNITS.get(unit, unit)
@@ -93,8 +93,8 @@ def thin(series: Series, points: int = POINTS) -> Series:
 # --- drawing
 
 
-def drawn(chart: Chart) -> dict[str, Any]:
-    """Return what the template ``plot`` writes down: places of ticks, gate and shade, points of lines, the readout."""
+def plot_data(chart: Chart) -> dict[str, Any]:
+    """Return the values of the template ``plot``: positions of ticks, gate and shading, points of lines, readout."""
     low, high = _y_limits(chart)
 
     def y(value: float) -> float:
@@ -157,29 +157,29 @@ def _under(chart: Chart) -> list[tuple[str, str, Series]]:
 
 def _points(series: Series, x_max: int, low: float, high: float) -> str:
     xs = series.env_steps / x_max * WIDTH
-    # A wild value is cut off by the area's edge; far beyond it would only cost digits.
+    # The plot's edge cuts off outliers; values far beyond it would only cost digits.
     ys = np.clip((high - series.values) / (high - low), -2, 3) * HEIGHT
     points = " ".join(f"{_number(x)},{_number(y)}" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
     return f"{points} {points}" if len(xs) == 1 else points  # a line without length is drawn as a dot
 
 
 def _data(chart: Chart) -> dict[str, Any]:
-    """Return what the readout tells at each point of the first line."""
-    at = thin(chart.lines[0].series).env_steps
+    """Return what the readout shows at each point of the first line."""
+    grid = thin(chart.lines[0].series).env_steps
     rows = [(line.label, *line.series) for line in chart.lines]
     if chart.under is not None:
         # The grid begins where all seeds have reported, and its last value is held forward behind its end.
         reference, metric = chart.under
         rows.append(("median of the recipe", np.array(reference.env_steps), np.array(reference.metrics[metric].median)))
-    told = {name: np.interp(at, steps, values, left=math.nan) for name, steps, values in rows}
+    columns = {name: np.interp(grid, steps, values, left=math.nan) for name, steps, values in rows}
     return {
         "label": chart.title,
         "share": chart.share,
         "max": chart.x_max,
-        "x": at.astype(int).tolist(),
+        "x": grid.astype(int).tolist(),
         "rows": [
             [name, [None if math.isnan(v) else float(f"{v:.5g}") for v in values.tolist()]]
-            for name, values in told.items()
+            for name, values in columns.items()
         ],
         "gate": [chart.gate.comparison, chart.gate.bound] if chart.gate else None,
     }

@@ -1,4 +1,4 @@
-"""A cup as one page: payoffs, titles that say the conclusion, and which of its games are shown."""
+"""The page of a cup: payoffs, titles that state the conclusion, and a selection of games."""
 
 import json
 from typing import Any, NamedTuple
@@ -19,45 +19,45 @@ GAMES_BYTES = 2_000_000
 _KINDS = {"scripted": "scripted player", "frozen": "trained player", "external": "program", "broken": "cannot play"}
 
 
-def cup_page(found: CupResults) -> str:
+def cup_page(results: CupResults) -> str:
     """Return the whole page. Pure: the same results give the same page.
 
     Raises:
-        ReplayError: a record of a game that does not make a whole game.
+        ReplayError: a record that is not one whole game.
     """
-    shown, names, red = shown_games(found), order(found), side_cells(found.sides)
-    by_name = {entry.name: entry for entry in found.entries}
-    ranks = {row.name: f"rank {row.rank}" for row in found.standings}
+    shown, names, red = shown_games(results), order(results), side_cells(results.sides)
+    by_name = {entry.name: entry for entry in results.entries}
+    ranks = {row.name: f"rank {row.rank}" for row in results.standings}
     more = f"; {shown.left_out:,} more would have made this page too large" if shown.left_out else ""
     games = plural(len(shown.pack.games), "game")
-    troubled = sum(bool(entry.problem or entry.faults) for entry in found.entries)
+    troubled = sum(bool(entry.problem or entry.faults) for entry in results.entries)
     return render(
         "cup.html",
-        kind=f"Cup \u00b7 {found.scenario} \u00b7 seed {found.seed}",
-        title=cup_title(found),
-        lead=_lead(found),
-        cup=found,
-        standings_title=standings_title(found),
-        standings_lead=_standings_lead(found),
-        rating_scale=rating_scale(found.standings),
-        history_title=history_sentence(found.history),
-        history_charts=_history_charts(found),
-        made_with=", ".join(f"{name} {version}" for name, version in found.versions.items()),
+        kind=f"Cup \u00b7 {results.scenario} \u00b7 seed {results.seed}",
+        title=cup_title(results),
+        lead=_lead(results),
+        cup=results,
+        standings_title=standings_title(results),
+        standings_lead=_standings_lead(results),
+        rating_scale=rating_scale(results.standings),
+        history_title=history_sentence(results.history),
+        history_charts=_history_charts(results),
+        made_with=", ".join(f"{name} {version}" for name, version in results.versions.items()),
         payoff_title=side_sentence(list(red.values())),
         names=names,
-        both=pair_cells(found.pairs),
+        both=pair_cells(results.pairs),
         red=red,
         blue=turned(red),
-        pairs_title=_pairs_title(found),
-        pairs=ranked_pairs(found),
+        pairs_title=_pairs_title(results),
+        pairs=ranked_pairs(results),
         share_scale=Scale(0, 1),
-        circles=[circle_sentence(circle) for circle in found.cycles],
+        circles=[circle_sentence(circle) for circle in results.cycles],
         games_lead=f"For each pairing and each way it ended, one game that was kept. {games} in all{more}.",
         shown=shown,
         copies=[by_name[name] for name in names if by_name[name].same_as],
-        entries_title=f"{plural(len(found.entries), 'entry', 'entries')}, {spelled(troubled)} with faults",
+        entries_title=f"{plural(len(results.entries), 'entry', 'entries')}, {spelled(troubled)} with faults",
         entries=[(by_name[name], f"{ranks.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names],
-        met={name: _met(name, names, found.sides) for name in names},
+        met={name: _met(name, names, results.sides) for name in names},
         data=shown.pack.data() if shown.pack.games else None,
     )
 
@@ -65,9 +65,9 @@ def cup_page(found: CupResults) -> str:
 # --- words
 
 
-def cup_title(found: CupResults) -> str:
-    """Return who won, and whether that is beyond doubt."""
-    rows = found.standings
+def cup_title(results: CupResults) -> str:
+    """Return the winner, and whether the lead is significant."""
+    rows = results.standings
     first = [row.name for row in rows if row.rank == 1]
     if not rows:
         return "Nobody was ranked"
@@ -81,18 +81,18 @@ def cup_title(found: CupResults) -> str:
     return f"{one.name} wins by a hair: {two.name} may be as strong"
 
 
-def _lead(found: CupResults) -> str:
-    if len(found.standings) < 2 or found.standings[1].rank == 1:
+def _lead(results: CupResults) -> str:
+    if len(results.standings) < 2 or results.standings[1].rank == 1:
         return ""
-    one, two = found.standings[:2]
+    one, two = results.standings[:2]
     ratings = (f"{row.rating:.0f} ({row.low:.0f} to {row.high:.0f})" for row in (one, two))
     words = "do not overlap" if one.low > two.high else "overlap"
     return f"Ratings {' and '.join(ratings)}: the 95% intervals {words}."
 
 
-def standings_title(found: CupResults) -> str:
-    """Return how many may be the best: those whose intervals reach that of the first."""
-    rows = found.standings
+def standings_title(results: CupResults) -> str:
+    """Return how many entries may be the best: those whose intervals overlap with that of the first."""
+    rows = results.standings
     if not rows:
         return "No entry has finished a game"
     close = [row.name for row in rows if row.high >= rows[0].low]
@@ -101,8 +101,8 @@ def standings_title(found: CupResults) -> str:
     )
 
 
-def _standings_lead(found: CupResults) -> str:
-    ranks = [row.rank for row in found.standings]
+def _standings_lead(results: CupResults) -> str:
+    ranks = [row.rank for row in results.standings]
     shared = sum(ranks.count(rank) > 1 for rank in ranks)
     more = f" {spelled(shared).capitalize()} entries share a rank with another." if shared else ""
     points = "points are 1 for a win and \u00bd for a draw."
@@ -110,19 +110,19 @@ def _standings_lead(found: CupResults) -> str:
 
 
 def side_sentence(cells: "list[Cell]") -> str:
-    """Return which side has it easier, over all games."""
+    """Return which side has an advantage, over all games."""
     games = sum(cell.games for cell in cells)
     if not games:
         return "No game was played"
     share = sum(cell.points for cell in cells) / games
-    side, its = ("red", share) if share >= 0.5 else ("blue", 1 - share)
-    if its < 0.52:
-        return f"Neither side has it much easier: {side} takes {percent(its)} of the points"
-    return f"{side.capitalize()} has it easier: it takes {percent(its)} of the points"
+    side, easier = ("red", share) if share >= 0.5 else ("blue", 1 - share)
+    if easier < 0.52:
+        return f"Neither side has it much easier: {side} takes {percent(easier)} of the points"
+    return f"{side.capitalize()} has it easier: it takes {percent(easier)} of the points"
 
 
 def history_sentence(history: list[PairResult]) -> str:
-    """Return how a league's newest snapshot does against its earlier ones, and whom it has forgotten to beat."""
+    """Return how a league's newest snapshot does against the earlier ones, and which of them it no longer beats."""
     if not history:
         return ""
     worst = min(history, key=lambda pair: pair.share)
@@ -134,13 +134,13 @@ def history_sentence(history: list[PairResult]) -> str:
     return f"{worst.one} takes less than half against {listed(lost)}: {smallest}{beyond}"
 
 
-def _history_charts(found: CupResults) -> list[Chart]:
-    """Return ratings over training, and what the newest snapshot takes from each earlier one."""
-    steps = {entry.name: entry.env_steps or 0 for entry in found.snapshots}
+def _history_charts(results: CupResults) -> list[Chart]:
+    """Return ratings over training, and the newest snapshot's share of points against each earlier one."""
+    steps = {entry.name: entry.env_steps or 0 for entry in results.snapshots}
     if len(steps) < 2:
         return []
-    rows = sorted((row for row in found.standings if row.name in steps), key=lambda row: steps[row.name])
-    others = listed(f"{row.name} {row.rating:.0f}" for row in found.standings if row.name not in steps)
+    rows = sorted((row for row in results.standings if row.name in steps), key=lambda row: steps[row.name])
+    others = listed(f"{row.name} {row.rating:.0f}" for row in results.standings if row.name not in steps)
     lines = (("rating", "rating"), ("low", "95% from"), ("high", "95% to"))
 
     def line(label: str, pairs: list[tuple[str, float]]) -> Line:
@@ -149,16 +149,16 @@ def _history_charts(found: CupResults) -> list[Chart]:
     end = max(steps.values())
     rated = tuple(line(label, [(row.name, getattr(row, key)) for row in rows]) for key, label in lines)
     charts = [Chart("Rating over training", f"Beside it: {others}." if others else "", "Elo points", rated, end)]
-    if found.history:
-        shares = (line("share", [(pair.two, pair.share) for pair in found.history]),)
-        told = f"Of the newest, {found.history[0].one}."
-        charts.append(Chart("Against earlier selves", told, "points per game", shares, end, share=True))
+    if results.history:
+        shares = (line("share", [(pair.two, pair.share) for pair in results.history]),)
+        caption = f"Of the newest, {results.history[0].one}."
+        charts.append(Chart("Against earlier selves", caption, "points per game", shares, end, share=True))
     return charts
 
 
-def _pairs_title(found: CupResults) -> str:
-    clear = sum(row.low > 0.5 or row.high < 0.5 for row in found.pairs if row.games)
-    played = sum(row.games > 0 for row in found.pairs)
+def _pairs_title(results: CupResults) -> str:
+    clear = sum(row.low > 0.5 or row.high < 0.5 for row in results.pairs if row.games)
+    played = sum(row.games > 0 for row in results.pairs)
     return f"{clear} of {plural(played, 'pair')} {'is' if clear == 1 else 'are'} decided beyond doubt"
 
 
@@ -172,32 +172,32 @@ def circle_sentence(circle: list[str]) -> str:
 
 
 class Scale(NamedTuple):
-    """Numbers that an interval plot goes from and to."""
+    """Range of an interval plot."""
 
     low: float
     high: float
 
     def place(self, value: float) -> float:
-        """Return where a number lies, in per cent of the width; numbers beyond lie at the end."""
+        """Return the position of a number, in per cent of the width, clipped to the ends."""
         return min(max(round(100 * (value - self.low) / (self.high - self.low), 2), 0), 100)
 
 
 def rating_scale(rows: list[Standing]) -> Scale:
-    """Return the scale of those who really played: who forfeits everything lies far below."""
-    playing = [row for row in rows if row.forfeited * 2 < max(row.games, 1)] or rows
-    low, high = min((row.low for row in playing), default=0.0), max((row.high for row in playing), default=0.0)
+    """Return the scale of entries that forfeited less than half of their games: the others lie far below."""
+    active = [row for row in rows if row.forfeited * 2 < max(row.games, 1)] or rows
+    low, high = min((row.low for row in active), default=0.0), max((row.high for row in active), default=0.0)
     margin = 0.04 * (high - low) or 1.0
     return Scale(low - margin, high + margin)
 
 
-def order(found: CupResults) -> list[str]:
-    """Return the entries as they are ranked; those without a rank stand last."""
-    ranked = [row.name for row in found.standings]
-    return ranked + [entry.name for entry in found.entries if entry.name not in ranked]
+def order(results: CupResults) -> list[str]:
+    """Return the entries by rank; entries without a rank come last."""
+    ranked = [row.name for row in results.standings]
+    return ranked + [entry.name for entry in results.entries if entry.name not in ranked]
 
 
 class Cell(NamedTuple):
-    """What one entry got from another."""
+    """Results of one entry against another."""
 
     win: int
     draw: int
@@ -220,39 +220,39 @@ class Cell(NamedTuple):
 
     @property
     def classes(self) -> str:
-        """Its colour, and whether the 95 % interval of the share leaves one half out."""
+        """CSS classes: its colour, and ``sure`` if the 95 % interval of the share excludes one half."""
         low, high = wilson_interval(self.points, self.games)
         return f"s{round(10 * self.share)}{' sure' if low > 0.5 or high < 0.5 else ''}"
 
 
-Cells = dict[tuple[str, str], Cell]  # (row, column) -> what the row got
+Cells = dict[tuple[str, str], Cell]  # (row, column) -> results of the row's entry
 
 
 def side_cells(sides: list[SideResult]) -> Cells:
-    """Return what the row got as red from the column as blue."""
+    """Return the results of the row as red against the column as blue."""
     return {(row.red, row.blue): Cell(row.red_win, row.draw, row.blue_win) for row in sides}
 
 
 def turned(cells: Cells) -> Cells:
-    """Return the same seen from the other side."""
+    """Return the same from the view of the other side."""
     return {(blue, red): Cell(cell.loss, cell.draw, cell.win) for (red, blue), cell in cells.items()}
 
 
 def pair_cells(pairs: list[PairResult]) -> Cells:
-    """Return what the row got from both sides together."""
+    """Return the results of the row from both sides together."""
     cells = {(row.one, row.two): Cell(row.win, row.draw, row.loss) for row in pairs}
     return cells | turned(cells)
 
 
-def ranked_pairs(found: CupResults) -> list[PairResult]:
-    """Return every pair, seen from the one who is ranked higher, the best first."""
-    place = {name: number for number, name in enumerate(order(found))}
-    seen = [row if place[row.one] < place[row.two] else row.swapped() for row in found.pairs]
+def ranked_pairs(results: CupResults) -> list[PairResult]:
+    """Return every pair from the view of the higher ranked entry, the best first."""
+    place = {name: number for number, name in enumerate(order(results))}
+    seen = [row if place[row.one] < place[row.two] else row.swapped() for row in results.pairs]
     return sorted(seen, key=lambda row: (place[row.one], place[row.two]))
 
 
 def _met(name: str, names: list[str], sides: list[SideResult]) -> list[dict[str, Any]]:
-    """Return what an entry got from each other one: as red and as blue, each with games that were forfeited."""
+    """Return results of an entry against each other one: as red and as blue, each with the forfeited games."""
     red, forfeited = side_cells(sides), {(side.red, side.blue): side.forfeited for side in sides}
     blue, rows = turned(red), []
     for other in names:
@@ -286,22 +286,22 @@ def sides_of(game: GameRecord) -> tuple[str, str]:
     return names.get("red", ""), names.get("blue", "")
 
 
-def shown_games(found: CupResults, budget: int = GAMES_BYTES) -> Shown:
-    """Pack the games, those of the best first. Raises ``ReplayError`` for a record that makes no whole game.
+def shown_games(results: CupResults, budget: int = GAMES_BYTES) -> Shown:
+    """Pack the games, those of the best first. Raises ``ReplayError`` for a record that is not one whole game.
 
     Where ``budget`` bytes are not enough, every pairing gets a first game before any gets its second.
     """
-    place = {row.name: number for number, row in enumerate(found.standings)}
+    place = {row.name: number for number, row in enumerate(results.standings)}
     turns: dict[tuple[str, str], int] = {}
     ranked: list[tuple[tuple[int, ...], int]] = []  # place on the page, number of the game
-    for number, game in enumerate(found.games):
+    for number, game in enumerate(results.games):
         sides = sides_of(game)
         turns[sides] = turns.get(sides, -1) + 1
         places = [place.get(name, len(place)) for name in sides]
         ranked.append(((*sorted(places), places[0], turns[sides]), number))
     pack, packed, left = Pack(), {}, budget
     for at, number in sorted(sorted(ranked), key=lambda row: row[0][-1]):
-        game = found.games[number]
+        game = results.games[number]
         row = pack.pack(game, f"{game.label} ({game.steps} steps)")
         size = len(json.dumps(row, separators=(",", ":")))
         if size <= left:
@@ -309,6 +309,6 @@ def shown_games(found: CupResults, budget: int = GAMES_BYTES) -> Shown:
             left -= size
     numbers: dict[tuple[str, str], int] = {}
     for (_, number), row in sorted(packed.items(), key=lambda item: item[0]):
-        numbers.setdefault(sides_of(found.games[number]), len(pack.games))
+        numbers.setdefault(sides_of(results.games[number]), len(pack.games))
         pack.games.append(row)
-    return Shown(pack, numbers, len(found.games) - len(packed))
+    return Shown(pack, numbers, len(results.games) - len(packed))

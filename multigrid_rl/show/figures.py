@@ -1,6 +1,6 @@
 """Figures as PNG: a run over its recipe's reference curves, and two sets of runs. No display, no global state.
 
-What every figure shares stands first; a search draws its own with it.
+Helpers of all figures come first; a search draws its own figures with them.
 """
 
 from io import BytesIO
@@ -23,7 +23,7 @@ from multigrid_rl.show.charts import limits, unit_of
 from multigrid_rl.show.words import plural, thousands
 from multigrid_rl.text import expected
 
-# Okabe and Ito's palette: told apart with any colour vision; lines differ in style as well.
+# Okabe and Ito's palette: distinguishable with any colour vision; lines differ in style as well.
 BLUE, VERMILLION, BLACK, GREY = "#0072B2", "#D55E00", "#000000", "#9a9a9a"
 SMALL, NORMAL, LARGE = 11, 13, 16  # points
 DPI = 120
@@ -61,8 +61,8 @@ def panel_grid(panels: int, title: str) -> tuple[Figure, list[Axes]]:
     return figure, list(every[:panels])
 
 
-def dress(axes: Axes, title: str, unit: str, end: float, gate: Gate | None = None) -> None:
-    """Give curves over environment steps their title, axes and gate; the y axis is left as it is."""
+def format_axes(axes: Axes, title: str, unit: str, end: float, gate: Gate | None = None) -> None:
+    """Format title, axes and gate of curves over environment steps; the y limits are unchanged."""
     if gate is not None:
         axes.axhline(gate.bound, **_GATE)
         title = f"{title}   (gate: {gate.comparison} {gate.bound:g})"
@@ -77,24 +77,24 @@ def dress(axes: Axes, title: str, unit: str, end: float, gate: Gate | None = Non
 
 
 def fill(axes: Axes, grid: Array, ends: tuple[Any, Any], alpha: float, **more: Any) -> None:
-    """Shade what lies between two curves."""
+    """Shade the area between two curves."""
     axes.fill_between(grid, *ends, alpha=alpha, linewidth=0, **more)
 
 
 def add_legend(figure: Figure, columns: int, title: str = "") -> None:
     """Put everything that has a label into one legend below the panels, each label once."""
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
+            handles.setdefault(label, handle)
     figure.legend(
-        list(found.values()), list(found), loc="outside lower center", ncols=columns, fontsize=SMALL, frameon=False,
+        list(handles.values()), list(handles), loc="outside lower center", ncols=columns, fontsize=SMALL, frameon=False,
         title=title or None, title_fontsize=SMALL,
     )  # fmt: skip
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a PNG file, in a folder that is made if need be; replaces what was there. Raises ``ConfigError``."""
+    """Write a PNG file, in a new folder if necessary; replaces an existing file. Raises ``ConfigError``."""
     image = BytesIO()
     FigureCanvasAgg(figure)
     figure.savefig(image, format="png")
@@ -102,12 +102,12 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def draw_best_responses(player: str, curves: dict[str, list[tuple[int, float]]]) -> Figure:
-    """Return the share of games (steps, share) that those win who train against a player, by their names."""
+    """Return win rates (steps, share) of best responses to a player while they train, by their names."""
     figure, (axes,) = panel_grid(1, f"Best responses to {player}")
     for number, (name, points) in enumerate(curves.items()):
         axes.plot(*zip(*points, strict=True), label=name, **_SIDES[number % 2], alpha=0.85)
     axes.axhline(0.5, color=GREY, linewidth=1)
-    dress(axes, "games won", "share", max(steps for points in curves.values() for steps, _ in points))
+    format_axes(axes, "games won", "share", max(steps for points in curves.values() for steps, _ in points))
     axes.set_ylim(0, 1)
     add_legend(figure, 3)
     return figure
@@ -137,7 +137,7 @@ def draw_overlay(run: Run, reference: Reference, *, alike: bool) -> Figure:
 
 
 def running_words(reference: Reference) -> str:
-    """Return how long the seeds ran, since behind a seed's end its curve is only its last value."""
+    """Return how long the seeds ran, since after a seed's end its curve repeats its last value."""
     grid, seeds = reference.env_steps, len(reference.runs)
     if reference.whole == len(grid):
         return f"all {seeds} seeds ran for {grid[-1]:,} environment steps"
@@ -160,21 +160,21 @@ def _overlay_panel(axes: Axes, run: Run, reference: Reference, metric: str) -> N
         axes.plot(grid[held], median[held], color=BLUE, linewidth=2.2, linestyle=(0, (1, 1)), label=label)
     fill(axes, grid, (band.p10, band.p90), 0.28, color=BLUE, label="10th to 90th percentile of the seeds")
     fill(axes, grid, (band.min, band.max), 0.12, color=BLUE, label="lowest to highest seed")
-    dress(axes, metric, unit_of(metric), max(grid[-1], run.env_steps), gate)
+    format_axes(axes, metric, unit_of(metric), max(grid[-1], run.env_steps), gate)
     always = np.array([series.values[-1], *([gate.bound] if gate else [])])
     low, high = limits(np.concatenate([band.p10, band.p90, series.values]), always)
     axes.set_ylim(low, high)
     outside = int(((series.values < low) | (series.values > high)).sum())
     if outside:
-        told = f"{outside} early report{'s'[: outside != 1]} of this run beyond the axis"
-        axes.text(0.98, 0.03, told, transform=axes.transAxes, ha="right", fontsize=SMALL, style="italic")
+        note = f"{outside} early report{'s'[: outside != 1]} of this run beyond the axis"
+        axes.text(0.98, 0.03, note, transform=axes.transAxes, ha="right", fontsize=SMALL, style="italic")
 
 
 # --- two sets of runs
 
 
 def draw_comparison(ours: RunSet, theirs: RunSet, rng: np.random.Generator) -> Figure:
-    """Return IQM curves with bootstrap bands: who has held the gates, then each metric that is compared."""
+    """Return IQM curves with bootstrap bands: runs that have held all gates, then each compared metric."""
     wanted = comparison_panels(ours, theirs)
     title = f"{', '.join(ours.by_scenario)}: {ours.title} against {theirs.title}"
     figure, panels = panel_grid(len(wanted), title)
@@ -193,14 +193,14 @@ def draw_comparison(ours: RunSet, theirs: RunSet, rng: np.random.Generator) -> F
 
 
 def comparison_panels(ours: RunSet, theirs: RunSet) -> list[tuple[str, str]]:
-    """Return (scenario, metric) of each panel, :data:`HELD` first; of several scenarios fewer metrics of each."""
+    """Return (scenario, metric) of each panel, :data:`HELD` first; with several scenarios fewer metrics of each."""
     each = max(_MOST_PANELS // len(ours.by_scenario), 1)
-    found = []
+    panels = []
     for name in ours.by_scenario:
         runs = (*ours.by_scenario[name], *theirs.by_scenario[name])
         metrics = ([HELD] if all(run.gates for run in runs) else []) + list(directions(runs))
-        found += [(name, metric) for metric in metrics[:each]]
-    return found
+        panels += [(name, metric) for metric in metrics[:each]]
+    return panels
 
 
 def _side_label(side: RunSet) -> str:
@@ -216,16 +216,16 @@ def _held_panel(axes: Axes, sides: _Sides, where: str, rng: np.random.Generator)
         fill(axes, grid, (low, high), 0.18, color=style["color"], step="post")
         axes.step(grid, share, linewidth=2.0, where="post", label=_side_label(side), **style)
     axes.set_ylim(-0.03, 1.03)
-    dress(axes, f"{where}runs that have held all gates", "share of runs", grid[-1])
+    format_axes(axes, f"{where}runs that have held all gates", "share of runs", grid[-1])
 
 
 def _metric_panel(axes: Axes, sides: _Sides, title: tuple[str, str], rng: np.random.Generator) -> None:
-    every, metric = [run for _, runs in sides for run in runs], title[1]
-    start = max(run.series[metric].env_steps[0] for run in every)
-    grid = np.linspace(start, max(run.env_steps for run in every), _POINTS)
+    all_runs, metric = [run for _, runs in sides for run in runs], title[1]
+    start = max(run.series[metric].env_steps[0] for run in all_runs)
+    grid = np.linspace(start, max(run.env_steps for run in all_runs), _POINTS)
     shown: list[Array] = []
     for (side, runs), style in zip(sides, _SIDES, strict=True):
-        # Behind a run's end its last value is held forward.
+        # After a run's end its last value is repeated.
         values = np.stack([np.interp(grid, *run.series[metric]) for run in runs])  # (n, points)
         middle, low, high = bootstrap_band(values, rng, iqm)
         fill(axes, grid, (low, high), 0.18, color=style["color"])
@@ -234,6 +234,6 @@ def _metric_panel(axes: Axes, sides: _Sides, title: tuple[str, str], rng: np.ran
         axes.plot(grid[whole], middle[whole], linewidth=2.0, label=_side_label(side), **style)
         axes.plot(grid[last:], middle[last:], linewidth=1.0, **style)
         shown += [middle, low[len(low) // 20 :], high[len(high) // 20 :]]
-    gate = next((gate for gate in every[0].gates if gate.metric == metric), None)
-    dress(axes, "".join(title), "IQM over runs", grid[-1], gate)
+    gate = next((gate for gate in all_runs[0].gates if gate.metric == metric), None)
+    format_axes(axes, "".join(title), "IQM over runs", grid[-1], gate)
     axes.set_ylim(*limits(np.concatenate(shown), np.array([gate.bound if gate else shown[0][-1]])))

@@ -24,11 +24,11 @@ from multigrid_rl.show.video import Film, VideoError, Written, write_film
 from multigrid_rl.show.words import short
 from multigrid_rl.text import expected
 
-#: Episodes from which best, median and worst are chosen, unless told otherwise.
+#: Default number of episodes from which best, median and worst are chosen.
 EPISODES = 9
-#: More pictures in a second than these show nothing more: of faster environments steps are left out.
+#: Most pictures a second; of faster environments steps are left out.
 FASTEST = 20.0
-#: Steps a second of an environment that does not say how fast it is.
+#: Steps a second of an environment without ``render_fps``.
 _USUAL_FPS = 30.0
 #: Widest film, in a file and on a page, in pixels.
 WIDEST, PAGE_WIDTH = 640, 400
@@ -39,7 +39,7 @@ PAGE_BYTES = 1_400_000
 
 
 class Shown(NamedTuple):
-    """An episode as a page shows it."""
+    """An episode on a page."""
 
     label: str  # "best", or "best and median" where they are the same
     number: int  # of the environment under the seed of the games
@@ -61,7 +61,7 @@ class OwnEpisodes:
 
 
 def play_own_episodes(folder: Path, episodes: int, *, seed: int) -> OwnEpisodes:
-    """Play fresh episodes in each mode with a run's exported policy, and draw three of those with drawn actions.
+    """Play fresh episodes in each mode with a run's exported policy, and draw three of those with sampled actions.
 
     Raises:
         ConfigError, PlayerError: no checkpoint, a damaged player, or one that does not fit.
@@ -69,15 +69,20 @@ def play_own_episodes(folder: Path, episodes: int, *, seed: int) -> OwnEpisodes:
     target = run_env_target(folder)
     agents = tuple(target.sources)
     if not isinstance(target.factory, GymnasiumFactory):
-        found = report(target, episodes=episodes, seed=seed, modes=MODES)["modes"]
-        return OwnEpisodes(seed, agents, [{"mode": mode, **row} for mode, row in found.items()])
-    played = {mode: record(target, range(episodes), seed=seed, greedy=mode == "argmax") for mode in MODES}
+        summaries = report(target, episodes=episodes, seed=seed, modes=MODES)["modes"]
+        return OwnEpisodes(seed, agents, [{"mode": mode, **row} for mode, row in summaries.items()])
+    recorded = {mode: record(target, range(episodes), seed=seed, greedy=mode == "argmax") for mode in MODES}
     rows = []
-    for mode, kept in played.items():
-        lengths = np.array([len(episode.actions) for episode in kept], np.float64)
-        rows.append({"mode": mode, "episodes": episodes, **means(np.array([one.total for one in kept]), lengths)})
+    for mode, recordings in recorded.items():
+        lengths = np.array([len(episode.actions) for episode in recordings], np.float64)
+        returns = np.array([episode.total for episode in recordings])
+        rows.append({"mode": mode, "episodes": episodes, **means(returns, lengths)})
+    sampled, labels = recorded["stochastic"], dict[int, list[str]]()
+    for label, episode in ranked(sampled).items():
+        labels.setdefault(episode.number, []).append(label)
     try:
-        return OwnEpisodes(seed, agents, rows, _page_films(target, played["stochastic"]))
+        films = [_page_film(target, sampled[number], " and ".join(names)) for number, names in labels.items()]
+        return OwnEpisodes(seed, agents, rows, films)
     except VideoError as error:
         return OwnEpisodes(seed, agents, rows, not_drawn=str(error))
 
@@ -89,7 +94,7 @@ def ranked(recordings: list[Recording]) -> dict[str, Recording]:
 
 
 def pick(target: EnvTarget, which: str, episodes: int, *, seed: int, mode: Mode) -> tuple[str, Recording]:
-    """Return what an episode is called and the episode: ``best``, ``median`` or ``worst`` of some, or by its number.
+    """Return label and recording of an episode: ``best``, ``median`` or ``worst`` of some, or by its number.
 
     Raises:
         VideoError: another word; see :func:`multigrid_rl.judge.environments.record` for others.
@@ -109,37 +114,30 @@ def pick(target: EnvTarget, which: str, episodes: int, *, seed: int, mode: Mode)
 def write_episode(
     target: EnvTarget, episode: Recording, path: Path, *, label: str, fps: float | None = None
 ) -> Written:
-    """Write an episode as ``.gif`` or ``.mp4``, over whatever is there.
+    """Write an episode as ``.gif`` or ``.mp4``; replaces an existing file.
 
     Args:
-        target: where it was played.
-        episode: what was played.
+        target: its environment and players.
+        episode: the recording.
         path: file to write.
-        label: what it is called in its captions.
+        label: its name in the captions.
         fps: steps a second; those of the environment by default.
 
     Raises:
-        VideoError: it cannot be drawn or written, or plays otherwise than it did.
+        VideoError: it cannot be drawn or written, or the replay differs from the recording.
     """
-    stage = _Stage(target, episode, label, WIDEST, fps)
-    film = stage.film(every=stage.skip)
-    if path.suffix.lower() == ".gif":  # is asked for its pictures three times: drawn once, and kept
-        kept = list(film.shots())
-        film = film._replace(shots=lambda: iter(kept))
+    drawing = _EpisodeDrawing(target, episode, label, WIDEST, fps)
+    film = drawing.film(every=drawing.skip)
+    if path.suffix.lower() == ".gif":  # needs its pictures three times: drawn once, and kept
+        pictures = list(film.shots())
+        film = film._replace(shots=lambda: iter(pictures))
     return write_film(film, path)
 
 
-def _page_films(target: EnvTarget, recordings: list[Recording]) -> list[Shown]:
-    labels: dict[int, list[str]] = {}
-    for label, episode in ranked(recordings).items():
-        labels.setdefault(episode.number, []).append(label)
-    return [_page_film(target, recordings[number], " and ".join(names)) for number, names in labels.items()]
-
-
 def _page_film(target: EnvTarget, episode: Recording, label: str) -> Shown:
-    stage, steps = _Stage(target, episode, label, PAGE_WIDTH), len(episode.actions)
-    speed = math.ceil(steps / (_PAGE_PICTURES * stage.skip))
-    film = stage.film(every=stage.skip * speed)
+    drawing, steps = _EpisodeDrawing(target, episode, label, PAGE_WIDTH), len(episode.actions)
+    speed = math.ceil(steps / (_PAGE_PICTURES * drawing.skip))
+    film = drawing.film(every=drawing.skip * speed)
     rate = round(8 * PAGE_BYTES * film.fps / (film.frames + 2 * film.fps))  # bits a second
     with TemporaryDirectory() as folder:
         path = Path(folder) / "film.mp4"
@@ -148,11 +146,11 @@ def _page_film(target: EnvTarget, episode: Recording, label: str) -> Shown:
     return Shown(label, episode.number, episode.total, steps, speed, data)
 
 
-class _Stage:
-    """One episode to be drawn, at most ``width`` pixels wide; ``fps`` steps a second, by default the environment's."""
+class _EpisodeDrawing:
+    """Draws one episode, at most ``width`` pixels wide; ``fps`` steps a second, by default the environment's."""
 
     def __init__(self, target: EnvTarget, episode: Recording, label: str, width: int, fps: float | None = None) -> None:
-        assert isinstance(target.factory, GymnasiumFactory)  # nothing else is recorded
+        assert isinstance(target.factory, GymnasiumFactory)  # only these are recorded
         self._factory, self._episode, self._label, self._width = target.factory, episode, label, width
         self._name = target.factory.env_id
         env = self._made()
@@ -160,7 +158,7 @@ class _Stage:
         self._mujoco = hasattr(env.unwrapped, "mujoco_renderer")
         if "rgb_array" not in env.metadata.get("render_modes", ()):
             raise VideoError(expected("env_id", "an environment that draws itself (rgb_array)", self._name))
-        _draw_without_a_screen()
+        _use_headless_drivers()
         self._fps = fps or float(env.metadata.get("render_fps") or _USUAL_FPS)
         #: Steps from one picture to the next.
         self.skip = math.ceil(self._fps / FASTEST)
@@ -182,16 +180,16 @@ class _Stage:
             yield strip.below(picture, Caption(t, (), result), notes)
 
     def _drawn(self, every: int) -> Iterator[tuple[int, float, Picture]]:
-        """Yield step, return so far and what the environment draws.
+        """Yield step, return so far and the environment's picture.
 
         Raises:
-            VideoError: whatever stops the environment from playing the episode again and drawing it.
+            VideoError: any error of the environment while it replays and draws the episode.
         """
         try:
             yield from self._played_again(every)
         except VideoError:
             raise
-        except Exception as error:  # the code of strangers, and MuJoCo raises bare ones
+        except Exception as error:  # foreign code, and MuJoCo raises bare ones
             hint = _OPENGL if self._mujoco else ""
             got = f"{type(error).__name__}: {error}{hint}"
             raise VideoError(expected(self._name, "an environment that can be drawn here", got)) from error
@@ -199,7 +197,7 @@ class _Stage:
     def _played_again(self, every: int) -> Iterator[tuple[int, float, Picture]]:
         env, total, done, t = self._made(render=True), 0.0, False, 0
         actions = self._episode.actions
-        if self._mujoco:  # draws no larger than it is shown: without a graphics card every pixel takes its time
+        if self._mujoco:  # no larger than shown: without a graphics card drawing time grows with pixels
             renderer = env.unwrapped.mujoco_renderer
             renderer.width, renderer.height = min(renderer.width, self._width), min(renderer.height, self._width)
         try:
@@ -232,19 +230,19 @@ class _Stage:
         return picture
 
 
-#: What helps where bodies cannot be drawn.
+#: Hint for environments of MuJoCo that cannot be drawn.
 _OPENGL = "; MuJoCo draws without a screen through libEGL (MUJOCO_GL=egl) or libOSMesa (MUJOCO_GL=osmesa)"
 
 
-def _draw_without_a_screen() -> None:
-    """Tell pygame and MuJoCo, unless the environment says otherwise, that no window is wanted."""
+def _use_headless_drivers() -> None:
+    """Set drivers of pygame and MuJoCo that need no window, unless environment variables are set."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        found = [name for name, library in (("egl", "EGL"), ("osmesa", "OSMesa")) if find_library(library)]
-        if found:
-            os.environ.setdefault("MUJOCO_GL", found[0])
+        backends = [name for name, library in (("egl", "EGL"), ("osmesa", "OSMesa")) if find_library(library)]
+        if backends:
+            os.environ.setdefault("MUJOCO_GL", backends[0])
 
 
 def resized(picture: Picture, widest: int) -> Picture:

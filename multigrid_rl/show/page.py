@@ -1,4 +1,4 @@
-"""Pages: templates that escape whatever they are given, in one file that asks nothing of the network."""
+"""Pages: templates with autoescape, rendered to one file that needs no network."""
 
 import base64
 import hashlib
@@ -12,21 +12,21 @@ from markupsafe import Markup
 from multigrid_rl import __version__
 from multigrid_rl.show import charts, words
 
-#: Written into every page: a file that says so may be written anew.
+#: Written into every page: a file with this mark may be overwritten.
 GENERATOR = "multigrid-rl report"
-#: In the order in which they are joined; only the last one does something, the others are functions.
+#: In the order in which they are joined; only the last one has effects, the others are functions.
 SCRIPTS = ("decode.js", "board.js", "replay.js", "page.js")
 STYLES = ("page.css", "replay.css")
 _FILTERS = (
     words.bound, words.spelled, words.duration, words.listed, words.metric_title, words.percent, words.plural,
-    words.rounded, words.short, words.signed, charts.drawn,
+    words.rounded, words.short, words.signed, charts.plot_data,
 )  # fmt: skip
 
 
 @lru_cache(maxsize=1)
 def templates() -> Environment:
-    """Return the project's templates: everything is escaped, and a name that is missing is an error."""
-    made = Environment(
+    """Return the project's templates: everything is escaped, and a missing name is an error."""
+    environment = Environment(
         loader=PackageLoader("multigrid_rl.show"),
         autoescape=True,
         extensions=["jinja2.ext.do"],
@@ -34,9 +34,9 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    made.filters |= {function.__name__: function for function in _FILTERS}
-    return made
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters |= {function.__name__: function for function in _FILTERS}
+    return environment
 
 
 def render(template: str, **content: Any) -> str:
@@ -44,11 +44,11 @@ def render(template: str, **content: Any) -> str:
 
     Args:
         template: one that extends ``page.html``.
-        content: what it names: ``kind`` ("Training run"), ``title`` (the conclusion), ``lead``, ``data`` (what the
-            replay reads, or ``None``), and its own.
+        content: its variables: ``kind`` ("Training run"), ``title`` (the conclusion), ``lead``, ``data`` (of the
+            replay, or ``None``), and its own.
     """
     style, script = asset_text(STYLES), asset_text(SCRIPTS)
-    # With hashes nothing else runs, whatever somebody manages to write into a page: no attribute, no second script.
+    # With hashes no injected script or style runs.
     style_hash, script_hash = (base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script))
     return templates().get_template(template).render(
         content, style=Markup(style), script=Markup(script), version=__version__, generator=GENERATOR,

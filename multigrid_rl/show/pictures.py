@@ -24,10 +24,10 @@ _SMALLEST, _LARGEST = 11, 30  # pixels of a letter's size
 
 
 class Notes(NamedTuple):
-    """What stands in the strip beside the caption."""
+    """Text in the strip beside the caption."""
 
     head: str  # "step 3 of 14"
-    aside: str = ""  # at the right of it
+    aside: str = ""  # to the right of it
     foot: str = ""  # last line, until there is a result
 
 
@@ -56,10 +56,10 @@ class Strip:
 
     def _agent(self, draw: Any, row: int, line: AgentLine) -> None:
         colour = GREY if line.out else TEAM_COLOURS[line.seat.partition("_")[0]]
-        # Rounded first and added to nothing: never "-0.00".
+        # Rounded, then added to zero: never "-0.00".
         total = ("" if line.total is None else f"{round(line.total, 2) + 0.0:+.2f}", self._bold, WHITE)
         names = [f"{line.seat} {shortened(line.player)}", line.seat]
-        # The player's name goes first where both do not fit: what happens matters more.
+        # Where both do not fit, the player's name is left out: the events matter more.
         room = self._width - 3 * self._pad - self._bold.getlength(total[0])
         fits = (self._bold.getlength(n) + self._font.getlength(f": {line.words}") <= room for n in names)
         name = names[0] if next(fits) else names[1]
@@ -71,9 +71,9 @@ class Strip:
         edge = self._width - self._pad - right[1].getlength(right[0])
         draw.text((edge, top), right[0], font=right[1], fill=right[2])
         for text, face, colour in parts:
-            told = fitted(text, face, edge - self._pad - left)
-            draw.text((left, top), told, font=face, fill=colour)
-            left += face.getlength(told)
+            clipped = fitted(text, face, edge - self._pad - left)
+            draw.text((left, top), clipped, font=face, fill=colour)
+            left += face.getlength(clipped)
 
 
 def shortened(name: str, longest: int = 20) -> str:
@@ -102,8 +102,8 @@ def panel(picture: Picture, lines: list[str]) -> Picture:
     for number, line in enumerate(lines):
         face = font(size, bold=number == 0)
         for text, share in zip(line.split("\t"), (0.12, 0.45), strict=False):
-            told = fitted(text, face, width * (0.98 - share))
-            draw.text((width * share, top), told, font=face, fill=GOLD if number == 0 else WHITE)
+            clipped = fitted(text, face, width * (0.98 - share))
+            draw.text((width * share, top), clipped, font=face, fill=GOLD if number == 0 else WHITE)
         top += size * 1.45
     return np.asarray(image)
 

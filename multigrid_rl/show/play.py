@@ -1,4 +1,4 @@
-"""Games of one person against players: everything but window and keys."""
+"""Games of one person against players, without window and keys."""
 
 import json
 from pathlib import Path
@@ -25,38 +25,38 @@ from multigrid_rl.world.engine import World
 from multigrid_rl.world.rendering import visible_cells
 from multigrid_rl.world.symmetry import other_seat
 
-#: How the person is called in captions and records.
+#: Name of the person in captions and records.
 PERSON = "you"
 
 
-# --- who sits where
+# --- seats
 
 
 class OtherPlayers(NamedTuple):
-    """Everybody but the person."""
+    """All players but the person."""
 
     seat: str  # the person's
     players: dict[str, Policy]  # by seat, or by team where one acts for all its seats
-    names: dict[str, str]  # seat -> who sits there, the person included
+    names: dict[str, str]  # seat -> name of its player, the person included
 
 
 def find_seat(spec: GameSpec, side_wanted: str | None, seat: str | None) -> str:
-    """Find the person's seat: as asked for, else the first of the side, else the first red one.
+    """Find the person's seat: the given one, else the first of the side, else the first red one.
 
     Raises:
         ConfigError: this game has no such seat or side, or the two contradict each other.
     """
-    told = ", ".join(spec.seats)
+    seats = ", ".join(spec.seats)
     if seat is not None:
         if seat not in spec.seats:
-            raise ConfigError(expected("--seat", told, seat))
+            raise ConfigError(expected("--seat", seats, seat))
         if side_wanted not in (None, spec.team_of(seat)):
             raise ConfigError(expected("--seat", f"a seat of --side {side_wanted}", seat))
         return seat
-    mine = [s for s in spec.seats if spec.team_of(s) == (side_wanted or "red")]
-    if not mine:
-        raise ConfigError(expected("--side", f"a side of {told}", side_wanted))
-    return mine[0]
+    own_seats = [s for s in spec.seats if spec.team_of(s) == (side_wanted or "red")]
+    if not own_seats:
+        raise ConfigError(expected("--side", f"a side of {seats}", side_wanted))
+    return own_seats[0]
 
 
 def find_other_players(
@@ -65,37 +65,37 @@ def find_other_players(
     """Fill every seat but the person's.
 
     Args:
-        scenario: what is played.
+        scenario: of the games.
         catalogue: where players are looked up.
         seat: the person's.
-        opponent: a name, a run folder or a bundle; by default a player that the scenario itself seats, else random.
-        mate: the same for team mates; by default the opponent where it can sit there alone, else random.
+        opponent: a name, a run folder or a bundle; by default an opponent of the scenario, else random.
+        mate: the same for team mates; by default the opponent if it can play that seat alone, else random.
 
     Raises:
-        ConfigError, PlayerError: no seat for them, an unknown or damaged player, or one that cannot sit there.
+        ConfigError, PlayerError: no seat for them, an unknown or damaged player, or one that cannot play there.
     """
     spec = scenario.spec
     team = spec.team_of(seat)
-    rivals = [s for s in spec.seats if spec.team_of(s) != team]
+    opponent_seats = [s for s in spec.seats if spec.team_of(s) != team]
     mates = [s for s in spec.seats if spec.team_of(s) == team and s != seat]
-    for option, name, seats in (("opponent", opponent, rivals), ("mate", mate, mates)):
+    for option, name, seats in (("opponent", opponent, opponent_seats), ("mate", mate, mates)):
         if name is not None and not seats:
             raise ConfigError(expected(f"--{option}", f"nothing for {scenario.name}, which has no seat for it", name))
     names, players = {seat: PERSON}, {}
-    usual = next(iter(scenario.opponents.values()), {"random": 1.0})  # of a mixture whom one meets most
-    chosen = opponent or max(usual, key=lambda name: usual[name])
-    if rivals:
-        players = _team(catalogue, chosen, spec, spec.team_of(rivals[0]))
-        names |= {s: _called(chosen, players.get(s) or players[spec.team_of(s)]) for s in rivals}
+    weights = next(iter(scenario.opponents.values()), {"random": 1.0})  # of a mixture the most frequent one
+    chosen = opponent or max(weights, key=lambda name: weights[name])
+    if opponent_seats:
+        players = _team(catalogue, chosen, spec, spec.team_of(opponent_seats[0]))
+        names |= {s: _display_name(chosen, players.get(s) or players[spec.team_of(s)]) for s in opponent_seats}
     for s in mates:
         players[s] = _mate(catalogue, mate, chosen, spec, s)
-        names[s] = _called(mate or chosen, players[s])
+        names[s] = _display_name(mate or chosen, players[s])
     return OtherPlayers(seat, players, {s: names[s] for s in spec.seats})
 
 
-def _called(given: str, player: Policy) -> str:
-    folder = Path(given)
-    return folder.resolve().name if folder.is_dir() and "/" in given and player.name != "random" else player.name
+def _display_name(name: str, player: Policy) -> str:
+    folder = Path(name)
+    return folder.resolve().name if folder.is_dir() and "/" in name and player.name != "random" else player.name
 
 
 def _run_refs(name: str) -> dict[str, str] | None:
@@ -137,7 +137,7 @@ def _mate(catalogue: Catalogue, wanted: str | None, usual: str, spec: GameSpec, 
 
 
 class Score(NamedTuple):
-    """Games so far, as the person sees them."""
+    """Results so far, for the person."""
 
     won: int = 0
     drawn: int = 0
@@ -147,8 +147,8 @@ class Score(NamedTuple):
     def __str__(self) -> str:
         """Return for example ``3 games: 2 won, 0 drawn, 1 lost; 1 left unfinished``."""
         games = self.won + self.drawn + self.lost
-        told = f"{games} game{'' if games == 1 else 's'}: {self.won} won, {self.drawn} drawn, {self.lost} lost"
-        return f"{told}; {self.unfinished} left unfinished" if self.unfinished else told
+        text = f"{games} game{'' if games == 1 else 's'}: {self.won} won, {self.drawn} drawn, {self.lost} lost"
+        return f"{text}; {self.unfinished} left unfinished" if self.unfinished else text
 
 
 class Session:
@@ -171,7 +171,7 @@ class Session:
 
     @property
     def world(self) -> World:
-        """The game as it stands, a batch of one."""
+        """The current game, a batch of one."""
         return self._match.world
 
     @property
@@ -196,7 +196,7 @@ class Session:
             raise ValueError(expected("action", f"0 to {len(ACTIONS) - 1}", action))
         done = self._match.step({self.others.seat: np.array([DONE if self.out else action], np.int8)}).done
         self._taken.append(self._match.actions[0].copy())
-        self.caption = self._commentator.tell(self.world.outputs, self._taken[-1])
+        self.caption = self._commentator.step(self.world.outputs, self._taken[-1])
         if done[0]:
             self._finish()
         return self.caption
@@ -204,15 +204,15 @@ class Session:
     def _finish(self) -> None:
         self.over = True
         winner = int(self.world.outputs.winner[0])
-        mine = int(self.world.flags.team[self.agent])
+        team = int(self.world.flags.team[self.agent])
         won, drawn, lost, unfinished = self.score
-        self.score = Score(won + (winner == mine), drawn + (winner < 0), lost + (winner == 1 - mine), unfinished)
-        result = "drawn" if winner < 0 else "won" if winner == mine else "lost"
+        self.score = Score(won + (winner == team), drawn + (winner < 0), lost + (winner == 1 - team), unfinished)
+        result = "drawn" if winner < 0 else "won" if winner == team else "lost"
         label = f"{len(self.records) + 1}: {result} as {self.others.seat}"
         taken = np.stack(self._taken)  # (T, A)
-        text = {seat: "".join(map(str, taken[:, a].tolist())) for a, seat in enumerate(self.spec.seats)}
-        told = {"spec": self.spec, "seed": self.seed, "game": self.game, "players": self.others.names}
-        self.records.append(GameRecord(label=label, **told, actions=text))
+        actions = {seat: "".join(map(str, taken[:, a].tolist())) for a, seat in enumerate(self.spec.seats)}
+        fields = {"spec": self.spec, "seed": self.seed, "game": self.game, "players": self.others.names}
+        self.records.append(GameRecord(label=label, **fields, actions=actions))
 
     def restart(self) -> None:
         """Begin the next game; one that was begun and not over counts as left unfinished."""

@@ -1,4 +1,4 @@
-"""Games packed for the replay of a page: every frame as bytes, compressed, so that its script need not play.
+"""Games packed for the replay of a page: every frame as compressed bytes, so that its script needs no game engine.
 
 A frame of ``A`` agents, each of whom sees ``V`` by ``V`` cells, is a row of bytes, as ``assets/decode.js`` reads them::
 
@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from multigrid_rl.judge.replays import GameRecord, Replay, frames, replay, taken_actions
+from multigrid_rl.judge.replays import GameRecord, frames, replay, taken_actions
 from multigrid_rl.show.captions import Caption, Commentator
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
@@ -25,9 +24,9 @@ _MOMENTS = [c.EV_KEY, c.EV_BALL, c.EV_ELIMINATED, c.EV_VICTIM, c.EV_DOOR, c.EV_D
 
 
 class Pack:
-    """Packed games and what they share; :meth:`data` is what the page's script reads.
+    """Packed games and their shared texts; :meth:`data` is the input of the page's script.
 
-    Texts are referred to by number: each stands in the page once.
+    Texts are referenced by number: each is in the page once.
     """
 
     def __init__(self) -> None:
@@ -47,11 +46,13 @@ class Pack:
         """Return one game as plain JSON, not added to :attr:`games`; its title is by default label and result.
 
         Raises:
-            ReplayError: the record's actions do not make a whole game.
+            ReplayError: the record's actions are not one whole game.
         """
         captions: list[Caption] = []
         spec, played = game.spec, replay(game, _commented(game, captions))
-        result = captions[-1].result
+        result, tokens = captions[-1].result, played.tokens.reshape(len(played.tokens), -1)
+        parts = (played.cells, played.position, played.heading, played.hand, played.out, tokens)
+        rows = np.concatenate([part.astype(np.uint8) for part in parts], axis=1)  # (T + 1, L), one for each frame
         return {
             "title": title or f"{game.label}: {result}",
             "spec": self._spec(spec),
@@ -59,7 +60,7 @@ class Pack:
             "steps": game.steps,
             "winner": played.winner,
             "result": result,
-            "frames": base64.b64encode(zlib.compress(frame_rows(played).tobytes(), 9)).decode("ascii"),
+            "frames": base64.b64encode(zlib.compress(rows.tobytes(), 9)).decode("ascii"),
             "words": [
                 self.words.setdefault(line.words, len(self.words)) for caption in captions for line in caption.agents
             ],
@@ -92,20 +93,13 @@ class Pack:
         return self.specs.index(row)
 
 
-def frame_rows(played: Replay) -> NDArray[np.uint8]:
-    """Return the frames of a game (T + 1, L), one row of bytes each."""
-    tokens = played.tokens.reshape(len(played.tokens), -1)
-    parts = (played.cells, played.position, played.heading, played.hand, played.out, tokens)
-    return np.concatenate([part.astype(np.uint8) for part in parts], axis=1)
-
-
 def _commented(game: GameRecord, captions: list[Caption]) -> Iterator[tuple[World, Step | None]]:
-    """Yield the frames of a game and append what every agent did in each step."""
+    """Yield the frames of a game and append the caption of each step to ``captions``."""
     shots = frames(game)
     start = next(shots)
-    speaker = Commentator(start[0], game.players)
+    commentator = Commentator(start[0], game.players)
     yield start
     for (world, step), actions in zip(shots, taken_actions(game), strict=True):
         assert step is not None  # only the start has none
-        captions.append(speaker.tell(step, actions))
+        captions.append(commentator.step(step, actions))
         yield world, step

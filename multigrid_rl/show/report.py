@@ -1,4 +1,4 @@
-"""Reports as files: what folder it is, where its page goes, and what may be overwritten."""
+"""Reports as files: kinds of folders, paths of pages, and overwriting."""
 
 import logging
 from contextlib import suppress
@@ -40,7 +40,7 @@ def write_run_report(
     Args:
         folder: of the run.
         output: another file, which must be new unless ``force``.
-        force: overwrite whatever is there.
+        force: overwrite an existing file.
         games: fresh games to play with its policy in each mode, see :func:`run_data.read_report`; 0 plays none.
         reference: file of the recipe's curves.
 
@@ -58,9 +58,9 @@ def write_run_report(
 
 
 def write_cup_report(
-    folder: Path, output: Path | None = None, *, force: bool = False, found: CupResults | None = None
+    folder: Path, output: Path | None = None, *, force: bool = False, results: CupResults | None = None
 ) -> Path:
-    """Write the page of a cup like that of a run; ``found`` is read from the folder by default.
+    """Write the page of a cup like that of a run; ``results`` is read from the folder by default.
 
     Raises:
         ConfigError: no cup, a damaged file, or an output that may not be written.
@@ -68,14 +68,14 @@ def write_cup_report(
     target = _target(folder, output, force=force)
     path = folder / RESULTS_FILE
     try:
-        write_file(target, cup_page(found or read_results(path)).encode(errors="replace"))
+        write_file(target, cup_page(results or read_results(path)).encode(errors="replace"))
     except ReplayError as error:
         raise ConfigError(f"{path}: games: {error}") from error
     return target
 
 
 def read_results(path: Path) -> CupResults:
-    """Read and check a cup's results. Raises :class:`ConfigError` naming file, key and what is wrong."""
+    """Read and check a cup's results. Raises :class:`ConfigError` with file, key and error."""
     try:
         return CupResults.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -85,12 +85,11 @@ def read_results(path: Path) -> CupResults:
 
 
 def _target(folder: Path, output: Path | None, *, force: bool) -> Path:
-    """Return where the page goes. Found out before anything is played, so that nothing is lost at the end."""
+    """Return the path of the page. Called before any games are played, so that none are lost at the end."""
     target = output if output is not None else folder / REPORT_FILE
     if target.is_dir():
         raise ConfigError(expected(target, "a file", "a folder"))
-    # The page in its own folder says nothing that the folder does not: a newer one takes its place. But only if the
-    # file is one of ours.
+    # A newer page replaces the one in the run's own folder, but only a file that was written as a report.
     ours = False
     with suppress(OSError), target.open("rb") as file:
         ours = output is None and f'content="{GENERATOR}"'.encode() in file.read(2000)

@@ -1,4 +1,4 @@
-"""Everything that a run's page tells, read from its folder and from fresh games of its policy."""
+"""Content of a run's page, read from its folder and from fresh games of its policy."""
 
 import math
 import re
@@ -23,9 +23,9 @@ from multigrid_rl.sizes import reward_facts, schedules
 from multigrid_rl.text import expected, one_line
 from multigrid_rl.types import RunError
 
-#: Seed of the policy's own games: training starts from small numbers, and no game of these is among its own.
+#: Seed of the policy's fresh games: training uses small seeds, so none of them was a training game.
 GAMES_SEED = 50_000
-#: Games for each mode unless told otherwise.
+#: Default number of games for each mode.
 GAMES = 200
 _GATE_KEYS = (
     "metric", "comparison", "bound", "hold", "share", "window", "value", "met", "held", "first_reached", "first_held",
@@ -44,10 +44,10 @@ class OwnGames:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run's page shows."""
+    """Content of a run's page."""
 
     run: Run
-    gates: list[dict[str, Any]]  # as in a verdict; of a run without one as they stand at its last report
+    gates: list[dict[str, Any]]  # as in a verdict; of a run without one at its last report
     held: Moment | None  # when all gates were held together; None: never
     totals: dict[str, float]  # seconds of each ``timing/*_s`` metric over the whole run: "sample" and so on
     last: dict[str, Any]  # the last row of metrics.jsonl
@@ -55,23 +55,23 @@ class RunReport:
     compared: dict[str, Comparison]  # the run against them, by metric
     changed: list[tuple[str, str, str]] | None  # key, here, in the recipe (without one: the default); None: unknown
     own: OwnGames | None  # fresh games of its policy
-    episodes: OwnEpisodes | None  # the same, where it plays an environment of another package
-    own_missing: str  # why there is neither; empty if there is, or if nobody wanted any
+    episodes: OwnEpisodes | None  # the same, for an environment of another package
+    own_missing: str  # why there is neither; empty if there is one, or if none was wanted
 
     @property
     def usual(self) -> str:
-        """What it is compared with."""
+        """Configuration that it is compared with."""
         recipe = self.run.config.get("experiment") if self.reference is None else self.reference.name
         return f"the recipe {recipe}" if recipe else "the defaults"
 
     @property
     def env_steps(self) -> int:
-        """Environment steps that it has played; behind its last report there may be some."""
+        """Environment steps so far, with those after its last report."""
         return int(self.last["env_steps"])
 
     @property
     def package(self) -> str | None:
-        """Whose environments it plays; ``None``: the red/blue-door game."""
+        """Package of its environment; ``None``: the red/blue-door game."""
         scenario = self.run.config["scenario"]
         return None if scenario.get("game") is not None else str(scenario.get("package"))
 
@@ -105,42 +105,42 @@ def read_report(folder: Path, *, games: int | None = None, reference: Path | Non
         compared = {row.metric: row for row in compare(run, curves)} if curves is not None else {}
     totals: dict[str, float] = {}
     for name, value in (item for row in rows for item in row.items()):
-        if value is not None and (found := re.fullmatch("timing/(.*)_s", name)):
-            totals[found[1]] = totals.get(found[1], 0.0) + value
+        if value is not None and (match := re.fullmatch("timing/(.*)_s", name)):
+            totals[match[1]] = totals.get(match[1], 0.0) + value
     changed = changes(run.config, run.config.get("experiment") if curves is None else curves.name)
     return RunReport(run, gates, held, totals, rows[-1], curves, compared, changed, own, episodes, missing)
 
 
 def play_own_games(folder: Path, games: int, *, seed: int = GAMES_SEED) -> OwnGames:
-    """Play ``games`` fresh games in each mode with a run's exported policy, against the opponents that it met.
+    """Play ``games`` fresh games in each mode with a run's exported policy, against its training opponents.
 
     Raises:
-        ConfigError, PlayerError: no checkpoint, no game of ours, an opponent that is gone or has changed.
+        ConfigError, PlayerError: no checkpoint, another package's game, an opponent that is missing or has changed.
     """
-    found = evaluate(run_target(folder), episodes=games, seed=seed)
+    evaluation = evaluate(run_target(folder), episodes=games, seed=seed)
     rows = [
-        {"mode": part.mode, "seats": seat_returns(part, found.spec), **summary([part], found.spec)}
-        for part in found.parts
+        {"mode": part.mode, "seats": seat_returns(part, evaluation.spec), **summary([part], evaluation.spec)}
+        for part in evaluation.parts
     ]
-    own = found.parts[0].lineup.own
-    # The lineup calls them by their files' paths; on the page they are the run.
+    own = evaluation.parts[0].lineup.own
+    # The lineup names them by their files' paths; on the page they are the run.
     kept = [
         game.model_copy(update={"players": {**game.players, **dict.fromkeys(own, "this run")}})
-        for game in kept_games(found)
+        for game in kept_games(evaluation)
     ]
     return OwnGames(seed, rows, own, kept)
 
 
 def _judged(run: Run, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Moment | None]:
     """Return the gates and when all were held: from the verdict, or from the reports of a run that has none yet."""
-    told = _provisional(run, rows) if run.verdict is None else run.verdict
+    verdict = _provisional(run, rows) if run.verdict is None else run.verdict
     moment = ("env_steps_to_held", "policy_updates_to_held", "seconds_to_held")
-    lost = [key for key in moment if key not in told]
-    lost += [f"gates.{key}" for key in _GATE_KEYS for gate in told["gates"] if key not in gate]
-    if lost:
-        raise ConfigError(expected(run.path / "verdict.json", f"{lost[0]}, as the run wrote it", "none"))
-    held = None if told[moment[0]] is None else Moment(*(told[key] for key in moment))
-    return told["gates"], held
+    missing = [key for key in moment if key not in verdict]
+    missing += [f"gates.{key}" for key in _GATE_KEYS for gate in verdict["gates"] if key not in gate]
+    if missing:
+        raise ConfigError(expected(run.path / "verdict.json", f"{missing[0]}, as the run wrote it", "none"))
+    held = None if verdict[moment[0]] is None else Moment(*(verdict[key] for key in moment))
+    return verdict["gates"], held
 
 
 def _provisional(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -149,8 +149,8 @@ def _provisional(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
         config = RunConfig.model_validate(run.config)
         gates = gates_of(config, env_factory(config).specs)
     except ValueError:
-        gates = []  # a configuration of another version, or of a larger machine: the curves still tell much
-    keeper = GateKeeper(gates, 1)  # what has a number of episodes is a report
+        gates = []  # a configuration of another version, or of a larger machine: the curves are still useful
+    keeper = GateKeeper(gates, 1)  # rows with a number of episodes are reports
     for number, row in enumerate(rows, 1):
         values = {gate.metric: math.nan if (v := row.get(gate.metric)) is None else v for gate in gates}
         try:
@@ -161,30 +161,30 @@ def _provisional(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return keeper.verdict()
 
 
-# --- what it was
+# --- origin
 
 
 def origin(report: RunReport) -> list[tuple[str, Any]]:
-    """Return what a run was, in rows: name, value."""
-    config, story = report.run.config, report.run.provenance
+    """Return configuration and provenance of a run, in rows: name, value."""
+    config, provenance = report.run.config, report.run.provenance
     model, train = config.get("model") or {}, config.get("train") or {}
-    acting: list[tuple[str, str]] = []  # what is added to the reward, and what changes while a run goes on
+    settings: list[tuple[str, str]] = []  # additions to the reward, and schedules
     with suppress(ValueError):  # of another version
-        its = TrainConfig.model_validate(train)
-        acting = [(name, f"{values}, {course}") for name, values, course in schedules(its, changing=True)]
-        acting = [(name.capitalize(), said) for name, said in [*reward_facts(its), *acting]]
+        options = TrainConfig.model_validate(train)
+        settings = [(name, f"{values}, {change}") for name, values, change in schedules(options, changing=True)]
+        settings = [(name.capitalize(), text) for name, text in [*reward_facts(options), *settings]]
     rows = [
         ("Scenario", config["scenario"]["name"]),
         ("Recipe", config.get("experiment") or "none"),
         ("Scheme", config.get("scheme")),
         ("Network", f"{model.get('name')} {model.get('hidden')}" if model else None),
         ("Budget", f"{train['until']:,} steps" if isinstance(train.get("until"), int) else None),
-        *acting,
+        *settings,
         ("Seed", config["seed"]),
-        ("Command", story.get("command")),
-        ("Started", story.get("started")),
-        ("Commit", story.get("commit")),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in (story.get("versions") or {}).items())),
+        ("Command", provenance.get("command")),
+        ("Started", provenance.get("started")),
+        ("Commit", provenance.get("commit")),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in (provenance.get("versions") or {}).items())),
         ("Folder", report.run.path),
     ]
     return [(name, value) for name, value in rows if value not in (None, "")]
@@ -192,7 +192,7 @@ def origin(report: RunReport) -> list[tuple[str, Any]]:
 
 def opponent_words(row: dict[str, Any]) -> tuple[str, str]:
     """Return an opponent of a run in words, and the start of its sha256."""
-    known = next((s for s in row.get("strength") or [] if s.get("opponent") == "random"), None)
-    beats = f", wins {percent(known['win'])} against random" if known else ""
+    strength = next((s for s in row.get("strength") or [] if s.get("opponent") == "random"), None)
+    beats = f", wins {percent(strength['win'])} against random" if strength else ""
     weight = f" in {percent(row['weight'])} of the games" if row.get("weight", 1.0) < 1.0 else ""
     return f"{row.get('name')} on {row.get('seat')}{weight}{beats}", str(row.get("sha256") or "")[:12]

@@ -1,4 +1,4 @@
-"""A training run as one page: what stands in it, and titles that say the conclusion."""
+"""The page of a training run: its content, and titles that state the conclusion."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ _STAGES: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("checkpoint", "Checkpoints", {}),
     ("other", "Everything else", {}),
 )  # fmt: skip
-#: What the learner says of itself: name below ``learner/<module>/`` or a metric of its own, and its title.
+#: Metrics of the learner: name below ``learner/<module>/`` or a metric of its own, and its title.
 _LEARNER = {
     "explained_variance/{}": "Explained variance",
     "entropy/{}": "Entropy",
@@ -61,7 +61,7 @@ def run_page(report: RunReport) -> str:
         last={"policy_updates": 0, "episodes": 0, **report.last},
         seconds=float(report.last.get("seconds") or 0.0),
         gates=report.gates,
-        gates_title=gates_title(report.gates, told=run.verdict is not None),
+        gates_title=gates_title(report.gates, ended=run.verdict is not None),
         gates_lead=" ".join({gate["hold"]: _hold_words(gate) for gate in report.gates}.values()),
         changed=report.changed,
         usual=report.usual,
@@ -98,7 +98,7 @@ def run_page(report: RunReport) -> str:
 
 
 def verdict_title(report: RunReport) -> str:
-    """Return the page's title: what became of the gates, and when."""
+    """Return the page's title: which gates were held, and when."""
     run, gates = report.run, report.gates
     steps = f"{report.env_steps:,} steps"
     if report.held is not None:
@@ -108,18 +108,18 @@ def verdict_title(report: RunReport) -> str:
         return f"Played {steps} and ended at a return of {short(float(returns[0].values[-1]))}"
     if not gates:
         return f"Played {steps}; there are no gates to hold"
-    some = f"{_some_of(sum(bool(gate['held']) for gate in gates), len(gates))} held"
+    held = f"{_some_of(sum(bool(gate['held']) for gate in gates), len(gates))} held"
     if run.verdict is None:
-        return f"No verdict: {some} after {steps}"
+        return f"No verdict: {held} after {steps}"
     if run.verdict["ended"] == "interrupted":
-        return f"Interrupted after {steps}, with {some}"
-    return f"{some.capitalize()} within {steps}"
+        return f"Interrupted after {steps}, with {held}"
+    return f"{held.capitalize()} within {steps}"
 
 
-def _some_of(some: int, number: int) -> str:
+def _some_of(count: int, number: int) -> str:
     if number == 1:
-        return "the gate" if some else "the gate not"
-    return f"{spelled(some) if some else 'none'} of {spelled(number)} gates"
+        return "the gate" if count else "the gate not"
+    return f"{spelled(count) if count else 'none'} of {spelled(number)} gates"
 
 
 def _all_of(number: int) -> str:
@@ -129,15 +129,15 @@ def _all_of(number: int) -> str:
 def verdict_lead(report: RunReport) -> str:
     """Return how the run ended, for below the title."""
     run = report.run
-    said = [str(run.config["scenario"].get("description", ""))]
+    sentences = [str(run.config["scenario"].get("description", ""))]
     if run.verdict is None:
-        said.append("The run is still going, or it was killed: this is how it stands at its last report.")
+        sentences.append("The run is still going, or it was killed: this is how it stands at its last report.")
     elif run.verdict["ended"] == "until" and report.held is None and report.gates:
-        said.append("It spent its whole budget; " + _missed(report.gates))
+        sentences.append("It spent its whole budget; " + _missed(report.gates))
     elif report.held is not None and not all(gate["held"] for gate in report.gates):
-        lost = listed(gate["metric"] for gate in report.gates if not gate["held"])
-        said.append(f"It went on afterwards, and at its end {lost} did not hold any more.")
-    return " ".join(part for part in said if part)
+        missed = listed(gate["metric"] for gate in report.gates if not gate["held"])
+        sentences.append(f"It went on afterwards, and at its end {missed} did not hold any more.")
+    return " ".join(part for part in sentences if part)
 
 
 def _missed(gates: list[dict[str, Any]]) -> str:
@@ -151,11 +151,11 @@ def _missed(gates: list[dict[str, Any]]) -> str:
     return "; ".join(rows) + "." if rows else "a gate had no value at its end."
 
 
-def gates_title(gates: list[dict[str, Any]], *, told: bool) -> str:
-    """Return the title of the table of gates; ``told``: there is a verdict."""
+def gates_title(gates: list[dict[str, Any]], *, ended: bool) -> str:
+    """Return the title of the table of gates; ``ended``: there is a verdict."""
     met, held = (sum(bool(gate[key]) for gate in gates) for key in ("met", "held"))
     number = len(gates)
-    when = "at the end" if told else "so far"
+    when = "at the end" if ended else "so far"
     if held == number:
         return "The gate is held" if number == 1 else f"{_all_of(number).capitalize()} are held {when}"
     if number == 1:
@@ -200,7 +200,7 @@ def _gate_chart(report: RunReport, row: dict[str, Any]) -> Chart:
     metric, first, reference = row["metric"], row["first_held"], report.reference
     return Chart(
         title=metric_title(metric),
-        told=gate_told(report, row),
+        caption=gate_caption(report, row),
         unit=_unit(report, metric),
         lines=(Line("this run", report.run.series[metric]),),
         x_max=report.run.env_steps,
@@ -210,23 +210,23 @@ def _gate_chart(report: RunReport, row: dict[str, Any]) -> Chart:
     )
 
 
-def gate_told(report: RunReport, gate: dict[str, Any]) -> str:
+def gate_caption(report: RunReport, gate: dict[str, Any]) -> str:
     """Return the sentence below a gate's curve."""
     first = gate["first_held"]
     value = "without a value" if gate["value"] is None else f"at {short(gate['value'])}"
-    told = f"Ends {value}, {'met' if gate['met'] else 'not met'}"
-    told += f"; held first at {first['env_steps']:,} steps" if first else "; never held"
+    text = f"Ends {value}, {'met' if gate['met'] else 'not met'}"
+    text += f"; held first at {first['env_steps']:,} steps" if first else "; never held"
     row = report.compared.get(gate["metric"])
     if row is None:
-        return told + "."
+        return text + "."
     if first and row.median_held:
         later = first["env_steps"] / row.median_held - 1
         relation = "as soon as" if abs(later) < 0.005 else f"{abs(later):.0%} {'later' if later > 0 else 'sooner'} than"
-        told += f", {relation} the recipe's median seed"
+        text += f", {relation} the recipe's median seed"
     elif row.median_held:
-        told += f" (the recipe's median seed: {row.median_held:,.0f} steps)"
+        text += f" (the recipe's median seed: {row.median_held:,.0f} steps)"
     place = {"better": "better than", "worse": "worse than"}.get(row.end, row.end)
-    return f"{told}. Its end is {place} the middle 80% of the recipe's seeds."
+    return f"{text}. Its end is {place} the middle 80% of the recipe's seeds."
 
 
 def _plain_curves(report: RunReport) -> list[Chart]:
@@ -242,7 +242,7 @@ def _plain_curves(report: RunReport) -> list[Chart]:
 
 
 def _unit(report: RunReport, metric: str) -> str:
-    """Return a metric's unit; what other packages play is no game."""
+    """Return a metric's unit; other packages have episodes, not games."""
     unit = unit_of(metric)
     return unit if report.package is None else unit.replace("game", "episode")
 
@@ -250,8 +250,8 @@ def _unit(report: RunReport, metric: str) -> str:
 def _plain_chart(report: RunReport, title: str, unit: str, lines: tuple[Line, ...]) -> Chart:
     ends = [short(float(line.series.values[-1])) for line in lines]
     names = [f" ({line.label})" if len(lines) > 1 else "" for line in lines]
-    told = listed(end + name for end, name in zip(ends, names, strict=True))
-    return Chart(title, f"Ends at {told}.", unit, lines, report.run.env_steps)
+    values = listed(end + name for end, name in zip(ends, names, strict=True))
+    return Chart(title, f"Ends at {values}.", unit, lines, report.run.env_steps)
 
 
 def _own_title(drawn: dict[str, Any]) -> str:
@@ -271,7 +271,7 @@ def _episodes_title(own: OwnEpisodes) -> str:
 
 
 def _own_seats(report: RunReport) -> list[str]:
-    """Return the seats of the team that the page tells of: red if it learned. Nobody wins elsewhere."""
+    """Return the seats of the team on the page: red if it learned; none for environments without wins."""
     if report.package in ("gymnasium", "unity"):
         return []
     seats = [name.removeprefix("win/") for name in report.run.series if name.startswith("win/")]
@@ -284,7 +284,7 @@ def _team(seats: list[str]) -> str:
 
 
 def behaviour_title(report: RunReport, seats: list[str]) -> str:
-    """Return how the learning team wins at the last report."""
+    """Return how often, and how, the learning team wins at the last report."""
     series = report.run.series
     if not seats:
         return ""
@@ -303,17 +303,17 @@ def behaviour_title(report: RunReport, seats: list[str]) -> str:
 def _behaviour(report: RunReport, seats: list[str]) -> tuple[list[Chart], list[str]]:
     """Return shares of wins and each kind of event, and the kinds that never happened."""
     series, never = report.run.series, []
-    every = [name.removeprefix("win/") for name in series if name.startswith("win/")]
+    all_seats = [name.removeprefix("win/") for name in series if name.startswith("win/")]
     outcomes = {f"win/{seats[0]}": "won", f"draw/{seats[0]}": "drawn", f"defeat/{seats[0]}": "lost"}
     charts = [_share_chart(report, f"Results of {_team(seats)}", outcomes, "")]
-    # Opponents that take turns: no more in one chart than there are styles of lines.
+    # Opponents that take turns: in one chart at most as many as there are line styles.
     against = {name: name.split("/", 2)[2] for name in series if name.startswith(f"win_against/{seats[0]}/")}
     for k in range(0, len(against), 4):
         part = dict(list(against.items())[k : k + 4])
         charts.append(_share_chart(report, f"Games won by {_team(seats)}, by opponent", part, "against "))
     for name in BEHAVIOUR:
-        found = [(seat, series.get(f"behaviour/{seat}/{name}")) for seat in every]
-        lines = tuple(Line(seat, its) for seat, its in found if its is not None)
+        curves = [(seat, series.get(f"behaviour/{seat}/{name}")) for seat in all_seats]
+        lines = tuple(Line(seat, curve) for seat, curve in curves if curve is not None)
         if any(line.series.values.any() for line in lines):
             unit = "factors paid per game" if name == "ball_pay" else "times per game"
             charts.append(_plain_chart(report, BEHAVIOURS[name], unit, lines))
@@ -323,18 +323,18 @@ def _behaviour(report: RunReport, seats: list[str]) -> tuple[list[Chart], list[s
 
 
 def _share_chart(report: RunReport, title: str, metrics: dict[str, str], word: str) -> Chart:
-    """Return a chart of shares: metric -> its line's label, told with ``word`` before it."""
+    """Return a chart of shares: metric -> its line's label, shares with ``word`` before it."""
     series = report.run.series
     lines = tuple(Line(label, series[name]) for name, label in metrics.items() if name in series)
-    told = ", ".join(f"{percent(float(line.series.values[-1]))} {word}{line.label}" for line in lines)
-    return Chart(title, f"At the end {told}.", "share of the games", lines, report.run.env_steps, share=True)
+    shares = ", ".join(f"{percent(float(line.series.values[-1]))} {word}{line.label}" for line in lines)
+    return Chart(title, f"At the end {shares}.", "share of the games", lines, report.run.env_steps, share=True)
 
 
 # --- the learner and time
 
 
 def _learner(report: RunReport) -> list[Chart]:
-    """Return losses and the like: they matter where something went wrong."""
+    """Return charts of losses and other metrics of the learner."""
     series: dict[str, Series] = report.run.series
     modules = [name.split("/")[1] for name in series if name.startswith("learner/") and name.endswith("/vf_loss")]
     gated = {gate["metric"] for gate in report.gates}
@@ -349,15 +349,15 @@ def _learner(report: RunReport) -> list[Chart]:
 
 
 def _stages(totals: dict[str, float], package: str | None) -> list[tuple[str, float, float, bool]]:
-    """Return where the time went: words, seconds, share, and whether it is a part of the row above."""
+    """Return rows of timing: words, seconds, share, and whether it is a part of the row above."""
     own = {} if package is None else {"engine": "the environments", "players": ""}
     whole = sum(totals.get(name, 0.0) for name, _, _ in _STAGES)
     rows = []
     for name, words, parts in _STAGES if whole else ():
         if name in totals:
             rows.append((words, totals[name], totals[name] / whole, False))
-            inner = [(own.get(part, told), totals[part]) for part, told in parts.items() if part in totals]
-            rows += [(told, seconds, seconds / whole, True) for told, seconds in inner if told]
+            inner = [(own.get(part, label), totals[part]) for part, label in parts.items() if part in totals]
+            rows += [(label, seconds, seconds / whole, True) for label, seconds in inner if label]
     return rows
 
 

@@ -33,7 +33,7 @@ _MOST_GIF_BYTES = 600_000_000
 _EXACT_COLOURS = 192  # of a GIF's 256
 _COLOURS_AT_ONCE = 10_000  # times 256 distances of three numbers
 _GAMES = TypeAdapter(list[GameRecord])
-_MOST_TOLD = 12  # games listed in a refusal
+_MOST_LISTED = 12  # games listed in a refusal
 
 
 class VideoError(ConfigError):
@@ -41,20 +41,20 @@ class VideoError(ConfigError):
 
 
 class Film(NamedTuple):
-    """Pictures one after the other, each a little different from the one before."""
+    """A sequence of pictures."""
 
-    shots: Callable[[], Iterator[Picture]]  # the same pictures at every call; all of one size, which is even
+    shots: Callable[[], Iterator[Picture]]  # the same pictures at every call; all of one even size
     frames: int  # how many
-    fps: float  # that are shown in a second
+    fps: float  # frames a second
 
 
 class Written(NamedTuple):
-    """What was written."""
+    """Facts about a written file."""
 
     frames: int  # pictures in the file
     width: int  # pixels
     height: int
-    seconds: float  # that it plays
+    seconds: float  # of playing time
 
 
 # --- games from files
@@ -90,7 +90,7 @@ def read_games(path: Path) -> list[GameRecord]:
 def choose(games: list[GameRecord], which: str | None, source: object) -> GameRecord:
     """Choose one of ``games``: by its label, by its place in the list from 0, or by how its label begins.
 
-    ``best`` is the first game whose label begins so. Without a choice it is that one, else the first.
+    ``best`` is the first game whose label begins with it. The default is ``best`` if there is one, else the first.
 
     Raises:
         VideoError: no such game.
@@ -100,12 +100,12 @@ def choose(games: list[GameRecord], which: str | None, source: object) -> GameRe
         return games[labels.index(which)]
     if which is not None and which.isdecimal() and int(which) < len(games):
         return games[int(which)]
-    begun = [game for game in games if game.label.lower().startswith((which or "best").lower())]
-    if begun or which is None:
-        return begun[0] if begun else games[0]
-    told = ", ".join(f"{k} ({shown(label)})" for k, label in enumerate(labels[:_MOST_TOLD]))
-    more = f" and {len(games) - _MOST_TOLD} more" if len(games) > _MOST_TOLD else ""
-    raise VideoError(expected("--game", f"{told}{more} of {source}", which))
+    matching = [game for game in games if game.label.lower().startswith((which or "best").lower())]
+    if matching or which is None:
+        return matching[0] if matching else games[0]
+    listed = ", ".join(f"{k} ({shown(label)})" for k, label in enumerate(labels[:_MOST_LISTED]))
+    more = f" and {len(games) - _MOST_LISTED} more" if len(games) > _MOST_LISTED else ""
+    raise VideoError(expected("--game", f"{listed}{more} of {source}", which))
 
 
 # --- pictures
@@ -115,7 +115,7 @@ def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
     """Yield the start and every step of a game, captioned: uint8 (H, 16 * tile, 3), H even.
 
     Raises:
-        VideoError: the record is of no game, or ends before or after its last action.
+        VideoError: not a record of a game, or the game ends before or after its last action.
     """
     actions = taken_actions(game)
     strip = Strip(WIDTH * tile, len(game.actions))
@@ -124,7 +124,7 @@ def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
         for t, (world, step) in enumerate(frames(game)):
             if step is None:
                 commentator = Commentator(world, game.players)
-            caption = commentator.start() if step is None else commentator.tell(step, actions[t - 1])
+            caption = commentator.start() if step is None else commentator.step(step, actions[t - 1])
             notes = Notes(f"step {t} of {game.steps}", game.label, foot)
             yield strip.below(render_frame(world, 0, tile), caption, notes)
     except ValueError as error:
@@ -135,7 +135,7 @@ def pictures(game: GameRecord, tile: int) -> Iterator[Picture]:
 
 
 def check_video(path: Path, *, fps: float | None = None, tile: int | None = None, force: bool) -> None:
-    """Refuse what cannot be written, before anything is played.
+    """Check the arguments of a video before any games are played.
 
     Raises:
         VideoError: unknown suffix, a file that exists (unless ``force``), speed or size out of bounds.
@@ -151,7 +151,7 @@ def check_video(path: Path, *, fps: float | None = None, tile: int | None = None
 
 
 def write_video(game: GameRecord, path: Path, *, fps: float = 4.0, tile: int = 32, force: bool = False) -> Written:
-    """Write a game as ``.gif`` or ``.mp4`` (H.264, yuv420p); ``path`` is touched only once the whole video is there.
+    """Write a game as ``.gif`` or ``.mp4`` (H.264, yuv420p); ``path`` changes only once the video is complete.
 
     Raises:
         VideoError: see :func:`check_video`; a damaged record; a GIF too large for memory; no place to write.
@@ -161,17 +161,17 @@ def write_video(game: GameRecord, path: Path, *, fps: float = 4.0, tile: int = 3
 
 
 def write_film(film: Film, path: Path, *, quality: tuple[str, ...] = ("-crf", "18")) -> Written:
-    """Write a film as ``.gif`` or ``.mp4``, over whatever is there; ``quality`` is what ffmpeg is told for an MP4.
+    """Write a film as ``.gif`` or ``.mp4``, replacing an existing file; ``quality`` are arguments of ffmpeg for an MP4.
 
     Raises:
-        VideoError: a GIF too large for memory; no place to write; whatever the film's pictures raise.
+        VideoError: a GIF too large for memory; no place to write; errors of the film's pictures.
     """
     try:
         with unfinished(path) as beside:
             return _write_gif(film, beside) if path.suffix.lower() == ".gif" else _write_mp4(film, beside, quality)
     except OSError as error:
-        said = f"{path}: {error.strerror or error}"
-        raise VideoError(expected("--output", "a file that can be written", said)) from error
+        got = f"{path}: {error.strerror or error}"
+        raise VideoError(expected("--output", "a file that can be written", got)) from error
 
 
 def _write_gif(film: Film, path: Path) -> Written:
@@ -193,9 +193,9 @@ def _write_gif(film: Film, path: Path) -> Written:
 
 
 class Palette:
-    """The 256 colours of a GIF: the most frequent as they are, for the others the nearest of those and a few means.
+    """The 256 colours of a GIF: the most frequent ones exactly, all others by the nearest of those and a few means.
 
-    Pillow's own mapping takes neighbouring colours for the same; the board has few, and keeps them so.
+    Pillow's own mapping merges similar colours; the few colours of a board stay exact.
     """
 
     def __init__(self, shots: Iterator[Picture]) -> None:
@@ -212,7 +212,7 @@ class Palette:
         self._colours = colours
         self._entries = [*exact.ravel().tolist(), *means]
         entries = np.array(self._entries).reshape(-1, 3)
-        # A part at a time: a board has a hundred colours, but what others draw may have a million.
+        # In parts: a board has a hundred colours, but pictures of other environments may have a million.
         parts = np.array_split(row[:, None].astype(np.int64), len(row) // _COLOURS_AT_ONCE + 1)
         nearest = [((part - entries) ** 2).sum(axis=2).argmin(axis=1) for part in parts]
         self._nearest = np.concatenate(nearest).astype(np.uint8)

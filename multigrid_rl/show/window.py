@@ -1,4 +1,4 @@
-"""The window in which a person plays: keys in, pictures out. What happens in the game is :class:`human.Session`'s."""
+"""The window in which a person plays: keys and pictures. The games are in :class:`play.Session`."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ from multigrid_rl.world.rendering import render_frame
 
 Command = Literal["restart", "help", "view", "quit"]
 
-#: What each key does, by the name that pygame gives it.
+#: Action or command of each key, by pygame's name of the key.
 KEYS: dict[str, int | Command] = {
     "left": c.LEFT, "a": c.LEFT, "right": c.RIGHT, "d": c.RIGHT, "up": c.FORWARD, "w": c.FORWARD, "space": c.TOGGLE,
     "p": c.PICKUP, "o": c.DROP, "backspace": c.DROP, "return": c.DONE, "enter": c.DONE, "n": c.DONE,
@@ -40,9 +40,9 @@ HELP = [
     "Esc\tquit",
 ]
 
-#: While the person is out and the others play on, steps follow after so many seconds.
+#: Seconds between steps while the person is out and the others play on.
 SPECTATOR_SECONDS = 0.35
-#: Where the person does not see, the bare room is shown at this brightness: walls and doors never move.
+#: Brightness of the empty room where the person does not see: walls and doors never move.
 _FOG = 0.35
 _IN_MEMORY = ("dummy", "offscreen")
 _WANTED = "a machine with a screen (multigrid-rl video shows games without one)"
@@ -53,7 +53,7 @@ class DisplayError(ConfigError):
 
 
 class Options(NamedTuple):
-    """How a session is shown."""
+    """Display options of a session."""
 
     tile: int = 48  # width of one cell in pixels
     delay: float | None = None  # seconds after which a step is played without a key; None: the game waits for one
@@ -61,14 +61,14 @@ class Options(NamedTuple):
 
 
 class Canvas:
-    """Pictures of a session as the person sees it."""
+    """Draws a session from the person's view."""
 
     def __init__(self, spec: GameSpec, tile: int) -> None:
         self._tile = tile
         self._strip = Strip(c.WIDTH * tile, spec.num_agents)
         world = World(spec, 1)
         world.state.cells[0] = c.empty_board()
-        # Whoever is out and in its side room is not drawn, and sees nothing.
+        # Agents that are out and in their side room are not drawn, and see nothing.
         world.state.out[0] = 1
         world.state.position[0] = [c.SIDE_ROOM[team] for team in world.flags.team]
         self._bare = (render_frame(world, 0, tile) * _FOG).astype(np.uint8)
@@ -76,7 +76,7 @@ class Canvas:
         self.size = (c.WIDTH * tile, c.HEIGHT * tile + self._strip.height)
 
     def draw(self, session: Session, *, whole_board: bool, help_shown: bool) -> Picture:
-        """Return the picture (height, width, 3) of the game as it stands."""
+        """Return the picture (height, width, 3) of the current state."""
         board = render_frame(session.world, 0, self._tile)
         caption = session.caption
         if not whole_board:
@@ -94,7 +94,7 @@ class Canvas:
 
 
 def _hidden(caption: Caption, session: Session) -> Caption:
-    """Return the caption without what agents did whom the person does not see."""
+    """Return the caption without the actions of agents that the person does not see."""
     cells, seen = session.world.state.position[0], session.seen()
     lines = [
         line if line.out or seen[divmod(int(cell), c.HEIGHT)] else line._replace(words="out of your sight", total=None)
@@ -104,7 +104,7 @@ def _hidden(caption: Caption, session: Session) -> Caption:
 
 
 class Window:
-    """A pygame window on a session; ``game_over`` is called after every game that came to its end.
+    """A pygame window on a session; ``game_over`` is called after every finished game.
 
     Raises:
         DisplayError: there is no screen.
@@ -144,26 +144,26 @@ class Window:
         return self._pygame.event.wait(round(seconds * 1000))
 
     def _handle(self, event: Any) -> bool:
-        """Do what an event asks for; returns whether to go on."""
+        """Handle an event; returns whether to go on."""
         pygame, session = self._pygame, self._session
         if event.type == pygame.QUIT:
             return False
         if event.type == pygame.NOEVENT:
             self._play(c.DONE)
         elif event.type == pygame.KEYDOWN:
-            meant = KEYS.get(pygame.key.name(event.key))
-            if meant == "quit":
+            command = KEYS.get(pygame.key.name(event.key))
+            if command == "quit":
                 return False
             if self._help:
                 self._help = False  # any key closes it and does nothing else
-            elif meant == "help":
+            elif command == "help":
                 self._help = True
-            elif meant == "view":
+            elif command == "view":
                 self._whole_board = not self._whole_board
-            elif meant == "restart":
+            elif command == "restart":
                 session.restart()
-            elif isinstance(meant, int):
-                self._play(meant)
+            elif isinstance(command, int):
+                self._play(command)
         return True
 
     def _play(self, action: int) -> None:
@@ -182,15 +182,15 @@ class Window:
 
 
 def _open(pygame: Any, size: tuple[int, int], title: str) -> Any:
-    wanted = os.environ.get("SDL_VIDEODRIVER", "")
-    screens = ("DISPLAY", "WAYLAND_DISPLAY")
-    # Asked here, because SDL complains in lines of its own while it looks for a screen.
-    if sys.platform.startswith("linux") and not wanted and not any(os.environ.get(name) for name in screens):
-        raise DisplayError(expected("window", _WANTED, f"no {' and no '.join(screens)} in the environment"))
+    driver = os.environ.get("SDL_VIDEODRIVER", "")
+    variables = ("DISPLAY", "WAYLAND_DISPLAY")
+    # Checked here, because SDL prints lines of its own while it looks for a screen.
+    if sys.platform.startswith("linux") and not driver and not any(os.environ.get(name) for name in variables):
+        raise DisplayError(expected("window", _WANTED, f"no {' and no '.join(variables)} in the environment"))
     try:
         pygame.display.init()
-        # Without a screen SDL draws into memory and says nothing: a person would wait for a window that never comes.
-        if pygame.display.get_driver() in _IN_MEMORY and wanted not in _IN_MEMORY:
+        # Without a screen SDL silently draws into memory: no window would ever appear.
+        if pygame.display.get_driver() in _IN_MEMORY and driver not in _IN_MEMORY:
             pygame.quit()
             raise DisplayError(expected("window", _WANTED, "none"))
         surface = pygame.display.set_mode(size)

@@ -1,10 +1,10 @@
-"""Numbers and names as a reader wants them."""
+"""Numbers and names as text."""
 
 from collections.abc import Iterable
 
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
-#: Titles of metrics; what stands behind the first slash is put behind them.
+#: Titles of metrics; the part after the first slash is appended.
 _TITLES = {
     "episode_len_mean": "Episode length",
     "return_mean": "Return",
@@ -39,7 +39,7 @@ def plural(number: int, one: str, many: str | None = None) -> str:
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """Return ``95%``; a share that is neither none nor all is never written as if it were."""
+    """Return ``95%``; shares strictly between 0 and 1 are never rounded to 0% or 100%."""
     if 0 < share < 1:
         edge = 0.5 * 10 ** -(digits + 2)
         if share < edge:
@@ -50,7 +50,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def short(value: float) -> str:
-    """Return three figures that matter: ``17.9``, ``0.205``, ``1,280``; no minus before a zero."""
+    """Return three significant digits: ``17.9``, ``0.205``, ``1,280``; no minus before a zero."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     text = f"{value:.3g}"
@@ -89,7 +89,7 @@ def listed(names: Iterable[str], last: str = "and") -> str:
 
 
 def metric_title(metric: str) -> str:
-    """Return ``Entropy of red_0`` for ``entropy/red_0``; names that nobody gave words keep their own."""
+    """Return ``Entropy of red_0`` for ``entropy/red_0``; metrics without a title keep their name."""
     first, _, rest = metric.partition("/")
     if first not in _TITLES:
         return metric

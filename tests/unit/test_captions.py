@@ -36,7 +36,7 @@ class Told:
 
     def play(self, **actions: int):
         row = np.array([[actions.get(seat, c.DONE) for seat in self.world.spec.seats]], np.int8)
-        return self.speaker.tell(self.world.step(row), row[0])
+        return self.speaker.step(self.world.step(row), row[0])
 
     def words(self, seat: str = "red_0", **actions: int) -> str:
         return next(line.words for line in self.play(**actions).agents if line.seat == seat)

@@ -15,7 +15,7 @@ from agents import agent_of
 from bundles import bundle, edit, vouch
 from commands import call
 from multigrid_rl.config import data_root, load_scenario
-from multigrid_rl.judge.copies import BOUND, Originals, apart, same_as
+from multigrid_rl.judge.copies import BOUND, Originals, distance, find_similar
 from multigrid_rl.judge.cup.cup import forfeited
 from multigrid_rl.judge.cup.entries import CupConfig, Entry, find_copies, find_entries
 from multigrid_rl.judge.cup.standings import results
@@ -53,7 +53,7 @@ def copied(folder: Path, noise: float = 0.0, name: str = "blue-master") -> Path:
 
 def test_a_copy_is_found_whatever_its_card_says_and_with_noise_on_its_weights(tmp_path, originals):
     for noise, most in ((0.0, 0.0), (0.01, 0.01), (0.1, 0.02)):
-        like = same_as(originals.likeness(copied(tmp_path / f"{noise}", noise)), originals.players)
+        like = find_similar(originals.fingerprint(copied(tmp_path / f"{noise}", noise)), originals.players)
         assert [likely.name for likely in like] == ["blue-master"]
         assert like[0].apart <= most
         assert (like[0].apart == 0) == (noise == 0)
@@ -62,7 +62,7 @@ def test_a_copy_is_found_whatever_its_card_says_and_with_noise_on_its_weights(tm
 def test_players_that_were_trained_apart_are_no_copies(originals):
     names = list(originals.players)
     assert {"blue-rookie", "blue-adept", "blue-master"} <= set(names)
-    distances = [apart(originals.players[a], originals.players[b]) for a in names for b in names if a < b]
+    distances = [distance(originals.players[a], originals.players[b]) for a in names for b in names if a < b]
     assert min(distances) > 1.5 * BOUND
 
 
@@ -71,9 +71,9 @@ def test_untrained_networks_are_alike_and_nobodys_copies(tmp_path, originals):
         folder = bundle(tmp_path / str(seed), seed=seed)
         save_file({key: 0.01 * its for key, its in load_file(folder / MODEL_FILE).items()}, folder / MODEL_FILE)
         vouch(folder)
-    one, two = (originals.likeness(tmp_path / name) for name in "12")
-    assert apart(one, two) is None
-    assert apart(one, originals.likeness(tmp_path / "1")) == 0
+    one, two = (originals.fingerprint(tmp_path / name) for name in "12")
+    assert distance(one, two) is None
+    assert distance(one, originals.fingerprint(tmp_path / "1")) == 0
 
 
 @pytest.mark.parametrize("scenario", ["2v2", "single", "coop"])
@@ -124,7 +124,7 @@ def test_a_rubric_may_refuse_what_is_known(tmp_path):
     command = ["grade", tmp_path / "class" / "thief", "--rubric", rubric]
     refused = call(*command)
     assert refused.exit_code == 1
-    assert "thief: expected a player of one's own, got a copy of blue-master (0." in refused.output
+    assert "thief: expected an original player, got a copy of blue-master (0." in refused.output
     allowed = call(*command, "--allow-copies")
     assert allowed.exit_code == 0, allowed.output
     assert json.loads(allowed.output.splitlines()[-1])["same_as"][0]["name"] == "blue-master"
@@ -148,7 +148,7 @@ def test_the_widest_network_that_a_bundle_may_hold_cannot_stall_a_cup(scale, tmp
     edit(folder, architecture=wide)
     assert (folder / MODEL_FILE).stat().st_size > 0.9 * MAX_MODEL_BYTES
     begin = time.process_time()
-    originals.likeness(folder)
+    originals.fingerprint(folder)
     assert time.process_time() - begin < 5.0  # 1,024 views; a step of a cup of 200 games is a fifth of that
 
 

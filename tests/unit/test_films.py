@@ -205,5 +205,5 @@ def test_bodies_are_drawn_through_what_is_there(monkeypatch):
     monkeypatch.setattr(films, "find_library", lambda name: "lib" if name == "OSMesa" else None)
     monkeypatch.setenv("MUJOCO_GL", "unset")  # so that it is put back
     monkeypatch.delenv("MUJOCO_GL")
-    films._draw_without_a_screen()
+    films._use_headless_drivers()
     assert films.os.environ.pop("MUJOCO_GL") == "osmesa"

@@ -89,10 +89,10 @@ def test_an_example_becomes_a_recipe_that_keeps_its_numbers(tmp_path, name):
     assert (train["gamma"], train["keep_checkpoints"]) == (settings["reward_signals"]["extrinsic"]["gamma"], 5)
     assert recipe["model"]["hidden"] == [net["hidden_units"]] * net["num_layers"]
     assert recipe["model"]["normalise"] == net["normalize"]
-    fates = {line.key: line.fate for line in lines}
-    assert len(fates) == len(hyper) + len(net) + 2 + 5  # every key is told of
-    assert (fates["max_steps"], fates["summary_freq"]) == ("taken", "left out")
-    assert "refused" not in fates.values()
+    statuses = {line.key: line.status for line in lines}
+    assert len(statuses) == len(hyper) + len(net) + 2 + 5  # every key is listed
+    assert (statuses["max_steps"], statuses["summary_freq"]) == ("taken", "left out")
+    assert "refused" not in statuses.values()
 
 
 def test_the_verb_tells_of_every_key_and_walkers_agents_may_be_ten(tmp_path):
@@ -209,7 +209,7 @@ def test_one_of_several_behaviours_and_what_stands_beside_them(tmp_path):
     )
     name, lines, recipe = translate(path, "B")
     assert (name, recipe["train"]["until"]) == ("B", 7)
-    assert [(line.key, line.fate) for line in lines[1:]] == [
+    assert [(line.key, line.status) for line in lines[1:]] == [
         ("env_settings", "left out"),
         ("engine_settings", "left out"),
     ]

@@ -1,1 +1,1 @@
-"""The cup: who meets whom, what comes of it, and who is best."""
+"""The cup: entries, pairings, ratings and ranking."""

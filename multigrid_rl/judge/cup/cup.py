@@ -1,4 +1,4 @@
-"""A cup: everybody against everybody, from both sides, on the same games. Goes on where it was killed."""
+"""A cup: round robin of all entries, from both sides, on the same games. Resumes after a crash."""
 
 import logging
 import random
@@ -22,22 +22,22 @@ from multigrid_rl.text import expected
 from multigrid_rl.types import Policy
 
 LOG = logging.getLogger(__name__)
-#: Pairings that an entry may spoil before it is out of the cup: one that hangs would else cost a night.
+#: Pairings that an entry may spoil before it is out of the cup: an agent that hangs would cost hours.
 STRIKES = 3
-#: Told of agents that may have killed the cup; who deletes the mark and the pairing's file has it played again.
+#: Reason for agents that may have killed the cup; without mark and pairing file the pairing is played again.
 KILLED = "the cup was killed while it played this"
 
 
 def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callable[..., None]) -> list[Pairing]:
-    """Play what is not yet in ``folder`` and return all pairings: each pair twice, once from each side.
+    """Play all pairings that ``folder`` lacks and return all: each pair twice, once from each side.
 
     ``show`` is called for each: its number from 1 on, of how many, the pairing, and whether it was played now.
 
-    Every finished pairing is a file of its own, written in one go: a killed cup goes on with the first that is missing.
-    Only what was there at the start counts as played; the rest is held in memory and compared with its file at the end.
+    Every finished pairing is a file of its own, written atomically: a killed cup resumes with the first missing one.
+    Only files from before the start count as played; the rest is kept in memory and compared with its file at the end.
 
     Raises:
-        PlayerError: ``folder`` holds another cup, or something else.
+        PlayerError: ``folder`` contains another cup, or other files.
         ScratchError, OSError: this machine has no room for results or agents.
     """
     entries = begin(config, entries, folder)
@@ -55,9 +55,9 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
             elif path in to_blame:
                 pairing = forfeited(red, blue, config, dict.fromkeys(to_blame[path], KILLED))
             else:
-                # From a sandbox nobody can kill a cup.
-                reach = "external" in (red.kind, blue.kind) and not config.limits.fence
-                with begun(path) if reach else nullcontext():
+                # Inside a sandbox an agent cannot kill the cup.
+                exposed = "external" in (red.kind, blue.kind) and not config.limits.fence
+                with begun(path) if exposed else nullcontext():
                     pairing = play_pairing(red, blue, config, strikes)
             if path not in before:
                 if path.exists():
@@ -73,29 +73,29 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
 
 
 def play_again(entries: list[Entry], config: CupConfig, folder: Path, most: int) -> Iterator[tuple[Pairing, list[int]]]:
-    """Play some pairings of the cup in ``folder`` once more, drawn at random: each with the games that differ.
+    """Replay some random pairings of the cup in ``folder``: yields each with the numbers of the games that differ.
 
-    Pairings in which somebody forfeited are left out: a clock decided them.
+    Pairings with forfeited games are left out: they depend on wall-clock time.
 
     Raises:
         PlayerError: there is no pairing to play, or a damaged one.
         ScratchError, OSError: this machine has no room for agents.
     """
-    found = []
+    played = []
     for red, blue in permutations(entries, 2):
         path = pairing_file(folder, red, blue)
         if path.exists() and set((pairing := load_pairing(path)[0]).outcomes) <= set("RBD"):
-            found.append((red, blue, pairing))
-    if not found:
+            played.append((red, blue, pairing))
+    if not played:
         raise PlayerError(expected(folder, "a cup with a pairing that was played to its end", "none"))
-    for red, blue, before in random.SystemRandom().sample(found, min(most, len(found))):
+    for red, blue, before in random.SystemRandom().sample(played, min(most, len(played))):
         now = play_pairing(red, blue, config)
         rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
         yield before, [game for game, (one, other) in enumerate(zip(*rows, strict=True)) if one != other]
 
 
 def play_pairing(red: Entry, blue: Entry, config: CupConfig, strikes: Mapping[str, int] | None = None) -> Pairing:
-    """Play all games of a pairing. Who is broken, is out, or gives up forfeits what is not finished.
+    """Play all games of a pairing. An entry that is broken, out of the cup, or fails forfeits the unfinished games.
 
     Args:
         red: the entry on the red side.
@@ -104,7 +104,7 @@ def play_pairing(red: Entry, blue: Entry, config: CupConfig, strikes: Mapping[st
         strikes: how many pairings each entry has spoiled; from :data:`STRIKES` on it is out.
 
     Raises:
-        ScratchError: this machine has no room for an agent's files; nobody forfeits for that.
+        ScratchError: this machine has no room for an agent's files; no entry forfeits for that.
     """
     struck = [name for name, count in (strikes or {}).items() if count >= STRIKES]
     out = {
@@ -132,21 +132,21 @@ def play_pairing(red: Entry, blue: Entry, config: CupConfig, strikes: Mapping[st
 def forfeited(red: Entry, blue: Entry, config: CupConfig, reasons: dict[str, str]) -> Pairing:
     """Return a pairing without a game: the entries named in ``reasons`` forfeit all of them."""
     letter = "-" if len(reasons) == 2 else "r" if red.name in reasons else "b"
-    none = [0.0] * config.games
-    told = [f"{name}: {reason}" if len(reasons) == 2 else reason for name, reason in reasons.items()]
+    zeros = [0.0] * config.games
+    texts = [f"{name}: {reason}" if len(reasons) == 2 else reason for name, reason in reasons.items()]
     return Pairing(
         red=red.name,
         blue=blue.name,
         outcomes=letter * config.games,
         length=[0] * config.games,
-        return_red=none,
-        return_blue=none,
-        reason="; ".join(told),
+        return_red=zeros,
+        return_blue=zeros,
+        reason="; ".join(texts),
     )
 
 
 def _pairing(red: Entry, blue: Entry, config: CupConfig, played: Played) -> Pairing:
-    outcomes = ["RBD"[winner] for winner in played.table.winner.tolist()]  # nobody is -1, the last
+    outcomes = ["RBD"[winner] for winner in played.table.winner.tolist()]  # no winner is -1, the last
     if played.fault is not None:
         letter = "r" if played.fault.name == red.name else "b"
         outcomes = [o if done else letter for o, done in zip(outcomes, played.finished, strict=True)]
@@ -168,7 +168,7 @@ def _pairing(red: Entry, blue: Entry, config: CupConfig, played: Played) -> Pair
 
 
 def _kept(red: Entry, blue: Entry, config: CupConfig, played: Played) -> list[GameRecord]:
-    # One game for each outcome that occurred, the one of middle length: what usually happens, not a freak.
+    # One game for each outcome that occurred, the one of median length.
     spec = config.spec
     seats = {seat: red.name if spec.team_of(seat) == "red" else blue.name for seat in spec.seats}
     kept = []
@@ -177,6 +177,6 @@ def _kept(red: Entry, blue: Entry, config: CupConfig, played: Played) -> list[Ga
         if len(games):
             order = games[np.argsort(played.table.length[games], kind="stable")]
             share = f"{len(games)} of {len(played.finished)}"
-            told = f"{red.name} (red) - {blue.name} (blue): {label}, as in {share} games"
-            kept.append(record(spec, played, int(order[len(order) // 2]), seed=config.seed, players=seats, label=told))
+            title = f"{red.name} (red) - {blue.name} (blue): {label}, as in {share} games"
+            kept.append(record(spec, played, int(order[len(order) // 2]), seed=config.seed, players=seats, label=title))
     return kept

@@ -1,4 +1,4 @@
-"""Who takes part in a cup: bundles, external agents, players by name, and whatever else was handed in."""
+"""Entries of a cup: bundles, external agents, players by name, and anything else that was handed in."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from multigrid_rl.judge.copies import Originals, likeness, likeness_of_program, same_as
+from multigrid_rl.judge.copies import Originals, find_similar, fingerprint, program_fingerprint
 from multigrid_rl.players.agents import AGENT_FILE, Part, fresh_copy, read_agent, read_parts, sha256_of_parts
 from multigrid_rl.players.bundle import bundle_sha256, load_team, read_cards
 from multigrid_rl.players.cards import PlayerError
@@ -25,12 +25,12 @@ from multigrid_rl.types import GameSpec, Policy
 
 Kind = Literal["scripted", "frozen", "external", "broken"]
 
-#: Files that somebody may have taken for an entry; others beside the entries (lists, notes) are nobody's.
+#: Files that may be meant as an entry; other files beside the entries (lists, notes) are ignored.
 HANDED_IN = (".zip", ".tar", ".gz", ".tgz", ".safetensors", ".pt", ".pth", ".pkl", ".json", ".py")
 _TEAMS = ("red", "blue")
-#: Snapshots of a league that take part in a cup about it: everybody meets everybody.
+#: Snapshots of a league that take part in its cup.
 SNAPSHOTS = 12
-#: What reading a stranger's folder may raise. ``PlayerError`` and errors of encodings are a ``ValueError``.
+#: Errors of reading an untrusted folder. ``PlayerError`` and encoding errors are a ``ValueError``.
 UNREADABLE = (ValueError, OSError, RecursionError)
 
 
@@ -38,25 +38,25 @@ UNREADABLE = (ValueError, OSError, RecursionError)
 class Entry:
     """One entry of a cup."""
 
-    name: str  # of its folder as :func:`filed_name` has it, or of the player
+    name: str  # :func:`filed_name` of its folder, or the player's name
     kind: Kind  # ``broken`` forfeits every game
-    about: str  # one line on what it is
+    about: str  # one line of description
     sha256: str | None = None  # of its files; ``None`` for scripted players
     problem: str | None = None  # why it is broken
     env_steps: int | None = None  # of a league's snapshot: how long the learner had trained
     known: bool = False  # it is a player of the catalogue itself
     same_as: tuple[str, ...] = ()  # players that it is a copy of, or nearly one
-    #: All its files, held in memory: agents write where they like, and everybody plays as handed in.
+    #: All its files, kept in memory: agents can write anywhere, and every entry plays as handed in.
     files: tuple[Part, ...] = field(default=(), compare=False, repr=False)
     #: Frozen players of each team.
     players: dict[str, dict[str, Policy]] = field(default_factory=dict, compare=False, repr=False)
 
     @contextmanager
     def players_of(self, config: "CupConfig", team: str) -> Iterator[dict[str, Policy]]:
-        """Yield its players for ``team``, as a match takes them; an external agent's process ends with the block.
+        """Yield its players for ``team``, in the form of a match; an external agent's process ends with the block.
 
         Raises:
-            PlayerError: its copy is not what was handed in.
+            PlayerError: its copy differs from the hand-in.
             PlayerFaultError: an external agent does not start.
             ScratchError: there is no room for an agent's files.
         """
@@ -79,19 +79,19 @@ class Entry:
 
 @dataclass(frozen=True)
 class CupConfig:
-    """What every pairing of a cup plays."""
+    """Configuration of all pairings of a cup."""
 
     scenario: str  # its name
     spec: GameSpec
     games: int  # for each pair and side
-    seed: int  # the same in every pairing, so that everybody meets the same layouts
+    seed: int  # the same in every pairing, so that all entries meet the same layouts
     limits: Limits  # of external agents
-    #: Decides what agents are given as their seeds. Drawn, never made of ``seed``: whoever knows the games' seed knows
-    #: where the keys will lie and what the opponents will do, and a hash of a number that one can guess is that number.
+    #: Determines the seeds given to agents. Random, not derived from ``seed``: the games' seed reveals layouts and the
+    #: opponents' actions, and the hash of a guessable number can be guessed as well.
     agents_key: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def agents_seed(self, team: str) -> int:
-        """Return what an agent that plays ``team`` is given for whatever it draws."""
+        """Return the seed given to an agent that plays ``team``."""
         return int(hashlib.sha256(f"{self.agents_key} {team}".encode()).hexdigest()[:8], 16)
 
 
@@ -99,30 +99,30 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     """Find entries in ``folder``, one for each folder below it, and players of ``catalogue``; in alphabetical order.
 
     Of a run with a league they are its snapshots: the first, the last, and some evenly spaced ones between them.
-    Whatever is wrong with an entry makes it ``broken``, with its ``problem``; it never raises. Where the
-    folder is a catalogue of frozen players, those of other scenarios stay away.
+    An entry with an error is ``broken``, with its ``problem``; it never raises. In a catalogue of frozen players,
+    those of other scenarios are left out.
 
     Raises:
-        PlayerError: no such folder, an unknown player, a name twice, fewer than two entries.
+        PlayerError: no such folder, an unknown player, a repeated name, fewer than two entries.
     """
     if not folder.is_dir():
         raise PlayerError(expected(folder, "a folder with one folder for each entry", "none"))
     try:
         listed = Catalogue(folder).entries if (folder / CATALOGUE_FILE).is_file() else {}
         paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
-        if found := sorted((folder / LEAGUE).glob("step_*")):  # those that stand for a league's whole history
-            paths = [found[k] for k in sorted({round(k) for k in np.linspace(0, len(found) - 1, SNAPSHOTS)})]
+        if snapshots := sorted((folder / LEAGUE).glob("step_*")):  # a sample of a league's whole history
+            paths = [snapshots[k] for k in sorted({round(k) for k in np.linspace(0, len(snapshots) - 1, SNAPSHOTS)})]
         handed_in = [path for path in paths if path.is_dir() or path.suffix in HANDED_IN or path.is_symlink()]
     except OSError as error:
         raise PlayerError(expected(folder, "a folder that can be read", error.strerror)) from error
-    homes = {path: listed.get(path.name, {}).get("scenario", config.scenario) for path in handed_in}
-    entries = [entry_in(path, config) for path in handed_in if homes[path] == config.scenario]
-    if folder.resolve() in [its.resolve() for its in catalogue.folders]:
+    scenarios = {path: listed.get(path.name, {}).get("scenario", config.scenario) for path in handed_in}
+    entries = [entry_in(path, config) for path in handed_in if scenarios[path] == config.scenario]
+    if folder.resolve() in [home.resolve() for home in catalogue.folders]:
         entries = [replace(entry, known=True) for entry in entries]
     entries += [_by_name(name, catalogue, config) for name in names]
-    twice = sorted({e.name for e in entries if sum(other.name == e.name for other in entries) > 1})
-    if twice:
-        raise PlayerError(expected(f"entry {twice[0]}", "each name once", "it twice"))
+    repeated = sorted({e.name for e in entries if sum(other.name == e.name for other in entries) > 1})
+    if repeated:
+        raise PlayerError(expected(f"entry {repeated[0]}", "each name once", "it twice"))
     if len(entries) < 2:
         raise PlayerError(expected(folder, "at least 2 entries (see --with)", len(entries)))
     return sorted(entries, key=lambda entry: entry.name)
@@ -134,24 +134,24 @@ def find_copies(entries: list[Entry], originals: Originals, *, refuse: bool) -> 
     Args:
         entries: of a cup.
         originals: players of the catalogue.
-        refuse: a copy of the catalogue forfeits its games. Of two entries that are alike nobody can say who copied.
+        refuse: a copy of the catalogue forfeits its games. Of two similar entries either may be the copy.
     """
-    # Snapshots of one learner are alike, and nobody's copies.
+    # Snapshots of one learner are similar, but no copies.
     frozen = [entry for entry in entries if entry.kind == "frozen" and entry.env_steps is None]
-    likes = {entry.name: likeness(entry.players["red"], originals.views) for entry in frozen}
-    likes |= {entry.name: likeness_of_program(entry.files) for entry in entries if entry.kind == "external"}
-    found = []
+    prints = {entry.name: fingerprint(entry.players["red"], originals.views) for entry in frozen}
+    prints |= {entry.name: program_fingerprint(entry.files) for entry in entries if entry.kind == "external"}
+    checked = []
     for entry in entries:
-        others = {name: its for name, its in likes.items() if name != entry.name} | originals.players
-        if entry.name in likes and not entry.known and (likely := same_as(likes[entry.name], others)):
-            known = next((str(its) for its in likely if its.name in originals.players), None)
-            found.append(replace(entry, same_as=tuple(map(str, likely))))
+        others = {name: player for name, player in prints.items() if name != entry.name} | originals.players
+        if entry.name in prints and not entry.known and (similar := find_similar(prints[entry.name], others)):
+            known = next((str(player) for player in similar if player.name in originals.players), None)
+            checked.append(replace(entry, same_as=tuple(map(str, similar))))
             if known is not None and refuse:
-                problem = expected("weights", "one's own (or --allow-copies)", f"those of {known}")
-                found[-1] = replace(found[-1], kind="broken", problem=problem)
+                problem = expected("weights", "original ones (or --allow-copies)", f"those of {known}")
+                checked[-1] = replace(checked[-1], kind="broken", problem=problem)
         else:
-            found.append(entry)
-    return found
+            checked.append(entry)
+    return checked
 
 
 def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
@@ -167,7 +167,7 @@ def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
 
 
 def entry_in(path: Path, config: CupConfig) -> Entry:
-    """Return what was handed in at ``path``, broken where it cannot play."""
+    """Return the entry at ``path``, ``broken`` if it cannot play."""
     name = filed_name(path.name)
     note = "" if name == path.name else f" (folder {shown(path.name)})"
     try:
@@ -189,16 +189,16 @@ def entry_in(path: Path, config: CupConfig) -> Entry:
 
 
 def external(folder: Path, name: str, note: str = "") -> Entry:
-    """Return the agent in ``folder`` as an entry. Raises what reading a stranger's folder may raise."""
+    """Return the agent in ``folder`` as an entry. Raises :data:`UNREADABLE`."""
     agent, files = read_agent(folder), tuple(read_parts(folder))
     return Entry(name, "external", f"{' '.join(agent.command)}{note}", sha256_of_parts(files), files=files)
 
 
 def filed_name(name: str) -> str:
-    """Return what an entry in a folder called ``name`` is called, in lines, tables and files: mostly the same.
+    """Return the name of an entry in lines, tables and files, for a folder called ``name``: usually the same.
 
-    Other alphabets, ends of lines, escape codes, formulas of a spreadsheet, bytes that are no text and names of 250
-    letters all become something plain that no other folder has.
+    Other alphabets, line ends, escape codes, spreadsheet formulas, undecodable bytes and names of 250 letters become a
+    plain name with a hash.
     """
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,63}", name):
         return name
@@ -207,12 +207,12 @@ def filed_name(name: str) -> str:
 
 
 def reason_of(error: BaseException, folder: Path | None, name: str) -> str:
-    """Say what is wrong with an entry, in one line."""
-    said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-    said = printable(said or type(error).__name__)
+    """Return in one line what is wrong with an entry."""
+    text = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+    text = printable(text or type(error).__name__)
     if folder is not None:
-        # Absolute paths are this machine's business and do not belong on the entry's page.
+        # Absolute paths of this machine do not belong on the entry's page.
         place = printable(str(folder))
-        said = said.replace(f"{place}/", "").replace(place, name)
-    # The reason stands behind a path that may be long.
-    return said if len(said) <= 400 else f"{said[:100]} ... {said[-300:]}"
+        text = text.replace(f"{place}/", "").replace(place, name)
+    # The reason comes after a path that may be long.
+    return text if len(text) <= 400 else f"{text[:100]} ... {text[-300:]}"

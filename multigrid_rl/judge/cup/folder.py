@@ -1,6 +1,6 @@
-"""A cup's folder: what is played and by whom, a copy of each agent, a file for each pairing, and the tables.
+"""A cup's folder: its manifest, a copy of each agent, a file for each pairing, and the tables.
 
-Agents write where they like. So a cup plays copies of them, as they were handed in, and holds every result in memory.
+Agents can write anywhere. So a cup plays copies of them, as they were handed in, and keeps every result in memory.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected, first_error
 
 LOG = logging.getLogger(__name__)
-#: Written before the first game, and compared when the cup goes on.
+#: Written before the first game, and compared when the cup is resumed.
 MANIFEST_FILE = "cup.json"
 #: Folder with a copy of each agent as it was handed in.
 COPIES = "entries"
@@ -39,7 +39,7 @@ RESULTS_FILE = "results.json"
 
 
 class EntryLine(Strict):
-    """What a cup remembers of an entry: enough to know whether it is still the same."""
+    """An entry in the manifest: enough to check that it is still the same."""
 
     name: str
     kind: str
@@ -48,26 +48,26 @@ class EntryLine(Strict):
 
 
 class Manifest(Strict):
-    """What a cup plays."""
+    """Configuration and entries of a cup."""
 
     format: int = Field(default=1, ge=1, le=1)
     scenario: str
     spec: dict[str, Any]
     games: int
     seed: int
-    agents_key: str  # what agents are given as their seeds follows from this, not from `seed`
+    agents_key: str  # agents' seeds follow from this, not from `seed`
     limits: dict[str, float]
     entries: list[EntryLine]
 
 
-# --- what is played, and by whom
+# --- manifest and entries
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Read what the cup in ``folder`` plays; nothing if it has not begun.
+    """Read the manifest of the cup in ``folder``; ``None`` if it has not begun.
 
     Raises:
-        PlayerError: the folder holds something else, or a damaged file.
+        PlayerError: the folder has other content, or a damaged file.
     """
     path = folder / MANIFEST_FILE
     try:
@@ -83,12 +83,12 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def begin(config: CupConfig, entries: list[Entry], folder: Path) -> list[Entry]:
-    """Write what is played, or see to it that it is what the cup in ``folder`` plays.
+    """Write the manifest, or check that it is that of the cup in ``folder``.
 
-    Returns the entries; an agent whose folder has changed since the cup began is told, and is as it was handed in.
+    Returns the entries; an agent whose folder has changed since the cup began is logged, and plays as handed in.
 
     Raises:
-        PlayerError: it plays something else.
+        PlayerError: the manifests differ.
     """
     before = read_manifest(folder)
     if before is not None:
@@ -115,11 +115,11 @@ def begin(config: CupConfig, entries: list[Entry], folder: Path) -> list[Entry]:
 
 
 def kept_cup(folder: Path, *, fence: bool) -> tuple[CupConfig, list[Entry]]:
-    """Return what the cup in ``folder`` has played, and its entries as it keeps them; ``fence`` as in ``Limits``.
+    """Return configuration and kept entries of the cup in ``folder``; ``fence`` as in ``Limits``.
 
     Raises:
-        PlayerError: no cup, or one whose copies of entries are not those that took part.
-        ConfigError: nobody knows its scenario.
+        PlayerError: no cup, or copies of entries that have changed.
+        ConfigError: unknown scenario.
     """
     before = read_manifest(folder)
     if before is None:
@@ -140,8 +140,8 @@ def kept_cup(folder: Path, *, fence: bool) -> tuple[CupConfig, list[Entry]]:
 def _changed(before: list[EntryLine], now: list[EntryLine]) -> str:
     old, new = ({entry.name: entry for entry in entries} for entries in (before, now))
     name = next((name for name in sorted({*old, *new}) if old.get(name) != new.get(name)), "")
-    said = "has changed" if name in old and name in new else "is gone" if name in old else "is new"
-    return f"entry {name}, which {said}"
+    change = "has changed" if name in old and name in new else "is gone" if name in old else "is new"
+    return f"entry {name}, which {change}"
 
 
 def _handed_in(entry: Entry, copies: Path, sha256: str | None) -> Entry:
@@ -176,25 +176,25 @@ def _is_kept(entry: Entry, home: Path) -> bool:
 
 
 def pairing_file(folder: Path, red: Entry, blue: Entry) -> Path:
-    """Return where a pairing's result belongs."""
-    # Names may hold blanks, dots and dashes: the hash keeps two pairings from sharing a file.
+    """Return the path of a pairing's result."""
+    # Names may contain blanks, dots and dashes: the hash keeps two pairings from sharing a file.
     both = json.dumps([red.name, blue.name])
     return folder / PAIRINGS / f"{red.name}--{blue.name}--{hashlib.sha256(both.encode()).hexdigest()[:8]}.json"
 
 
 def load_pairing(path: Path) -> tuple[Pairing, bytes]:
-    """Read a pairing, and what its file holds. Raises :class:`PlayerError` for a damaged file."""
+    """Read a pairing, parsed and as bytes. Raises :class:`PlayerError` for a damaged file."""
     try:
         data = path.read_bytes()
         return Pairing.model_validate_json(data), data
     except (OSError, ValidationError) as error:
-        said = first_error(error) if isinstance(error, ValidationError) else error.strerror
-        raise PlayerError(expected(path, "the result of a pairing (delete it to play it again)", said)) from error
+        message = first_error(error) if isinstance(error, ValidationError) else error.strerror
+        raise PlayerError(expected(path, "the result of a pairing (delete it to play it again)", message)) from error
 
 
 @contextmanager
 def begun(path: Path) -> Iterator[None]:
-    """Mark a pairing as begun for the block: a mark that outlives it says in which pairing the cup was killed."""
+    """Mark a pairing as begun for the block: a mark that remains names the pairing in which the cup was killed."""
     mark = path.with_suffix(".began")
     write_whole(mark, _this_boot())
     try:
@@ -206,19 +206,19 @@ def begun(path: Path) -> Iterator[None]:
 def blamed(pairs: Mapping[Path, tuple[Entry, Entry]]) -> dict[Path, list[str]]:
     """Return, for each pairing in which the cup was killed since this machine was started, the agents to blame.
 
-    Of two agents it is the one in whose pairings it was killed more often; both, as long as that does not tell.
+    Of two agents it is the one in whose pairings it was killed more often; both, if that is a tie.
     """
     marks = {
         path.stem for path in next(iter(pairs), Path()).parent.glob("*.began") if path.read_bytes() == _this_boot()
     }
-    found = {
+    agents = {
         path: [entry.name for entry in both if entry.kind == "external"]
         for path, both in pairs.items()
         if path.stem in marks
     }
-    times = Counter(name for names in found.values() for name in names)
+    times = Counter(name for names in agents.values() for name in names)
     return {
-        path: [name for name in names if times[name] == max(times[n] for n in names)] for path, names in found.items()
+        path: [name for name in names if times[name] == max(times[n] for n in names)] for path, names in agents.items()
     }
 
 
@@ -230,9 +230,9 @@ def _this_boot() -> bytes:
 
 @contextmanager
 def guarded(folder: Path, held: dict[Path, bytes], entries: list[Entry]) -> Iterator[None]:
-    """See to it, at the end of the block, that the files of pairings are those in ``held`` and no others.
+    """Restore, at the end of the block, the files of pairings to those in ``held`` and no others.
 
-    The manifest and the copies of entries are what they were, too.
+    Manifest and copies of entries are restored, too.
     """
     manifest = folder / MANIFEST_FILE
     held[manifest] = manifest.read_bytes()
@@ -247,7 +247,7 @@ def guarded(folder: Path, held: dict[Path, bytes], entries: list[Entry]) -> Iter
                 LOG.warning("%s: written while the cup ran, not by the cup; now %s", path, aside.name)
         for path, data in held.items():
             with suppress(OSError):
-                if path.is_file() and path.read_bytes() == data:  # to open a pipe would wait for ever
+                if path.is_file() and path.read_bytes() == data:  # opening a pipe would block
                     continue
             LOG.warning("%s: changed while the cup ran, not by the cup; written again", path)
             write_whole(path, data)
@@ -258,12 +258,12 @@ def guarded(folder: Path, held: dict[Path, bytes], entries: list[Entry]) -> Iter
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what decides a game."""
+    """Return the versions of the packages that determine a game."""
     return {name: metadata.version(name) for name in ("multigrid-rl", "numpy", "numba", "torch", "evalica")}
 
 
 def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
-    """Write results, standings, pairs, sides and every single game; returns the files. They are made anew each time."""
+    """Write results, standings, pairs, sides and every single game; returns the files. Replaces existing ones."""
     files = {
         RESULTS_FILE: found.model_dump_json(indent=1),
         "standings.csv": csv_text([row.model_dump() for row in found.standings], Standing.model_fields),

@@ -1,4 +1,4 @@
-"""What a cup found, as plain data: a file for each pairing, ``results.json``, and what its report shows."""
+"""Results of a cup as plain data: a file for each pairing, and ``results.json``, which its report shows."""
 
 from typing import Literal
 
@@ -12,8 +12,8 @@ from multigrid_rl.text import expected
 class Pairing(Strict):
     """All games of ``red`` on the red side against ``blue`` on the blue side.
 
-    One letter a game: who won it (``R``, ``B``), nobody (``D``), who forfeited it (``r``, ``b``), or ``-`` where both
-    entries are broken and the game counts for nobody.
+    One letter a game: the winner (``R``, ``B``), a draw (``D``), the forfeiting entry (``r``, ``b``), or ``-`` where
+    both entries are broken and the game does not count.
     """
 
     format: int = Field(default=1, ge=1, le=1)
@@ -44,7 +44,7 @@ class Pairing(Strict):
 
 
 class Fault(Strict):
-    """Games that an entry lost because of what it did instead of playing."""
+    """Games that an entry forfeited in one pairing."""
 
     red: str  # entries of the pairing
     blue: str
@@ -68,7 +68,7 @@ class EntryResult(Strict):
 class Standing(Strict):
     """One row of the table."""
 
-    rank: int  # from 1; those whom no rule separates share it
+    rank: int  # from 1; entries that no rule separates share it
     name: str
     rating: float  # Bradley-Terry on the Elo scale, mean of the cup 1000
     low: float  # 95 % bootstrap interval
@@ -80,11 +80,11 @@ class Standing(Strict):
     loss: int
     forfeited: int  # of the losses
     margin: float  # mean difference of the returns, own minus opponent's, over games that were not forfeited
-    decided_by: str  # what put it before the next: "rating", or a tie rule
+    decided_by: str  # what ranks it above the next: "rating", or a tie rule
 
 
 class PairResult(Strict):
-    """Everything between two entries, both sides together; seen from ``one``."""
+    """All games of two entries, both sides together; from the view of ``one``."""
 
     one: str
     two: str
@@ -100,7 +100,7 @@ class PairResult(Strict):
     length_mean: float  # steps, the same games
 
     def swapped(self) -> "PairResult":
-        """Return the same pair seen from the other one."""
+        """Return the same pair from the view of the other entry."""
         return self.model_copy(update={
             "one": self.two, "two": self.one, "win": self.loss, "loss": self.win, "share": 1 - self.share,
             "low": 1 - self.high, "high": 1 - self.low, "margin": -self.margin,

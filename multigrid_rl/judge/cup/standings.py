@@ -20,7 +20,7 @@ from multigrid_rl.metrics import wilson_interval
 #: Per pair of entries: for each game number (G) how often ``one`` won, drew and lost over both sides, (G, 3).
 PairGames = Mapping[tuple[str, str], NDArray[np.int64]]
 
-#: A drawn game added to every pair: without it nobody who won or lost every game would have a finite rating.
+#: A drawn game added to every pair: keeps ratings finite for entries that won or lost every game.
 PRIOR_DRAWS = 1.0
 #: Elo's scale: 400 points are odds of 10 to 1.
 SCALE = 400.0
@@ -40,7 +40,7 @@ def ratings(names: list[str], games: PairGames, rng: np.random.Generator, resamp
         names: all entries.
         games: results of the pairs that played; a pair without games is left out.
         rng: of the bootstrap.
-        resamples: how many times the games are drawn anew.
+        resamples: number of bootstrap samples.
     """
     pairs = [pair for pair, rows in games.items() if rows.sum()]
     if not pairs:
@@ -75,24 +75,24 @@ def _fit(names: list[str], pairs: list[tuple[str, str]], counts: NDArray[np.int6
 
 def cycles(beats: list[tuple[str, str]]) -> list[list[str]]:
     """Find circles of pairs (winner, loser), in which each beats the next and the last the first, shortest first."""
-    # More than four in a circle say nothing that smaller circles do not.
-    found = nx.simple_cycles(nx.DiGraph(beats), length_bound=4)
-    turned = [circle[circle.index(min(circle)) :] + circle[: circle.index(min(circle))] for circle in found]
-    return sorted(turned, key=lambda circle: (len(circle), circle))
+    # Longer circles add little to the smaller ones.
+    circles = nx.simple_cycles(nx.DiGraph(beats), length_bound=4)
+    rotated = [circle[circle.index(min(circle)) :] + circle[: circle.index(min(circle))] for circle in circles]
+    return sorted(rotated, key=lambda circle: (len(circle), circle))
 
 
 #: Letters of ``Pairing.outcomes`` for the red and the blue entry, as (win, draw, loss).
 _LETTERS = {"red": ("Rb", "D", "Br"), "blue": ("Br", "D", "Rb")}
 _PLAYED, _FORFEITED = "RBD", "rb"
-#: What puts one entry before the next, first to last: the parts of its place.
+#: Criteria of the ranking, first to last: the parts of an entry's place.
 _DECIDERS = ("rating", "points between them", "more wins", "larger margin")
 
 
 def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, versions: dict[str, str]) -> CupResults:
-    """Work out everything that a cup's pairings say."""
+    """Compute the results of a cup from its pairings."""
     names = [entry.name for entry in entries]
     finished = {name for p in pairings if p.count(_PLAYED) for name in (p.red, p.blue)}
-    # A walk-over is no win, and must not lift who met the one that could not play.
+    # A walk-over is no win, and must not raise the rating of the opponent.
     counted = [
         p if {p.red, p.blue} <= finished else p.model_copy(update={"outcomes": "-" * len(p.outcomes)}) for p in pairings
     ]
@@ -104,7 +104,7 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
     games = {(one, two): _by_game(one, both) for (one, two), both in between.items()}
     beats = [(p.one, p.two) for p in pairs if p.low > 0.5] + [(p.two, p.one) for p in pairs if p.high < 0.5]
     ranked = [name for name in names if name in finished]
-    # The bootstrap's own stream follows from what was played: the same results, the same intervals.
+    # The bootstrap's seed is a hash of the results: the same results, the same intervals.
     text = json.dumps([[p.red, p.blue, p.outcomes] for p in pairings])
     rng = np.random.default_rng(int(hashlib.sha256(text.encode()).hexdigest()[:16], 16))
     return CupResults(
@@ -124,7 +124,7 @@ def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, ve
 
 
 def rules(config: CupConfig) -> list[str]:
-    """Tell how the cup was played and judged, a sentence each."""
+    """Return the rules of playing and ranking, a sentence each."""
     return [
         f"Every entry meets every other from both sides of the board, {config.games} games on each; all pairings play "
         "the same games (seed and numbers), so everybody meets the same layouts.",
@@ -152,7 +152,7 @@ def _by_game(one: str, pairings: list[Pairing]) -> NDArray[np.int64]:
 
 
 def _totals(name: str, pairings: list[Pairing]) -> dict[str, Any]:
-    """Add up what came of pairings of ``name``: counts, and its mean margin of returns over games played to the end."""
+    """Add up the pairings of ``name``: counts, and its mean margin of returns over games played to the end."""
     win, draw, loss = (sum(p.count(_letters(p, name)[k]) for p in pairings) for k in range(3))
     margins: list[float] = []
     for p in pairings:
@@ -209,8 +209,8 @@ def _entry(entry: Entry, pairings: list[Pairing]) -> EntryResult:
         if p.at_fault == entry.name and entry.kind != "broken"
     ]
     keys = ("name", "kind", "sha256", "env_steps", "about", "problem", "same_as")
-    told = {key: getattr(entry, key) for key in keys}
-    return EntryResult(**told, faults=faults)
+    fields = {key: getattr(entry, key) for key in keys}
+    return EntryResult(**fields, faults=faults)
 
 
 def _standings(names: list[str], pairings: list[Pairing], rated: dict[str, Interval]) -> list[Standing]:
@@ -219,9 +219,9 @@ def _standings(names: list[str], pairings: list[Pairing], rated: dict[str, Inter
     rating = {name: round(rated[name].value, 2) for name in names}
     places: dict[str, tuple[float, ...]] = {}
     for name in names:
-        equals = {other for other in names if rating[other] == rating[name]}
-        duels = _totals(name, [p for p in own[name] if {p.red, p.blue} <= equals])
-        places[name] = rating[name], duels["win"] + duels["draw"] / 2, totals[name]["win"], totals[name]["margin"]
+        tied = {other for other in names if rating[other] == rating[name]}
+        between = _totals(name, [p for p in own[name] if {p.red, p.blue} <= tied])
+        places[name] = rating[name], between["win"] + between["draw"] / 2, totals[name]["win"], totals[name]["margin"]
     order = sorted(names, key=lambda name: (*(-part for part in places[name]), name))
     standings: list[Standing] = []
     for number, name in enumerate(order):
