@@ -18,7 +18,7 @@ from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.runs.players import run_player
-from multigrid_rl.runs.reader import run_config
+from multigrid_rl.runs.reader import check_env, run_config
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected
 from multigrid_rl.types import BatchedStep, EnvFactory, EpisodeTable, SeatView
@@ -53,6 +53,9 @@ def run_env_target(run: Path, config: RunConfig | None = None, checkpoint: str |
         ConfigError, PlayerError: no run, no such checkpoint, a damaged player, or another environment that it does not
             fit.
     """
+    if config is None:
+        its = run_config(run).scenario
+        check_env(run / "config.yaml", its.env_id, its.env_args)
     factory = _asked(config or run_config(run))
     sources: dict[str, Source] = {
         agent.name: run_player(run, agent.module, checkpoint) for agent in factory.specs.agents

@@ -78,6 +78,7 @@ def test_your_player_in_a_cup(notebook):
     assert 0 <= win <= 1
     assert [path.name for path in entries] == ["mine"]
     assert notebook.run.config["scenario"]["seats"]["blue_0"] == {"notebook_main:Toggler": 1.0, "random": 1.0}
+    assert multigrid_rl.evaluate(notebook.run, episodes=2)["episodes"] == 2  # classes that were handed over are trusted
 
 
 def test_the_page_does_what_it_says(notebook):
@@ -85,7 +86,7 @@ def test_the_page_does_what_it_says(notebook):
     exec("".join(blocks).replace("200_000", "20_480"), notebook.__dict__)
     assert notebook.rewards.shape == (1024,)
     assert notebook.observation["image"].shape == (5, 5, 3)
-    assert notebook.everybody.possible_agents == ["blue_0", "blue_1", "red_0", "red_1"]
+    assert notebook.game.possible_agents == ["blue_0", "blue_1", "red_0", "red_1"]
     again = multigrid_rl.Run(notebook.run.path)
     assert again.metrics.equals(notebook.run.metrics)
     assert multigrid_rl.load_player(again).name == "1v1-red_0"

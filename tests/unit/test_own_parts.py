@@ -12,12 +12,12 @@ import yaml
 from torch import nn
 
 from commands import call, complaint
-from multigrid_rl.config import ConfigError, compose, data_root, load_scenario
+from multigrid_rl.config import ConfigError, compose, data_root, load_scenario, to_yaml
 from multigrid_rl.gates import Gate
 from multigrid_rl.learn.losses import objective_of
 from multigrid_rl.metrics import STAGES
-from multigrid_rl.models.registry import ArchitectureError, custom
-from multigrid_rl.players.cards import PlayerError, read_card, read_network, write_player
+from multigrid_rl.models.registry import ArchitectureError, custom, network_of
+from multigrid_rl.players.cards import PlayerError, read_card, read_network, signature, write_player
 from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.recipes import check_harmless, recipe_overrides
 from multigrid_rl.runs.tracker import MetricsTracker
@@ -170,9 +170,48 @@ def test_a_card_imports_nothing_unless_its_module_is_listed(own_parts, monkeypat
     with pytest.raises(PlayerError, match=r"architecture\.name: .*MULTIGRID_RL_MODULES.*, got own_parts:Small"):
         read_network(folder, read_card(folder))
     assert "own_parts" not in sys.modules
-    monkeypatch.setenv("MULTIGRID_RL_MODULES", "other,own_parts")
+    monkeypatch.setenv("MULTIGRID_RL_MODULES", "other, own_parts.py")
+    with pytest.raises(PlayerError, match=r"which holds other,own_parts\.py.*: set \w+=other,own_parts$"):
+        read_network(folder, read_card(folder))
+    monkeypatch.setenv("MULTIGRID_RL_MODULES", "other, own_parts")
     loaded = read_network(folder, read_card(folder))
     assert torch.equal(loaded.policy.weight, network.policy.weight)
+
+
+def test_a_card_or_a_run_imports_no_environment_unless_its_module_is_listed(own_parts, monkeypatch):
+    (own_parts / "own_envs.py").write_text(
+        "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gymnasium.register('Pole-v0', CartPoleEnv, max_episode_steps=9)\n"
+    )
+    env = {"package": "gymnasium", "env_id": "own_envs:Pole-v0", "env_args": {}, "agents": 1}
+    run, player = own_parts / "run", own_parts / "player"
+    agent = env_factory(compose(["env_id=CartPole-v1"])).specs.agents[0]
+    architecture = {"name": "mlp", "hidden": [4]}
+    card = {
+        **{"name": "mine", "architecture": architecture, **signature(agent, None), "scenario": "gymnasium", "env": env},
+        **{"seats": ["agent_0"], "provenance": {}},
+    }
+    weights = network_of(agent, compose(["env_id=CartPole-v1", "model.hidden=[4]"]).model.model_dump()).state_dict()
+    for folder in (player, run / "checkpoints" / "step_1" / "players" / "agent_0"):
+        write_player(folder, weights, card)
+    (run / "checkpoints" / "latest").write_text("step_1")
+    (run / "config.yaml").write_text(to_yaml(compose(["env_id=own_envs:Pole-v0"])))
+    for verb in (["evaluate", player], ["evaluate", run], ["record", run], ["video", run]):
+        said = complaint(call(*verb, "-o", own_parts / "out.gif"))
+        assert "env_id: expected an environment of Gymnasium" in said
+        assert said.endswith("got own_envs:Pole-v0: set MULTIGRID_RL_MODULES=own_envs")
+        assert "own_envs" not in sys.modules
+    monkeypatch.setenv("MULTIGRID_RL_MODULES", "own_envs")
+    for k, who in enumerate((player, run)):
+        assert call("evaluate", who, "--episodes", 2, "-o", own_parts / f"out{k}").exit_code == 0
+    monkeypatch.delenv("MULTIGRID_RL_MODULES")
+    assert call("evaluate", run, "--episodes", 2, "-o", own_parts / "there").exit_code == 0  # nothing is run anew
+    sys.modules.pop("own_envs")
+    gymnasium.registry.pop("Pole-v0")
+    typed = call("evaluate", player, "env_id=own_envs:Pole-v0", "--episodes", 2, "-o", own_parts / "typed")
+    assert typed.exit_code == 0, typed.output
+    sys.modules.pop("own_envs")
+    gymnasium.registry.pop("Pole-v0")
 
 
 @pytest.mark.parametrize(
