@@ -24,7 +24,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus, data_root, to_yaml
 from multigrid_rl.files import free_path, write_whole
 from multigrid_rl.learn.demonstrations import read_data_card
-from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.league import League, Snapshot
 from multigrid_rl.runs.checkpoints import (
@@ -37,6 +37,7 @@ from multigrid_rl.runs.checkpoints import (
 )
 from multigrid_rl.runs.reader import read_provenance, read_verdict
 from multigrid_rl.runs.tracking import Tracking
+from multigrid_rl.scenario import CODE
 from multigrid_rl.text import expected
 
 LOG = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ class RunFolder:
         if config.data is not None:
             told = read_data_card(Path(config.data)).model_dump(include={"who", "sha256", "rows", "episodes"})
             self.provenance["data"] = {"folder": config.data, **told}
+        self.provenance["own"] = own_files(config)
         self._open(config, first_step=None)
 
     @classmethod
@@ -117,7 +119,9 @@ class RunFolder:
         earlier = self.provenance.setdefault("resumed", [])
         set_aside_newer(checkpoint.path)
         set_aside_others(path, league)
-        earlier.append({"from_env_steps": checkpoint.env_steps, **circumstances()})
+        before = earlier[-1].get("own", {}) if earlier else self.provenance.get("own", {})
+        own = own_files(config)
+        earlier.append({"from_env_steps": checkpoint.env_steps, **circumstances(), "own": own})
         _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
         verdict = path / "verdict.json"
         if verdict.exists():
@@ -126,6 +130,8 @@ class RunFolder:
                 steps = read_verdict(path)["env_steps"]
             verdict.rename(free_path(path, f"verdict.{steps}", ".json"))
         self._open(config, first_step=checkpoint.env_steps + 1)
+        for module in (module for module, sha in own.items() if before.get(module, sha) != sha):
+            LOG.warning("%s.py has changed since: the run goes on, but not as the unbroken one would", module)
         return self
 
     def _open(self, config: RunConfig, first_step: int | None) -> None:
@@ -213,6 +219,13 @@ def circumstances() -> dict[str, Any]:
         "versions": versions(),
         "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": available_cpus()},
     }
+
+
+def own_files(config: RunConfig) -> dict[str, str]:
+    """Return the sha256 of the file of every module that a configuration names, as far as it is imported."""
+    names = {name.partition(":")[0] for name in CODE.findall(to_yaml(config))}
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in sorted(names)}
+    return {name: sha256_of(Path(file).read_bytes()) for name, file in files.items() if file}
 
 
 def locked(file: Path) -> IO[str]:
