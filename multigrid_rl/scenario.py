@@ -4,6 +4,8 @@ import importlib
 import os
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +64,18 @@ def check_listed(key: object, names: Iterable[str], what: str) -> None:
             raise ConfigError(expected(key, wanted, f"{name}: set {listing([name])}"))
 
 
+def own_place(error: BaseException) -> str:
+    """Return where an error passed through a file of the user's own last, as `` (my_nets.py:12)``, or nothing."""
+    others = (f"{Path(__file__).parent}/", *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib")), "<")
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+
+
+def mistake(error: BaseException) -> str:
+    """Return what somebody's code raised, in one line: class, message, and the last line of a file of their own."""
+    return f"{type(error).__name__}: {one_line(error)}{own_place(error)}"
+
+
 @contextmanager
 def mistakes_told(key: str) -> Iterator[None]:
     """Tell what somebody's code raises as a mistake of whoever named it. Raises :class:`ConfigError`."""
@@ -70,7 +84,7 @@ def mistakes_told(key: str) -> Iterator[None]:
     except ConfigError:
         raise
     except MISTAKES as error:
-        raise ConfigError(f"{key}: {type(error).__name__}: {one_line(error)}") from error
+        raise ConfigError(f"{key}: {mistake(error)}") from error
 
 
 def look_in_working_folder() -> None:

@@ -234,6 +234,104 @@ def test_recipe_files_name_no_code_unless_trusted(tmp_path, line):
     assert recipe_overrides(str(recipe), trusted=True)
 
 
+ENVS = """
+import gymnasium
+import numpy as np
+
+
+class Right(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2), {}
+
+    def step(self, action):
+        return np.zeros(2), 0.0, False, False, {}
+
+
+class Four(Right):
+    def step(self, action):
+        return np.zeros(2), 0.0, False, {}
+
+
+class Alone(Right):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2)
+
+
+class Unseeded(Right):
+    def reset(self):
+        return np.zeros(2), {}
+
+
+class Three(Right):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3), {}
+
+
+class Free(Right):
+    def step(self, action):
+        return np.zeros(2), None, False, False, {}
+
+
+class Unmade(Right):
+    def __init__(self):
+        self.size = self.width
+
+
+class Late(Right):
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 3:
+            raise KeyError("fourth")
+        return super().step(action)
+
+
+for its in (Right, Four, Alone, Unseeded, Three, Free, Unmade, Late):
+    gymnasium.register(f"{its.__name__}-v0", its, order_enforce=False)
+"""
+
+
+@pytest.fixture
+def own_envs(own_parts):
+    before = dict(gymnasium.registry)
+    (own_parts / "own_envs.py").write_text(ENVS)
+    yield own_parts
+    sys.modules.pop("own_envs", None)
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Four", "step: expected (observation, reward, terminated, truncated, info), got 4 values"),
+        ("Alone", "reset: expected (observation, info), got a ndarray alone"),
+        ("Unseeded", "reset: expected (observation, info), got TypeError: Unseeded.reset() got an unexpected keyword"),
+        ("Three", "reset: observation: expected shape (2,) of its space, got (3,)"),
+        ("Free", "step: expected (observation, reward, terminated, truncated, info), got TypeError: float() argument"),
+        ("Unmade", "AttributeError: 'Unmade' object has no attribute 'width' (own_envs.py:45)"),
+    ],
+)
+def test_refuses_mistaken_environments_before_a_run_folder_is_made(own_envs, name, said):
+    run = own_envs / "run"
+    told = complaint(call("train", f"env_id=own_envs:{name}-v0", f"run_dir={run}"))
+    assert f"own_envs:{name}-v0: {said}" in told
+    assert not run.exists()
+
+
+def test_an_environment_that_fails_in_the_middle_is_told_in_one_line(own_envs):
+    env = env_factory(compose(["env_id=own_envs:Late-v0"])).build(2, 0)
+    for _ in range(3):
+        env.step({"agent_0": np.zeros((2, 1), np.int64)})
+    with pytest.raises(
+        RunError, match=r"^env_id=own_envs:Late-v0: step: .*, got KeyError: 'fourth' \(own_envs.py:52\)$"
+    ):
+        env.step({"agent_0": np.zeros((2, 1), np.int64)})
+
+
 BOTS = """
 import numpy as np
 
