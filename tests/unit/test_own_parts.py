@@ -22,6 +22,7 @@ from multigrid_rl.players.factories import env_factory, gates_of
 from multigrid_rl.recipes import check_harmless, recipe_overrides
 from multigrid_rl.runs.tracker import MetricsTracker
 from multigrid_rl.types import EpisodeTable, RunError
+from tiny_runs import TINY
 
 SPACE = gymnasium.spaces.Box(-1, 1, (3,))
 SOURCE = """
@@ -234,6 +235,7 @@ def test_recipe_files_name_no_code_unless_trusted(tmp_path, line):
     assert recipe_overrides(str(recipe), trusted=True)
 
 
+FEW = ("train.until=512", "train.checkpoint_every=512")
 ENVS = """
 import gymnasium
 import numpy as np
@@ -320,6 +322,21 @@ def test_refuses_mistaken_environments_before_a_run_folder_is_made(own_envs, nam
     told = complaint(call("train", f"env_id=own_envs:{name}-v0", f"run_dir={run}"))
     assert f"own_envs:{name}-v0: {said}" in told
     assert not run.exists()
+
+
+def test_an_environment_that_never_ends_is_told(own_envs, monkeypatch):
+    warned = call("train", "env_id=own_envs:Right-v0", f"run_dir={own_envs / 'run'}", *TINY, *FEW).stderr
+    assert warned.count("no episode has ended in 16 steps of each environment: env_args={max_episode_steps: 200}") == 1
+    limited = "env_args={max_episode_steps: 9}"
+    fine = call("train", "env_id=own_envs:Right-v0", limited, f"run_dir={own_envs / 'fine'}", *TINY, *FEW)
+    assert (fine.exit_code, fine.stderr) == (0, "")
+    monkeypatch.setattr("multigrid_rl.judge.environments.MOST_STEPS", 20)
+    stopped = call("evaluate", own_envs / "run", "--episodes", 2, "-o", own_envs / "out")
+    assert stopped.exit_code == 3
+    assert (
+        "expected an end of its episodes (env_args={max_episode_steps: 200} sets one), got none in 20" in stopped.stderr
+    )
+    assert call("evaluate", own_envs / "fine", "--episodes", 2, "-o", own_envs / "out").exit_code == 0
 
 
 def test_an_environment_that_fails_in_the_middle_is_told_in_one_line(own_envs):
