@@ -26,7 +26,7 @@ from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
 from multigrid_rl.recipes import override_value
 from multigrid_rl.runs.players import run_player
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
-from multigrid_rl.scenario import CODE, ConfigError
+from multigrid_rl.scenario import CODE, HANDED_OVER, ConfigError
 from multigrid_rl.schema import RunConfig, TrainConfig
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
@@ -234,6 +234,7 @@ def _named(value: Any) -> Any:
     name = f"{value.__module__}:{getattr(value, '__qualname__', '')}"
     if not CODE.fullmatch(name):
         raise ConfigError(expected("value", "a class or function of a module, not one inside of another", name))
+    HANDED_OVER.add(value.__module__)
     return name
 
 

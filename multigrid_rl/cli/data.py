@@ -29,13 +29,19 @@ def record(
     from multigrid_rl.players.factories import env_factory, env_signature
     from multigrid_rl.runs.folder import versions
     from multigrid_rl.runs.players import player_in_place_of
-    from multigrid_rl.runs.reader import run_config
+    from multigrid_rl.runs.reader import check_env, code_of_run, run_config
+    from multigrid_rl.scenario import check_listed
 
     one_thread()
     run = (Path(who) / "config.yaml").is_file()
     if checkpoint is not None and not run:
         raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
     config = run_config(Path(who)) if run and not overrides else compose(list(overrides or []))
+    if run and not overrides:
+        its, shaping = config.scenario, config.train.shaping
+        check_env(f"{who}/config.yaml", its.env_id, its.env_args)
+        names = [*code_of_run(config), *([shaping] if shaping else [])]
+        check_listed(f"{who}/config.yaml", names if its.env_id is None else [], "players and rewards of this project")
     try:
         factory = env_factory(config)
         factory.load()

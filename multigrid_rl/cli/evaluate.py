@@ -104,7 +104,7 @@ def find_env_target(
     from multigrid_rl.players.agents import is_agent
     from multigrid_rl.players.cards import read_card
     from multigrid_rl.players.catalogue import Catalogue, is_program
-    from multigrid_rl.runs.reader import run_config
+    from multigrid_rl.runs.reader import check_env, run_config
 
     folder, env, home = Path(who), None, None
     if (folder / "config.yaml").is_file():
@@ -124,6 +124,8 @@ def find_env_target(
             raise refused(option, f"nothing for {who}, whose environment has no opponents", value)
     if home is None or env is None:
         return environments.run_env_target(folder, compose(overrides) if overrides else None, checkpoint)
+    if not any(override.partition("=")[0].removeprefix("scenario.") == "env_id" for override in overrides):
+        check_env(f"{home}/card.json", env.env_id, env.env_args)
     defaults = [f"scenario={env.package}", f"scenario.env_id={env.env_id}", f"scenario.agents={env.agents}"]
     defaults += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
     return environments.player_env_target(home, compose([*defaults, *overrides]))

@@ -26,6 +26,8 @@ from multigrid_rl.learn.demonstrations import read_data_card
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.rllib.cores import Team
+from multigrid_rl.runs.reader import code_of_run
+from multigrid_rl.scenario import listing
 from multigrid_rl.sizes import reward_facts, schedules
 
 #: Seconds between two plain lines.
@@ -195,8 +197,8 @@ def plays(config: RunConfig) -> str:
     return "games" if config.scenario.game is not None else "environments"
 
 
-def closing(verdict: dict[str, Any], path: Path) -> list[str]:
-    """Tell what the run achieved."""
+def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]:
+    """Tell what the run achieved, and what may come next, with the variable that lets it import code of one's own."""
     v, gates = verdict, verdict["gates"]
     if v["held"]:
         first = (
@@ -214,12 +216,16 @@ def closing(verdict: dict[str, Any], path: Path) -> list[str]:
         first = f"interrupted; {first}"
     run = shlex.quote(str(path))
     on = f"train --resume {run}" + ("" if v["ended"] == "interrupted" else f" --until {2 * v['env_steps']}")
+    model = config.model.name
+    own = [*code_of_run(config), *([model] if ":" in model else [])]
+    allowed = f"{listing(own)} " if own else ""
+    then = [f"{allowed}multigrid-rl {verb} {run}" for verb in ("report", "evaluate")]
     return [
         first,
         f"played:   {v['env_steps']:,} environment steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
         f"({v['env_steps_per_s']:,.0f} steps/s)",
         escape(f"saved:    {path / 'verdict.json'} and {path / v['checkpoint']}"),
-        *(escape(f"next:     multigrid-rl {words}") for words in (f"report {run}", f"evaluate {run}", on)),
+        *(escape(f"next:     {words}") for words in (*then, f"multigrid-rl {on}")),
     ]
 
 

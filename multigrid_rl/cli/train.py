@@ -204,7 +204,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
         except OSError as error:
             # Rows and verdict are written beside the loop's own work, and a full disk may show there first.
             raise RunError(reason(error, path)) from error
-    for line in live.closing(verdict, path):
+    for line in live.closing(verdict, path, config):
         screen.print(line)
     if config.scenario.held_out and verdict["ended"] != "interrupted":
         screen.print(_held_out(path), markup=False)

@@ -17,14 +17,16 @@ from gymnasium.wrappers import FlattenObservation
 from numpy.typing import NDArray
 
 from multigrid_rl.envs import bodies, mujoco
-from multigrid_rl.envs.base import AGENT, TEAM, SingleAgentEnvs
-from multigrid_rl.scenario import look_in_working_folder
+from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, SingleAgentEnvs
+from multigrid_rl.scenario import MISTAKES, look_in_working_folder, mistake
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec
 
 LOG = logging.getLogger(__name__)
 #: As many as a player's card may name.
 MAX_CHOICES = 100
+#: What an environment answers.
+ANSWERS = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
 #: Packages by the modules that they hold, where the names differ.
 PACKAGE_OF = {"Box2D": "box2d", "ale_py": "ale-py"}
 
@@ -43,12 +45,20 @@ def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> 
         env = gymnasium.make(env_id, disable_env_checker=True, **mode, **env_args)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ValueError(_missing(env_id, error)) from error
+    except SyntaxError as error:
+        raise ValueError(
+            expected("env_id", "an environment whose module can be imported", f"{env_id}: {error}")
+        ) from error
     except gymnasium.error.Error as error:
         got = f"{env_id}{suggestion(env_id, gymnasium.registry)}: {error}"
         raise ValueError(expected("env_id", "the id of a registered environment", got)) from error
     # An environment checks its arguments as it likes; MuJoCo's say ValueError or OSError of a model file.
     except (TypeError, ValueError, AssertionError, OSError) as error:
         raise ValueError(expected("env_args", f"arguments of {env_id}", f"{env_args}: {error}")) from error
+    except MISTAKES as error:
+        raise ValueError(
+            expected("env_id", "an environment that can be made", f"{env_id}: {mistake(error)}")
+        ) from error
     seen = env.observation_space
     if isinstance(seen, spaces.Box) and len(seen.shape) == 3:
         raise ValueError(expected("env_id", "an environment that shows a vector", f"{env_id}: images {seen.shape}"))
@@ -60,6 +70,28 @@ def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> 
             raise ValueError(expected("env_id", wanted, f"{env_id}: {seen}"))
     _check_actions(env_id, env.action_space)
     return env
+
+
+def try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
+    """Reset an environment and step it once. Raises ``ValueError``: it cannot, or answers something else."""
+    shape = env.observation_space.shape
+    env.action_space.seed(0)
+    for call, wanted in ANSWERS.items():
+        try:
+            answer: Any = env.reset(seed=0) if call == "reset" else env.step(env.action_space.sample())
+            seen = np.shape(answer[0])
+            float(answer[1] if call == "step" else 0)
+        except MISTAKES as error:
+            raise ValueError(_failed(env_id, call, mistake(error))) from error
+        if not isinstance(answer, tuple) or len(answer) != wanted.count(",") + 1:
+            got = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__} alone"
+            raise ValueError(_failed(env_id, call, got))
+        if seen != shape:
+            raise ValueError(expected(f"env_id={env_id}: {call}: observation", f"shape {shape} of its space", seen))
+
+
+def _failed(env_id: str, call: str, got: str) -> str:
+    return expected(f"env_id={env_id}: {call}", ANSWERS[call], got)
 
 
 def _missing(env_id: str, error: Exception) -> str:
@@ -135,8 +167,11 @@ class GymnasiumEnvs(SingleAgentEnvs):
         shown = self._obs
         self._begin(np.ones(self.num_envs, np.bool_))
         for k, (env, rows) in enumerate(zip(self.envs, state["played"], strict=True)):
-            for action in rows:
-                obs, *_ = env.step(action)
+            try:
+                for action in rows:
+                    obs, *_ = env.step(action)
+            except MISTAKES as error:
+                raise BrokenEnvError(_failed(self.env_id, "step", mistake(error))) from error
             if rows:
                 self._obs[k] = obs
             self._played[k] = list(rows)
@@ -152,15 +187,21 @@ class GymnasiumEnvs(SingleAgentEnvs):
         terminated, truncated = np.empty(count, np.bool_), np.empty(count, np.bool_)
         # Plain integers: many environments look an action up, and numpy's scalars are slow at that.
         rows = actions.tolist() if actions.ndim == 1 else actions
-        for k, (env, action) in enumerate(zip(self.envs, rows, strict=True)):
-            obs[k], rewards[k], terminated[k], truncated[k], _ = env.step(action)
-            self._played[k].append(action)
+        try:
+            for k, (env, action) in enumerate(zip(self.envs, rows, strict=True)):
+                obs[k], rewards[k], terminated[k], truncated[k], _ = env.step(action)
+                self._played[k].append(action)
+        except MISTAKES as error:
+            raise BrokenEnvError(_failed(self.env_id, "step", mistake(error))) from error
         return obs, rewards, terminated, truncated
 
     def _start(self, seeds: dict[int, int]) -> NDArray[Any]:
         for k in seeds:
             self._played[k] = []
-        return np.stack([np.array(self.envs[k].reset(seed=seed)[0]) for k, seed in seeds.items()])
+        try:
+            return np.stack([np.array(self.envs[k].reset(seed=seed)[0]) for k, seed in seeds.items()])
+        except MISTAKES as error:
+            raise BrokenEnvError(_failed(self.env_id, "reset", mistake(error))) from error
 
 
 @dataclass(frozen=True)
@@ -182,6 +223,7 @@ class GymnasiumFactory(EnvFactory):
         """Who is in the environments: one agent. Raises ``ValueError``: see :func:`make_env`."""
         try:
             env = make_env(self.env_id, self.env_args)
+            try_out(self.env_id, env)
         except ValueError as error:
             raise ValueError(f"scenario.{error}") from error
         agent = AgentSpec(AGENT, AGENT, (AGENT,), env.observation_space, _flat(env.action_space))

@@ -18,12 +18,14 @@ from multigrid_rl.players.factories import env_factory
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.runs.players import run_player
-from multigrid_rl.runs.reader import run_config
+from multigrid_rl.runs.reader import check_env, run_config
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected
-from multigrid_rl.types import BatchedStep, EnvFactory, EpisodeTable, SeatView
+from multigrid_rl.types import BatchedStep, EnvFactory, EpisodeTable, RunError, SeatView
 from multigrid_rl.world.streams import Streams
 
+#: Steps after which an episode counts as one that never ends: more than any registered limit of Gymnasium's.
+MOST_STEPS = 30_000
 #: Environments that are played side by side.
 SIDE_BY_SIDE = 32
 
@@ -53,6 +55,9 @@ def run_env_target(run: Path, config: RunConfig | None = None, checkpoint: str |
         ConfigError, PlayerError: no run, no such checkpoint, a damaged player, or another environment that it does not
             fit.
     """
+    if config is None:
+        its = run_config(run).scenario
+        check_env(run / "config.yaml", its.env_id, its.env_args)
     factory = _asked(config or run_config(run))
     sources: dict[str, Source] = {
         agent.name: run_player(run, agent.module, checkpoint) for agent in factory.specs.agents
@@ -94,6 +99,7 @@ def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> Episod
 
     Raises:
         PlayerError: a damaged player, or one that does not fit.
+        RunError: an episode that never ends.
     """
     count = min(episodes, SIDE_BY_SIDE)
     each = -(-episodes // count)
@@ -152,6 +158,7 @@ def _steps(
     }
     rows = np.array(numbers, np.int64)
     streams = {name: Streams(seed, rows, LEARNER_PURPOSE + k) for k, name in enumerate(players)}
+    length: NDArray[np.int64] = np.zeros(count, np.int64)
     states: dict[str, Any] = {name: player.initial_state(count) for name, player in players.items()}
     while True:
         actions = {}
@@ -164,6 +171,11 @@ def _steps(
             actions[name] = taken[:, None] if taken.ndim == 1 else taken
         step = env.step(actions)
         yield env, actions, step
+        length = np.where(step.done, 0, length + 1)
+        if length.max() >= MOST_STEPS:
+            wanted = "an end of its episodes (env_args={max_episode_steps: 200} sets one)"
+            env_id = getattr(target.factory, "env_id", target.name)
+            raise RunError(expected(f"env_id={env_id}", wanted, f"none in {MOST_STEPS:,} steps"))
         if step.done.any():
             states = {name: player.reset_state(states[name], step.done) for name, player in players.items()}
         obs = step.observations

@@ -26,7 +26,7 @@ from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.leftovers import none_left
 from multigrid_rl.players.match import play_episodes
 from multigrid_rl.players.sandbox import at_hand
-from multigrid_rl.scenario import CODE, TRUSTED_MODULES, Bound, Part, may_import
+from multigrid_rl.scenario import CODE, Bound, Part, check_listed
 from multigrid_rl.text import expected, first_error, unknown
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import EVENTS
@@ -205,9 +205,8 @@ def _opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dic
     if name is None:
         return {}
     catalogue = Catalogue()
-    if (CODE.fullmatch(name) or is_agent(beside / name)) and not may_import(name):
-        wanted = f"a player of this project, or a module or an agent's folder in {TRUSTED_MODULES}: code is run"
-        raise ConfigError(expected("opponent", wanted, name))
+    if CODE.fullmatch(name) or is_agent(beside / name):
+        check_listed("opponent", [name], "a player of this project")
     if is_program(name):
         return {seat: catalogue.seat(name, spec, seat).player for seat in seats}
     try:

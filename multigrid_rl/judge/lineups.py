@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.config import ConfigError
-from multigrid_rl.players.agents import is_agent
 from multigrid_rl.players.cards import PlayerError, read_card
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.factories import env_factory, seat_players
 from multigrid_rl.runs.players import run_player
-from multigrid_rl.runs.reader import opponent_hashes, run_config
-from multigrid_rl.scenario import CODE, TRUSTED_MODULES, may_import
+from multigrid_rl.runs.reader import code_of_run, opponent_hashes, run_config
+from multigrid_rl.scenario import check_listed
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy
@@ -153,10 +152,7 @@ def run_target(run: Path, config: RunConfig | None = None, checkpoint: str | Non
     if config is None:
         own_blue = {seat: {ref: 1.0} for seat, ref in folders.items() if seat not in own}
         opponents, hashes = {**trained.scenario.opponents, **own_blue}, opponent_hashes(run)
-        for name in (name for names in trained.scenario.opponents.values() for name in names):
-            if (CODE.fullmatch(name) or is_agent(Path(name))) and not may_import(name):
-                wanted = f"players of this project, or a module or an agent's folder in {TRUSTED_MODULES}: code is run"
-                raise PlayerError(expected(f"{run}: opponents", wanted, name))
+        check_listed(f"{run}: opponents", code_of_run(trained), "a player of this project")
     else:
         opponents, hashes = config.scenario.opponents, {}
     scenario = (config or trained).scenario

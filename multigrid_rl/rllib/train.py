@@ -32,6 +32,8 @@ from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, RunError
 
 LOG = logging.getLogger(__name__)
+#: Steps in each environment after which an episode should have ended: twice the usual limit.
+QUIET_STEPS = 2_000
 
 
 def train(
@@ -72,6 +74,7 @@ def train(
         if stages[-1].scenario.league is not None:
             algorithm.league = RunLeague(stages[-1].scenario, stages[-1].factory.specs, config.seed, folder.path)
         row, ended, divergence = folder.last_row(), None, Divergence(folder.path, config.train.objective)
+        quiet = True
         if start is not None:
             restore(algorithm, start)
             if row is not None:  # killed between its last checkpoint and its verdict: that alone is missing
@@ -93,6 +96,7 @@ def train(
             advance_league(algorithm, config, folder)
             algorithm.tracker.clock.lap("metrics")
             ended = _ended(config, algorithm, interrupted)
+            quiet = quiet and _waits_for_an_end(row, config, last=ended is not None)
             if ended is None:
                 algorithm.go_further()
             if ended or algorithm.env_steps - last_checkpoint >= config.train.checkpoint_every:
@@ -127,6 +131,18 @@ def verdict_of(
         "weights": algorithm.fingerprints(),
         "checkpoint": str(folder.checkpoint_path(algorithm.env_steps).relative_to(folder.path)),
     }
+
+
+def _waits_for_an_end(row: dict[str, Any], config: RunConfig, *, last: bool) -> bool:
+    """Return whether no episode has ended yet, and none need have; warns where one should have, or the run is over."""
+    steps = row["env_steps"] * config.train.num_steps // config.train.batch_size  # in each environment
+    if row["episodes"] or config.scenario.package != "gymnasium" or config.train.cloning is not None:
+        return False
+    if last or steps >= QUIET_STEPS:
+        limit = "env_args={max_episode_steps: 200} sets an end"
+        LOG.warning("no episode has ended in %s steps of each environment: %s", f"{steps:,}", limit)
+        return False
+    return True
 
 
 def _ended(config: RunConfig, algorithm: TrackedPPO, interrupted: Callable[[], bool]) -> str | None:

@@ -120,9 +120,6 @@ class RunFolder:
         set_aside_newer(checkpoint.path)
         set_aside_others(path, league)
         now, before = own_modules(config), [self.provenance, *earlier][-1].get("modules", {})
-        for module, digest in now.get("modules", {}).items():
-            if before.get(module, digest) != digest:
-                LOG.warning("%s: changed since the run began or went on: its numbers may differ from now on", module)
         earlier.append({"from_env_steps": checkpoint.env_steps, **circumstances(), **now})
         _set_aside(path / "metrics.jsonl", checkpoint.metrics_bytes, f"after-{checkpoint.env_steps}")
         verdict = path / "verdict.json"
@@ -132,6 +129,9 @@ class RunFolder:
                 steps = read_verdict(path)["env_steps"]
             verdict.rename(free_path(path, f"verdict.{steps}", ".json"))
         self._open(config, first_step=checkpoint.env_steps + 1)
+        for module, digest in now.get("modules", {}).items():
+            if before.get(module, digest) != digest:
+                LOG.warning("%s: changed since the run began or went on: its numbers may differ from now on", module)
         return self
 
     def _open(self, config: RunConfig, first_step: int | None) -> None:

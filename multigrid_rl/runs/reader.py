@@ -5,6 +5,7 @@ Whatever a folder lacks, and whatever somebody damaged or made up in it, is one 
 
 import json
 import math
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -16,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from multigrid_rl.config import ConfigError
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.gates import Gate
+from multigrid_rl.players.agents import is_agent
+from multigrid_rl.scenario import CODE, check_listed
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected, first_error
 
@@ -183,6 +186,28 @@ def run_config(run: Path) -> RunConfig:
         return RunConfig.model_validate(read_config(run))
     except ValidationError as error:
         raise ConfigError(f"{run / 'config.yaml'}: {first_error(error, quoting=True)}") from error
+
+
+def code_of_run(config: RunConfig) -> list[str]:
+    """Return what of other people's code a run's scenario names: environments, players, agents' folders."""
+    scenario = config.scenario
+    names = [name for row in scenario.opponents.values() for name in row]
+    own = [name for name in names if CODE.fullmatch(name) or is_agent(Path(name))]
+    return [*code_of_env(scenario.env_id, scenario.env_args), *own]
+
+
+def code_of_env(env_id: str | None, env_args: dict[str, Any]) -> list[str]:
+    """Return what an environment imports: the module of its id, and whatever its arguments name."""
+    return [*([env_id] if env_id and ":" in env_id else []), *CODE.findall(str(env_args))]
+
+
+def check_env(key: object, env_id: str | None, env_args: dict[str, Any]) -> None:
+    """Let a file of somebody else name environments alone whose modules may be imported, or are there already.
+
+    Raises ``ConfigError``.
+    """
+    names = [name for name in code_of_env(env_id, env_args) if name != env_id or name.split(":")[0] not in sys.modules]
+    check_listed(f"{key}: env_id", names, "an environment of Gymnasium or of this project")
 
 
 def opponent_hashes(run: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ from multigrid_rl.judge.lineups import run_target
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.factories import env_factory, gates_of
-from multigrid_rl.runs.reader import Run, read_rows, read_run
+from multigrid_rl.runs.reader import Run, check_env, read_rows, read_run
 from multigrid_rl.runs.reference import Comparison, Reference, changes, compare, load_reference
 from multigrid_rl.schema import RunConfig, TrainConfig
 from multigrid_rl.show.films import EPISODES, OwnEpisodes, play_own_episodes
@@ -147,6 +147,7 @@ def _provisional(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the verdict as training would give it at the last report."""
     try:
         config = RunConfig.model_validate(run.config)
+        check_env(run.path, config.scenario.env_id, config.scenario.env_args)
         gates = gates_of(config, env_factory(config).specs)
     except ValueError:
         gates = []  # a configuration of another version, or of a larger machine: the curves are still useful

@@ -228,7 +228,7 @@ def test_rejects_a_mistake_before_anything_starts(tmp_path, overrides, said):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_docs_own_objective_and_network_train_and_play(tmp_path, monkeypatch):
+def test_the_docs_own_objective_and_network_train_and_play(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
     blocks = dict(re.findall(r"```python\n# (my_\w+)\.py\n(.*?)```", page, re.DOTALL))
     assert {"my_objectives", "my_networks"} <= set(blocks)
@@ -238,8 +238,20 @@ def test_the_docs_own_objective_and_network_train_and_play(tmp_path, monkeypatch
     monkeypatch.syspath_prepend(str(tmp_path))
     own = ("train.objective=my_objectives:half_clipped", "model.name=my_networks:Wide")
     tiny_run(tmp_path / "pole", "env_id=CartPole-v1", "model.hidden=[32]", *own, *SHORT)
+    assert (
+        f"next:     MULTIGRID_RL_MODULES=my_networks multigrid-rl evaluate {tmp_path / 'pole'}\n"
+        in capsys.readouterr().out
+    )
     assert complaint(call("evaluate", tmp_path / "pole", "-o", tmp_path / "refused")).count("MULTIGRID_RL_MODULES")
     monkeypatch.setenv("MULTIGRID_RL_MODULES", "my_networks")
     assert judged(tmp_path / "judged", tmp_path / "pole", "--episodes", 4)["modes"]["argmax"]["episodes"] == 4
+    assert set(json.loads((tmp_path / "pole/provenance.json").read_text())["modules"]) == {
+        "my_networks",
+        "my_objectives",
+    }
+    with (tmp_path / "my_objectives.py").open("a") as file:
+        file.write("# another one\n")
+    said = [call("train", "--resume", tmp_path / "pole", "--until", steps).stderr for steps in (1024, 1536)]
+    assert [text.count("my_objectives: changed since the run began or went on") for text in said] == [1, 0]
     _, rows = tiny_run(tmp_path / "game", "scenario=1v1", "model.hidden=[32]", *own, *SHORT)
     assert rows[-1]["env_steps"] == 512

@@ -78,6 +78,7 @@ def test_your_player_in_a_cup(notebook):
     assert 0 <= win <= 1
     assert [path.name for path in entries] == ["mine"]
     assert notebook.run.config["scenario"]["seats"]["blue_0"] == {"notebook_main:Toggler": 1.0, "random": 1.0}
+    assert multigrid_rl.evaluate(notebook.run, episodes=2)["episodes"] == 2  # classes that were handed over are trusted
 
 
 def test_the_page_does_what_it_says(notebook):

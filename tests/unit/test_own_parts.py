@@ -172,7 +172,10 @@ def test_a_card_imports_nothing_unless_its_module_is_listed(own_parts, monkeypat
     with pytest.raises(PlayerError, match=r"architecture\.name: .*MULTIGRID_RL_MODULES.*, got own_parts:Small"):
         read_network(folder, read_card(folder))
     assert "own_parts" not in sys.modules
-    monkeypatch.setenv("MULTIGRID_RL_MODULES", "other,own_parts")
+    monkeypatch.setenv("MULTIGRID_RL_MODULES", "other, own_parts.py")
+    with pytest.raises(PlayerError, match=r"which holds other,own_parts\.py.*: set \w+=other,own_parts$"):
+        read_network(folder, read_card(folder))
+    monkeypatch.setenv("MULTIGRID_RL_MODULES", "other, own_parts")
     loaded = read_network(folder, read_card(folder))
     assert torch.equal(loaded.policy.weight, network.policy.weight)
 

@@ -1,0 +1,167 @@
+"""Environments of one's own: who may name them, and how their mistakes are told."""
+
+from __future__ import annotations
+
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+from commands import call, complaint
+from multigrid_rl.config import compose, to_yaml
+from multigrid_rl.models.registry import network_of
+from multigrid_rl.players.cards import signature, write_player
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.types import RunError
+from tiny_runs import TINY
+
+FEW = ("train.until=512", "train.checkpoint_every=512")
+ENVS = """
+import gymnasium
+import numpy as np
+
+
+class Right(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2), {}
+
+    def step(self, action):
+        return np.zeros(2), 0.0, False, False, {}
+
+
+class Four(Right):
+    def step(self, action):
+        return np.zeros(2), 0.0, False, {}
+
+
+class Alone(Right):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2)
+
+
+class Unseeded(Right):
+    def reset(self):
+        return np.zeros(2), {}
+
+
+class Three(Right):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3), {}
+
+
+class Free(Right):
+    def step(self, action):
+        return np.zeros(2), None, False, False, {}
+
+
+class Unmade(Right):
+    def __init__(self):
+        self.size = self.width
+
+
+class Late(Right):
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 3:
+            raise KeyError("fourth")
+        return super().step(action)
+
+
+for its in (Right, Four, Alone, Unseeded, Three, Free, Unmade, Late):
+    gymnasium.register(f"{its.__name__}-v0", its, order_enforce=False)
+"""
+
+
+@pytest.fixture
+def own_envs(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = dict(gymnasium.registry)
+    (tmp_path / "own_envs.py").write_text(ENVS)
+    yield tmp_path
+    sys.modules.pop("own_envs", None)
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+
+
+def test_a_card_or_a_run_imports_no_environment_unless_its_module_is_listed(own_envs, monkeypatch):
+    (own_envs / "own_envs.py").write_text(
+        "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gymnasium.register('Pole-v0', CartPoleEnv, max_episode_steps=9)\n"
+    )
+    env = {"package": "gymnasium", "env_id": "own_envs:Pole-v0", "env_args": {}, "agents": 1}
+    run, player = own_envs / "run", own_envs / "player"
+    agent = env_factory(compose(["env_id=CartPole-v1"])).specs.agents[0]
+    architecture = {"name": "mlp", "hidden": [4]}
+    card = {
+        **{"name": "mine", "architecture": architecture, **signature(agent, None), "scenario": "gymnasium", "env": env},
+        **{"seats": ["agent_0"], "provenance": {}},
+    }
+    weights = network_of(agent, compose(["env_id=CartPole-v1", "model.hidden=[4]"]).model.model_dump()).state_dict()
+    for folder in (player, run / "checkpoints" / "step_1" / "players" / "agent_0"):
+        write_player(folder, weights, card)
+    (run / "checkpoints" / "latest").write_text("step_1")
+    (run / "config.yaml").write_text(to_yaml(compose(["env_id=own_envs:Pole-v0"])))
+    for verb in (["evaluate", player], ["evaluate", run], ["record", run], ["video", run]):
+        said = complaint(call(*verb, "-o", own_envs / "out.gif"))
+        assert "env_id: expected an environment of Gymnasium" in said
+        assert said.endswith("got own_envs:Pole-v0: set MULTIGRID_RL_MODULES=own_envs")
+        assert "own_envs" not in sys.modules
+    monkeypatch.setenv("MULTIGRID_RL_MODULES", "own_envs")
+    for k, who in enumerate((player, run)):
+        assert call("evaluate", who, "--episodes", 2, "-o", own_envs / f"out{k}").exit_code == 0
+    monkeypatch.delenv("MULTIGRID_RL_MODULES")
+    assert call("evaluate", run, "--episodes", 2, "-o", own_envs / "there").exit_code == 0  # nothing is run anew
+    sys.modules.pop("own_envs")
+    gymnasium.registry.pop("Pole-v0")
+    typed = call("evaluate", player, "env_id=own_envs:Pole-v0", "--episodes", 2, "-o", own_envs / "typed")
+    assert typed.exit_code == 0, typed.output
+    sys.modules.pop("own_envs")
+    gymnasium.registry.pop("Pole-v0")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Four", "step: expected (observation, reward, terminated, truncated, info), got 4 values"),
+        ("Alone", "reset: expected (observation, info), got a ndarray alone"),
+        ("Unseeded", "reset: expected (observation, info), got TypeError: Unseeded.reset() got an unexpected keyword"),
+        ("Three", "reset: observation: expected shape (2,) of its space, got (3,)"),
+        ("Free", "step: expected (observation, reward, terminated, truncated, info), got TypeError: float() argument"),
+        ("Unmade", "AttributeError: 'Unmade' object has no attribute 'width' (own_envs.py:45)"),
+    ],
+)
+def test_refuses_mistaken_environments_before_a_run_folder_is_made(own_envs, name, said):
+    run = own_envs / "run"
+    told = complaint(call("train", f"env_id=own_envs:{name}-v0", f"run_dir={run}"))
+    assert f"own_envs:{name}-v0: {said}" in told
+    assert not run.exists()
+
+
+def test_an_environment_that_never_ends_is_told(own_envs, monkeypatch):
+    warned = call("train", "env_id=own_envs:Right-v0", f"run_dir={own_envs / 'run'}", *TINY, *FEW).stderr
+    assert warned.count("no episode has ended in 16 steps of each environment: env_args={max_episode_steps: 200}") == 1
+    limited = "env_args={max_episode_steps: 9}"
+    fine = call("train", "env_id=own_envs:Right-v0", limited, f"run_dir={own_envs / 'fine'}", *TINY, *FEW)
+    assert (fine.exit_code, fine.stderr) == (0, "")
+    monkeypatch.setattr("multigrid_rl.judge.environments.MOST_STEPS", 20)
+    stopped = call("evaluate", own_envs / "run", "--episodes", 2, "-o", own_envs / "out")
+    assert stopped.exit_code == 3
+    assert (
+        "expected an end of its episodes (env_args={max_episode_steps: 200} sets one), got none in 20" in stopped.stderr
+    )
+    assert call("evaluate", own_envs / "fine", "--episodes", 2, "-o", own_envs / "out").exit_code == 0
+
+
+def test_an_environment_that_fails_in_the_middle_is_told_in_one_line(own_envs):
+    env = env_factory(compose(["env_id=own_envs:Late-v0"])).build(2, 0)
+    for _ in range(3):
+        env.step({"agent_0": np.zeros((2, 1), np.int64)})
+    with pytest.raises(
+        RunError, match=r"^env_id=own_envs:Late-v0: step: .*, got KeyError: 'fourth' \(own_envs.py:52\)$"
+    ):
+        env.step({"agent_0": np.zeros((2, 1), np.int64)})
