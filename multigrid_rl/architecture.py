@@ -42,7 +42,7 @@ class ModelConfig(Part):
     @model_validator(mode="before")
     @classmethod
     def _sized(cls, values: Any) -> Any:
-        # A card shall tell it, whatever is usual later.
+        # A card must record it, in case the default changes later.
         if isinstance(values, dict) and values.get("head") in HEAD_SIZES and values.get("head_size") is None:
             return {**values, "head_size": HEAD_SIZES[values["head"]]}
         return values
@@ -63,7 +63,7 @@ class ModelConfig(Part):
 
     @field_validator("name")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _check_name(cls, value: str) -> str:
         if value not in NETWORKS and ":" not in value:
             raise ValueError(f"expected {', '.join(NETWORKS)}, or module:Class of a network of your own")
         return value

@@ -14,13 +14,13 @@ _BLUE = re.compile(r"^\s+blue:\s*([0-9]+)", re.MULTILINE)
 
 def sides() -> dict[str, tuple[str, ...]]:
     """Return the teams of every scenario of the red/blue-door game, by its name."""
-    found: dict[str, tuple[str, ...]] = {}
+    teams: dict[str, tuple[str, ...]] = {}
     for file in sorted((data_root() / "configs" / "scenario").glob("*.yaml")):
         # Not parsed: yaml and what checks it would take longer than all of Gymnasium.
         blue = _BLUE.search(file.read_text(encoding="utf-8"))
         if blue is not None:
-            found[file.stem] = ("red",) if blue[1] == "0" else ("red", "blue")
-    return found
+            teams[file.stem] = ("red",) if blue[1] == "0" else ("red", "blue")
+    return teams
 
 
 def register_envs() -> list[str]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from multigrid_rl.learn.losses import Rows, objective_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.scenario import ConfigError, mistakes_told
+from multigrid_rl.scenario import ConfigError, user_code
 from multigrid_rl.types import AgentSpec
 
 _ROWS = 3
@@ -25,7 +25,7 @@ def check_parts(agent: AgentSpec, architecture: Mapping[str, Any], objective: st
     """
     name = str(architecture.get("name"))
     if ":" in name:
-        with mistakes_told(f"model.name={name}"):
+        with user_code(f"model.name={name}"):
             network = network_of(agent, architecture)
             distribution = distribution_of(agent.action_space, network=network)
             _check_network(name, network, agent, distribution)
@@ -33,7 +33,7 @@ def check_parts(agent: AgentSpec, architecture: Mapping[str, Any], objective: st
         distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
     objective_of(objective)
     if ":" in objective:
-        with mistakes_told(f"train.objective={objective}"):
+        with user_code(f"train.objective={objective}"):
             _check_objective(objective, distribution)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from multigrid_rl.clock import Clock
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
 from multigrid_rl.metrics import BEHAVIOUR, STAGES, WORK, outcome_shares
-from multigrid_rl.scenario import ConfigError, import_object, mistakes_told
+from multigrid_rl.scenario import ConfigError, import_object, user_code
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec, RunError
 
 
@@ -19,7 +19,7 @@ def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, flo
     for seat in specs.learning:
         a = specs.seats.index(seat)
         row[f"return_mean/{seat}"] = returns[seat]
-        if specs.somebody_wins:
+        if specs.has_winner:
             win, draw, loss = outcome_shares(table.winner, specs.team_names.index(specs.teams[a]))
             row |= {f"win/{seat}": win, f"draw/{seat}": draw, f"defeat/{seat}": loss}
         for name in BEHAVIOUR:
@@ -46,7 +46,7 @@ def own_metrics(gates: list[Gate]) -> dict[str, Callable[[EpisodeTable], Any]]:
 
 def _told(name: str, function: Callable[[EpisodeTable], Any], table: EpisodeTable) -> float:
     try:
-        with mistakes_told(f"metric {name}"):
+        with user_code(f"metric {name}"):
             return float(function(table))
     except ConfigError as error:
         raise RunError(str(error)) from error

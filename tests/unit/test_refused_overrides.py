@@ -96,8 +96,8 @@ REFUSED = [
     ("experiment=coob", "experiment: expected 1v1, ", "got coob (did you mean coop?)"),
     ("experiment=coop scenario=1v1", "scenario: expected coop with experiment=coop, or experiment=none, got 1v1"),
     # leagues
-    ("scenario=1v1 scenario.seats.blue_0=league", "scenario.league: expected settings, as a seat says league, got"),
-    ("scenario=1v1-league scenario.seats.blue_0=random", "league: expected null without a seat that says league"),
+    ("scenario=1v1 scenario.seats.blue_0=league", "league: expected settings, as a seat is set to league, got"),
+    ("scenario=1v1-league scenario.seats.blue_0=random", "league: expected null without a seat set to league"),
     ("scenario=2v2-league scenario.seats.blue_1=random", "seats.blue_1: expected league on all seats of one team"),
     ("scenario=2v2-league experiment=none scenario.seats.red_1=random", "seats.red_1: expected league on all seats"),
     ("scenario=2v2-league scenario.seats.red_1=league", "expected league on all seats of one team"),
