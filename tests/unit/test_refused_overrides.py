@@ -109,7 +109,7 @@ REFUSED = [
     ("scenario=1v1-league scenario.league.most=0", "league.most: "),
     ("scenario=1v1-league scenario.league.size=3", "league.size: expected one of the keys anchors"),
     ("scenario=1v1-robust scenario.held_out=[idle,key-runner]", "held_out: expected players that it does not meet"),
-    ("scenario=1v1-robust scenario.seats.blue_0=learn scenario.league=null", "held_out: expected [] where nobody"),
+    ("scenario=1v1-robust scenario.seats.blue_0=learn scenario.league=null", "held_out: expected [] without opponents"),
     ("scenario=1v1-league train.runner=stock", "train.runner: expected batched with a league, got stock"),
     ("scenario=1v1-league curriculum=[{scenario:1v1,steps:5}]", "curriculum: expected [] with a league"),
     # objectives
