@@ -155,7 +155,7 @@ def check_torch(speeds: tuple[float, float] | None = None, cpus: int | None = No
     """Check that more torch threads are faster.
 
     Args:
-        speeds: matrix products a second with single thread and with ``cpus`` threads; measured by default.
+        speeds: matrix products a second with one thread and with ``cpus`` threads; measured by default.
         cpus: for this process.
     """
     cpus = available_cpus() if cpus is None else cpus
