@@ -105,7 +105,7 @@ class Replay:
         return Path(path)
 
     def _repr_html_(self) -> str:
-        # In a frame of its own: its styles and its script touch nothing else, and it asks nothing of the network.
+        # In an iframe, so that its styles and script affect nothing else; it needs no network.
         return f'<iframe srcdoc="{html.escape(self.page)}" style="width:100%;height:46rem;border:0"></iframe>'
 
 

@@ -1,4 +1,4 @@
-"""What a configuration, and a frozen player's card, may say of a network: names, sizes, bounds."""
+"""Schema of a network, in configurations and in frozen players' cards: names, sizes, bounds."""
 
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ NORMS = ("none", "layer")
 #: components of a mixture, values of each number, steps of a diffusion.
 HEAD_SIZES = {"mixture": 5, "bins": 20, "diffusion": 10}
 HEADS = ("gaussian", "deterministic", *HEAD_SIZES)
-#: Heads whose actions have no probability: nothing that weighs it can train them.
+#: Heads whose actions have no probability: no policy gradient can train them.
 WITHOUT_PROBABILITY = ("deterministic", "diffusion")
 MAX_HEAD_SIZE = 1000
 #: Largest network, in a run and in a frozen player's card.

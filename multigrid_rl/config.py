@@ -72,7 +72,7 @@ def _compose(settings: dict[str, str], *, trusted: bool) -> dict[str, Any]:
     written = sorted((str(file), file.stat().st_mtime_ns) for file in folder.rglob("*.yaml"))
     file = settings.get("scenario", "")
     if file.endswith(FILES):
-        # Its name is none of ours (`scenario_id`), so Hydra finds what is put into its store.
+        # `scenario_id` rules out names of files in configs/, so Hydra finds the stored one.
         own = whole_scenario(file, trusted=trusted)
         ConfigStore.instance().store(own["name"], {key: own[key] for key in own if key != "name"}, "scenario")
         settings = {**settings, "scenario": own["name"]}

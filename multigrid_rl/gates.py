@@ -10,7 +10,7 @@ from multigrid_rl.text import expected
 
 Hold = Literal["every", "mean", "share"]
 
-#: A report says something about the policy only if so many episodes finished behind it, unless a scenario says another
+#: A report counts only if so many episodes finished behind it, unless a scenario sets another
 #: number: ``scenario.report_episodes``.
 MIN_EPISODES = 100
 
@@ -168,14 +168,14 @@ class GateKeeper:
         return deepcopy(self.__dict__)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with these histories. Raises ``ValueError`` for those of other gates."""
+        """Continue from these histories. Raises ``ValueError`` for histories of other gates."""
         got, own = (", ".join(str(each.gate) for each in states) for states in (state["states"], self.states))
         if got != own:
             raise ValueError(expected("history of the gates", own, got))
         self.__dict__.update(deepcopy(state))
 
     def verdict(self) -> dict[str, Any]:
-        """Return what the run achieved, as plain data. ``held`` says whether all gates were ever held together."""
+        """Return what the run achieved, as plain data. ``held``: whether all gates were ever held together."""
         moments = {"reached": self.first_reached, "held": self.first_held}
         return {
             "held": self.first_held is not None,

@@ -32,7 +32,7 @@ def register_envs() -> list[str]:
         env = gymnasium.make("multigrid_rl/1v1-red-v0", players={"blue_0": "hunter"}, render_mode="rgb_array")
         envs = gymnasium.make_vec("multigrid_rl/1v1-red-v0", num_envs=1024, players={"blue_0": "random"})
 
-    Keyword arguments are those of ``SeatEnv`` and ``SeatVectorEnv``. Calling it again does no harm.
+    Keyword arguments are those of ``SeatEnv`` and ``SeatVectorEnv``. Calling it again has no effect.
     """
     ids = []
     for scenario, teams in sides().items():

@@ -271,7 +271,7 @@ def check_harmless(what: str, path: Path, overrides: list[str]) -> None:
 
 def _names_agent(value: str) -> bool:
     """Whether a value names a folder with a program in it, which would be run."""
-    return any(Path(word, "agent.yaml").exists() for word in re.split(r"[\s,:{}\[\]\"]+", value) if word)
+    return any(Path(part, "agent.yaml").exists() for part in re.split(r"[\s,:{}\[\]\"]+", value) if part)
 
 
 def _leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, str]]:

@@ -165,7 +165,7 @@ class BatchPPO(TrackedPPO):
         return collected
 
     def _learn(self, batches: dict[str, Batch], paths: dict[str, list[Paths]]) -> dict[str, float]:
-        # A network all of whose seats were out of every game has nothing to learn from this time.
+        # A network whose seats were all out of every game has no data in this iteration.
         active = {name: batch for name, batch in batches.items() if batch.mask.any()}
         if not active:
             return {}

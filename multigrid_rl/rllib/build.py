@@ -64,7 +64,7 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
                 "adversarial": None if train.adversarial is None else adversarial_config(config),
             }
         )
-    # RLlib seeds what is global for networks of its own, and has torch load its compiler for that: more than a second.
+    # RLlib seeds global generators for its own networks, which makes torch load its compiler: more than a second.
     seed = config.seed if train.runner == "stock" or config.cluster.gpus_per_learner else None
     modules = {agent.name: agent.module for agent in specs.agents}
     return (

@@ -45,7 +45,7 @@ class EnvRunnerPool:
     """Sends weights to remote env runners and collects what they play.
 
     A runner that dies, whose node is lost or has other sources, or that does not answer in time is replaced by a new
-    one with games of its own; until that one is ready, batches are smaller. An error inside the game or a player is no
+    one with new games; until that one is ready, batches are smaller. An error inside the game or a player is no
     loss: it would come again, so it ends the run.
 
     Args:

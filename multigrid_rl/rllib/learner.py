@@ -46,7 +46,7 @@ class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
 
 
 def module_specs(specs: MultiAgentSpec, architecture: dict[str, Any], seed: int) -> MultiRLModuleSpec:
-    """Describe one module for each network, with initial weights of its own."""
+    """Describe one module for each network, with its own initial weights."""
     return MultiRLModuleSpec(
         rl_module_specs={
             module: RLModuleSpec(
@@ -78,7 +78,7 @@ class BatchLearner(PPOTorchLearner):
     """
 
     def build(self) -> None:
-        """Build as RLlib does, with a thread of its own for a process beside others on the same cores."""
+        """Build as RLlib does, with a single thread for a process that shares its cores."""
         # Custom networks and objectives may draw from torch's generator.
         torch.manual_seed(self.config.learner_config_dict["update"].seed)
         if self.config.num_learners:

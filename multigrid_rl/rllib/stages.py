@@ -20,7 +20,7 @@ class Stage(NamedTuple):
     scenario: ScenarioConfig
     factory: EnvFactory
     gates: list[Gate]
-    steps: int | None  # ends after so many environment steps of its own; None: not by steps
+    steps: int | None  # ends after so many environment steps; None: no limit
     held: bool  # ends when its gates are held
 
 

@@ -72,7 +72,7 @@ class TrackedPPO(PPO):
         return self.tracker.row(counts, self.latest, self.finished, self.stages[self.stage].factory.specs)
 
     def go_further(self) -> None:
-        """Enter the next stage of the curriculum if the present one has ended; the last one has no end of its own."""
+        """Enter the next stage of the curriculum if the current one has ended; the last one has no end."""
         stage, steps = self.stages[self.stage], self.env_steps - self.stage_from
         if (stage.steps is not None and steps >= stage.steps) or (stage.held and self.tracker.keeper.held):
             self.enter(self.stage + 1)

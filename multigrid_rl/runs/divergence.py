@@ -101,7 +101,7 @@ def not_finite(weights: Weights) -> str | None:
 
 
 def diverged(env_steps: int, what: str, run: Path) -> DivergedError:
-    """Make the error of a run that diverged; it names the last checkpoint, whose weights are finite as all are."""
+    """Make the error of a run that diverged; it names the last checkpoint, which has finite weights."""
     try:
         last = f"the last checkpoint with finite weights is {newest_good(run, log=False).path.name}"
     except ConfigError:

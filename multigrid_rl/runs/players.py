@@ -92,7 +92,7 @@ def player_in_place_of(
 def _folder_of(agent: AgentSpec, who: str, checkpoint: str | None) -> str:
     """Return a player's name or folder; for a run the folder of the player trained for ``agent``."""
     if (Path(who) / "config.yaml").is_file():
-        return f"{run_player(Path(who), agent.module, checkpoint)}/"  # the slash says that this is a folder and no name
+        return f"{run_player(Path(who), agent.module, checkpoint)}/"  # the slash marks a folder, not a name
     return who
 
 

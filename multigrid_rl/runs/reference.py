@@ -2,7 +2,7 @@
 
 A reference is made of several runs that differ in nothing but the seed: median, 10th to 90th percentile and range on
 one grid of environment steps. Runs end when their gates are held, so they have different lengths: behind its end a
-run's last value is **held forward**, and the reference says for each grid point how many runs were **still running**.
+run's last value is **held forward**, and the reference counts at each grid point how many runs were **still running**.
 The grid begins where all have reported.
 """
 
@@ -281,7 +281,7 @@ def load_reference(path: Path) -> Reference:
 
 
 def compare(run: Run, reference: Reference) -> list[Comparison]:
-    """Compare each metric that both have, those of the gates first. Raises ``ConfigError``."""
+    """Compare each metric that both have, gates first. Raises ``ConfigError``."""
     if run.env_steps < reference.env_steps[0]:
         wanted = f"reports from {reference.env_steps[0]} environment steps on, where {reference.name} begins"
         raise ConfigError(expected(run.path, wanted, f"the last at {run.env_steps}"))

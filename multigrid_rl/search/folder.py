@@ -148,7 +148,7 @@ class SearchFolder:
         """Keep other processes from searching in the same folder meanwhile. Raises ``ConfigError``: one does."""
         with locked(self.path / "lock"):
             for path in (self.path / _BEGUN, self.path / _OUTCOMES):
-                # A last line that a kill tore in two: the next one is to start a line of its own.
+                # A kill left an incomplete last line: the next one must start on a new line.
                 content = path.read_bytes() if path.exists() else b""
                 if content and not content.endswith(b"\n"):
                     os.truncate(path, content.rfind(b"\n") + 1)

@@ -1,4 +1,4 @@
-"""One trial: the one training loop, in a process of its own, with a run folder of its own."""
+"""One trial: the training loop in a separate process, with its own run folder."""
 
 import os
 import shutil

@@ -31,7 +31,7 @@ from multigrid_rl.search.trial import ENDED, INTERRUPTED, METRIC, TIME, TrialCon
 #: Seconds that a trial gets to end its iteration and to write its checkpoint and verdict when it is stopped.
 PATIENCE_S = 60
 _KEY = "trial"
-#: Tune writes tables, TensorBoard events and advice of its own; a search prints all of it itself. Ctrl-C is the verb's.
+#: Switches Tune's tables, TensorBoard events and advice off; a search prints its own. The command handles Ctrl-C.
 _QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -93,10 +93,10 @@ class SearchRun(_Unpicklable, tune.Callback, tune.Stopper):
     def __init__(self, folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> None:
         self.folder = folder
         self._on_outcome, self._interrupted = on_outcome, interrupted
-        self._known = {outcome.spec.id: outcome for outcome in folder.outcomes()}
+        self._recorded = {outcome.spec.id: outcome for outcome in folder.outcomes()}
         self._begun = {spec.id: spec for spec in folder.begun()}
-        unfinished = [spec for name, spec in self._begun.items() if name not in self._known]
-        request, known = folder.request, list(self._known.values())
+        unfinished = [spec for name, spec in self._begun.items() if name not in self._recorded]
+        request, known = folder.request, list(self._recorded.values())
         self.plan = plan_of(request.settings, request.space, request.seed, known, unfinished)
         self.running: dict[str, tuple[TrialSpec, float]] = {}  # trials that have not ended, and when they began
         self.broken: OSError | None = None  # why the folder could not be written
@@ -140,7 +140,7 @@ class SearchRun(_Unpicklable, tune.Callback, tune.Stopper):
 
     def _next_spec(self) -> TrialSpec | None:
         while (spec := self.plan.propose()) is not None:
-            known = self._known.get(spec.id)
+            known = self._recorded.get(spec.id)
             if spec != (known.spec if known else self._begun.get(spec.id, spec)):
                 raise ConfigError(
                     f"trial {spec.id}: expected the values that this version draws, got a record of others"
