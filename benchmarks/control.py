@@ -48,7 +48,7 @@ VECTOR = 8
 ACTION_SETS = 16
 #: Two threads of torch's on a busy machine may take for ever: such a setting is not the best.
 TRIAL_LIMIT_S = 300.0
-#: HalfCheetah's recipe, as Stable-Baselines3 is told it.
+#: HalfCheetah's recipe, as arguments of Stable-Baselines3.
 BATCH, MINIBATCH, EPOCHS = 2048, 256, 10
 
 
@@ -115,36 +115,36 @@ def rollout_round(env_id: str, count: int, threads: int, seconds: float) -> Spee
 
 
 def envpool_round(peers: Peers, env_id: str, count: int, threads: int, seconds: float) -> Speed:
-    """Step EnvPool, in a process of its own."""
-    told = peers.run("envpool_steps", [env_id, *map(str, (count, threads, seconds))])
-    return Speed(told["wall"], told["processor"])
+    """Step EnvPool in a subprocess."""
+    result = peers.run("envpool_steps", [env_id, *map(str, (count, threads, seconds))])
+    return Speed(result["wall"], result["processor"])
 
 
 def measures_of(env_id: str, options: argparse.Namespace, peers: Peers | None) -> dict[str, Callable[[], Speed]]:
-    """Who steps an environment, by what the table calls them."""
+    """Return the measurements of an environment, by their name in the table."""
     seconds = options.seconds
     make = partial(gymnasium.make, env_id, disable_env_checker=True)
-    found: dict[str, Callable[[], Speed]] = {}
+    measures: dict[str, Callable[[], Speed]] = {}
     if env_id in BODIES:
         for count in options.simulations:
             for threads in options.threads:
                 body = body_of(make_env(env_id, {}))
                 assert body is not None
                 envs = MujocoEnvs(env_id, body, count, threads=threads)
-                found[f"ours, {count} bodies, {threads} thread(s)"] = partial(engine_round, envs, seconds, threads)
-                found[f"mujoco.rollout, {count} bodies, {threads} thread(s)"] = partial(
+                measures[f"ours, {count} bodies, {threads} thread(s)"] = partial(engine_round, envs, seconds, threads)
+                measures[f"mujoco.rollout, {count} bodies, {threads} thread(s)"] = partial(
                     rollout_round, env_id, count, threads, seconds
                 )
                 if peers is not None:
                     name = f"EnvPool, {count} bodies, {threads} thread(s)"
-                    found[name] = partial(envpool_round, peers, env_id, count, threads, seconds)
-    found[f"ours, one by one, {VECTOR}"] = partial(engine_round, GymnasiumEnvs(env_id, VECTOR), seconds)
-    found[f"SyncVectorEnv, {VECTOR}"] = partial(vector_round, SyncVectorEnv([make] * VECTOR), seconds)
+                    measures[name] = partial(envpool_round, peers, env_id, count, threads, seconds)
+    measures[f"ours, one by one, {VECTOR}"] = partial(engine_round, GymnasiumEnvs(env_id, VECTOR), seconds)
+    measures[f"SyncVectorEnv, {VECTOR}"] = partial(vector_round, SyncVectorEnv([make] * VECTOR), seconds)
     if not options.quick:
         # Not forked: threads of ours may hold locks.
         processes = AsyncVectorEnv([make] * VECTOR, context="forkserver")
-        found[f"AsyncVectorEnv, {VECTOR} processes"] = partial(vector_round, processes, seconds)
-    return found
+        measures[f"AsyncVectorEnv, {VECTOR} processes"] = partial(vector_round, processes, seconds)
+    return measures
 
 
 def engines(report: Report, env_id: str, options: argparse.Namespace, peers: Peers | None) -> None:
@@ -167,7 +167,7 @@ def engines(report: Report, env_id: str, options: argparse.Namespace, peers: Pee
 
 
 def sb3_settings(*, quick: bool) -> list[Setting]:
-    """Of Stable-Baselines3: environments, and who steps them."""
+    """Return settings of Stable-Baselines3: numbers of environments and vector environment classes."""
     if quick:
         return [{"num_envs": 8, "workers": "dummy"}]
     return [{"num_envs": envs, "workers": workers} for workers in ("dummy", "subproc") for envs in (1, 2, 8, 32)]
@@ -185,23 +185,23 @@ def training(report: Report, options: argparse.Namespace) -> None:
     """Compare training of HalfCheetah with Stable-Baselines3's."""
     iterations = 8 if options.quick else 100
     measures = {"ours": partial(our_speed, iterations)}
-    told: list[str] = []
+    notes: list[str] = []
     if not options.skip_peers:
-        given = ["--env-id=HalfCheetah-v5", f"--iterations={4 if options.quick else 8}"]
-        given += [f"--batch={BATCH}", f"--minibatch={MINIBATCH}", f"--epochs={EPOCHS}"]
-        theirs = partial(sb3_speed, Peers(options.peers), given, limit=TRIAL_LIMIT_S)
-        trials = sweep(sb3_settings(quick=options.quick), theirs)
+        arguments = ["--env-id=HalfCheetah-v5", f"--iterations={4 if options.quick else 8}"]
+        arguments += [f"--batch={BATCH}", f"--minibatch={MINIBATCH}", f"--epochs={EPOCHS}"]
+        sb3 = partial(sb3_speed, Peers(options.peers), arguments, limit=TRIAL_LIMIT_S)
+        trials = sweep(sb3_settings(quick=options.quick), sb3)
         best = best_of(trials)
-        measures["Stable-Baselines3"] = partial(theirs, best)
-        told = ["", f"Stable-Baselines3's best of {len(trials)} trials: {label(best)}."]
+        measures["Stable-Baselines3"] = partial(sb3, best)
+        notes = ["", f"Stable-Baselines3's best of {len(trials)} trials: {label(best)}."]
     rows = alternate(measures, options.rounds)
     report.result["HalfCheetah-v5 training"] = {name: round(spread(of).median) for name, of in rows.items()}
     if "Stable-Baselines3" in rows:
         ratio = spread(ratios(rows["ours"], rows["Stable-Baselines3"]))
         report.result["ratio_to_sb3"] = round(ratio.median, 2)
-        told.append(f"Ours over theirs, round by round: {ratio.median:.1f} ({range_of(ratio)}).")
+        notes.append(f"Ours over theirs, round by round: {ratio.median:.1f} ({range_of(ratio)}).")
     heads = ["environment steps a second", "median", "min to max"]
-    report.section("Training HalfCheetah", [*table(heads, spread_rows(rows)), *told], rows)
+    report.section("Training HalfCheetah", [*table(heads, spread_rows(rows)), *notes], rows)
 
 
 def our_cloning_speed(data: Path, threads: int) -> float:
@@ -211,7 +211,7 @@ def our_cloning_speed(data: Path, threads: int) -> float:
 
 
 def loader_speed(data: Path, workers: int) -> float:
-    """Return recorded steps a second of the same network in a loop over torch's ``DataLoader``, as one writes it."""
+    """Return recorded steps a second of the same network in a loop over torch's ``DataLoader``, in its usual form."""
     recorded = read_demonstrations(data)
     columns = (torch.from_numpy(np.array(column, np.float32)) for column in (recorded.observations, recorded.actions))
     network = nn.Sequential(nn.Linear(17, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 6))
@@ -219,14 +219,14 @@ def loader_speed(data: Path, workers: int) -> float:
     optimizer = torch.optim.AdamW([*network.parameters(), log_std], 1e-3)
     loader = DataLoader(TensorDataset(*columns), 1024, shuffle=True, num_workers=workers)
     rows, began = 0, 0.0
-    for k, (seen, wanted) in enumerate(loader):
+    for k, (observations, actions) in enumerate(loader):
         if k == 10:  # processes have begun
             rows, began = 0, time.perf_counter()
-        loss = (0.5 * ((wanted - network(seen)) / log_std.exp()).pow(2) + log_std).sum(1).mean()
+        loss = (0.5 * ((actions - network(observations)) / log_std.exp()).pow(2) + log_std).sum(1).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        rows += len(seen)
+        rows += len(observations)
     return rows / (time.perf_counter() - began)
 
 
@@ -248,8 +248,8 @@ def cloning(report: Report, options: argparse.Namespace) -> None:
             measures[f"DataLoader, {workers} worker(s)"] = partial(loader_speed, data, workers)
         rows = alternate(measures, options.rounds)
     ours, theirs = (
-        [max(speeds) for speeds in zip(*(rows[name] for name in rows if name.startswith(whose)), strict=True)]
-        for whose in ("ours", "DataLoader")
+        [max(speeds) for speeds in zip(*(rows[name] for name in rows if name.startswith(side)), strict=True)]
+        for side in ("ours", "DataLoader")
     )
     ratio = spread(ratios(ours, theirs))
     report.result["recorded steps a second"] = {name: round(spread(of).median) for name, of in rows.items()}
@@ -278,8 +278,8 @@ def main() -> None:
     print(f"control: {machine['cpu']}, {options.rounds} rounds", file=sys.stderr)
     report = Report("Speed of control environments", machine)
     peers = None if options.skip_peers else Peers(options.peers, "envpool")
-    whole = {TRAINING: partial(training, report, options), CLONING: partial(cloning, report, options)}
-    sections = [whole.get(name, partial(engines, report, name, options, peers)) for name in options.only]
+    others = {TRAINING: partial(training, report, options), CLONING: partial(cloning, report, options)}
+    sections = [others.get(name, partial(engines, report, name, options, peers)) for name in options.only]
     measure_all(report, sections, options.out)
 
 

@@ -36,53 +36,53 @@ COMMON = "experiment=none train.entropy_decay=3000000 train.bonus={all:{key_pick
 HELD_OUT = ("blue-adept", "blue-master", "blue-grandmaster", "hunter", "idle")
 
 
-def verb(*words: str) -> None:
+def verb(*arguments: str) -> None:
     """Run a verb of the command line. Raises ``CalledProcessError``."""
-    subprocess.run([sys.executable, "-m", "multigrid_rl.cli.main", *words], check=True)
+    subprocess.run([sys.executable, "-m", "multigrid_rl.cli.main", *arguments], check=True)
 
 
 def measure(arm: str, seed: int, steps: int, folder: Path) -> dict[str, Any]:
-    """Train, or read what was trained; returns win shares: against whom it has not met, and of its best response."""
+    """Train, or read an earlier result; returns win shares: against held-out players, and of its best response."""
     name = f"{arm.replace(', ', '-').replace(' ', '-')}-{seed}"
     run, entry, best = (folder / part / name for part in ("runs", "entries", "exploit"))
     if not (run / "verdict.json").is_file():
-        words = [*shlex.split(COMMON), *shlex.split(ARMS[arm]), f"train.until={steps}", f"seed={seed}"]
-        verb("train", *words, f"run_dir={run}")
+        overrides = [*shlex.split(COMMON), *shlex.split(ARMS[arm]), f"train.until={steps}", f"seed={seed}"]
+        verb("train", *overrides, f"run_dir={run}")
     if not entry.exists():
         verb("export", str(run), "--seat", "red_0", "-o", str(entry))
     if not (best / "exploit.json").is_file():
-        given = ("--budget", "1e6", "--seeds", "1", "--games", "2000", "--folder", str(best))
-        verb("exploit", str(entry), "scenario=1v1", *given)
-    found: dict[str, Any] = {"name": name}
-    for who in HELD_OUT:
-        place = folder / "games" / f"{name}-{who}"
+        arguments = ("--budget", "1e6", "--seeds", "1", "--games", "2000", "--folder", str(best))
+        verb("exploit", str(entry), "scenario=1v1", *arguments)
+    row: dict[str, Any] = {"name": name}
+    for opponent in HELD_OUT:
+        place = folder / "games" / f"{name}-{opponent}"
         if not place.exists():
-            games = ("scenario=1v1", "--opponent", who, "--sides", "red", "--mode", "stochastic", "-o", str(place))
+            games = ("scenario=1v1", "--opponent", opponent, "--sides", "red", "--mode", "stochastic", "-o", str(place))
             verb("evaluate", str(entry), *games)
-        found[who] = json.loads((place / "summary.json").read_text(encoding="utf-8"))["parts"][0]["win"]
+        row[opponent] = json.loads((place / "summary.json").read_text(encoding="utf-8"))["parts"][0]["win"]
     beaten = json.loads((best / "exploit.json").read_text(encoding="utf-8"))["best_response"]["win"]
-    return {**found, "best response": beaten}
+    return {**row, "best response": beaten}
 
 
 def rated(folder: Path) -> dict[str, float]:
     """Let all reds meet each other and the ladder from both sides; returns Bradley-Terry ratings."""
-    ladder = [word for who in ("key-runner", *HELD_OUT[:3]) for word in ("--with", who)]
-    given = ("--games", "100", "--seed", "20000", "--allow-copies", *ladder, "-o", str(folder / "cup"))
-    verb("cup", str(folder / "entries"), "--scenario", "1v1", *given)
-    found = json.loads((folder / "cup" / "results.json").read_text(encoding="utf-8"))
-    return {row["name"]: row["rating"] for row in found["standings"]}
+    ladder = [argument for name in ("key-runner", *HELD_OUT[:3]) for argument in ("--with", name)]
+    arguments = ("--games", "100", "--seed", "20000", "--allow-copies", *ladder, "-o", str(folder / "cup"))
+    verb("cup", str(folder / "entries"), "--scenario", "1v1", *arguments)
+    results = json.loads((folder / "cup" / "results.json").read_text(encoding="utf-8"))
+    return {row["name"]: row["rating"] for row in results["standings"]}
 
 
 def lines_of(rows: dict[str, list[dict[str, Any]]], ratings: dict[str, float], command: str) -> list[str]:
     """Return the lines of the page."""
     heads = ["opponents", "rating", "held out", *HELD_OUT, "best response", "of each seed"]
     cells = []
-    for arm, found in rows.items():
-        each = {key: float(np.mean([row[key] for row in found])) for key in (*HELD_OUT, "best response")}
+    for arm, results in rows.items():
+        each = {key: float(np.mean([row[key] for row in results])) for key in (*HELD_OUT, "best response")}
         shares = [f"{100 * each[key]:.0f} %" for key in (*HELD_OUT, "best response")]
         average = f"{100 * np.mean([each[key] for key in HELD_OUT]):.0f} %"
-        of_each = ", ".join(f"{100 * row['best response']:.0f}" for row in found)
-        rating = f"{np.mean([ratings[row['name']] for row in found]):.0f}"
+        of_each = ", ".join(f"{100 * row['best response']:.0f}" for row in results)
+        rating = f"{np.mean([ratings[row['name']] for row in results]):.0f}"
         cells.append([arm, rating, average, *shares, of_each])
     ladder = ", ".join(f"{name} {value:.0f}" for name, value in ratings.items() if name in ("key-runner", *HELD_OUT))
     return [
@@ -90,7 +90,7 @@ def lines_of(rows: dict[str, list[dict[str, Any]]], ratings: dict[str, float], c
         "Red learns 1v1 by each way for as many steps. Then it plays whom it has not met, best responses are trained "
         "against it from both sides, and all meet in a cup with the ladder.",
         f"\nMade by `{command}` on 2 shared cores. Every run: `{COMMON}`, and:\n",
-        *(f"* {arm}: `{words}`" for arm, words in ARMS.items()),
+        *(f"* {arm}: `{overrides}`" for arm, overrides in ARMS.items()),
         "\nAll numbers but the last column are means over seeds. `rating`: Bradley-Terry of a cup of all these reds "
         f"and the ladder, 100 games a pair and side, the mean of all is 1,000 ({ladder}). `held out`: win share, draws "
         "not counted, against five players that none met, 1,000 games each. `best response`: win share in 2,000 games "
@@ -105,10 +105,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4_000_000)
-    given = parser.parse_args()
-    rows = {arm: [measure(arm, seed, given.steps, given.folder) for seed in range(given.seeds)] for arm in ARMS}
-    command = f"python -m benchmarks.league runs/league --seeds {given.seeds} --steps {given.steps}"
-    page = "\n".join(lines_of(rows, rated(given.folder), command)) + "\n"
+    options = parser.parse_args()
+    rows = {arm: [measure(arm, seed, options.steps, options.folder) for seed in range(options.seeds)] for arm in ARMS}
+    command = f"python -m benchmarks.league runs/league --seeds {options.seeds} --steps {options.steps}"
+    page = "\n".join(lines_of(rows, rated(options.folder), command)) + "\n"
     write_whole(PAGES / "league.md", page.encode())
 
 

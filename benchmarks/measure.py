@@ -46,7 +46,7 @@ def spread(values: Sequence[float]) -> Spread:
 def alternate(measures: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
     """Results of every measure, one a round; all of them once in each round.
 
-    Every second round goes backwards, so that a machine that slows down favours nobody.
+    Every second round goes backwards, so that a machine that slows down favours no side.
     """
     results: dict[str, list[T]] = {name: [] for name in measures}
     for number in range(rounds):
@@ -57,7 +57,7 @@ def alternate(measures: Mapping[str, Callable[[], T]], rounds: int) -> dict[str,
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     """Ours over theirs, round by round: what both sides of a round share cancels out."""
-    return [mine / its for mine, its in zip(ours, theirs, strict=True)]
+    return [our / their for our, their in zip(ours, theirs, strict=True)]
 
 
 # --- peak memory, from /proc (Linux). Resident sizes cannot be added up: pages that processes share would count once
@@ -119,7 +119,7 @@ class MemoryWatch:
 
 
 def text_of(pid: int, name: str) -> str:
-    """Return a file of a process; one that may have ended between two looks tells nothing."""
+    """Return a file of a process; one that may have ended between two looks gives an empty text."""
     try:
         return (PROC / str(pid) / name).read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -151,10 +151,10 @@ def kib_of(text: str, key: str) -> float:
 
 def descendants(parents: Mapping[int, int], root: int) -> list[int]:
     """``root`` and everything below it."""
-    found = [root]
-    for pid in found:  # grows while it is read: a breadth-first walk
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found
+    pids = [root]
+    for pid in pids:  # grows while it is read: a breadth-first walk
+        pids += [child for child, parent in parents.items() if parent == pid]
+    return pids
 
 
 class Run(NamedTuple):
@@ -194,15 +194,15 @@ def train_once(
     command = list(program) or [str(Path(sys.executable).parent / "multigrid-rl"), "train"]
     with tempfile.TemporaryDirectory(prefix="multigrid-rl-bench-") as folder:
         path = Path(folder) / "run"
-        _, peak, seconds = _ended_well([*command, *overrides, f"run_dir={path}"], whole_tree, limit)
+        _, peak, seconds = _run_process([*command, *overrides, f"run_dir={path}"], whole_tree, limit)
         verdict: dict[str, Any] = json.loads((path / "verdict.json").read_text(encoding="utf-8"))
         return Run(read_rows(path / "metrics.jsonl"), verdict, seconds, peak)
 
 
-def _ended_well(command: list[str], whole_tree: bool, limit: float) -> tuple[str, Peak, float]:
+def _run_process(command: list[str], whole_tree: bool, limit: float) -> tuple[str, Peak, float]:
     """Return what a process printed, its memory and its seconds. Raises ``BenchmarkError``: it failed, or took long."""
     began = time.perf_counter()
-    shown = " ".join(part for part in command[1:] if not part.startswith("run_dir="))  # it may stand in a report
+    text = " ".join(part for part in command[1:] if not part.startswith("run_dir="))  # it may stand in a report
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as output,
         tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
@@ -212,13 +212,13 @@ def _ended_well(command: list[str], whole_tree: bool, limit: float) -> tuple[str
             with MemoryWatch(process.pid, whole_tree=whole_tree) as watch:
                 status = process.wait(limit)
         except subprocess.TimeoutExpired as error:
-            raise BenchmarkError(f"{shown}: took longer than {limit:.0f} s") from error
+            raise BenchmarkError(f"{text}: took longer than {limit:.0f} s") from error
         finally:
             end(process)
         if status != 0:
             errors.seek(0)
-            said = [line.strip() for line in errors if line.strip()]
-            raise BenchmarkError(f"{shown}: status {status}: {said[-1] if said else 'nothing said'}")
+            lines = [line.strip() for line in errors if line.strip()]
+            raise BenchmarkError(f"{text}: status {status}: {lines[-1] if lines else 'no message'}")
         seconds = time.perf_counter() - began
         output.seek(0)
         return output.read(), watch.peak, seconds
@@ -248,18 +248,18 @@ PREFIX, SUFFIX = "timing/", "_s"
 
 def timing_parts(rows: Sequence[Mapping[str, Any]], warmup: int) -> dict[str, Part]:
     """Every ``timing/<part>_s`` column that the rows have: its median, and its share of all iterations' time."""
-    kept = rows[warmup:]
-    whole = float(rows[-1]["seconds"] - rows[warmup - 1]["seconds"]) if warmup else float(rows[-1]["seconds"])
-    names = dict.fromkeys(name for row in kept for name in row if name.startswith(PREFIX) and name.endswith(SUFFIX))
+    counted = rows[warmup:]
+    total = float(rows[-1]["seconds"] - rows[warmup - 1]["seconds"]) if warmup else float(rows[-1]["seconds"])
+    names = dict.fromkeys(name for row in counted for name in row if name.startswith(PREFIX) and name.endswith(SUFFIX))
     parts = {}
     for name in names:
-        values = [float(row[name]) for row in kept if row.get(name) is not None]
-        parts[name.removeprefix(PREFIX).removesuffix(SUFFIX)] = Part(statistics.median(values), sum(values) / whole)
+        values = [float(row[name]) for row in counted if row.get(name) is not None]
+        parts[name.removeprefix(PREFIX).removesuffix(SUFFIX)] = Part(statistics.median(values), sum(values) / total)
     return parts
 
 
 def overhead_share(rows: Sequence[Mapping[str, Any]], warmup: int) -> float | None:
-    """Median of ``timing/overhead_share``; ``None`` where the run does not tell it."""
+    """Median of ``timing/overhead_share``; ``None`` where the run does not report it."""
     values = [row["timing/overhead_share"] for row in rows[warmup:] if row.get("timing/overhead_share") is not None]
     return float(statistics.median(values)) if values else None
 
@@ -285,5 +285,5 @@ class Peers:
             BenchmarkError: it failed, or took too long.
         """
         command = [str(self.python), "-m", f"benchmarks.peers.{module}", *arguments]
-        told: dict[str, Any] = json.loads(_ended_well(command, False, limit)[0].splitlines()[-1])
-        return told
+        result: dict[str, Any] = json.loads(_run_process(command, False, limit)[0].splitlines()[-1])
+        return result

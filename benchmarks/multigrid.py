@@ -143,10 +143,10 @@ def main() -> None:
                 row = one_run(env_id, seed, Path(folder))
                 rows.append(row)
                 base, got = row["random"], row["trained"]
-                told = (
+                result = (
                     f"return {base['return']:.3f} -> {got['return']:.3f}, {base['success']:.1%} -> {got['success']:.1%}"
                 )
-                print(f"{env_id} seed {seed}: {told} ({row['seconds']:.0f} s)", flush=True)
+                print(f"{env_id} seed {seed}: {result} ({row['seconds']:.0f} s)", flush=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
     stem = RESULTS / "multigrid"
     command = f"python -m benchmarks.multigrid --seeds {' '.join(map(str, options.seeds))}"

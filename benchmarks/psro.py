@@ -27,7 +27,7 @@ from multigrid_rl.runs.players import players_for
 from multigrid_rl.text import expected
 
 Payoffs = NDArray[np.float64]
-#: Whoever has less of a mixture stays out of it: a game of a hundred teaches nothing.
+#: Players with a smaller share of a mixture are left out of it.
 LEAST = 0.01
 SEED = 60_000
 
@@ -54,8 +54,8 @@ METAS: dict[str, Callable[[Payoffs], Payoffs]] = {
 def mixture_of(names: list[str], payoffs: Payoffs, meta: str) -> dict[str, float]:
     """Return who plays in which share of the games."""
     drawn = METAS[meta](payoffs)
-    kept = {name: float(share) for name, share in zip(names, drawn, strict=True) if share >= LEAST}
-    return {name: round(share / sum(kept.values()), 4) for name, share in kept.items()}
+    shares = {name: float(share) for name, share in zip(names, drawn, strict=True) if share >= LEAST}
+    return {name: round(share / sum(shares.values()), 4) for name, share in shares.items()}
 
 
 class Plan:
@@ -75,15 +75,15 @@ class Plan:
             raise ConfigError(expected("scenario", "one of one against one", f"{spec.red} red and {spec.blue} blue"))
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / "psro.json"
-        told = json.loads(self._file.read_bytes()) if self._file.exists() else {}
-        asked = {"overrides": overrides, "first": first, "games": games}
-        if told.get("asked", asked) != asked:
-            raise ConfigError(expected(folder, f"a new folder, or what it began with: {told['asked']}", asked))
-        self.state = {"asked": asked, "names": list(first), "wins": {}, "rounds": [], **told}
+        earlier = json.loads(self._file.read_bytes()) if self._file.exists() else {}
+        request = {"overrides": overrides, "first": first, "games": games}
+        if earlier.get("asked", request) != request:
+            raise ConfigError(expected(folder, f"a new folder, or what it began with: {earlier['asked']}", request))
+        self.state = {"asked": request, "names": list(first), "wins": {}, "rounds": [], **earlier}
 
     @property
     def names(self) -> list[str]:
-        """Everybody, in the order in which they came."""
+        """All players, in the order in which they joined."""
         return list(self.state["names"])
 
     def _keep(self) -> None:
@@ -92,53 +92,53 @@ class Plan:
     def payoffs(self) -> Payoffs:
         """Return win rates (K, K) of all against all, a draw as half a win; pairs that were played are not again."""
         names, wins = self.names, self.state["wins"]
-        found = np.full((len(names), len(names)), 0.5)
-        for i, one in enumerate(names):
+        rates = np.full((len(names), len(names)), 0.5)
+        for i, name in enumerate(names):
             for j, other in enumerate(names[:i]):
-                key = f"{one} {other}"
+                key = f"{name} {other}"
                 if key not in wins:
-                    wins[key] = win_rate(one, other, self.overrides, self.games)
+                    wins[key] = win_rate(name, other, self.overrides, self.games)
                     self._keep()
-                found[i, j], found[j, i] = wins[key], 1 - wins[key]
-        return found
+                rates[i, j], rates[j, i] = wins[key], 1 - wins[key]
+        return rates
 
     def respond(self, meta: str, budget: int) -> None:
-        """Train a best response to the mixture of all who are there, and take it in."""
-        done = self.state["rounds"]
+        """Train a best response to the mixture of all players, and add it."""
+        rounds = self.state["rounds"]
         mixture = mixture_of(self.names, self.payoffs(), meta)
         seats = ",".join(f"{name}:{share}" for name, share in mixture.items())
-        run = [*self.overrides, f"scenario.seats.blue_0={seats}", "scenario.seats.red_0=learn", f"seed={len(done)}"]
+        run = [*self.overrides, f"scenario.seats.blue_0={seats}", "scenario.seats.red_0=learn", f"seed={len(rounds)}"]
         run += ["scenario.gates=[]", "train.stop_when_held=false", f"train.until={budget}"]
-        run += [f"init={self.folder / f'round-{len(done) - 1}'}"] if done else []
-        came = trained(self.folder / f"round-{len(done)}", run)
-        home = self.folder / f"player-{len(done)}"
-        if not home.exists():
-            export(players_for(came, "red_0"), home)
-        done.append({"meta": meta, "budget": budget, "mixture": mixture, "player": str(home)})
-        self.state["names"].append(str(home))
+        run += [f"init={self.folder / f'round-{len(rounds) - 1}'}"] if rounds else []
+        trained_run = trained(self.folder / f"round-{len(rounds)}", run)
+        target = self.folder / f"player-{len(rounds)}"
+        if not target.exists():
+            export(players_for(trained_run, "red_0"), target)
+        rounds.append({"meta": meta, "budget": budget, "mixture": mixture, "player": str(target)})
+        self.state["names"].append(str(target))
         self._keep()
 
     def lines(self) -> list[str]:
-        """Return a table of rounds: whom each response met, and how it does against that, and against all so far."""
+        """Return a table of rounds: the opponents of each response, and its results against them and the hardest."""
         names, payoffs, rows = self.names, self.payoffs(), []
         for row in self.state["rounds"]:
             k = names.index(row["player"])
             met = sum(share * payoffs[k, names.index(name)] for name, share in row["mixture"].items())
-            told = ", ".join(f"{Path(name).name} {share:.0%}" for name, share in row["mixture"].items())
-            rows.append((Path(row["player"]).name, told, float(met), float(payoffs[k, :k].min())))
+            mixture = ", ".join(f"{Path(name).name} {share:.0%}" for name, share in row["mixture"].items())
+            rows.append((Path(row["player"]).name, mixture, float(met), float(payoffs[k, :k].min())))
         return table(("player", "trained against", "wins against that", "against the hardest of them"), rows)
 
 
 def win_rate(one: str, other: str, overrides: list[str], games: int) -> float:
     """Return how often ``one`` beats ``other``, a draw as half a win, from both sides."""
     target = against(player_target(one, compose(overrides)), other)
-    found = evaluate(target, episodes=games, seed=SEED, modes=("stochastic",), sides="both")
-    row = summary(list(found.parts), found.spec)
+    evaluation = evaluate(target, episodes=games, seed=SEED, modes=("stochastic",), sides="both")
+    row = summary(list(evaluation.parts), evaluation.spec)
     return float(row["win"] + row["draw"] / 2)
 
 
 def main() -> None:
-    """Play, train and tell, round after round."""
+    """Play, train and print a table, round after round."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("overrides", nargs="*", help="of the game and the trainings: scenario=1v1 train.lr=3e-4")

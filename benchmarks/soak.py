@@ -72,7 +72,7 @@ def soak(minutes: float, every: float, run: Path, seed: int) -> dict[str, Any]:
     mark = f"{MARK}={os.getpid()}"
     name, _, value = mark.partition("=")
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", "scenario=1v1", f"run_dir={run}"]
-    # Whoever is killed while it starts has handed over nothing yet: that is no crash loop.
+    # An env runner killed while it starts has delivered nothing yet: that is no crash loop.
     command += ["cluster.num_env_runners=2", "cluster.max_consecutive_failures=20"]
     command += ["train.stop_when_held=false", "--until", "1e11"]
     log = (run.parent / "soak.log").open("w")
@@ -108,22 +108,22 @@ def _watch(
         while (now := time.monotonic()) < begin + seconds:
             if driver.poll() is not None:
                 raise RuntimeError(f"the run broke off: {(run.parent / 'soak.log').read_text()[-2000:]}")
-            *whole, torn = (torn + lines.read()).split("\n")  # the last row may be half written
-            rows += [(now - begin, json.loads(line)) for line in whole]
-            there = marked(mark) if now >= next_kill else []
-            runners = [one.pid for one in there if one.command.startswith("ray::BatchedEnvRunner")]
+            *complete, torn = (torn + lines.read()).split("\n")  # the last row may be half written
+            rows += [(now - begin, json.loads(line)) for line in complete]
+            alive = marked(mark) if now >= next_kill else []
+            runners = [process.pid for process in alive if process.command.startswith("ray::BatchedEnvRunner")]
             if runners:  # none, where all are on their way at this moment
                 with suppress(ProcessLookupError):
                     os.kill(rng.choice(runners), signal.SIGKILL)
                 kills.append(now - begin)
                 next_kill += every
             if now >= next_look:
-                mine = marked(mark)
-                main = next(one.rss for one in mine if one.pid == driver.pid)
+                processes = marked(mark)
+                main = next(process.rss for process in processes if process.pid == driver.pid)
                 kinds: dict[str, int] = {}
-                for one in mine:
-                    kinds[kind(one.command)] = kinds.get(kind(one.command), 0) + one.rss
-                memory.append((now - begin, main, kinds, zombies({one.pid for one in mine})))
+                for process in processes:
+                    kinds[kind(process.command)] = kinds.get(kind(process.command), 0) + process.rss
+                memory.append((now - begin, main, kinds, zombies({process.pid for process in processes})))
                 next_look += 5.0
             time.sleep(0.05)
     return rows, kills, memory
@@ -212,14 +212,14 @@ def _quantiles(values: list[float]) -> dict[str, float]:
 def faults(result: dict[str, Any]) -> list[str]:
     """Return what a soak has shown that must not be; speed and memory are for people to judge."""
     # The last kill may come too close to the end to see the runner return.
-    lost = result["kills"] - 1 - result["recovered"]
-    found = {
+    unrecovered = result["kills"] - 1 - result["recovered"]
+    checks = {
         f"the run ended with status {result['exit_code']}": result["exit_code"] != 130,  # as Ctrl-C ends a run
-        f"{lost} killed runners did not come back": lost > 0,
+        f"{unrecovered} killed runners did not come back": unrecovered > 0,
         f"{result['zombies_at_end']} zombies": result["zombies_at_end"] > 0,
         f"left behind: {result['left_behind']}": bool(result["left_behind"]),
     }
-    return [line for line, true in found.items() if true]
+    return [line for line, true in checks.items() if true]
 
 
 def main() -> None:

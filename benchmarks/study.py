@@ -32,7 +32,7 @@ STUDIES = Path(__file__).parent / "studies"
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 #: What a claim compares.
 _MODES = {"draw": "after training", "argmax": "after training, likeliest action", "training": "over training"}
-#: What a run's updates are told by: name of a column, of a metric, and whether its last value counts or the mean.
+#: Columns about a run's updates: name, metric, and whether the last value counts or the mean.
 _UPDATES = (
     ("length at the end", "episode_len_mean", True),
     ("KL of an update", "approx_kl/agent_0", False),
@@ -82,11 +82,11 @@ class Study(NamedTuple):
 
 
 def read_study(name: str) -> Study:
-    """Read a study. Raises ``SystemExit`` with one line for a name that there is none of."""
+    """Read a study. Raises ``SystemExit`` with one line for an unknown name."""
     path = STUDIES / f"{name}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(path.stem for path in STUDIES.glob("*.yaml")))
-        raise SystemExit(f"NAME: expected {known}, got {name}")
+        names = ", ".join(sorted(path.stem for path in STUDIES.glob("*.yaml")))
+        raise SystemExit(f"NAME: expected {names}, got {name}")
     absent: dict[str, Any] = {"claims": [], "before": {}, "scale": None}
     return Study(name=name, **(absent | yaml.safe_load(path.read_text(encoding="utf-8"))))
 
@@ -94,27 +94,27 @@ def read_study(name: str) -> Study:
 def jobs_of(study: Study, seeds: int, root: Path) -> list[Job]:
     """Return every run of a study, seed by seed, so that a study that is broken off has whole seeds."""
     return [
-        Job(arm, seed, root / arm / str(seed), _placed((*study.common, *overrides), root, seed), study.episodes)
+        Job(arm, seed, root / arm / str(seed), _expand((*study.common, *overrides), root, seed), study.episodes)
         for seed in range(seeds)
         for arm, overrides in study.arms.items()
     ]
 
 
-def _placed(words: Iterable[str], root: Path, seed: int = 0) -> tuple[str, ...]:
-    return tuple(word.replace("{folder}", str(root)).replace("{seed}", str(seed)) for word in words)
+def _expand(arguments: Iterable[str], root: Path, seed: int = 0) -> tuple[str, ...]:
+    return tuple(argument.replace("{folder}", str(root)).replace("{seed}", str(seed)) for argument in arguments)
 
 
 def prepare(study: Study, root: Path) -> None:
     """Run the commands of a study for what its runs need and is not there yet."""
     for place, command in study.before.items():
-        (folder,) = _placed([place], root)
+        (folder,) = _expand([place], root)
         if not Path(folder).exists():
-            words = [sys.executable, "-m", "multigrid_rl.cli.main", *_placed(command.split(), root), "-o", folder]
-            subprocess.run(words, check=True)
+            call = [sys.executable, "-m", "multigrid_rl.cli.main", *_expand(command.split(), root), "-o", folder]
+            subprocess.run(call, check=True)
 
 
 def work(job: Job) -> tuple[Job, str]:
-    """Train and judge one run, unless it was; returns what went wrong, if anything did."""
+    """Train and judge one run unless it was done before; returns the error, if any."""
     from multigrid_rl.cli.train import run_training  # noqa: PLC0415 - in the process that trains
     from multigrid_rl.config import ConfigError  # noqa: PLC0415
     from multigrid_rl.judge.environments import report, run_env_target  # noqa: PLC0415
@@ -136,13 +136,13 @@ def work(job: Job) -> tuple[Job, str]:
             judged = report(target, episodes=job.episodes, seed=1_000_003, modes=("draw", "argmax"))
     except (ConfigError, RunError) as error:
         return job, str(error)
-    kept = {key: verdict[key] for key in ("env_steps", "seconds", "env_steps_per_s")}
+    summary = {key: verdict[key] for key in ("env_steps", "seconds", "env_steps_per_s")}
     for mode, row in judged["modes"].items():
-        kept[mode] = row["return_mean"]
+        summary[mode] = row["return_mean"]
     source = next(iter(target.sources.values()))
     card = read_card(source)
-    kept["ms_per_action"] = 1e3 * seconds_per_action(card, read_network(source, card))
-    result.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+    summary["ms_per_action"] = 1e3 * seconds_per_action(card, read_network(source, card))
+    result.write_text(json.dumps(summary) + "\n", encoding="utf-8")
     return job, ""
 
 
@@ -151,19 +151,19 @@ def run_study(jobs: Sequence[Job], processes: int) -> list[str]:
     os.environ["OMP_NUM_THREADS"] = "1"
     failed = []
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=20) as pool:
-        for number, (job, said) in enumerate(pool.imap_unordered(work, jobs), 1):
-            print(f"{number} of {len(jobs)}: {job.arm}, seed {job.seed}{': ' + said if said else ''}", flush=True)
-            if said:
-                failed.append(f"{job.arm}, seed {job.seed}: {said}")
+        for number, (job, failure) in enumerate(pool.imap_unordered(work, jobs), 1):
+            print(f"{number} of {len(jobs)}: {job.arm}, seed {job.seed}{': ' + failure if failure else ''}", flush=True)
+            if failure:
+                failed.append(f"{job.arm}, seed {job.seed}: {failure}")
     return failed
 
 
 class Arm(NamedTuple):
-    """What came of one arm, one entry a seed."""
+    """Results of one arm, one entry per seed."""
 
     results: list[dict[str, float]]
     curves: list[tuple[NDArray[Any], NDArray[Any]]]  # environment steps and mean return of each report
-    updates: list[list[float]]  # what ``_UPDATES`` says of it
+    updates: list[list[float]]  # the values named in ``_UPDATES``
 
     def median(self, key: str) -> float:
         """Return the median over seeds; NaN for what runs of before did not keep."""
@@ -192,11 +192,11 @@ def read_arms(jobs: Sequence[Job]) -> dict[str, Arm]:
             played = [row for row in rows if row.get("return_mean/agent_0") is not None]
             steps, returns = ([row[name] for row in played] for name in ("env_steps", "return_mean/agent_0"))
             arm.curves.append((np.array(steps), np.array(returns)))
-            arm.updates.append([_told(rows, metric, last=last) for _, metric, last in _UPDATES])
+            arm.updates.append([_summarise(rows, metric, last=last) for _, metric, last in _UPDATES])
     return arms
 
 
-def _told(rows: list[dict[str, Any]], metric: str, *, last: bool) -> float:
+def _summarise(rows: list[dict[str, Any]], metric: str, *, last: bool) -> float:
     values = [row[metric] for row in rows if row.get(metric) is not None] or [float("nan")]
     return float(values[-1] if last else np.mean(values))
 
@@ -236,10 +236,10 @@ def lines_of(study: Study, arms: dict[str, Arm], command: str) -> Iterator[str]:
         yield f"## {group['title']}\n\n{group['text'].strip()}\n"
         yield f"![{group['title']}]({_figure_name(study, group)})\n"
         yield from _table(study, group, arms, rng)
-        told = {name: arms[name].updates for name in group["arms"] if name in arms and arms[name].updates}
-        if told:
-            medians = {name: np.median(updates, axis=0) for name, updates in told.items()}
-            rows = [[name, *("-" if np.isnan(x) else f"{x:.4g}" for x in its)] for name, its in medians.items()]
+        updates_of = {name: arms[name].updates for name in group["arms"] if name in arms and arms[name].updates}
+        if updates_of:
+            medians = {name: np.median(updates, axis=0) for name, updates in updates_of.items()}
+            rows = [[name, *("-" if np.isnan(x) else f"{x:.4g}" for x in row)] for name, row in medians.items()]
             yield from table(["medians over seeds", *(name for name, *_ in _UPDATES)], rows)
         yield ""
     yield from _claims(study, arms, rng)
@@ -257,11 +257,11 @@ def _table(study: Study, group: dict[str, Any], arms: dict[str, Arm], rng: np.ra
         middle, low, high = iqm_interval([scores], _RESAMPLES, rng)
         likeliest = float(iqm(arm.scores("argmax")))
         numbers = (scores.min(), scores.max(), likeliest, iqm(arm.scores("training")), arm.median("env_steps_per_s"))
-        told = [str(len(scores)), f"{middle:,.0f}", f"{low:,.0f} to {high:,.0f}", *(f"{x:,.0f}" for x in numbers)]
+        cells = [str(len(scores)), f"{middle:,.0f}", f"{low:,.0f} to {high:,.0f}", *(f"{x:,.0f}" for x in numbers)]
         latency = arm.median("ms_per_action")
-        told += [f"{arm.median('seconds'):,.0f}", "-" if np.isnan(latency) else f"{latency:.2g}"]
-        told += [f"{study.score(value):.3f}" for value in (middle, likeliest) if study.scale is not None]
-        rows.append([name, f"`{' '.join(overrides) or '-'}`", *told])
+        cells += [f"{arm.median('seconds'):,.0f}", "-" if np.isnan(latency) else f"{latency:.2g}"]
+        cells += [f"{study.score(value):.3f}" for value in (middle, likeliest) if study.scale is not None]
+        rows.append([name, f"`{' '.join(overrides) or '-'}`", *cells])
     yield from table(heads, rows, left=(0, 1))
     yield ""
 
@@ -295,18 +295,18 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=available_cpus())
     parser.add_argument("--folder", type=Path, default=Path("runs/studies"))
     parser.add_argument("--page-only", action="store_true", help="write the page of what was trained already")
-    given = parser.parse_args()
-    study = read_study(given.name)
-    jobs = jobs_of(study, given.seeds, given.folder / given.name)
-    chosen = [job for job in jobs if given.arms is None or job.arm in given.arms]
-    if not given.page_only:
-        prepare(study, given.folder / study.name)
-    failed = [] if given.page_only else run_study(chosen, given.jobs)
+    options = parser.parse_args()
+    study = read_study(options.name)
+    jobs = jobs_of(study, options.seeds, options.folder / options.name)
+    chosen = [job for job in jobs if options.arms is None or job.arm in options.arms]
+    if not options.page_only:
+        prepare(study, options.folder / study.name)
+    failed = [] if options.page_only else run_study(chosen, options.jobs)
     arms = read_arms(jobs)
     study = study._replace(groups=[group for group in study.groups if arms.keys() & group["arms"].keys()])
     for group in study.groups:
         save_figure(draw_group(study, group, arms), PAGES / _figure_name(study, group))
-    command = f"make study NAME={study.name} ARGS='--seeds {given.seeds}'"
+    command = f"make study NAME={study.name} ARGS='--seeds {options.seeds}'"
     (PAGES / f"{study.name}.md").write_text("\n".join(lines_of(study, arms, command)) + "\n", encoding="utf-8")
     print(f"saved: {PAGES / study.name}.md")
     sys.exit("\n".join(failed) if failed else 0)

@@ -145,7 +145,7 @@ def cpu_model() -> str:
 
 
 def cores_used(seconds: float = 1.0) -> float:
-    """Cores that were busy while this process slept for ``seconds``; 0 where the system does not tell."""
+    """Cores that were busy while this process slept for ``seconds``; 0 where the system does not report it."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0

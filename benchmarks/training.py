@@ -1,7 +1,7 @@
 """Speed of training against what one would take instead. ``make bench``; the last line printed is JSON.
 
     python -m benchmarks.training --out docs/results/bench-training
-    python -m benchmarks.training --only stock held        # some of the sections; what they do not tell is null
+    python -m benchmarks.training --only stock held        # some of the sections; other values are null
 
 Every run is a process of its own with the command line that users have. Both sides of a pair use the same scenario,
 network, batch, epochs and minibatch, and are measured alternately. Peers have the best settings of an earlier sweep;
@@ -91,10 +91,10 @@ def best_of(trials: Sequence[Trial]) -> Setting:
     Raises:
         BenchmarkError: none of them ran.
     """
-    done = [(trial.env_steps_per_s, number) for number, trial in enumerate(trials) if trial.env_steps_per_s]
-    if not done:
+    finished = [(trial.env_steps_per_s, number) for number, trial in enumerate(trials) if trial.env_steps_per_s]
+    if not finished:
         raise BenchmarkError(f"no setting ran: {trials[-1].failure if trials else 'there is none'}")
-    return trials[max(done)[1]].setting
+    return trials[max(finished)[1]].setting
 
 
 def sweep(settings: Sequence[Setting], measure: Callable[[Setting], float]) -> list[Trial]:
@@ -136,7 +136,7 @@ def stock_speed(setting: Setting, iterations: int) -> float:
 
 
 def sb3_settings(*, quick: bool) -> list[Setting]:
-    """Of Stable-Baselines3: games, who steps them, and who encodes observations."""
+    """Return settings of Stable-Baselines3: games, vector environment classes and encodings."""
     if quick:
         return [{"num_envs": 64, "workers": "dummy", "encoding": "one-hot"}]
     kinds = [("dummy", "multidiscrete"), ("dummy", "one-hot"), ("subproc", "one-hot")]
@@ -145,10 +145,10 @@ def sb3_settings(*, quick: bool) -> list[Setting]:
     ]
 
 
-def sb3_speed(peers: Peers, given: Sequence[str], setting: Setting, limit: float = RUN_LIMIT_S) -> float:
-    """Environment steps a second of Stable-Baselines3's PPO; ``given`` says what is trained, for how long."""
-    words = [f"--{name.replace('_', '-')}={value}" for name, value in setting.items()]
-    return float(peers.run("sb3_ppo", [*given, *words], limit)["env_steps_per_s"])
+def sb3_speed(peers: Peers, arguments: Sequence[str], setting: Setting, limit: float = RUN_LIMIT_S) -> float:
+    """Environment steps a second of Stable-Baselines3's PPO; ``arguments``: what is trained, for how long."""
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in setting.items()]
+    return float(peers.run("sb3_ppo", [*arguments, *options], limit)["env_steps_per_s"])
 
 
 def speed(report: Report, options: argparse.Namespace) -> None:
@@ -161,7 +161,7 @@ def speed(report: Report, options: argparse.Namespace) -> None:
         },
         options.rounds,
     )
-    speeds = {name: [run.speed(options.warmup) for run in its] for name, its in runs.items()}
+    speeds = {name: [run.speed(options.warmup) for run in group] for name, group in runs.items()}
     one, both, gru = (spread(values) for values in speeds.values())
     report.result["env_steps_per_s"] = round(one.median)
     report.result["agent_steps_per_s_both_learning"] = round(2 * both.median)
@@ -186,8 +186,8 @@ def where_time_goes(report: Report, runs: list[Run], warmup: int) -> None:
         seconds, share = (spread([row[name][k] for row in parts if name in row]) for k in range(2))
         lines.append([name, 1e3 * seconds.median, f"{share.median:.1%}", f"{share.low:.1%} to {share.high:.1%}"])
         data[name] = {"median_s": seconds.median, "share": share.median}
-    told = [known for run in runs if (known := overhead_share(run.rows, warmup)) is not None]
-    report.result["overhead_share"] = round(spread(told).median, 4) if told else None
+    shares = [value for run in runs if (value := overhead_share(run.rows, warmup)) is not None]
+    report.result["overhead_share"] = round(spread(shares).median, 4) if shares else None
     note = "Share: of the time of all iterations. A part may hold others, so shares need not add up to 100 %."
     heads = ["part", "median, ms", "share of iteration", "min to max"]
     report.section("Where the time goes", [*table(heads, lines), "", note], data)
@@ -199,13 +199,13 @@ def threads(report: Report, options: argparse.Namespace) -> None:
         {str(n): partial(train_once, [*ONE_SEAT, f"train.threads={n}", *fixed(options.iterations)]) for n in (1, 2)},
         options.rounds,
     )
-    updates = {n: [timing_parts(run.rows, options.warmup)["learn"].median_s for run in its] for n, its in runs.items()}
-    told = {f"{n} thread(s)": [1e3 * value for value in values] for n, values in updates.items()}
-    told["ratio, round by round"] = ratios(updates["1"], updates["2"])
-    report.result["update_2_threads_ratio"] = round(spread(told["ratio, round by round"]).median, 2)
-    note = "Whether a second core was free, the machine's line above says; results do not depend on it."
+    updates = {n: [timing_parts(run.rows, options.warmup)["learn"].median_s for run in rs] for n, rs in runs.items()}
+    rows = {f"{n} thread(s)": [1e3 * value for value in values] for n, values in updates.items()}
+    rows["ratio, round by round"] = ratios(updates["1"], updates["2"])
+    report.result["update_2_threads_ratio"] = round(spread(rows["ratio, round by round"]).median, 2)
+    note = "The machine's line above says whether a second core was free; results do not depend on it."
     heads = ["1v1", "an update, ms", "min to max"]
-    report.section("Two threads", [*table(heads, spread_rows(told)), "", note], updates)
+    report.section("Two threads", [*table(heads, spread_rows(rows)), "", note], updates)
 
 
 def tuned(report: Report, name: str, settings: list[Setting], measure: Callable[[Setting], float]) -> Setting:
@@ -214,8 +214,8 @@ def tuned(report: Report, name: str, settings: list[Setting], measure: Callable[
     trials = sweep(settings, measure)
     best = best_of(trials)
     rows = [[label(trial.setting), trial.env_steps_per_s or trial.failure] for trial in trials]
-    told = "One run each; then the three best once more, with one and with two torch threads in the learner."
-    lines = [*table(["setting", "env steps/s"], rows), "", told]
+    note = "One run each; then the three best once more, with one and with two torch threads in the learner."
+    lines = [*table(["setting", "env steps/s"], rows), "", note]
     report.section(f"Tuning {name}", lines, [t._asdict() for t in trials])
     return best
 
@@ -226,15 +226,15 @@ def versus(
     """One pair, measured alternately; returns the median ratio."""
     overrides = [*ours, *fixed(options.iterations)]
     rows = alternate({"ours": lambda: train_once(overrides).speed(options.warmup), "theirs": theirs}, options.rounds)
-    found = ratios(rows["ours"], rows["theirs"])
-    lines = spread_rows({"multigrid-rl": rows["ours"], peer: rows["theirs"], "ratio, round by round": found})
+    rounds = ratios(rows["ours"], rows["theirs"])
+    lines = spread_rows({"multigrid-rl": rows["ours"], peer: rows["theirs"], "ratio, round by round": rounds})
     note = (
         f"{' '.join(ours)}, {BATCH} steps a batch, {EPOCHS} epochs, minibatches of {MINIBATCH}, tanh 64-64 in two "
         f"towers on one-hot tokens, {options.rounds} alternating rounds. Ours: the default recipe, the driver samples "
         f"256 games, threads as many as are free. {peer}: {how}."
     )
     report.section(f"Against {peer}", [*table(["", "env steps/s", "min to max"], lines), "", note], rows)
-    return round(spread(found).median, 2)
+    return round(spread(rounds).median, 2)
 
 
 def stock(report: Report, options: argparse.Namespace) -> None:
@@ -243,22 +243,22 @@ def stock(report: Report, options: argparse.Namespace) -> None:
     settings = stock_settings(quick=options.quick)
     best = tuned(report, "RLlib's own PPO", settings, measure) if options.sweep else BEST_STOCK
     how = f"`train.runner=stock`, the best of a sweep ({label(best)}; env runners have one thread each)"
-    theirs = partial(measure, best)
-    report.result["ratio_to_stock_rllib"] = versus(report, options, "RLlib's own PPO", ONE_SEAT, theirs, how)
+    peer = partial(measure, best)
+    report.result["ratio_to_stock_rllib"] = versus(report, options, "RLlib's own PPO", ONE_SEAT, peer, how)
 
 
 def sb3(report: Report, options: argparse.Namespace) -> None:
     """Against Stable-Baselines3's PPO on the Gymnasium face of ``single``."""
     if options.skip_peers:
         return
-    given = ["--scenario=single", f"--iterations={options.peer_iterations}", f"--warmup={PEER_WARMUP}"]
-    given += [f"--batch={BATCH}", f"--minibatch={MINIBATCH}", f"--epochs={EPOCHS}"]
-    measure = partial(sb3_speed, Peers(options.peers), given)
+    arguments = ["--scenario=single", f"--iterations={options.peer_iterations}", f"--warmup={PEER_WARMUP}"]
+    arguments += [f"--batch={BATCH}", f"--minibatch={MINIBATCH}", f"--epochs={EPOCHS}"]
+    measure = partial(sb3_speed, Peers(options.peers), arguments)
     settings = sb3_settings(quick=options.quick)
     best = tuned(report, "Stable-Baselines3", settings, measure) if options.sweep else BEST_SB3
     how = f"in its own environment, the best of a sweep ({label(best)}), its monitor and vector environments"
-    theirs = partial(measure, best)
-    report.result["ratio_to_sb3"] = versus(report, options, "Stable-Baselines3", ALONE, theirs, how)
+    peer = partial(measure, best)
+    report.result["ratio_to_sb3"] = versus(report, options, "Stable-Baselines3", ALONE, peer, how)
 
 
 def held(report: Report, options: argparse.Namespace) -> None:
@@ -270,9 +270,9 @@ def held(report: Report, options: argparse.Namespace) -> None:
         steps, seconds = (verdict[key] if verdict["held"] else None for key in ("env_steps_to_held", "seconds_to_held"))
         rows.append([f"seed {seed}", steps, seconds, verdict["seconds"], run.process_s])
         data.append({"seed": seed, "env_steps": steps, "seconds": seconds, "process_s": run.process_s})
-    known = [row["seconds"] for row in data if row["seconds"] is not None]
-    if len(known) == len(data):
-        report.result["seconds_to_held"] = round(spread(known).median, 2)
+    seconds_held = [row["seconds"] for row in data if row["seconds"] is not None]
+    if len(seconds_held) == len(data):
+        report.result["seconds_to_held"] = round(spread(seconds_held).median, 2)
         report.result["seconds_process_to_held"] = round(spread([row["process_s"] for row in data]).median, 2)
     heads = [
         "1v1, default recipe",

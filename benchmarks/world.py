@@ -113,8 +113,8 @@ def headline(report: Report, options: argparse.Namespace) -> None:
         },
         options.rounds,
     )
-    told = {name: spread(values) for name, values in rows.items()}
-    games, decoded = (told[name].median for name in names[:2])
+    speeds = {name: spread(values) for name, values in rows.items()}
+    games, decoded = (speeds[name].median for name in names[:2])
     to_package = spread(ratios(rows[names[0]], rows[names[2]]))
     report.result |= {
         "agent_steps_per_s": round(2 * games),
@@ -124,7 +124,7 @@ def headline(report: Report, options: argparse.Namespace) -> None:
         "ratio_to_multigrid_package": round(to_package.median, 1),
     }
     lines = table(
-        ["game steps a second", "median", "min", "max"], [[name, s.median, s.low, s.high] for name, s in told.items()]
+        ["game steps a second", "median", "min", "max"], [[name, s.median, s.low, s.high] for name, s in speeds.items()]
     )
     met = "reached" if 2 * games >= TARGET_AGENT_STEPS_PER_S else "NOT reached"
     lines += [
@@ -169,7 +169,7 @@ def grid(report: Report, options: argparse.Namespace) -> None:
         world = World(spec_of(agents, view), games, seed=options.seed)
         play = partial(engine_round, world, random_actions(games, agents, options.seed), steps)
         (rounds,) = measured({"engine": play}, options.grid_rounds).values()
-        speed = spread([agents * its for its in rounds])
+        speed = spread([agents * rate for rate in rounds])
         lines.append([f"view {view}, {agents} agents, {games:,} games", speed.median, range_of(speed)])
         data.append({"view": view, "agents": agents, "games": games, "rounds": rounds})
     report.section("Games, views, agents", table(["agent steps a second", "median", "min to max"], lines), data)

@@ -1,6 +1,6 @@
 """The Python API, for notebooks and scripts (docs/python.md): five names, and the run that training returns.
 
-Values are those of the command line, players also classes and objects. Mistakes are ``ValueError`` of one line.
+Values are those of the command line, players also classes and objects. Mistakes raise a one-line ``ValueError``.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from multigrid_rl.world.pettingzoo_env import RedBlueDoors, parallel_env
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Whom a function takes: a name, a folder, a run, or a class of players.
+#: A player as functions take it: a name, a folder, a run, or a class.
 Who = str | os.PathLike[str] | Callable[..., Any]
 
 
 class Run(os.PathLike[str]):
-    """A training run: its folder, and what it tells. ``Run("runs/mine")`` opens one that is there.
+    """A training run: its folder, configuration, metrics and verdict. ``Run("runs/mine")`` opens an existing one.
 
     Args:
         path: the folder.
 
     Raises:
-        ConfigError: it is none of a run.
+        ConfigError: it is not the folder of a run.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -57,11 +57,11 @@ class Run(os.PathLike[str]):
         self.config: dict[str, Any] = read_config(self.path)
 
     def __fspath__(self) -> str:
-        """Return the folder: a run stands wherever a path may."""
+        """Return the folder, so that a run can be passed as a path."""
         return str(self.path)
 
     def __repr__(self) -> str:
-        """Tell the folder."""
+        """Show the folder."""
         return f"Run({str(self.path)!r})"
 
     @property
@@ -73,7 +73,7 @@ class Run(os.PathLike[str]):
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """Whether the gates were held, when, and at what values. Raises ``ConfigError`` as long as the run goes on."""
+        """Whether the gates were held, when, and at what values. Raises ``ConfigError`` while the run goes on."""
         return read_verdict(self.path)
 
     def replay(
@@ -86,8 +86,8 @@ class Run(os.PathLike[str]):
         """
         one_thread()
         judged, sides = find_target(str(self.path), [], None, _name(opponent), None)
-        found = play(judged, episodes=episodes, seed=seed, modes=("stochastic",), sides=sides)
-        return Replay(choose(kept_games(found), game, f"{episodes} games of {self.path}"))
+        evaluation = play(judged, episodes=episodes, seed=seed, modes=("stochastic",), sides=sides)
+        return Replay(choose(kept_games(evaluation), game, f"{episodes} games of {self.path}"))
 
 
 class Replay:
@@ -105,7 +105,7 @@ class Replay:
         return Path(path)
 
     def _repr_html_(self) -> str:
-        # In a frame of its own: its styles and its script touch nothing else, and it asks nothing of the network.
+        # In an iframe, so that its styles and script affect nothing else; it needs no network.
         return f'<iframe srcdoc="{html.escape(self.page)}" style="width:100%;height:46rem;border:0"></iframe>'
 
 
@@ -130,13 +130,13 @@ def train(
         ValueError: a mistake, in one line, before anything starts.
         RunError: the run broke off; what it had reported stays in its folder.
     """
-    given = [f"scenario={scenario}", *overrides]
-    given += [f"scenario.seats.{seat}={_seated(who)}" for seat, who in (players or {}).items()]
-    given += [f"{_key(name)}={override_value(_named(value))}" for name, value in values.items()]
+    settings = [f"scenario={scenario}", *overrides]
+    settings += [f"scenario.seats.{seat}={_seated(who)}" for seat, who in (players or {}).items()]
+    settings += [f"{_key(name)}={override_value(_named(value))}" for name, value in values.items()]
     if "run_dir" not in values:
-        given.append(f"run_dir={default_run_dir(compose(given), datetime.now())}")
-    run_training(given)
-    return Run(values.get("run_dir", given[-1].partition("=")[2]))
+        settings.append(f"run_dir={default_run_dir(compose(settings), datetime.now())}")
+    run_training(settings)
+    return Run(values.get("run_dir", settings[-1].partition("=")[2]))
 
 
 def evaluate(
@@ -161,17 +161,17 @@ def evaluate(
         ValueError: a mistake, in one line.
     """
     one_thread()
-    name, given = str(_name(who)), list(overrides)
-    environment = find_env_target(name, given, None, {})
+    name, settings = str(_name(who)), list(overrides)
+    environment = find_env_target(name, settings, None, {})
     if environment is not None:
         if opponent is not None:
             raise ConfigError(expected("opponent", f"none for {name}, whose environment has no opponents", opponent))
-        told = environments.report(environment, episodes=episodes, seed=seed, modes=(mode,))
-        row: dict[str, Any] = told["modes"][mode]
+        report = environments.report(environment, episodes=episodes, seed=seed, modes=(mode,))
+        row: dict[str, Any] = report["modes"][mode]
         return row
-    judged, sides = find_target(name, given, None, _name(opponent), None)
-    found = play(judged, episodes=episodes, seed=seed, modes=(mode,), sides=sides)
-    return summary(list(found.parts), found.spec)
+    judged, sides = find_target(name, settings, None, _name(opponent), None)
+    evaluation = play(judged, episodes=episodes, seed=seed, modes=(mode,), sides=sides)
+    return summary(list(evaluation.parts), evaluation.spec)
 
 
 def load_player(who: Who, seat: str = "red_0", *, scenario: str | None = None) -> Policy:
@@ -201,7 +201,7 @@ def make(
 
     Args:
         scenario: name, or file (``./mine.yaml``).
-        seat: who is played from outside.
+        seat: the seat that the caller plays.
         num_envs: many games at once, as Gymnasium's vector environment.
         options: those of ``SeatEnv`` (``players={"blue_0": "hunter"}``) or of ``parallel_env``.
 

@@ -1,4 +1,4 @@
-"""What a configuration, and a frozen player's card, may say of a network: names, sizes, bounds."""
+"""Schema of a network, in configurations and in frozen players' cards: names, sizes, bounds."""
 
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ NORMS = ("none", "layer")
 #: components of a mixture, values of each number, steps of a diffusion.
 HEAD_SIZES = {"mixture": 5, "bins": 20, "diffusion": 10}
 HEADS = ("gaussian", "deterministic", *HEAD_SIZES)
-#: Heads whose actions have no probability: nothing that weighs it can train them.
+#: Heads whose actions have no probability: no policy gradient can train them.
 WITHOUT_PROBABILITY = ("deterministic", "diffusion")
 MAX_HEAD_SIZE = 1000
 #: Largest network, in a run and in a frozen player's card.
@@ -42,7 +42,7 @@ class ModelConfig(Part):
     @model_validator(mode="before")
     @classmethod
     def _sized(cls, values: Any) -> Any:
-        # A card shall tell it, whatever is usual later.
+        # A card must record it, in case the default changes later.
         if isinstance(values, dict) and values.get("head") in HEAD_SIZES and values.get("head_size") is None:
             return {**values, "head_size": HEAD_SIZES[values["head"]]}
         return values
@@ -63,7 +63,7 @@ class ModelConfig(Part):
 
     @field_validator("name")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _check_name(cls, value: str) -> str:
         if value not in NETWORKS and ":" not in value:
             raise ValueError(f"expected {', '.join(NETWORKS)}, or module:Class of a network of your own")
         return value

@@ -21,10 +21,10 @@ from multigrid_rl.recipes import (
     GROUPS,
     check_choice,
     check_form,
-    read_ours,
+    expand_overrides,
+    read_config_file,
     scenario_id,
     scenario_names,
-    spelt_out,
     whole_scenario,
 )
 from multigrid_rl.scenario import CODE, ConfigError, ScenarioConfig
@@ -58,11 +58,11 @@ def load_scenario(name: str) -> ScenarioConfig:
 
 def compose(overrides: list[str]) -> RunConfig:
     """Compose and validate a run from ``key=value`` overrides. Raises ``ConfigError``."""
-    said = spelt_out(overrides)
-    return _validated(RunConfig, {**_compose(said.values, trusted=said.trusted), "experiment": said.recipe})
+    expanded = expand_overrides(overrides)
+    return _validated(RunConfig, {**_compose(expanded.values, trusted=expanded.trusted), "experiment": expanded.recipe})
 
 
-def _compose(given: dict[str, str], *, trusted: bool) -> dict[str, Any]:
+def _compose(settings: dict[str, str], *, trusted: bool) -> dict[str, Any]:
     # Imported here: Hydra takes a third of a second, and most verbs do not need it.
     from hydra.core.config_store import ConfigStore  # noqa: PLC0415
     from hydra.errors import HydraException  # noqa: PLC0415
@@ -70,33 +70,33 @@ def _compose(given: dict[str, str], *, trusted: bool) -> dict[str, Any]:
 
     folder = data_root() / "configs"
     written = sorted((str(file), file.stat().st_mtime_ns) for file in folder.rglob("*.yaml"))
-    file = given.get("scenario", "")
+    file = settings.get("scenario", "")
     if file.endswith(FILES):
-        # Its name is none of ours (`scenario_id`), so Hydra finds what is put into its store.
+        # `scenario_id` rules out names of files in configs/, so Hydra finds the stored one.
         own = whole_scenario(file, trusted=trusted)
         ConfigStore.instance().store(own["name"], {key: own[key] for key in own if key != "name"}, "scenario")
-        given = {**given, "scenario": own["name"]}
+        settings = {**settings, "scenario": own["name"]}
         written.append((json.dumps(own, default=str), 0))
-    overrides = [f"{key}={value}" for key, value in given.items()]
+    overrides = [f"{key}={value}" for key, value in settings.items()]
     groups = [override for override in overrides if override.partition("=")[0] in GROUPS]
     rest = [override for override in overrides if override not in groups]
     try:
-        chosen, known, config = _files_say(tuple(groups), tuple(written))
+        chosen, known, config = _read_files(tuple(groups), tuple(written))
         for override in rest:
             if not override.startswith((_BONUS, ENV_ARGS)):
                 _check_key(override, known)
         grammar = [part for override in rest if not _is_text(override) for part in _grammar(override)]
         values = _overridden(config, grammar)
     except (HydraException, OmegaConfBaseException) as error:
-        said = getattr(error, "override", None) or " ".join(overrides)
-        raise ConfigError(f"{said}: {one_line(error)}") from error
+        override = getattr(error, "override", None) or " ".join(overrides)
+        raise ConfigError(f"{override}: {one_line(error)}") from error
     values["scenario"] = {**values["scenario"], "name": chosen["scenario"]}
-    for key, value in given.items():
+    for key, value in settings.items():
         if key.startswith(_SEATS):
             values["scenario"]["seats"][key.removeprefix(_SEATS)] = _players(key, value)
         elif key == _ANCHORS:
-            found = _players(key, value)
-            values["scenario"]["league"]["anchors"] = found if isinstance(found, dict) else {found: 1.0}
+            players = _players(key, value)
+            values["scenario"]["league"]["anchors"] = players if isinstance(players, dict) else {players: 1.0}
         elif key in _TEXT_KEYS:
             part, _, name = key.rpartition(".")
             (values[part] if part else values)[name] = None if value == "null" else value
@@ -105,7 +105,7 @@ def _compose(given: dict[str, str], *, trusted: bool) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _files_say(groups: tuple[str, ...], written: tuple[tuple[str, int], ...]) -> tuple[dict[str, str], Any, Any]:  # noqa: ARG001
+def _read_files(groups: tuple[str, ...], written: tuple[tuple[str, int], ...]) -> tuple[dict[str, str], Any, Any]:  # noqa: ARG001
     """Return what is chosen of every group, all keys, and Hydra's own object; kept until a file changes.
 
     Hydra takes a tenth of a second for it.
@@ -123,7 +123,7 @@ def _files_say(groups: tuple[str, ...], written: tuple[tuple[str, int], ...]) ->
 
 
 def _overridden(config: Any, overrides: list[str]) -> dict[str, Any]:
-    """Return what ``config`` says with values changed: the last step of Hydra's own ``compose``, without its others."""
+    """Return ``config`` with overrides applied: the last step of Hydra's own ``compose``, without the others."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl  # noqa: PLC0415 - as in _compose
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
     from hydra.types import RunMode  # noqa: PLC0415
@@ -152,18 +152,18 @@ def resumed(values: dict[str, Any], overrides: list[str]) -> RunConfig:
 
     Raises ``ConfigError``: an override of what a run keeps, or values that this version does not understand.
     """
-    # A whole part first: what is said of its values counts wherever it stands, as it does for a new run.
-    for given, value in sorted(read_overrides(overrides).items(), key=lambda item: item[0] != "cluster"):
-        key = "cluster.address" if given == "address" else given
+    # A whole part first: overrides of its values win wherever they stand, as they do for a new run.
+    for typed, value in sorted(read_overrides(overrides).items(), key=lambda item: item[0] != "cluster"):
+        key = "cluster.address" if typed == "address" else typed
         part, _, name = key.partition(".")
         if key not in RESUMABLE and part != "cluster":
             wanted = f"changes of {', '.join(RESUMABLE)}, cluster or cluster.* alone"
             raise ConfigError(expected("--resume", wanted, f"{key}={value}: everything else makes a new run"))
         check_choice(key, str(value))
         if key == "cluster":
-            values["cluster"] = read_ours("cluster", value)
+            values["cluster"] = read_config_file("cluster", value)
             continue
-        _check_key(f"{key}={value}", {part: read_ours(part, {"train": "ppo", "cluster": "local"}[part])})
+        _check_key(f"{key}={value}", {part: read_config_file(part, {"train": "ppo", "cluster": "local"}[part])})
         values.setdefault(part, {})[name] = value
     return _validated(RunConfig, values)
 
@@ -177,15 +177,15 @@ def read_overrides(overrides: list[str]) -> dict[str, Any]:
     from hydra.errors import HydraException  # noqa: PLC0415
 
     check_form(overrides)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for override in overrides:
         key, _, text = override.partition("=")
         try:
             as_typed = _is_text(override) and text != "null"
-            found[key] = text if as_typed else OverridesParser.create().parse_override(override).value()
+            values[key] = text if as_typed else OverridesParser.create().parse_override(override).value()
         except HydraException as error:
             raise ConfigError(f"{override}: {one_line(error)}") from error
-    return found
+    return values
 
 
 def _players(key: str, value: str) -> str | dict[str, float]:
@@ -231,7 +231,7 @@ def _check_key(override: str, known: Any) -> None:
 
 
 def _unknown_key(key: str, part: str, node: dict[str, Any], known: dict[str, Any]) -> str:
-    """Tell what keys there are instead; where a key's place was left out (``lr=``), with its place."""
+    """Return the message that lists the valid keys; suggests the full path of a short key (``lr=``)."""
     places: dict[str, list[str]] = {}
     for name in _dotted(known if key == part else node):
         places.setdefault(name.rpartition(".")[2], []).append(name)

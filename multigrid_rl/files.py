@@ -1,4 +1,4 @@
-"""Where our own files are; files that somebody else may have written, read with care; files written as a whole."""
+"""Where the project's files are; safe reading of files that others may have written; atomic writing."""
 
 import csv
 import os
@@ -15,7 +15,7 @@ import yaml
 #: Largest file; a run's ``config.yaml`` has some 2 kB.
 MAX_BYTES = 256 * 1024
 _MAX_WHOLE = 2**63
-#: Environment variable: folders with frozen players of one's own.
+#: Environment variable: folders with the user's own frozen players.
 PLAYERS_FROM = "MULTIGRID_RL_PLAYERS"
 
 
@@ -27,10 +27,10 @@ def data_root() -> Path:
 
 def player_folders() -> list[Path]:
     """Return where frozen players are looked for: the user's folders, the first of which takes new ones, then ours."""
-    # Unlike Path.home(), this gives a folder that cannot be made where nobody knows a home.
-    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # noqa: PTH111
-    given = os.environ.get(PLAYERS_FROM) or str(Path(home, "multigrid-rl", "players"))
-    return [*map(Path, filter(None, given.split(os.pathsep))), data_root() / "checkpoints"]
+    # Unlike Path.home(), this does not raise for a user without a home folder.
+    data_home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # noqa: PTH111
+    folders = os.environ.get(PLAYERS_FROM) or str(Path(data_home, "multigrid-rl", "players"))
+    return [*map(Path, filter(None, folders.split(os.pathsep))), data_root() / "checkpoints"]
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -97,7 +97,7 @@ def write_whole(path: Path, content: bytes) -> None:
 def free_path(folder: Path, name: str, ending: str = "") -> Path:
     """Return a path in ``folder`` that nothing has yet: ``name``, or with a number from 2 behind it."""
     names = chain([name], (f"{name}-{k}" for k in count(2)))
-    return next(path for one in names if not (path := folder / f"{one}{ending}").exists())
+    return next(path for free in names if not (path := folder / f"{free}{ending}").exists())
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: Container[int] = (0,)) -> list[str]:

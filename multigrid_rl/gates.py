@@ -10,7 +10,7 @@ from multigrid_rl.text import expected
 
 Hold = Literal["every", "mean", "share"]
 
-#: A report says something about the policy only if so many episodes finished behind it, unless a scenario says another
+#: A report counts only if so many episodes finished behind it, unless a scenario sets another
 #: number: ``scenario.report_episodes``.
 MIN_EPISODES = 100
 
@@ -48,7 +48,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Moment:
-    """When something happened, counted in all the ways people count."""
+    """When something happened: in environment steps, updates and seconds."""
 
     env_steps: int
     policy_updates: int
@@ -142,10 +142,10 @@ class GateKeeper:
             raise ValueError(expected("env_steps", f"more than the last report's {self.last.env_steps}", now.env_steps))
         if episodes < self.min_episodes:
             return False
-        wanted = [values[state.gate.metric] for state in self.states]  # before anything changes
+        gate_values = [values[state.gate.metric] for state in self.states]  # before anything changes
         self.first_report = now.env_steps if self.first_report is None else self.first_report
         self.last = now
-        for state, value in zip(self.states, wanted, strict=True):
+        for state, value in zip(self.states, gate_values, strict=True):
             state.update(now, value, self.first_report)
         if self.states and all(s.gate.met(s.value) for s in self.states):
             self.first_reached = self.first_reached or now
@@ -168,14 +168,14 @@ class GateKeeper:
         return deepcopy(self.__dict__)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with these histories. Raises ``ValueError`` for those of other gates."""
-        theirs, mine = (", ".join(str(each.gate) for each in states) for states in (state["states"], self.states))
-        if theirs != mine:
-            raise ValueError(expected("history of the gates", mine, theirs))
+        """Continue from these histories. Raises ``ValueError`` for histories of other gates."""
+        got, own = (", ".join(str(each.gate) for each in states) for states in (state["states"], self.states))
+        if got != own:
+            raise ValueError(expected("history of the gates", own, got))
         self.__dict__.update(deepcopy(state))
 
     def verdict(self) -> dict[str, Any]:
-        """Return what the run achieved, as plain data. ``held`` says whether all gates were ever held together."""
+        """Return what the run achieved, as plain data. ``held``: whether all gates were ever held together."""
         moments = {"reached": self.first_reached, "held": self.first_held}
         return {
             "held": self.first_held is not None,

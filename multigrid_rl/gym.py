@@ -14,13 +14,13 @@ _BLUE = re.compile(r"^\s+blue:\s*([0-9]+)", re.MULTILINE)
 
 def sides() -> dict[str, tuple[str, ...]]:
     """Return the teams of every scenario of the red/blue-door game, by its name."""
-    found: dict[str, tuple[str, ...]] = {}
+    teams: dict[str, tuple[str, ...]] = {}
     for file in sorted((data_root() / "configs" / "scenario").glob("*.yaml")):
         # Not parsed: yaml and what checks it would take longer than all of Gymnasium.
         blue = _BLUE.search(file.read_text(encoding="utf-8"))
         if blue is not None:
-            found[file.stem] = ("red",) if blue[1] == "0" else ("red", "blue")
-    return found
+            teams[file.stem] = ("red",) if blue[1] == "0" else ("red", "blue")
+    return teams
 
 
 def register_envs() -> list[str]:
@@ -32,7 +32,7 @@ def register_envs() -> list[str]:
         env = gymnasium.make("multigrid_rl/1v1-red-v0", players={"blue_0": "hunter"}, render_mode="rgb_array")
         envs = gymnasium.make_vec("multigrid_rl/1v1-red-v0", num_envs=1024, players={"blue_0": "random"})
 
-    Keyword arguments are those of ``SeatEnv`` and ``SeatVectorEnv``. Calling it again does no harm.
+    Keyword arguments are those of ``SeatEnv`` and ``SeatVectorEnv``. Calling it again has no effect.
     """
     ids = []
     for scenario, teams in sides().items():

@@ -42,7 +42,7 @@ def _sources_digest() -> str:
 
 
 class _KernelFile(IndexDataCacheFile):
-    """Machine code of one kernel, a file for each signature that says itself whether it is whole and of these sources.
+    """Machine code of one kernel: one file per signature, with a digest that shows whether it is complete and current.
 
     Numba drops a cached kernel when its own file changes, but not when a constant or a kernel that it imports does:
     after an update a user would play by the old rules. So every kernel is as old as all sources of kernels together.
@@ -65,13 +65,13 @@ class _KernelFile(IndexDataCacheFile):
             file.write(self._digest(key, body) + body)
 
     def _place(self, key: tuple[Any, ...]) -> Path:
-        # The last part of the key says what the function does: the file of an older one is overwritten.
+        # The last part of the key is a hash of the bytecode: the file of an older version is overwritten.
         signature = hashlib.sha256(repr(key[:-1]).encode()).hexdigest()[:16]
         return Path(self._index_path).with_suffix(f".{signature}.nbc")
 
     def _digest(self, key: tuple[Any, ...], body: bytes) -> bytes:
-        made_of = f"{_sources_digest()} {self._version} {key!r}"
-        return hashlib.sha256(made_of.encode() + body).digest()
+        inputs = f"{_sources_digest()} {self._version} {key!r}"
+        return hashlib.sha256(inputs.encode() + body).digest()
 
 
 class _KernelCache(FunctionCache):
@@ -82,7 +82,7 @@ class _KernelCache(FunctionCache):
         self._cache_file = _KernelFile(self._cache_path, self._impl.filename_base, None)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        with suppress(OSError):  # a full disk, a used up quota: ``doctor`` tells
+        with suppress(OSError):  # a full disk, a used up quota: ``doctor`` reports it
             super().save_overload(sig, data)
 
 
@@ -118,21 +118,21 @@ def most_threads() -> int:
 
 
 def temporary_folder() -> Path:
-    """Make :data:`TEMPORARY`, for this user alone. Raises ``OSError`` if it is not to be had."""
+    """Make :data:`TEMPORARY`, for this user alone. Raises ``OSError`` where that fails."""
     folder = Path(tempfile.gettempdir()) / TEMPORARY
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    # Machine code is run as it is found, and everybody may make folders there.
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    status = folder.lstat()
+    # Machine code is run without a check, and any user may make folders there.
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise PermissionError(f"{folder}: others may write there")
     return folder
 
 
 def _cache(function: Callable[..., object]) -> _KernelCache | None:
-    with suppress(RuntimeError):  # numba's word for: neither beside the sources nor in the home can be written
+    with suppress(RuntimeError):  # raised by numba when it can write neither beside the sources nor in the home folder
         return _KernelCache(function)
     with suppress(RuntimeError, OSError):
-        # As if it had been asked for: the multigrid package keeps kernels, too, and processes started here follow.
+        # In the environment: the multigrid package caches kernels, too, and child processes inherit it.
         os.environ["NUMBA_CACHE_DIR"] = str(temporary_folder())
         numba.config.reload_config()
         return _KernelCache(function)

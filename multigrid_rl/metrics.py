@@ -148,14 +148,14 @@ def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[flo
     p = successes / trials
     centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * float(np.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials)))
-    # Where none or all succeeded, rounding would go a hair beyond, and "-0.0%" be told.
+    # Where none or all succeeded, rounding would go slightly beyond 0 or 1 and print "-0.0%".
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def mean_interval(values: NDArray[np.float64], z: float = 1.96) -> tuple[float, float, float]:
     """Return the mean of ``(M,)`` values, ``M >= 1``, and its 95 % interval by the central limit theorem.
 
-    A single value has an interval of no width: it says nothing about itself.
+    A single value has an interval of no width.
     """
     mean = float(values.mean())
     error = float(values.std(ddof=1)) / float(np.sqrt(len(values))) if len(values) > 1 else 0.0
@@ -164,5 +164,5 @@ def mean_interval(values: NDArray[np.float64], z: float = 1.96) -> tuple[float, 
 
 def matches(name: str, pattern: str) -> bool:
     """Return whether a metric name fits a pattern of :data:`METRICS`; ``<gate>`` may itself contain slashes."""
-    wanted = re.sub("<[a-z]+>", "[^/]+", pattern.replace("<gate>", ".+"))
-    return re.fullmatch(wanted, name) is not None
+    expression = re.sub("<[a-z]+>", "[^/]+", pattern.replace("<gate>", ".+"))
+    return re.fullmatch(expression, name) is not None

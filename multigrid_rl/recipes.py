@@ -1,8 +1,7 @@
-"""What is typed, and what it stands for: scenarios and recipes by name or by file, and their overrides spelt out.
+"""Scenarios and recipes by name or by file, and the overrides that they expand to.
 
-A file outside of ``configs/``, such as a search's winner, is passed on. So that nobody need read one before it is
-tried, it may set values, and neither run code, nor read this machine's environment, nor say where files go: who typed
-``trust_recipe=true`` has read it.
+A file outside of ``configs/``, such as a search's winner, may come from other people. It may set values, but neither
+run code, nor read this machine's environment, nor set where files go, unless the user types ``trust_recipe=true``.
 """
 
 import json
@@ -23,10 +22,10 @@ from multigrid_rl.files import data_root, read_plain_yaml
 from multigrid_rl.scenario import CODE, ConfigError, ScenarioConfig
 from multigrid_rl.text import expected, unknown
 
-#: Override by which a file may say everything that its user could type.
+#: Override that lets a file set everything that the user could type.
 TRUST = "trust_recipe"
-#: What else only a trusted file may say: it names code to import, folders (a run's state is unpickled) and machines.
-BARRED = (
+#: Keys that only a trusted file may set: code to import, folders (a run's state is unpickled) and machines.
+TRUSTED_ONLY = (
     "train.shaping", "run_dir", "checkpoints", "data", "init", "cluster", "address", "scenario.env_path", "env_path",
     "tracking", "train.adversarial.reward", "train.dagger.expert", "expert",
 )  # fmt: skip
@@ -39,14 +38,14 @@ _SEATING = ("scenario.seats", "scenario.league.anchors", "scenario.gates", "curr
 GROUPS = ("scenario", "train", "model", "cluster", "experiment")
 #: How the file of a recipe ends.
 FILES = (".yaml", ".yml")
-#: Environment variable: folders with scenarios of one's own, which are then known by their names.
+#: Environment variable: folders with the user's own scenarios, then available by name.
 SCENARIOS_FROM = "MULTIGRID_RL_SCENARIOS"
-#: Entry points by which an installed package names a package of its own as a folder with scenarios.
+#: Entry points by which an installed package declares one of its packages as a folder with scenarios.
 SCENARIOS_PLUGGED_IN = "multigrid_rl.scenarios"
 _GROUP = "override /"
-#: What only networks of ours read: of a recipe they are left out for one of the user's own, which ignores them.
+#: What only our networks read: left out of a recipe for a network of the user's own, which ignores them.
 _OF_OURS = tuple(f"model.{key}" for key in ("activation", "norm", "normalise", "scale_values", "log_std"))
-#: Mixtures of players have their own way of being written in an override.
+#: Mixtures of players have their own syntax in an override.
 _SEATS = "scenario.seats."
 _MAX_LEAVES = 1000
 #: Arguments of an environment are its own: any key may be one.
@@ -58,43 +57,43 @@ _SHORT = {
 }  # fmt: skip
 
 
-class Spelt(NamedTuple):
+class ExpandedOverrides(NamedTuple):
     """What overrides stand for."""
 
-    values: dict[str, str]  # key -> value of everything that is said, those of a recipe with it
-    recipe: str | None  # the recipe of ours that it begins with
-    trusted: bool  # files outside of configs/ may say everything
+    values: dict[str, str]  # key -> value, those of the recipe included
+    recipe: str | None  # name of the recipe in ``configs/`` that they begin with
+    trusted: bool  # files outside of configs/ may set everything
 
 
-def spelt_out(overrides: list[str]) -> Spelt:
+def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
     """Return what ``key=value`` overrides stand for, with the recipe that they name or that their scenario has.
 
     Raises ``ConfigError``.
     """
     check_form(overrides)
-    given = _split(overrides)
-    trust = given.pop(TRUST, "false")
+    typed = _split(overrides)
+    trust = typed.pop(TRUST, "false")
     if trust not in ("true", "false"):
         raise ConfigError(expected(TRUST, "true or false", trust))
     trusted = trust == "true"
-    said = _our_names(given)
-    own = said.get("model.name", "")
+    settings = _canonical_names(typed)
+    network = settings.get("model.name", "")
     for key in _OF_OURS:
-        if key in said and CODE.fullmatch(own):
-            raise ConfigError(expected(key, f"nothing with model={own}, whose code decides that", said[key]))
-    recipe = given.get("experiment", _own_recipe(said))
+        if key in settings and CODE.fullmatch(network):
+            raise ConfigError(expected(key, f"nothing with model={network}, whose code decides that", settings[key]))
+    recipe = typed.get("experiment", _own_recipe(settings))
     if recipe in ("none", "null"):
-        return Spelt(said, None, trusted)
-    its = _our_names(_split(recipe_overrides(recipe, trusted=trusted)))
-    scenario = said.get("scenario", its.get("scenario"))
-    if its.get("scenario", scenario) != scenario:
-        wanted = f"{its['scenario']} with experiment={recipe}, or experiment=none"
-        raise ConfigError(expected("scenario", wanted, scenario))
-    # What the recipe says comes first: the rest wins.
-    rest = {key: value for key, value in its.items() if key not in said}
-    if CODE.fullmatch({**rest, **said}.get("model.name", "")):
+        return ExpandedOverrides(settings, None, trusted)
+    defaults = _canonical_names(_split(recipe_overrides(recipe, trusted=trusted)))
+    scenario = settings.get("scenario", defaults.get("scenario"))
+    if defaults.get("scenario", scenario) != scenario:
+        allowed = f"{defaults['scenario']} with experiment={recipe}, or experiment=none"
+        raise ConfigError(expected("scenario", allowed, scenario))
+    # The recipe comes first: what was typed wins.
+    rest = {key: value for key, value in defaults.items() if key not in settings}
+    if CODE.fullmatch({**rest, **settings}.get("model.name", "")):
         rest = {key: value for key, value in rest.items() if key not in _OF_OURS}
-    return Spelt({**rest, **said}, None if recipe.endswith(FILES) else recipe, trusted)
+    return ExpandedOverrides({**rest, **settings}, None if recipe.endswith(FILES) else recipe, trusted)
 
 
 def check_form(overrides: list[str]) -> None:
@@ -108,12 +107,12 @@ def _split(overrides: Iterable[str]) -> dict[str, str]:
     return dict(override.split("=", 1) for override in overrides)
 
 
-def _our_names(given: dict[str, str]) -> dict[str, str]:
-    """Return ``given`` with our names for what has several; the recipe is left out."""
+def _canonical_names(typed: dict[str, str]) -> dict[str, str]:
+    """Return ``typed`` with one name for keys and values that have several; the recipe is left out."""
     result: dict[str, str] = {}
-    for key, value in given.items():
+    for key, value in typed.items():
         if key == "scenario":
-            result |= {key: scenario_id(value), **_scheme_of_alias(value, given)}
+            result |= {key: scenario_id(value), **_scheme_of_alias(value, typed)}
         elif key == "env_id":
             package = "multigrid" if value.startswith("MultiGrid-") else "gymnasium"
             result |= {"scenario.env_id": value, "scenario": result.get("scenario", package)}
@@ -128,26 +127,26 @@ def _our_names(given: dict[str, str]) -> dict[str, str]:
 
 def check_choice(key: str, value: str) -> None:
     """Raise ``ConfigError`` where ``key`` is a group of ``configs/`` without such a file."""
-    none = key == "experiment" and (value in ("none", "null") or value.endswith(FILES))
-    if key in GROUPS and not none and value not in names_in(key):
+    file_or_none = key == "experiment" and (value in ("none", "null") or value.endswith(FILES))
+    if key in GROUPS and not file_or_none and value not in names_in(key):
         raise ConfigError(unknown(key, value, names_in(key)))
 
 
-def _own_recipe(given: dict[str, str]) -> str:
+def _own_recipe(settings: dict[str, str]) -> str:
     # A scenario's own recipe is the file of its name; a scheme, or another objective, may have one of its own.
-    scenario, train = given.get("scenario", "1v1"), given.get("train", "ppo")
-    wanted = (f"{scenario}-{given.get('scheme', '')}", scenario) if train == "ppo" else (f"{scenario}-{train}",)
+    scenario, train = settings.get("scenario", "1v1"), settings.get("train", "ppo")
+    candidates = (f"{scenario}-{settings.get('scheme', '')}", scenario) if train == "ppo" else (f"{scenario}-{train}",)
     known = names_in("experiment")
-    return next((name for name in wanted if name in known), "none")
+    return next((name for name in candidates if name in known), "none")
 
 
-def _scheme_of_alias(name: str, given: dict[str, str]) -> dict[str, str]:
+def _scheme_of_alias(name: str, settings: dict[str, str]) -> dict[str, str]:
     # The original environments carry a scheme in their names; for a team of one all schemes are the same.
-    found = re.search(r"-(DTDE|CTDE|CTCE)-", name)
-    if found is None or "scheme" in given:
+    match = re.search(r"-(DTDE|CTDE|CTCE)-", name)
+    if match is None or "scheme" in settings:
         return {}
     learning = list(ScenarioConfig.model_validate(whole_scenario(scenario_id(name))).learning.values())
-    return {"scheme": found[1].lower()} if any(learning.count(team) > 1 for team in learning) else {}
+    return {"scheme": match[1].lower()} if any(learning.count(team) > 1 for team in learning) else {}
 
 
 def names_in(group: str) -> list[str]:
@@ -155,8 +154,8 @@ def names_in(group: str) -> list[str]:
     return sorted(path.stem for path in (data_root() / "configs" / group).glob("*.yaml"))
 
 
-def read_ours(group: str, name: str) -> dict[str, Any]:
-    """Return what a file in a folder of ``configs/`` says."""
+def read_config_file(group: str, name: str) -> dict[str, Any]:
+    """Return the content of a file in a folder of ``configs/``."""
     text = (data_root() / "configs" / group / f"{name}.yaml").read_text(encoding="utf-8")
     content: dict[str, Any] = yaml.safe_load(text)
     return content
@@ -185,21 +184,21 @@ def scenario_id(name: str) -> str:
         if Path(name).stem in names or not re.fullmatch(r"[A-Za-z0-9][\w-]{0,63}", Path(name).stem):
             raise ConfigError(expected("scenario", "a file with a name of its own, of letters, digits and -", name))
         return name
-    aliases = {alias: stem for stem in names for alias in read_ours("scenario", stem).get("aliases", [])}
+    aliases = {alias: stem for stem in names for alias in read_config_file("scenario", stem).get("aliases", [])}
     if name in aliases:
         return aliases[name]
-    folders = [*filter(None, os.environ.get(SCENARIOS_FROM, "").split(os.pathsep)), *folders_plugged_in()]
+    folders = [*filter(None, os.environ.get(SCENARIOS_FROM, "").split(os.pathsep)), *plugin_folders()]
     outside = {file.stem: str(file) for folder in folders for file in sorted(Path(folder).glob("*.yaml"))}
     if name in outside:
         return outside[name]
     raise ConfigError(unknown("scenario", name, [*names, *outside, "a file such as ./mine.yaml"]))
 
 
-def whole_scenario(found: str, *, trusted: bool = False) -> dict[str, Any]:
-    """Return a scenario with its name, by what :func:`scenario_id` found. Raises ``ConfigError``."""
-    if found.endswith(FILES):
-        return {**read_scenario(found, trusted=trusted), "name": Path(found).stem}
-    return {**read_ours("scenario", found), "name": found}
+def whole_scenario(name: str, *, trusted: bool = False) -> dict[str, Any]:
+    """Return a scenario with its name, by the id from :func:`scenario_id`. Raises ``ConfigError``."""
+    if name.endswith(FILES):
+        return {**read_scenario(name, trusted=trusted), "name": Path(name).stem}
+    return {**read_config_file("scenario", name), "name": name}
 
 
 def recipe_overrides(recipe: str, *, trusted: bool) -> list[str]:
@@ -207,10 +206,10 @@ def recipe_overrides(recipe: str, *, trusted: bool) -> list[str]:
 
     Args:
         recipe: name of one in ``configs/experiment/``, or path of a file.
-        trusted: the file may say everything, as those in ``configs/`` may.
+        trusted: the file may set everything, as those in ``configs/`` may.
 
     Raises:
-        ConfigError: it cannot be read, is no recipe, or says what only a trusted one may.
+        ConfigError: it cannot be read, is no recipe, or sets what only a trusted one may.
     """
     configs = data_root() / "configs"
     path = Path(recipe) if recipe.endswith(FILES) else configs / "experiment" / f"{recipe}.yaml"
@@ -219,10 +218,10 @@ def recipe_overrides(recipe: str, *, trusted: bool) -> list[str]:
     except (OSError, ValueError) as error:
         raise ConfigError(expected("experiment", "a recipe", f"{path}: {error}")) from error
     lines = content.pop("defaults", []) if isinstance(content, dict) else None
-    known = isinstance(lines, list) and all(
+    valid = isinstance(lines, list) and all(
         isinstance(line, dict) and len(line) == 1 and next(iter(line)).startswith(_GROUP) for line in lines
     )
-    if not known or not all(isinstance(key, str) for key in content):
+    if not valid or not all(isinstance(key, str) for key in content):
         raise ConfigError(expected("experiment", f"a recipe: a defaults list of '{_GROUP}group: name', and keys", path))
     groups = [f"{key.removeprefix(_GROUP)}={value}" for line in lines or [] for key, value in line.items()]
     try:
@@ -231,17 +230,17 @@ def recipe_overrides(recipe: str, *, trusted: bool) -> list[str]:
         raise ConfigError(expected("experiment", "a recipe", f"{path}: {error}")) from error
     if len(leaves) > _MAX_LEAVES:
         raise ConfigError(expected("experiment", f"a recipe of at most {_MAX_LEAVES} values", f"{path} with more"))
-    found = groups + [f"{key}={value}" for key, value in leaves]
+    overrides = groups + [f"{key}={value}" for key, value in leaves]
     if not trusted and not path.resolve().is_relative_to(configs.resolve()):
-        check_harmless("experiment", path, found)
-    return found
+        check_harmless("experiment", path, overrides)
+    return overrides
 
 
 def read_scenario(file: str, *, trusted: bool) -> dict[str, Any]:
-    """Return what a scenario's file outside of ``configs/`` says.
+    """Return the content of a scenario's file outside of ``configs/``.
 
     Raises:
-        ConfigError: it cannot be read, or says what only a trusted one may.
+        ConfigError: it cannot be read, or sets what only a trusted one may.
     """
     try:
         content = read_plain_yaml(Path(file))
@@ -256,12 +255,12 @@ def read_scenario(file: str, *, trusted: bool) -> dict[str, Any]:
     return content
 
 
-def folders_plugged_in() -> Iterator[str]:
-    """Yield the folders of packages that installed ones name as theirs with scenarios; nothing is imported."""
+def plugin_folders() -> Iterator[str]:
+    """Yield the scenario folders that installed packages declare as entry points; nothing is imported."""
     for point in entry_points(group=SCENARIOS_PLUGGED_IN):
         with suppress(ImportError):  # a package above it is not there
-            found = find_spec(point.module)
-            yield from (found and found.submodule_search_locations) or ()
+            spec = find_spec(point.module)
+            yield from (spec and spec.submodule_search_locations) or ()
 
 
 def check_harmless(what: str, path: Path, overrides: list[str]) -> None:
@@ -269,10 +268,10 @@ def check_harmless(what: str, path: Path, overrides: list[str]) -> None:
     for override in overrides:
         key, _, value = override.partition("=")
         key = key.lstrip("+~")
-        barred = key.startswith(tuple(f"{name}." for name in BARRED)) or key in BARRED
-        barred |= key in IMPORTING and ":" in value
-        barred |= key.startswith(_SEATING) and (CODE.search(override) is not None or _names_agent(value))
-        if (barred and value != "null") or "${" in override:
+        restricted = key.startswith(tuple(f"{name}." for name in TRUSTED_ONLY)) or key in TRUSTED_ONLY
+        restricted |= key in IMPORTING and ":" in value
+        restricted |= key.startswith(_SEATING) and (CODE.search(override) is not None or _names_agent(value))
+        if (restricted and value != "null") or "${" in override:
             wanted = "a file that neither interpolates, nor imports code, nor names folders and machines"
             got = f"{override[:80]!r} in {path}; {TRUST}=true if you have read it"
             raise ConfigError(expected(what, wanted, got))
@@ -280,7 +279,7 @@ def check_harmless(what: str, path: Path, overrides: list[str]) -> None:
 
 def _names_agent(value: str) -> bool:
     """Whether a value names a folder with a program in it, which would be run."""
-    return any(Path(word, "agent.yaml").exists() for word in re.split(r"[\s,:{}\[\]\"]+", value) if word)
+    return any(Path(part, "agent.yaml").exists() for part in re.split(r"[\s,:{}\[\]\"]+", value) if part)
 
 
 def _leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
@@ -295,13 +294,13 @@ def _leaves(node: dict[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
 
 def override_value(value: Any) -> str:
     """Return a value as it is written in an override."""
-    return os.fspath(value) if isinstance(value, str | os.PathLike) else _word(value)
+    return os.fspath(value) if isinstance(value, str | os.PathLike) else _hydra_value(value)
 
 
-def _word(value: Any) -> str:
+def _hydra_value(value: Any) -> str:
     # As JSON, but for keys: Hydra's are bare.
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_word(part)}" for key, part in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_hydra_value(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_word, value)) + "]"
+        return "[" + ", ".join(map(_hydra_value, value)) + "]"
     return json.dumps(value)

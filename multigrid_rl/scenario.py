@@ -1,4 +1,4 @@
-"""What a scenario may say: its game or environment, who sits where, what training must reach; a league of opponents."""
+"""Schema of a scenario: its game or environment, the player of each seat, gates, and a league of opponents."""
 
 import importlib
 import os
@@ -33,7 +33,7 @@ CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 TRUSTED_MODULES = "MULTIGRID_RL_MODULES"
 #: Modules of the classes and functions that a program handed over in this process: it runs their code anyway.
 HANDED_OVER: set[str] = set()
-#: What somebody's code may raise by mistake.
+#: What user code may raise by mistake.
 MISTAKES = (
     *(TypeError, ValueError, AttributeError, RuntimeError, LookupError),
     *(ArithmeticError, AssertionError, NameError, ImportError),
@@ -41,7 +41,7 @@ MISTAKES = (
 
 
 def may_import(name: str) -> bool:
-    """Return whether a file that somebody else may have written may name this ``module:name``."""
+    """Return whether an untrusted file may name this ``module:name``."""
     return name.partition(":")[0] in {*_listed(), *HANDED_OVER}
 
 
@@ -56,7 +56,7 @@ def listing(names: Iterable[str]) -> str:
 
 
 def check_listed(key: object, names: Iterable[str], what: str) -> None:
-    """Let a file of somebody else name only code that may be imported. Raises :class:`ConfigError`."""
+    """Let an untrusted file name only code that may be imported. Raises :class:`ConfigError`."""
     for name in names:
         if not may_import(name):
             holds = f"which holds {','.join(_listed())}" if _listed() else "which is not set"
@@ -77,8 +77,8 @@ def mistake(error: BaseException) -> str:
 
 
 @contextmanager
-def mistakes_told(key: str) -> Iterator[None]:
-    """Tell what somebody's code raises as a mistake of whoever named it. Raises :class:`ConfigError`."""
+def user_code(key: str) -> Iterator[None]:
+    """Turn errors of user code into a :class:`ConfigError` at the key that names it."""
     try:
         yield
     except ConfigError:
@@ -94,7 +94,7 @@ def look_in_working_folder() -> None:
 
 
 def import_object(key: str, path: str, what: str = "module:function") -> Any:
-    """Import what ``module:name`` says: from where Python looks, and then from the working folder.
+    """Import ``module:name`` from Python's path, then from the working folder.
 
     Raises:
         ConfigError: no such module, or nothing of that name in it that can be called.
@@ -105,14 +105,14 @@ def import_object(key: str, path: str, what: str = "module:function") -> Any:
         raise ConfigError(expected(key, wanted, path))
     look_in_working_folder()
     try:
-        found = getattr(importlib.import_module(module), name)
+        function = getattr(importlib.import_module(module), name)
     except AttributeError as error:
         raise ConfigError(expected(key, what, f"{path}: {error}{own_place(error)}")) from error
     except (*MISTAKES, SyntaxError) as error:
         raise ConfigError(expected(key, f"{what} that can be imported", f"{path}: {mistake(error)}")) from error
-    if not callable(found):
-        raise ConfigError(expected(key, what, f"{path}: {found!r} is no function"))
-    return found
+    if not callable(function):
+        raise ConfigError(expected(key, what, f"{path}: {function!r} is no function"))
+    return function
 
 
 class Strict(BaseModel):
@@ -128,7 +128,7 @@ class Part(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _its_own_keys_and_no_flag_as_number(cls, values: Any) -> Any:
+    def _check_keys_and_flags(cls, values: Any) -> Any:
         # pydantic would read true as 1: whole classes trained without parallelism because of such a flag.
         for name, value in values.items() if isinstance(values, dict) else ():
             if name not in cls.model_fields:
@@ -283,7 +283,7 @@ class ScenarioConfig(Part):
     @model_validator(mode="after")
     def _held_out_fits(self) -> "ScenarioConfig":
         if self.held_out and (self.game is None or not self.opponents):
-            raise ValueError(expected("held_out", "[] where nobody else plays", list(self.held_out)))
+            raise ValueError(expected("held_out", "[] without opponents", list(self.held_out)))
         met = [name for names in self.opponents.values() for name in names] if self.held_out else []
         for name in self.held_out:
             if name in (LEARN, LEAGUE, *met):
@@ -291,17 +291,17 @@ class ScenarioConfig(Part):
         return self
 
     def _league_fits(self) -> None:
-        """Check that a league has a whole team, and that all of the other team learn, whose snapshots it plays."""
-        its = self.league_seats
-        if bool(its) != (self.league is not None):
-            wanted = "settings, as a seat says league" if its else "null without a seat that says league"
+        """Check that a league plays all seats of one team, and that all seats of the other learn."""
+        league_seats = self.league_seats
+        if bool(league_seats) != (self.league is not None):
+            wanted = "settings, as a seat is set to league" if league_seats else "null without a seat set to league"
             raise ValueError(expected("league", wanted, "null" if self.league is None else "settings"))
-        teams = {self.spec.team_of(seat) for seat in its}
-        for seat, who in self.seats.items() if its else ():
+        teams = {self.spec.team_of(seat) for seat in league_seats}
+        for seat, player in self.seats.items() if league_seats else ():
             wanted = LEAGUE if self.spec.team_of(seat) in teams else LEARN
-            if who != wanted or len(teams) > 1:
+            if player != wanted or len(teams) > 1:
                 allowed = f"{LEAGUE} on all seats of one team and {LEARN} on all of the other"
-                raise ValueError(expected(f"seats.{seat}", allowed, who))
+                raise ValueError(expected(f"seats.{seat}", allowed, player))
 
     @property
     def spec(self) -> GameSpec:
@@ -326,11 +326,11 @@ class ScenarioConfig(Part):
     def opponents(self) -> dict[str, dict[str, float]]:
         """For each seat that players fill: player name -> weight among the players that take turns there.
 
-        Of a league these are its anchors: its snapshots are a run's own.
+        For a league these are its anchors; each run makes its own snapshots.
         """
         if self.game is None:
             return {}
         anchors = self.league.anchors if self.league is not None else {}
-        seats = {seat: anchors if who == LEAGUE else who for seat, who in self.seats.items()}
+        seats = {seat: anchors if player == LEAGUE else player for seat, player in self.seats.items()}
         rows = {seat: seats[seat] for seat in self.spec.seats if seats[seat] != LEARN}
         return {seat: names if isinstance(names, dict) else {names: 1.0} for seat, names in rows.items()}

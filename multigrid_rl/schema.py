@@ -1,4 +1,4 @@
-"""What a run's configuration may say: names, types, bounds, and which choices fit together.
+"""Schema of a run's configuration: names, types, bounds, and which choices fit together.
 
 Values are in yaml, below ``configs/``; a test holds that both name the same keys.
 """
@@ -172,16 +172,16 @@ class ClusterConfig(Part):
 
     @field_validator("num_env_runners", mode="plain")
     @classmethod
-    def _some(cls, value: Any) -> Any:
+    def _check_num_env_runners(cls, value: Any) -> Any:
         if value == "all" or (type(value) is int and value >= 0):
             return value
         raise ValueError("expected a valid integer of at least 0, or all with a cluster.address")
 
     @property
     def runners(self) -> int:
-        """Remote env runners, a number. Raises :class:`ConfigError` while it still says ``all``."""
+        """Remote env runners, a number. Raises :class:`ConfigError` while it is still ``all``."""
         if isinstance(self.num_env_runners, str):
-            wanted = "a number where no cluster was asked yet how many CPUs it has"
+            wanted = "a number before a cluster has reported its CPUs"
             raise ConfigError(expected("cluster.num_env_runners", wanted, self.num_env_runners))
         return self.num_env_runners
 
@@ -242,7 +242,7 @@ class RunConfig(Part):
         return self
 
     def _require(self, condition: bool, key: str, allowed: str, value: Any = None) -> None:
-        """Refuse what stands at ``key`` unless ``condition``; ``value``: what is told in its place."""
+        """Raise ``ConfigError`` for ``key`` unless ``condition``; ``value``: reported in place of the key's value."""
         if not condition:
             got = reduce(getattr, key.split("."), self) if value is None else value
             raise ConfigError(expected(key, allowed, got))
@@ -291,33 +291,33 @@ class RunConfig(Part):
         if cloning is None and adversarial is None:
             self._require(self.data is None, "data", "null without train=bc, dagger, gail or airl")
             return
-        asked = "with train=" + ("dagger" if dagger else "bc" if adversarial is None else adversarial.kind)
-        wanted = f"a folder that `multigrid-rl record` wrote, {asked}"
+        condition = "with train=" + ("dagger" if dagger else "bc" if adversarial is None else adversarial.kind)
+        wanted = f"a folder that `multigrid-rl record` wrote, {condition}"
         self._require(self.data is not None or dagger is not None, "data", wanted, "null")
         memory = model.recurrent and (dagger is None or self.data is not None)
-        self._require(not memory, "model", f"a network without memory {asked} and data", model.name)
-        self._require(model.bound == "clip", "model.bound", f"clip {asked}")
-        self._require(train.runner == "batched", "train.runner", f"batched {asked}")
-        self._require(cluster.num_learners == 0, "cluster.num_learners", f"0 {asked}")
+        self._require(not memory, "model", f"a network without memory {condition} and data", model.name)
+        self._require(model.bound == "clip", "model.bound", f"clip {condition}")
+        self._require(train.runner == "batched", "train.runner", f"batched {condition}")
+        self._require(cluster.num_learners == 0, "cluster.num_learners", f"0 {condition}")
         if adversarial is not None:
-            allowed = f"one of Gymnasium {asked}: discriminators read vectors"
+            allowed = f"one of Gymnasium {condition}: discriminators read vectors"
             self._require(self.scenario.package == "gymnasium", "scenario", allowed, self.scenario.name)
-            self._require(train.vf_coef > 0, "train.vf_coef", f"above 0 {asked}")
+            self._require(train.vf_coef > 0, "train.vf_coef", f"above 0 {condition}")
             paid = ("logit", "f") if adversarial.kind == "airl" else ("softplus", "logit")
-            self._require(adversarial.payoff in paid, "train.adversarial.payoff", f"{' or '.join(paid)} {asked}")
+            self._require(adversarial.payoff in paid, "train.adversarial.payoff", f"{' or '.join(paid)} {condition}")
         if cloning is None:
             return
         self._require(adversarial is None, "train.adversarial", "null with train=bc or dagger", "settings")
         if dagger is None:
-            allowed = f"1 {asked}: train.until says how often data is passed over"
+            allowed = f"1 {condition}: train.until sets how often data is passed over"
             self._require(train.epochs == 1, "train.epochs", allowed)
         else:
-            self._require(dagger.expert is not None, "expert", f"a player, its folder or a run, {asked}", "null")
-            self._require(cloning.patience is None, "train.cloning.patience", f"null {asked}: nothing is held out")
-        self._require(self.scheme != "ctde", "scheme", f"dtde or ctce {asked}: no critic is trained")
-        self._require(not self.curriculum, "curriculum", f"[] {asked}", "stages")
-        self._require(self.scenario.league is None, "scenario.league", f"null {asked}", "settings")
-        self._require(cluster.num_env_runners == 0, "cluster.num_env_runners", f"0 {asked}")
+            self._require(dagger.expert is not None, "expert", f"a player, its folder or a run, {condition}", "null")
+            self._require(cloning.patience is None, "train.cloning.patience", f"null {condition}: nothing is held out")
+        self._require(self.scheme != "ctde", "scheme", f"dtde or ctce {condition}: no critic is trained")
+        self._require(not self.curriculum, "curriculum", f"[] {condition}", "stages")
+        self._require(self.scenario.league is None, "scenario.league", f"null {condition}", "settings")
+        self._require(cluster.num_env_runners == 0, "cluster.num_env_runners", f"0 {condition}")
 
     def _check_init(self) -> None:
         warm_up, name = self.train.warm_up, self.model.name
@@ -329,32 +329,32 @@ class RunConfig(Part):
 
     def _check_cluster(self) -> None:
         train, cluster, model = self.train, self.cluster, self.model
-        asked = cluster.num_env_runners
+        runners = cluster.num_env_runners
         if self.scenario.package == "unity":  # Unity calls one process, and its agents may miss steps
-            self._require(asked == 0, "cluster.num_env_runners", "0 with scenario=unity")
+            self._require(runners == 0, "cluster.num_env_runners", "0 with scenario=unity")
             self._require(not model.recurrent, "model", "a network without memory with scenario=unity", model.name)
-        if isinstance(asked, str):
+        if isinstance(runners, str):
             self._require(cluster.address is not None, "cluster.num_env_runners", "a number without cluster.address")
         else:
             cpus = available_cpus()
-            here = asked <= cpus or cluster.address is not None
+            here = runners <= cpus or cluster.address is not None
             self._require(here, "cluster.num_env_runners", f"0 to {cpus}, the CPUs of this machine")
-            shares = max(asked, 1)
+            shares = max(runners, 1)
             self._require(train.num_envs % shares == 0, "train.num_envs", f"a multiple of {shares} env runners")
         learners = max(cluster.num_learners, 1)
         allowed = f"what {learners} learners can share equally"
         self._require(self.rows_per_minibatch % learners == 0, "train.minibatch_size", allowed)
 
     def _check_curriculum(self) -> None:
-        mine = self.scenario
-        league = [stage.scenario for stage in self.curriculum if stage.scenario.league is not None or mine.league]
-        self._require(not league, "curriculum", "[] with a league", f"stages before scenario={mine.name}")
+        own = self.scenario
+        league = [stage.scenario for stage in self.curriculum if stage.scenario.league is not None or own.league]
+        self._require(not league, "curriculum", "[] with a league", f"stages before scenario={own.name}")
         for k, stage in enumerate(self.curriculum):
-            key, theirs = f"curriculum.{k}.scenario", stage.scenario
-            self._require(mine.game is not None, key, f"no curriculum with scenario={mine.name}", theirs.name)
-            self._require(theirs.game is not None, key, "a scenario of the red/blue-door game", theirs.name)
-            allowed = f"a scenario in which {', '.join(mine.learning)} learn, as in {mine.name}"
-            self._require(theirs.learning == mine.learning, key, allowed, theirs.name)
+            key, other = f"curriculum.{k}.scenario", stage.scenario
+            self._require(own.game is not None, key, f"no curriculum with scenario={own.name}", other.name)
+            self._require(other.game is not None, key, "a scenario of the red/blue-door game", other.name)
+            allowed = f"a scenario in which {', '.join(own.learning)} learn, as in {own.name}"
+            self._require(other.learning == own.learning, key, allowed, other.name)
 
     def _check_runner(self) -> None:
         if self.train.runner == "batched":

@@ -60,7 +60,7 @@ class Sizes(NamedTuple):
 
 
 def reward_facts(train: TrainConfig) -> list[tuple[str, str]]:
-    """Say what is learned from beside or instead of the game's own reward; nothing where that is all."""
+    """Describe training rewards other than the game's own; empty where there are none."""
     only = "training reward only; gates score the game's own"
     facts = [("shaping", f"{train.shaping} ({only})")] if train.shaping else []
     if train.adversarial is not None:
@@ -79,10 +79,10 @@ def schedules(train: TrainConfig, *, changing: bool = False) -> list[tuple[str, 
         changing: leave out what stays as it is, but for an entropy bonus: it is another thing that is learned from.
     """
     rows = []
-    for name, its in zip(("learning rate", "entropy bonus", "clip"), train.schedules.values(), strict=True):
-        if its.start != its.end:
-            course = f"a straight line over the first {its.steps:,} steps, then constant"
-            rows.append((name, f"{its.start:g} to {its.end:g}", course))
-        elif not changing or (name == "entropy bonus" and its.start):
-            rows.append((name, f"{its.start:g}", "the same all the time"))
+    for name, schedule in zip(("learning rate", "entropy bonus", "clip"), train.schedules.values(), strict=True):
+        if schedule.start != schedule.end:
+            course = f"a straight line over the first {schedule.steps:,} steps, then constant"
+            rows.append((name, f"{schedule.start:g} to {schedule.end:g}", course))
+        elif not changing or (name == "entropy bonus" and schedule.start):
+            rows.append((name, f"{schedule.start:g}", "the same all the time"))
     return rows

@@ -1,4 +1,4 @@
-"""Somebody else's text, and a library's errors, in one line of our own."""
+"""One-line messages from untrusted text and from library errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with a question mark for whatever would do more than stand there: ends of lines, escape codes."""
+    """Return ``text`` with a question mark for every unprintable character: ends of lines, escape codes."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -24,13 +24,13 @@ def shown(text: str | bytes, most: int = 80) -> str:
     return line if len(line) <= most else line[:most] + "..."
 
 
-def one_line(said: object) -> str:
-    """Return a text, or an error's message, without ends of lines and the numbers that only a system knows."""
-    return re.sub(r"\[Errno -?\d+\] ", "", " ".join(str(said).split()))
+def one_line(text: object) -> str:
+    """Return a text, or an error's message, without line breaks and errno numbers."""
+    return re.sub(r"\[Errno -?\d+\] ", "", " ".join(str(text).split()))
 
 
 def expected(key: object, wanted: str, got: object) -> str:
-    """Return the line of a refusal, ``KEY: expected WANTED, got GOT``: the one form of every message to a user."""
+    """Return ``KEY: expected WANTED, got GOT``, the form of all error messages to a user."""
     return one_line(f"{key}: expected {wanted}, got {got}")
 
 
@@ -41,19 +41,19 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def unknown(key: object, word: str, known: Iterable[str], what: str = "{}") -> str:
-    """Return the line of a refusal of a name: ``what`` was expected, with all that are known for its braces."""
+    """Return the message for an unknown name: ``what`` was expected, its braces filled with all known names."""
     names = list(known)
     return expected(key, what.format(", ".join(names) or "none"), word + suggestion(word, names))
 
 
 def first_error(error: ValidationError, place: str = "", *, quoting: bool = False) -> str:
-    """Return the first thing that is wrong, as ``key: expected what``, below ``place``; quotes the value if asked."""
+    """Return the first validation error as ``key: expected what``, below ``place``; ``quoting`` adds the value."""
     first = error.errors()[0]
     key = shown(".".join(map(str, [*([place] if place else []), *first["loc"]])))
-    said = shown(first["msg"], 600).removeprefix("Value error, ").replace("Input should be", "expected")
-    said = said.split(" or instance of ")[0]  # a class of ours
+    message = shown(first["msg"], 600).removeprefix("Value error, ").replace("Input should be", "expected")
+    message = message.split(" or instance of ")[0]  # a class of ours
     if quoting and not isinstance(first["input"], dict):
-        said = f"{said}, got {one_line(first['input'])}"
+        message = f"{message}, got {one_line(first['input'])}"
     # A message about one key of a part names that key itself: cluster + num_env_runners: expected ...
-    joint = "." if re.match(r"[\w.]+: expected", said) else ": "
-    return f"{key}{joint}{said}" if key else said
+    joint = "." if re.match(r"[\w.]+: expected", message) else ": "
+    return f"{key}{joint}{message}" if key else message

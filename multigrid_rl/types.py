@@ -1,4 +1,4 @@
-"""What crosses rooms: plain data and protocols, shapes beside the fields.
+"""Data types and protocols shared between packages, with shapes beside the fields.
 
 Letters used in shapes: ``N`` games, ``A`` agents of a game in index order (blue team first), ``V`` view size,
 ``E`` event kinds, ``D = V * V + 2`` tokens of one observation.
@@ -121,7 +121,7 @@ class RunError(RuntimeError):
     """A run broke off; what it had reported and its last checkpoint are in its folder. The message is one line.
 
     Attributes:
-        hint: how to go on, in one line; empty where there is nothing to go on from.
+        hint: how to continue, in one line; empty where there is nothing to continue from.
     """
 
     hint = ""
@@ -173,7 +173,7 @@ class EpisodeTable(NamedTuple):
     length: NDArray[np.int32]  # (M,) steps
     returns: NDArray[np.float64]  # (M, A) canonical return
     events: NDArray[np.float64]  # (M, A, E) sums over the episode
-    winner: NDArray[np.int8]  # (M,) 0 red, 1 blue, -1 nobody
+    winner: NDArray[np.int8]  # (M,) 0 red, 1 blue, -1 a draw
     players: NDArray[np.int16]  # (M, P) who played the seat of each of the ``MultiAgentSpec.pools``
 
     @classmethod
@@ -201,12 +201,12 @@ class EpisodeTable(NamedTuple):
 
         Numbers beyond the last name belong to it: the snapshots of a league have one name together.
         """
-        found: dict[str, NDArray[np.bool_]] = {}
+        masks: dict[str, NDArray[np.bool_]] = {}
         for column, names in pools.items():
             for k, name in enumerate(names):
-                there = np.minimum(self.players[:, column], len(names) - 1) == k
-                found[name] = found[name] | there if name in found else there
-        return found
+                present = np.minimum(self.players[:, column], len(names) - 1) == k
+                masks[name] = masks[name] | present if name in masks else present
+        return masks
 
     @property
     def episodes(self) -> int:
@@ -250,7 +250,7 @@ class MultiAgentSpec:
     team_names: tuple[str, ...]  # ``EpisodeTable.winner`` is an index into these
     events: tuple[str, ...]  # names of the event columns
     pools: tuple[tuple[str, tuple[str, ...]], ...] = ()  # seats with several players that take turns, and their names
-    somebody_wins: bool = True  # ``EpisodeTable.winner`` tells something
+    has_winner: bool = True  # ``EpisodeTable.winner`` has a meaning
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -264,7 +264,7 @@ class MultiAgentSpec:
 
     def members(self, team: str) -> tuple[str, ...]:
         """Return the seats of a team."""
-        return tuple(seat for seat, its in zip(self.seats, self.teams, strict=True) if its == team)
+        return tuple(seat for seat, other in zip(self.seats, self.teams, strict=True) if other == team)
 
     def agent_of(self, module: str) -> AgentSpec:
         """Return the first agent that ``module`` plays (all of them read and do the same).
@@ -291,7 +291,7 @@ class BatchedStep(NamedTuple):
 
 
 class BatchedEnv(Protocol):
-    """``N`` environments side by side, by seat or, as training sees them, by agent: the only face that it knows."""
+    """``N`` environments side by side, by seat or, as training sees them, by agent: all that training uses of them."""
 
     num_envs: int
 
@@ -311,10 +311,10 @@ class BatchedEnv(Protocol):
         """Return the seconds spent on ``engine`` and ``players`` (of the background) since the last call."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return what everything that the environments will do follows from; arrays are copies."""
+        """Return the complete state, from which the environments continue exactly; arrays are copies."""
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other environments."""
+        """Continue from the state of :meth:`get_state`. Raises ``ValueError`` for a state of other environments."""
 
 
 class EnvFactory(Protocol):
@@ -330,7 +330,7 @@ class EnvFactory(Protocol):
         return {}
 
     def packed(self) -> "EnvFactory":
-        """Return the same recipe with all that building reads from files in it, for a process that may not see them."""
+        """Return the same recipe with the content of its files, for a process that cannot read them."""
         return self
 
     def build(self, num_envs: int, first: int) -> BatchedEnv:

@@ -10,7 +10,7 @@ from multigrid_rl.types import AgentSpec, BatchedStep, EpisodeTable, MultiAgentS
 
 AGENTS = MultiAgentSpec(
     agents=(AgentSpec(AGENT, AGENT, (AGENT,), spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,))),),
-    seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=(), somebody_wins=False,
+    seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=(), has_winner=False,
 )  # fmt: skip
 
 

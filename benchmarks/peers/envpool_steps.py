@@ -24,12 +24,12 @@ def main() -> None:
         env.step(actions[steps % len(actions)])
         steps += 1
     played = steps * count
-    told = {
+    result = {
         "wall": played / (time.perf_counter() - began),
         "processor": played / (time.process_time() - worked),
         "version": envpool.__version__,
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

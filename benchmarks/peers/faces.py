@@ -47,9 +47,9 @@ class VectorFace(VecEnv):
 
     def reset(self) -> NDArray[np.float32]:
         """Start all games anew."""
-        seen: NDArray[np.float32] = self.env.reset(seed=self._seeds[0])[0]
+        observations: NDArray[np.float32] = self.env.reset(seed=self._seeds[0])[0]
         self._reset_seeds()
-        return seen
+        return observations
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """Keep the actions."""
@@ -57,13 +57,13 @@ class VectorFace(VecEnv):
 
     def step_wait(self) -> Any:
         """Play the step."""
-        seen, rewards, terminated, truncated, infos = self.env.step(self._actions)
+        observations, rewards, terminated, truncated, infos = self.env.step(self._actions)
         ended = terminated | truncated
-        told: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        ended_infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for k in np.flatnonzero(ended):
             cut = bool(truncated[k] and not terminated[k])
-            told[k] = {"terminal_observation": infos["final_obs"][k], "TimeLimit.truncated": cut}
-        return seen, rewards.astype(np.float32), ended, told
+            ended_infos[k] = {"terminal_observation": infos["final_obs"][k], "TimeLimit.truncated": cut}
+        return observations, rewards.astype(np.float32), ended, ended_infos
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -95,8 +95,8 @@ def check_torchrl(names: Sequence[str]) -> str:
 def check_supersuit() -> list[int]:
     """Stack frames of the flat face; returns the shape of an observation."""
     env = supersuit.frame_stack_v1(parallel_env("2v2", flat=True), 3)
-    seen, _ = env.reset(seed=0)
-    return list(seen["red_0"].shape)
+    observations, _ = env.reset(seed=0)
+    return list(observations["red_0"].shape)
 
 
 def train_sb3(steps: int, num_envs: int) -> dict[str, float]:
@@ -131,14 +131,14 @@ def steps_per_s(env: Any, seconds: float) -> int:
 
 def measure(num_envs: int, seconds: float) -> dict[str, int]:
     """Return steps a second by kind of environment and observation."""
-    found = {}
+    speeds = {}
     for name, flat in (("dictionaries", False), ("flat vectors", True)):
-        given: dict[str, Any] = {"players": {"blue_0": "random"}, "flat": flat}
-        many = gymnasium.make_vec(ID, num_envs=num_envs, **given)
-        few = gymnasium.vector.SyncVectorEnv([partial(gymnasium.make, ID, **given)] * SYNC)
-        found[f"make_vec, {num_envs:,} games, {name}"] = steps_per_s(many, seconds)
-        found[f"SyncVectorEnv, {SYNC} games, {name}"] = steps_per_s(few, seconds)
-    return found
+        options: dict[str, Any] = {"players": {"blue_0": "random"}, "flat": flat}
+        many = gymnasium.make_vec(ID, num_envs=num_envs, **options)
+        few = gymnasium.vector.SyncVectorEnv([partial(gymnasium.make, ID, **options)] * SYNC)
+        speeds[f"make_vec, {num_envs:,} games, {name}"] = steps_per_s(many, seconds)
+        speeds[f"SyncVectorEnv, {SYNC} games, {name}"] = steps_per_s(few, seconds)
+    return speeds
 
 
 def main() -> None:
@@ -158,14 +158,14 @@ def main() -> None:
     report.section("Speed", [*lines, "Seconds of one core's processor time."], speeds)
     names = scenario_names()
     sb3 = train_sb3(options.steps, 64)
-    told = [
+    libraries = [
         f"* TorchRL {version('torchrl')}: `check_env_specs(PettingZooWrapper(...))` passes in {check_torchrl(names)}.",
         f"* SuperSuit {version('supersuit')}: three frames of 2v2 on one another are {check_supersuit()[0]} numbers.",
         f"* Stable-Baselines3 {version('stable_baselines3')}: PPO, {options.steps:,} steps on 64 games of the vector "
         f"face: the mean reward of a step goes from {sb3['reward_early']:.4f} in the first tenth to "
         f"{sb3['reward_late']:.4f} in the last.",
     ]
-    report.section("Libraries", told, {"torchrl": names, "sb3": sb3})
+    report.section("Libraries", libraries, {"torchrl": names, "sb3": sb3})
     slowest = min(speed for name, speed in speeds.items() if name.startswith("make_vec"))
     report.result = {"bar": BAR, "slowest_make_vec": slowest, "reached": slowest >= BAR, "sb3": sb3}
     report.write(options.out)

@@ -171,7 +171,7 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
 def _learning(config: RunConfig) -> list[str]:
     """Tell what is learned from, and who plays and computes."""
     train, runners = config.train, config.cluster.runners
-    threads = f"learner:  {Team(config).told()}, {config.learner_threads} of torch"
+    threads = f"learner:  {Team(config).describe()}, {config.learner_threads} of torch"
     data = [] if config.data is None else [f"data:     {read_data_card(Path(config.data)).summary()}"]
     if train.cloning is not None:
         often = f"every {train.cloning.play_every:,} recorded steps"

@@ -301,7 +301,7 @@ def hints(path: Path) -> Iterator[None]:
         yield
     except RunError as error:
         with suppress(ConfigError):
-            left = newest_good(path, say=False)
+            left = newest_good(path, log=False)
             then = f"go on: train --resume {path}"
             if isinstance(error, DivergedError) and not error.by_reward:
                 then = "it would diverge again: lower the step size, train.lr, in a new run"

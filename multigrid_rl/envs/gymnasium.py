@@ -229,7 +229,7 @@ class GymnasiumFactory(EnvFactory):
         agent = AgentSpec(AGENT, AGENT, (AGENT,), env.observation_space, _flat(env.action_space))
         env.close()
         return MultiAgentSpec(
-            agents=(agent,), seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=(), somebody_wins=False
+            agents=(agent,), seats=(AGENT,), teams=(TEAM,), team_names=(TEAM,), events=(), has_winner=False
         )
 
     def build(self, num_envs: int, first: int) -> SingleAgentEnvs:

@@ -201,7 +201,7 @@ class UnityFactory(EnvFactory):
     def specs(self) -> MultiAgentSpec:
         """Who is there: one agent, many times. Raises ``RunError``: see :class:`UnityPeer`."""
         agents = (self._found[1],)
-        return MultiAgentSpec(agents, (AGENT,), (TEAM,), (TEAM,), (), somebody_wins=False)
+        return MultiAgentSpec(agents, (AGENT,), (TEAM,), (TEAM,), (), has_winner=False)
 
     def load(self) -> dict[str, tuple[Any, ...]]:
         """Check the arguments and wait for Unity. Raises ``ValueError`` for an argument that there is none of."""

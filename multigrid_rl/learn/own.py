@@ -13,7 +13,7 @@ from torch import Tensor
 from multigrid_rl.learn.losses import Rows, objective_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
 from multigrid_rl.models.registry import network_of
-from multigrid_rl.scenario import ConfigError, import_object, mistakes_told
+from multigrid_rl.scenario import ConfigError, import_object, user_code
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec
 
@@ -30,7 +30,7 @@ def check_parts(agent: AgentSpec, architecture: Mapping[str, Any], objective: st
     name = str(architecture.get("name"))
     if ":" in name:
         key = f"model.name={name}"
-        with mistakes_told(key):
+        with user_code(key):
             made_of = "observation_space, outputs, hidden, generator"
             _takes(key, import_object("model.name", name, "module:Class"), made_of)
             network = network_of(agent, architecture)
@@ -40,8 +40,8 @@ def check_parts(agent: AgentSpec, architecture: Mapping[str, Any], objective: st
         distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
     objective_of(objective)
     if ":" in objective:
-        with mistakes_told(f"train.objective={objective}"):
-            for rows in (_ROWS, _ROWS + 1):  # whatever fits three rows alone shows
+        with user_code(f"train.objective={objective}"):
+            for rows in (_ROWS, _ROWS + 1):  # what fits three rows alone shows
                 _check_objective(objective, distribution, rows)
 
 

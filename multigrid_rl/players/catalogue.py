@@ -30,7 +30,7 @@ from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
 from multigrid_rl.players.hub import fetched
 from multigrid_rl.players.scripted import Hunter, IdlePlayer, KeyRunner, RandomPlayer
-from multigrid_rl.scenario import CODE, ConfigError, import_object, mistakes_told
+from multigrid_rl.scenario import CODE, ConfigError, import_object, user_code
 from multigrid_rl.text import expected, shown, unknown
 from multigrid_rl.types import GameSpec, Policy, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS
@@ -102,7 +102,7 @@ class OwnPlayer:
     def act(self, view: SeatView, state: Any, rng: UniformSource) -> tuple[NDArray[np.int8], Any]:
         """Return its actions (N,). Raises ``RunError``: it failed, or answered something else."""
         try:
-            with mistakes_told(f"player {self.name}"):
+            with user_code(f"player {self.name}"):
                 return self.checked(view, state, rng)
         except ConfigError as error:
             raise RunError(str(error)) from error
@@ -124,7 +124,7 @@ class OwnPlayer:
 
 def watched(name: str, own: Any, spec: GameSpec, seat: str) -> OwnPlayer:
     """Return a player that acted once on ``seat`` of three games. Raises :class:`ConfigError`: it cannot."""
-    with mistakes_told(f"player {name}"):
+    with user_code(f"player {name}"):
         if not hasattr(own, "act"):
             raise ConfigError(expected(f"player {name}", "something with act(view, state, rng)", type(own).__name__))
         memory = [part for part in ("initial_state", "reset_state") if hasattr(own, part)]
@@ -253,7 +253,7 @@ class Catalogue:
         if name in BUILT_IN:
             return LoadedPlayer(BUILT_IN[name](spec), name, None, self.strength(name))
         if name not in self.entries and (code := code_of(name)) is not None:
-            with mistakes_told(f"player {code}"):
+            with user_code(f"player {code}"):
                 own = import_object(f"player {code}", code, "module:Class")(spec)
             return LoadedPlayer(watched(code, own, spec, seat), name, None, [])
         source = self._source(name)

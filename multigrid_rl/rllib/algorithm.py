@@ -1,4 +1,4 @@
-"""PPO whose experience comes in whole batches."""
+"""PPO that learns from whole batches of experience."""
 
 import time
 from typing import Any
@@ -14,7 +14,7 @@ from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.league import Roster
 from multigrid_rl.rllib.env_runner_pool import GENERATION, STAGE, EnvRunnerPool
-from multigrid_rl.rllib.learner import of_update
+from multigrid_rl.rllib.learner import call_update
 from multigrid_rl.rllib.tracked import TrackedPPO
 from multigrid_rl.types import EpisodeTable, RunError
 
@@ -35,7 +35,7 @@ class BatchPPO(TrackedPPO):
         self.sent_weights: dict[str, str] = {}
         self.pool: EnvRunnerPool | None = None
         super().setup(config)
-        # Read before anything is played: a file that goes away later harms nobody, and nodes without it need none.
+        # Read before anything is played: a file that is deleted later does no harm, and other nodes need no copy.
         self._games = [stage.factory for stage in self.stages]
         for factory in self._games:
             factory.load()
@@ -62,15 +62,15 @@ class BatchPPO(TrackedPPO):
             self.pool.begin(self._games[stage], stage)
 
     def set_opponents(self, roster: Roster) -> None:
-        """Let others play for the league from the next games on; runners that come later have them, too."""
+        """Set the league's players from the next games on, also for env runners that start later."""
         assert self.league is not None
-        self._have(self.league.roster())
+        self._set_roster(self.league.roster())
         if self.pool is None:
             self.env_runner.set_opponents(roster)
         else:
             self.pool.set_opponents(self._games[0], roster)
 
-    def _have(self, roster: Roster) -> None:
+    def _set_roster(self, roster: Roster) -> None:
         games = self._games[0]
         assert isinstance(games, MatchFactory)
         self._games[0] = games.with_roster(roster)
@@ -80,16 +80,16 @@ class BatchPPO(TrackedPPO):
         return {0: self.env_runner.get_games()} if self.pool is None else self.pool.get_games()
 
     def go_on(self, games: dict[int, Any], env_runners: int) -> bool:
-        """Take up games that ``env_runners`` remote runners played, or start fresh ones where others play now."""
+        """Continue games that ``env_runners`` remote runners played, or start fresh ones if their number changed."""
         self.ask("schedule", env_steps=self.env_steps)
         self.send_weights()
         same = bool(env_runners == self.config.num_env_runners)
         if self.league is not None:
             playing = {n for state in games.values() for n in state["opponents"]} if same else ()
-            self._have(self.league.roster(playing))
+            self._set_roster(self.league.roster(playing))
             if self.pool is not None:
                 self.pool.use(self._games[0])
-        fresh = self.policy_updates % (STAGE // GENERATION)  # games that nobody played before
+        fresh = self.policy_updates % (STAGE // GENERATION)  # games that were not played before
         if self.pool is not None:
             self.pool.restarts = self.env_runner_restarts
             self.pool.go_on(games if same else {}, fresh)
@@ -105,13 +105,13 @@ class BatchPPO(TrackedPPO):
         self.ask("begin_with", weights=weights, rows=rows)
         self.send_weights()
 
-    def ask(self, what: str, **given: Any) -> list[Any]:
-        """Let each learner's update do ``what``, a method of its own; returns what each says. Raises ``RunError``."""
+    def ask(self, what: str, **arguments: Any) -> list[Any]:
+        """Call the method ``what`` of each learner's update; returns their results. Raises ``RunError``."""
         with self.learning():
-            answers = list(self.learner_group.foreach_learner(of_update, what=what, **given))
+            answers = list(self.learner_group.foreach_learner(call_update, what=what, **arguments))
             for answer in answers:
                 if not answer.ok:
-                    raise answer.get()  # an error, too, is got and not raised
+                    raise answer.get()  # Ray returns an error here instead of raising it
             return [answer.get() for answer in answers]
 
     def training_step(self) -> None:
@@ -135,14 +135,14 @@ class BatchPPO(TrackedPPO):
         self.lost_returns = []
         for module, batch in batches.items():
             active = batch.active
-            known = bool(active.any())
+            any_active = bool(active.any())
             targets, values = batch.targets[active], batch.values[active]
             if not np.isfinite(targets).all() and np.isfinite(values).all():
                 self.lost_returns.append(module)
-            # Where rewards are learnt, the learner said it of those.
-            told = explained_variance(targets, values) if known else float("nan")
-            self.latest.setdefault(f"explained_variance/{module}", told)
-            self.latest[f"entropy/{module}"] = float(batch.entropy[active].mean()) if known else float("nan")
+            # Where rewards are learnt, the learner has reported it for those.
+            explained = explained_variance(targets, values) if any_active else float("nan")
+            self.latest.setdefault(f"explained_variance/{module}", explained)
+            self.latest[f"entropy/{module}"] = float(batch.entropy[active].mean()) if any_active else float("nan")
 
     def _by_module(self, collected: list[Experience]) -> tuple[dict[str, Batch], dict[str, list[Paths]]]:
         """Return batches by module, and what advantages are recomputed from (nothing if they are not), row for row."""
@@ -165,24 +165,24 @@ class BatchPPO(TrackedPPO):
         return collected
 
     def _learn(self, batches: dict[str, Batch], paths: dict[str, list[Paths]]) -> dict[str, float]:
-        # A network all of whose seats were out of every game has nothing to learn from this time.
-        given = {name: batch for name, batch in batches.items() if batch.mask.any()}
-        if not given:
+        # A network whose seats were all out of every game has no data in this iteration.
+        active = {name: batch for name, batch in batches.items() if batch.mask.any()}
+        if not active:
             return {}
         learners = len(self.learner_group)
         # Every learner gets the whole batch and computes its part of each minibatch: see `learn.update`.
-        sent = [ray.put(part) if learners else part for part in (given, paths)]
-        told = self.ask("learn", batches=sent[0], env_steps=self.env_steps, paths=sent[1])
-        if len(told) < max(learners, 1):
-            raise RunError(f"a learner process was lost: {len(told)} of {learners} answered")
-        self.gradient_steps += int(max(told[0][name]["gradient_steps"] for name in given))
-        return learner_metrics(told[0])
+        sent = [ray.put(part) if learners else part for part in (active, paths)]
+        results = self.ask("learn", batches=sent[0], env_steps=self.env_steps, paths=sent[1])
+        if len(results) < max(learners, 1):
+            raise RunError(f"a learner process was lost: {len(results)} of {learners} answered")
+        self.gradient_steps += int(max(results[0][name]["gradient_steps"] for name in active))
+        return learner_metrics(results[0])
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return what Tune adds to every result; outside Tune nobody reads the whole configuration in each of them."""
+        """Return what Tune adds to every result; outside Tune nothing: each would hold the whole configuration."""
         if self._storage is not None:
-            filled: dict[str, Any] = super().get_auto_filled_metrics(*args, **kwargs)
-            return filled
+            metrics: dict[str, Any] = super().get_auto_filled_metrics(*args, **kwargs)
+            return metrics
         return {}
 
     def send_weights(self) -> None:
@@ -196,11 +196,11 @@ class BatchPPO(TrackedPPO):
 
 
 def learner_metrics(results: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Return what learners tell as metrics by name."""
+    """Return the learners' results as metrics by name."""
     row = {f"timing/{part}_s": seconds for part, seconds in results.pop(SECONDS).items()}
     for module, statistics in results.items():
-        # The gate's entropy is that of the policy that played; this one is that of the last minibatch.
-        left_out = ("entropy", "gradient_steps", *_OF_UPDATE)
-        row |= {f"learner/{module}/{name}": value for name, value in statistics.items() if name not in left_out}
+        # Gates use the entropy of the sampling policy; this one is of the last minibatch.
+        excluded = ("entropy", "gradient_steps", *_OF_UPDATE)
+        row |= {f"learner/{module}/{name}": value for name, value in statistics.items() if name not in excluded}
         row |= {f"{name}/{module}": statistics[name] for name in _OF_UPDATE if name in statistics}
     return row

@@ -62,20 +62,20 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
                 "adversarial": None if train.adversarial is None else adversarial_config(config),
             }
         )
-    # RLlib seeds what is global for networks of its own, and has torch load its compiler for that: more than a second.
+    # RLlib seeds global generators for its own networks, which makes torch load its compiler: more than a second.
     seed = config.seed if train.runner == "stock" or config.cluster.gpus_per_learner else None
     modules = {agent.name: agent.module for agent in specs.agents}
     return (
         sampling.rl_module(rl_module_spec=spec)
         .multi_agent(policies=set(specs.modules), policy_mapping_fn=partial(_module_of, modules))
         .training(
-            lr=_course(train.schedules["lr"]),
+            lr=_rllib_schedule(train.schedules["lr"]),
             gamma=train.gamma,
             lambda_=train.lam,
             clip_param=train.clip,
             vf_loss_coeff=train.vf_coef,
             vf_clip_param=float("inf"),
-            entropy_coeff=_course(train.schedules["entropy_coef"]),
+            entropy_coeff=_rllib_schedule(train.schedules["entropy_coef"]),
             use_kl_loss=False,
             grad_clip=train.grad_clip,
             grad_clip_by="global_norm",
@@ -83,12 +83,12 @@ def algorithm_config(config: RunConfig, stages: list[Stage] | None = None) -> PP
             minibatch_size=config.rows_per_minibatch,
             train_batch_size=train.batch_size,
         )
-        .debugging(seed=seed, log_level="ERROR", log_sys_usage=False)  # a run would wait for it
+        .debugging(seed=seed, log_level="ERROR", log_sys_usage=False)  # it delays the start
     )
 
 
 def cloning_config(config: RunConfig) -> CloningConfig:
-    """Say how recorded play is learned from."""
+    """Return the settings of learning from recorded play."""
     train, options = config.train, config.train.cloning
     assert options is not None
     return CloningConfig(
@@ -105,30 +105,30 @@ def cloning_config(config: RunConfig) -> CloningConfig:
 
 
 def adversarial_config(config: RunConfig) -> AdversarialConfig:
-    """Say how rewards are learnt from recorded play.
+    """Return the settings of learning rewards from recorded play.
 
-    Raises ``ConfigError``: the run whose reward is to be paid learnt none that can be paid here.
+    Raises ``ConfigError``: the run named in ``train.adversarial.reward`` has no reward that fits.
     """
     options = config.train.adversarial
     assert options is not None
     if options.reward is not None:
-        known = run_config(Path(options.reward))
-        learnt = known.train.adversarial
+        source = run_config(Path(options.reward))
+        learnt = source.train.adversarial
         if learnt is None or (learnt.kind, learnt.reward, options.kind) != ("airl", None, "airl"):
             wanted = "a run of train=airl, with train=airl"
             raise ConfigError(expected("train.adversarial.reward", wanted, Path(options.reward)))
-        for key, theirs, ours in (
-            ("scenario.env_id", known.scenario.env_id, config.scenario.env_id),
+        for key, needed, value in (
+            ("scenario.env_id", source.scenario.env_id, config.scenario.env_id),
             ("train.adversarial.hidden", learnt.hidden, options.hidden),
         ):
-            if theirs != ours:
-                raise ConfigError(expected(key, f"{theirs}, as the run that train.adversarial.reward names", ours))
-    how: dict[str, Any] = {"data": str(config.data), "estimator": estimator_of(config), "seed": config.seed}
-    return AdversarialConfig(**options.model_dump(), **how)
+            if needed != value:
+                raise ConfigError(expected(key, f"{needed}, as the run that train.adversarial.reward names", value))
+    shared: dict[str, Any] = {"data": str(config.data), "estimator": estimator_of(config), "seed": config.seed}
+    return AdversarialConfig(**options.model_dump(), **shared)
 
 
 def update_config(config: RunConfig) -> UpdateConfig:
-    """Say how a run's batches are learned from."""
+    """Return the settings of a run's update."""
     train, lr = config.train, config.train.schedules["lr"]
     return UpdateConfig(
         objective=train.objective,
@@ -148,19 +148,19 @@ def update_config(config: RunConfig) -> UpdateConfig:
 
 
 def estimator_of(config: RunConfig) -> Estimator:
-    """Say how a run's rewards become weights of log-probabilities."""
+    """Return the estimator of advantages, the weights of log-probabilities."""
     train = config.train
     deadly = train.time_limits == "death"
     return Estimator(train.gamma, train.lam, train.psi, critic=train.vf_coef > 0, deadly=deadly)
 
 
-def _batched_sampling(config: RunConfig, env_config: dict[str, Any], one: RLModuleSpec) -> PPOConfig:
+def _batched_sampling(config: RunConfig, env_config: dict[str, Any], spec: RLModuleSpec) -> PPOConfig:
     runners, cluster, train = config.cluster.runners, config.cluster, config.train
     algorithm = DaggerPPO if train.dagger else CloningPPO if train.cloning else BatchPPO
     return (
         PPOConfig(algo_class=algorithm)
         .environment(
-            env=None, observation_space=one.observation_space, action_space=one.action_space, env_config=env_config
+            env=None, observation_space=spec.observation_space, action_space=spec.action_space, env_config=env_config
         )
         .env_runners(
             env_runner_cls=BatchedEnvRunner,
@@ -174,7 +174,7 @@ def _batched_sampling(config: RunConfig, env_config: dict[str, Any], one: RLModu
         .learners(
             learner_class=BatchLearner, num_learners=cluster.num_learners, num_gpus_per_learner=cluster.gpus_per_learner
         )
-        # The pool replaces whoever is lost: RLlib shall neither stop for it nor let Ray revive the old one.
+        # The pool replaces lost env runners: RLlib must neither stop for them nor let Ray restart them.
         .fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=True)
     )
 
@@ -183,5 +183,5 @@ def _module_of(modules: dict[str, str], agent: str, *_: Any, **__: Any) -> str:
     return modules[agent]
 
 
-def _course(its: Schedule) -> float | list[list[float]]:
-    return its.start if its.start == its.end else [[0, its.start], [its.steps, its.end]]
+def _rllib_schedule(schedule: Schedule) -> float | list[list[float]]:
+    return schedule.start if schedule.start == schedule.end else [[0, schedule.start], [schedule.steps, schedule.end]]

@@ -40,7 +40,7 @@ class Node(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a node says of itself."""
+    """A node's answer to the preflight."""
 
     hostname: str
     versions: dict[str, str]
@@ -51,15 +51,15 @@ class Answer(NamedTuple):
 def nodes() -> list[Node]:
     """All living nodes of the connected cluster."""
     rows = [(row["NodeID"], row["NodeManagerAddress"], row["Resources"]) for row in ray.nodes() if row["Alive"]]
-    found = [Node(id, address, float(has.get("CPU", 0)), float(has.get("GPU", 0))) for id, address, has in rows]
-    return sorted(found, key=lambda node: (node.address, node.id))
+    result = [Node(id, address, float(has.get("CPU", 0)), float(has.get("GPU", 0))) for id, address, has in rows]
+    return sorted(result, key=lambda node: (node.address, node.id))
 
 
 def runners_for(cpus_free: int, num_envs: int) -> int:
     """Env runners of ``cluster.num_env_runners=all``: as many as share ``num_envs`` games evenly, one at least.
 
     Args:
-        cpus_free: CPUs that nobody holds yet, the driver's own among them.
+        cpus_free: unreserved CPUs, the driver's own included.
         num_envs: games of a batch, at least 1.
     """
     room = max(1, cpus_free - 1)
@@ -100,7 +100,7 @@ def preflight(
 
     Args:
         folder: the run's, or the search's; it must exist.
-        stages: games whose frozen players every node loads as env runners will, to say which arrived.
+        stages: games whose frozen players every node loads as env runners will, to report which arrived.
         learners: remote ones, which write checkpoints into the folder, and so must see it.
         gpus_per_learner: that each of them needs.
         trials: whether trials of a search write there, which may come to any node.
@@ -133,17 +133,17 @@ def preflight(
 
 
 def look_around(token: str, factories: Sequence[EnvFactory]) -> Answer:
-    """Tell what this process sees: its versions, the file ``token``, and the frozen players of ``factories``, checked.
+    """Return what this process sees: its versions, the file ``token``, and the checked players of ``factories``.
 
     Raises:
         PlayerError: a player did not arrive as it was sent.
     """
     try:
-        seen = Path(token).read_text(encoding="utf-8")
+        content = Path(token).read_text(encoding="utf-8")
     except OSError:
-        seen = None
+        content = None
     arrived = [row for factory in factories for rows in factory.load().values() for row in rows]
-    return Answer(platform.node(), installed(), seen, {row.name: row.sha256 for row in arrived if row.sha256})
+    return Answer(platform.node(), installed(), content, {row.name: row.sha256 for row in arrived if row.sha256})
 
 
 def installed() -> dict[str, str]:
@@ -155,39 +155,39 @@ def installed() -> dict[str, str]:
     return {**versions(), "multigrid-rl sources": digest.hexdigest()[:12]}
 
 
-def differences(found: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
-    """List what another process has other versions of than the driver; CPU and GPU builds of a release are the same."""
+def differences(versions: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
+    """List packages whose versions differ from the driver's; CPU and GPU builds of a release count as the same."""
     return [
-        expected(name, version, found.get(name, "none"))
+        expected(name, version, versions.get(name, "none"))
         for name, version in own.items()
-        if _release(found.get(name, "")) != _release(version)
+        if _release(versions.get(name, "")) != _release(version)
     ]
 
 
 def _ask(token: str, factories: list[EnvFactory], patience_s: float) -> dict[Node, Answer]:
-    # No CPU is asked for: a node may be full of somebody else's actors and still answer.
+    # No CPU is requested, so that a node whose CPUs are all in use can still answer.
     task: Any = ray.remote(num_cpus=0, max_retries=0)(look_around)
     sent = ray.put(factories)
-    asked = {
+    references = {
         node: task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(token, sent)
         for node in nodes()
     }
-    _, late = ray.wait(list(asked.values()), num_returns=len(asked), timeout=patience_s)
+    _, late = ray.wait(list(references.values()), num_returns=len(references), timeout=patience_s)
     for reference in late:
         ray.cancel(reference, force=True)
-    for node, reference in asked.items():
+    for node, reference in references.items():
         if reference in late:
             wanted = f"an answer within {patience_s:g} s"
             raise ClusterError(expected(node, wanted, "none: is it overloaded, or can it not reach the others?"))
     answers: dict[Node, Answer] = {}
-    for node, reference in asked.items():
+    for node, reference in references.items():
         try:
             answers[node] = ray.get(reference)
         except RayError as error:
             cause = error.cause if isinstance(error, RayTaskError) else error
-            # Ray tells of a failed import with a page, whose last line says what was missing.
-            said = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
-            raise ClusterError(expected(node, "the driver's installation", said[-1])) from error
+            # Ray reports a failed import as a long text; its last line names what is missing.
+            lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
+            raise ClusterError(expected(node, "the driver's installation", lines[-1])) from error
     return answers
 
 
@@ -196,30 +196,30 @@ def _release(version: str) -> str:
 
 
 def _check(node: Node, answer: Answer, opponents: Mapping[str, str]) -> None:
-    other = differences(answer.versions, installed())
-    other += [
+    differing = differences(answer.versions, installed())
+    differing += [
         expected(f"player {name}", f"sha256 {sha256}", answer.opponents.get(name))
         for name, sha256 in opponents.items()
         if answer.opponents.get(name) != sha256
     ]
-    if other:
-        raise ClusterError(f"{node}, host {answer.hostname}: {'; '.join(other)}")
+    if differing:
+        raise ClusterError(f"{node}, host {answer.hostname}: {'; '.join(differing)}")
 
 
 def _lines(folder: Path, answers: Mapping[Node, Answer], blind: list[Node], opponents: Mapping[str, str]) -> list[str]:
     cpus, gpus = (sum(getattr(node, kind) for node in answers) for kind in ("cpus", "gpus"))
-    known = ", ".join(f"{name} {_release(version)}" for name, version in versions().items())
+    packages = ", ".join(f"{name} {_release(version)}" for name, version in versions().items())
     lines = [f"cluster:  {len(answers)} node(s), {cpus:g} CPUs, {gpus:g} GPUs"]
     lines += [
         f"node:     {node.address} ({node.id[:8]}), host {answer.hostname}: {node.cpus:g} CPUs, {node.gpus:g} GPUs"
         for node, answer in answers.items()
     ]
-    lines.append(f"versions: the same on every node ({known})")
+    lines.append(f"versions: the same on every node ({packages})")
     lines.append(f"storage:  {folder} is shared by every node")
     if blind:
-        others = ", ".join(map(str, blind))
-        lines[-1] = f"storage:  {folder} is not seen by {others}; the driver alone writes there, and nobody misses it"
+        names = ", ".join(map(str, blind))
+        lines[-1] = f"storage:  {folder} is not seen by {names}; only the driver writes there, which is enough"
     if opponents:
-        told = ", ".join(f"{name} (sha256 {sha256[:16]})" for name, sha256 in opponents.items())
-        lines.append(f"arrived:  {told}: checked on every node")
+        hashes = ", ".join(f"{name} (sha256 {sha256[:16]})" for name, sha256 in opponents.items())
+        lines.append(f"arrived:  {hashes}: checked on every node")
     return lines

@@ -1,7 +1,7 @@
-"""How many threads the passes of networks are shared out to: as many as there are cores that nobody else uses.
+"""How many threads the passes of networks are shared out to: as many as there are free cores.
 
-A thread that waits for its turn on a core holds up the others many times longer than a pass takes. So the cores are
-watched while a run goes on, and what iterations take with one thread and with more. No result depends on it.
+A thread that waits for a core delays the others by many times the duration of a pass. So idle cores and the duration
+of iterations with one and with more threads are measured during a run. No result depends on it.
 """
 
 import math
@@ -25,9 +25,9 @@ PERIOD_S = 0.2
 FREE = 0.15
 #: Seconds before more threads are tried (again): doubled, up to the second, whenever they were slower.
 WAIT_S, LONGEST_S = 1.0, 60.0
-#: Seconds after which is found out anew how long iterations take one thread.
+#: Seconds after which the duration of iterations with one thread is measured again.
 LASTING_S = 10.0
-#: Iterations that are compared, and how much slower two of them are that need no third.
+#: Iterations to compare, and the factor of slowdown at which two are enough.
 COMPARED, MUCH = 3, 1.3
 
 
@@ -60,13 +60,13 @@ class Team:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        wanted, cluster = config.train.threads, config.cluster
+        threads, cluster = config.train.threads, config.cluster
         self._cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-        #: By a container's quota they may be fewer than it sees.
+        #: A container's quota may allow fewer than are visible.
         self._cores: float = min(available_cpus(), cpu_quota() or float("inf"))
-        self._seen = self._idle()
-        self._auto = wanted == "auto"
-        room = min(USEFUL, int(self._cores) - cluster.runners) if wanted == "auto" else wanted
+        self._sampled = self._idle()
+        self._auto = threads == "auto"
+        room = min(USEFUL, int(self._cores) - cluster.runners) if threads == "auto" else threads
         self.most = 1 if cluster.num_learners else max(1, min(room, most_threads()))
         self._wait, self._since = 0.0, time.monotonic()
         self._looked, self._free, self._alone = math.nan, math.nan, math.nan
@@ -84,9 +84,9 @@ class Team:
         return time.monotonic(), idle_seconds(self._cpus) + time.process_time()
 
     def _free_cores(self) -> float:
-        """Return how many cores were idle, or this process's own, since the last call; nan where nobody can tell."""
-        before, self._seen = self._seen, self._idle()
-        share = (self._seen[1] - before[1]) / max(self._seen[0] - before[0], 1e-9)
+        """Return how many cores were idle, or this process's own, since the last call; nan if unknown."""
+        before, self._sampled = self._sampled, self._idle()
+        share = (self._sampled[1] - before[1]) / max(self._sampled[0] - before[0], 1e-9)
         return min(share, self._cores)
 
     def _take(self, count: int, now: float) -> None:
@@ -94,11 +94,11 @@ class Team:
         self.count, self._since = count, now
         self._paces.clear()
 
-    def told(self) -> str:
-        """Say how many threads it takes, and why."""
+    def describe(self) -> str:
+        """Describe how many threads it takes, and why."""
         if not self._auto or self.most == 1:
             return f"{self.most} thread(s)"
-        time.sleep(max(0.0, self._seen[0] + PERIOD_S / 2 - time.monotonic()))
+        time.sleep(max(0.0, self._sampled[0] + PERIOD_S / 2 - time.monotonic()))
         free = f"{self._free_cores():.1f} of {self._cores:g} are now"
         return f"{self.most} threads while as many cores are free ({free})"
 
@@ -108,7 +108,7 @@ class Team:
         seconds, self._looked = now - self._looked, now
         if not self._auto or self.most == 1:
             return
-        if now - self._seen[0] >= PERIOD_S:
+        if now - self._sampled[0] >= PERIOD_S:
             self._free = self._free_cores()
         if not math.isnan(seconds):
             self.follow(seconds, self._free, now)

@@ -32,10 +32,10 @@ def examine(folder: Path, address: str | None, patience_s: float) -> Iterator[Fi
         patience_s: seconds that Ray has for a task.
 
     Raises:
-        ConfigError: the address is none.
+        ConfigError: the address has another form.
     """
-    found = None if address is None else _ADDRESS.fullmatch(address)
-    if address is not None and (found is None or (found["port"] and not 1 <= int(found["port"]) <= 65535)):
+    match = None if address is None else _ADDRESS.fullmatch(address)
+    if address is not None and (match is None or (match["port"] and not 1 <= int(match["port"]) <= 65535)):
         raise ConfigError(expected("address", "auto, host:port or ray://host:port", address))
     yield machine.check_python()
     yield from machine.check_packages()
@@ -57,54 +57,54 @@ def examine(folder: Path, address: str | None, patience_s: float) -> Iterator[Fi
 
 def check_ray(patience_s: float) -> Finding:
     """Check that Ray starts on this machine and runs a task within ``patience_s`` seconds."""
-    # As runs do where Ray could not keep a token of its own.
-    kept = any(name in os.environ for name in _TOKENS) or machine.check_home().level == "ok"
-    told = _apart(["local"], patience_s, {} if kept else {_TOKENS[0]: secrets.token_hex(32)})
-    if "error" in told:
+    # As runs do where Ray cannot store a token.
+    has_token = any(name in os.environ for name in _TOKENS) or machine.check_home().level == "ok"
+    answer = _isolated(["local"], patience_s, {} if has_token else {_TOKENS[0]: secrets.token_hex(32)})
+    if "error" in answer:
         change = "look into the newest session_*/logs of Ray's temporary folder; RAY_TMPDIR names another one"
-        return Finding("ray", "problem", f"no local session: {told['error']}", change)
-    return Finding("ray", "ok", f"{told['version']} starts here and runs a task")
+        return Finding("ray", "problem", f"no local session: {answer['error']}", change)
+    return Finding("ray", "ok", f"{answer['version']} starts here and runs a task")
 
 
 def check_token(address: str) -> Finding:
-    """Check that Ray shows a cluster its token: only if told to, or on the cluster of this machine (``auto``)."""
+    """Check that Ray sends its token: it does only if told to, or to the cluster of this machine (``auto``)."""
     mode, file = os.environ.get("RAY_AUTH_MODE"), machine.home() / ".ray" / "auth_token"
-    found = any(os.environ.get(name) for name in _TOKENS) or os.access(file, os.R_OK)
-    if mode == "token" and not found:
+    has_token = any(os.environ.get(name) for name in _TOKENS) or os.access(file, os.R_OK)
+    if mode == "token" and not has_token:
         change = f"put the head's {file.name} into {file.parent}; ray get-auth-token --generate makes one"
         return Finding("token", "problem", "RAY_AUTH_MODE=token, and there is no token", change)
-    if mode is None and found and address != "auto":
+    if mode is None and has_token and address != "auto":
         change = "export RAY_AUTH_MODE=token, if the cluster was started with it"
         return Finding("token", "warning", "there is one, which Ray shows to the cluster of this machine alone", change)
-    return Finding("token", "ok", f"RAY_AUTH_MODE={mode or 'not set'}, {'a' if found else 'no'} token")
+    return Finding("token", "ok", f"RAY_AUTH_MODE={mode or 'not set'}, {'a' if has_token else 'no'} token")
 
 
 def check_cluster(address: str, folder: Path, patience_s: float) -> list[Finding]:
     """Check that the cluster at ``address`` is reached, and that its nodes can take part in runs in ``folder``."""
     change = "ray start --head on one machine, ray start --address=HOST:PORT on the others; then HOST:PORT, or auto"
     unreachable = _unreachable(address)
-    told = {"error": unreachable} if unreachable else _apart(["cluster", address, str(folder)], patience_s)
-    if "error" in told:
-        return [Finding("cluster", "problem", f"{address}: {told['error']}", change)]
-    if "refused" in told:
-        return [Finding("cluster", "problem", told["refused"], "make it like the driver's machine, or take it out")]
-    return [Finding("cluster", "ok", " ".join(line.split())) for line in told["lines"]]
+    answer = {"error": unreachable} if unreachable else _isolated(["cluster", address, str(folder)], patience_s)
+    if "error" in answer:
+        return [Finding("cluster", "problem", f"{address}: {answer['error']}", change)]
+    if "refused" in answer:
+        return [Finding("cluster", "problem", answer["refused"], "make it like the driver's machine, or take it out")]
+    return [Finding("cluster", "ok", " ".join(line.split())) for line in answer["lines"]]
 
 
 def _unreachable(address: str) -> str:
-    """Say why nothing listens there, within seconds: Ray itself would try for minutes."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None or found["port"] is None:
+    """Return why the address cannot be reached, within seconds: Ray itself would try for minutes."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None or match["port"] is None:
         return ""  # auto: Ray knows where
     try:
-        socket.create_connection((found["host"].strip("[]"), int(found["port"])), timeout=CONNECT_S).close()
+        socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=CONNECT_S).close()
     except OSError as error:
         return f"nothing answers there: {error.strerror or error}"
     return ""
 
 
-def _apart(arguments: list[str], patience_s: float, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return what this module says in a process of its own: one that hangs or dies takes nobody along."""
+def _isolated(arguments: list[str], patience_s: float, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run this module in a subprocess, which may hang or crash, and return its result."""
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, *arguments],
         stdout=subprocess.PIPE,
@@ -120,15 +120,15 @@ def _apart(arguments: list[str], patience_s: float, environment: Mapping[str, st
         process.communicate()
         return {"error": f"no answer within {patience_s:g} s"}
     try:
-        told: dict[str, Any] = json.loads(output.splitlines()[-1])
+        result: dict[str, Any] = json.loads(output.splitlines()[-1])
     except (IndexError, ValueError):
-        said = [line.strip() for line in errors.splitlines() if line.strip()]
-        return {"error": said[-1] if said else f"the process ended with status {process.returncode}"}
-    return told
+        lines = [line.strip() for line in errors.splitlines() if line.strip()]
+        return {"error": lines[-1] if lines else f"the process ended with status {process.returncode}"}
+    return result
 
 
-def answer(what: str, address: str = "", folder: str = ".") -> dict[str, Any]:
-    """Say whether Ray runs a task here (``local``), or what a ``cluster``'s preflight says; in a process of its own."""
+def run_check(what: str, address: str = "", folder: str = ".") -> dict[str, Any]:
+    """Run a task on Ray here (``local``) or a ``cluster``'s preflight and return the result; runs in a subprocess."""
     import ray  # noqa: PLC0415
     from ray.exceptions import RayError  # noqa: PLC0415
 
@@ -150,4 +150,4 @@ def answer(what: str, address: str = "", folder: str = ".") -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(answer(*sys.argv[1:])) + "\n")
+    sys.stdout.write(json.dumps(run_check(*sys.argv[1:])) + "\n")

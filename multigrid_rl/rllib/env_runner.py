@@ -21,8 +21,8 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
     """Plays ``num_envs`` environments for ``num_steps`` steps with the current weights.
 
     ``config.env_config`` holds ``factory`` (a ``types.EnvFactory``), ``num_envs``, ``num_steps``, ``bound``,
-    ``estimator`` and ``recompute``. Numbers of environments are shared out so that number ``k`` is the same whoever
-    plays it. A remote runner is sent its factory with :meth:`begin`: what the configuration holds stays small enough
+    ``estimator`` and ``recompute``. Numbers of environments are shared out so that number ``k`` is the same on any
+    runner. A remote runner is sent its factory with :meth:`begin`: what the configuration holds stays small enough
     for every checkpoint.
     """
 
@@ -31,7 +31,7 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         settings = self.config.env_config
         remote = bool(self.worker_index)
         if remote:
-            torch.set_num_threads(1)  # runners share the cores; a second thread each would only fight
+            torch.set_num_threads(1)  # runners share the cores; a second thread each would slow them down
         self.num_envs: int = settings["num_envs"]
         self.module = self.config.get_multi_rl_module_spec(spaces=self.get_spaces(), inference_only=False).build()
         if not remote:
@@ -64,18 +64,18 @@ class BatchedEnvRunner(EnvRunner, Checkpointable):
         return installed() if self.worker_index else {}
 
     def get_games(self) -> dict[str, Any]:
-        """Return what environments, players and random streams will do follows from, beside the weights."""
+        """Return the state of environments, players and random streams; the weights are not part of it."""
         factory = self.factory
         league = isinstance(factory, MatchFactory) and factory.league
         playing = {"opponents": factory.playing(self.collector.env)} if league else {}
         return {"offset": self.offset, **playing, **self.collector.get_state()}
 
     def set_opponents(self, roster: Roster) -> None:
-        """Let others play for the league from the next games on. Raises ``PlayerError`` for damaged files."""
+        """Set the league's players from the next games on. Raises ``PlayerError`` for damaged files."""
         self.factory.join(self.collector.env, roster)
 
     def set_games(self, games: dict[str, Any]) -> None:
-        """Go on where :meth:`get_games` was asked. Raises ``ValueError`` for other games than this runner plays."""
+        """Continue from the state of :meth:`get_games`. Raises ``ValueError`` for the games of another runner."""
         if games["offset"] != self.offset:
             raise ValueError(f"state: expected games from number {self.offset}, got {games['offset']}")
         self.collector.set_state(games)

@@ -1,4 +1,4 @@
-"""The remote env runners of a run: whoever is lost is replaced, and training goes on meanwhile."""
+"""The remote env runners of a run: a lost one is replaced while training goes on."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, RunError
 
 LOG = logging.getLogger(__name__)
-#: Numbers of games: a runner's replacement, and every stage of a curriculum, plays games that nobody played before.
+#: Numbers of games: a runner's replacement, and every stage of a curriculum, plays new games.
 GENERATION, STAGE = 1 << 32, 1 << 52
 #: Seconds before a runner that was lost twice in a row is replaced again; doubled with every further loss.
 PAUSE_S = 2.0
@@ -45,7 +45,7 @@ class EnvRunnerPool:
     """Sends weights to remote env runners and collects what they play.
 
     A runner that dies, whose node is lost or has other sources, or that does not answer in time is replaced by a new
-    one with games of its own; until that one is ready, batches are smaller. An error inside the game or a player is no
+    one with new games; until that one is ready, batches are smaller. An error inside the game or a player is no
     loss: it would come again, so it ends the run.
 
     Args:
@@ -86,7 +86,7 @@ class EnvRunnerPool:
         self._await(waited)
 
     def _begin(self, runner: _Runner) -> None:
-        """Let a runner play fresh games of its generation; one that is not there yet begins with them once it is."""
+        """Let a runner play fresh games of its generation; one that is still starting begins with them."""
         if runner.actor is not None:
             self._game = self._game or ray.put(self._factory)
             runner.pending = runner.actor.begin.remote(self._game, self._offset + runner.generation * GENERATION)
@@ -96,11 +96,11 @@ class EnvRunnerPool:
         self._factory, self._game = factory, None
 
     def set_opponents(self, factory: EnvFactory, roster: Roster) -> None:
-        """Let others play for a league: those of ``roster`` where games are under way, ``factory`` for new runners."""
+        """Set a league's players: ``roster`` where games are under way, ``factory`` for new runners."""
         self.use(factory)
         sent = ray.put(roster)
         for runner in self._runners:
-            if runner.actor is not None:  # also one that is on its way: it takes its calls in order
+            if runner.actor is not None:  # also one that is starting: actors run calls in order
                 runner.actor.set_opponents.remote(sent)
 
     def send(self, weights: dict[str, Any]) -> None:
@@ -117,14 +117,14 @@ class EnvRunnerPool:
         """One rollout of every runner that is ready, in the order of their numbers; at least one.
 
         Raises:
-            RunError: an error inside the game, a runner that is lost again and again, or nobody came back in time.
+            RunError: an error inside the game, a runner that is lost again and again, or no runner back in time.
         """
         while True:
             self._await([])
-            asked = {runner.actor.sample.remote(): runner for runner in self._runners if runner.ready}
-            done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=self._timeout_s)
+            calls = {runner.actor.sample.remote(): runner for runner in self._runners if runner.ready}
+            done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=self._timeout_s)
             rollouts = []
-            for ref, runner in asked.items():
+            for ref, runner in calls.items():
                 if ref not in done:
                     self._restart(runner, f"no answer within {self._timeout_s:g} s")
                 elif (rollout := self._answer(runner, ref, "failed while it played")) is not None:
@@ -136,7 +136,7 @@ class EnvRunnerPool:
     def _answer(self, runner: _Runner, ref: Any, failed: str) -> Any:
         """Return what a runner answers; ``None`` where it was lost, and is replaced.
 
-        Raises ``RunError``: an error of its own, which is told as what it ``failed`` to do.
+        Raises ``RunError``: an error inside the runner; ``failed`` describes the failure.
         """
         try:
             return ray.get(ref, timeout=self._timeout_s)
@@ -152,8 +152,8 @@ class EnvRunnerPool:
         ray.kill(runner.actor)
         if runner.failures >= self._max_consecutive_failures:
             times = runner.failures
-            said = f"{times} times in a row (last: {reason})" if times > 1 else f"({reason})"
-            raise RunError(f"env runner {runner.index} was lost {said}")
+            detail = f"{times} times in a row (last: {reason})" if times > 1 else f"({reason})"
+            raise RunError(f"env runner {runner.index} was lost {detail}")
         LOG.warning("env runner %d was lost (%s); a new one takes its place", runner.index, reason)
         runner.generation += 1
         runner.spawned = True
@@ -163,20 +163,20 @@ class EnvRunnerPool:
         self._spawn()
 
     def _spawn(self) -> None:
-        """Start the replacements whose time has come."""
+        """Start the replacements that are due."""
         for runner in self._runners:
             if runner.actor is None and time.monotonic() >= runner.restart_at:
                 size = len(self._runners)
                 runner.actor = self._remote.remote(config=self._config, worker_index=runner.index, num_workers=size)
                 self._begin(runner)
 
-    def _await(self, wanted: Sequence[_Runner]) -> None:
-        """Take in runners that have become ready; wait until ``wanted`` ones are, or are lost, and one is.
+    def _await(self, required: Sequence[_Runner]) -> None:
+        """Take in runners that have become ready; wait until ``required`` ones are, or are lost, and one is.
 
         Raises:
-            RunError: nobody is there in time, or a runner could not build its games.
+            RunError: no runner is ready in time, or a runner could not build its games.
         """
-        generations = {runner.index: runner.generation for runner in wanted}
+        generations = {runner.index: runner.generation for runner in required}
         while True:
             self._spawn()
             pending = {runner.pending: runner for runner in self._runners if runner.pending is not None}
@@ -199,10 +199,10 @@ class EnvRunnerPool:
                 return
 
     def _admit(self, runner: _Runner, ref: Any) -> None:
-        theirs = self._answer(runner, ref, "could not build its games")
-        if theirs is None:
+        versions = self._answer(runner, ref, "could not build its games")
+        if versions is None:
             return
-        if different := differences(theirs, self._installed):  # on a node that came after the preflight
+        if different := differences(versions, self._installed):  # on a node that came after the preflight
             self._restart(runner, f"its node: {', '.join(different)}")
             return
         runner.pending = None
@@ -212,15 +212,15 @@ class EnvRunnerPool:
             self._set_weights(runner)
 
     def get_games(self) -> dict[int, Any]:
-        """State of every runner's games, by its number; runners that are on their way have none."""
-        asked = {runner.index: runner.actor.get_games.remote() for runner in self._runners if runner.ready}
+        """State of every runner's games, by its number; runners that are not ready are left out."""
+        calls = {runner.index: runner.actor.get_games.remote() for runner in self._runners if runner.ready}
         games = {}
-        for index, ref in asked.items():
+        for index, ref in calls.items():
             try:
                 games[index] = ray.get(ref, timeout=self._timeout_s)
             except RayError as error:  # the next rollout finds out that it is lost
-                said = "env runner %d did not tell its games (%s); a resumed run has fresh ones"
-                LOG.warning(said, index, reason_of(error))
+                message = "env runner %d did not send its games (%s); a resumed run has fresh ones"
+                LOG.warning(message, index, reason_of(error))
         return games
 
     def go_on(self, games: dict[int, Any], fresh: int) -> None:
@@ -231,16 +231,16 @@ class EnvRunnerPool:
             self._begin(runner)
         generations = {runner.index: runner.generation for runner in self._runners}
         self._await(self._runners)
-        asked = {
+        calls = {
             runner.actor.set_games.remote(games[runner.index]): runner
             for runner in self._runners
             if runner.index in games and runner.ready and runner.generation == generations[runner.index]
         }
-        for ref, runner in asked.items():
+        for ref, runner in calls.items():
             self._answer(runner, ref, "could not go on")
 
     def stop(self) -> None:
-        """End every runner that RLlib does not know of."""
+        """End every runner that this pool spawned."""
         for runner in self._runners:
             if runner.spawned and runner.actor is not None:
                 ray.kill(runner.actor)

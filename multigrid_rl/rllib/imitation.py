@@ -1,4 +1,4 @@
-"""Cloning in the place of playing and learning: recorded steps are learned from, play-outs say how well it plays."""
+"""Behaviour cloning in place of PPO: learns from recorded steps and is measured by play-outs."""
 
 import math
 import time
@@ -29,30 +29,30 @@ class CloningPPO(BatchPPO):
 
     def training_step(self) -> None:
         """Learn from the next recorded steps; play, if it is time."""
-        before, asked = self.env_steps, time.perf_counter()
+        before, start = self.env_steps, time.perf_counter()
         facts = self._label()
         began = time.perf_counter()
         self.env_steps += self.config.train_batch_size
-        told = self.ask("learn", position=before, after=self.env_steps)[0]
+        results = self.ask("learn", position=before, after=self.env_steps)[0]
         learned = time.perf_counter()
         self.policy_updates += 1
-        self.gradient_steps += int(max(told[name]["gradient_steps"] for name in self.sent_weights))
+        self.gradient_steps += int(max(results[name]["gradient_steps"] for name in self.sent_weights))
         self.send_weights()
         sent = time.perf_counter()
-        self.latest = {**learner_metrics(told), **facts}
+        self.latest = {**learner_metrics(results), **facts}
         self.finished = None
         options = self.config.env_config["cloning"]
         if self.env_steps // options.play_every > before // options.play_every:
             self._play(options.patience)
-        spent = {"learn": learned - began, "sync": sent - learned, "sample": time.perf_counter() - sent + began - asked}
+        spent = {"learn": learned - began, "sync": sent - learned, "sample": time.perf_counter() - sent + began - start}
         self.latest |= {f"timing/{part}_s": seconds for part, seconds in spent.items()}
 
     def _label(self) -> dict[str, float]:
-        """Get more to learn from; returns metrics of that. What was recorded is all that there is."""
+        """Collect more labelled steps and return metrics; cloning has only what was recorded."""
         return {}
 
     def _play(self, patience: int | None) -> None:
-        """Play fresh episodes with what was learned, and look at the loss on what was not learned from."""
+        """Play fresh episodes with what was learned, and measure the loss on held-out data."""
         stage, settings = self.stages[0], self.config.env_config
         self.finished, entropies = play_out(
             stage.factory,
@@ -83,7 +83,7 @@ class CloningPPO(BatchPPO):
 
 
 class DaggerPPO(CloningPPO):
-    """Plays ``train.batch_size`` steps in each iteration, has an expert label them, and learns from all that it has."""
+    """Plays ``train.batch_size`` steps in each iteration, has an expert label them, and learns from all labels."""
 
     def setup(self, config: Any) -> None:
         """Build runner and learner, and what the learner and the expert play."""
@@ -91,8 +91,8 @@ class DaggerPPO(CloningPPO):
         settings, run = self.config.env_config, self.config.env_config["run"]
         factory, options = self.stages[0].factory, run.train.dagger
         self._beta = Beta(options.schedule, options.rounds, options.base)
-        found = {agent.name: player_in_place_of(agent, options.expert, run) for agent in factory.specs.agents}
-        self._experts = {name: row.sha256 for name, row in found.items()}
+        experts = {agent.name: player_in_place_of(agent, options.expert, run) for agent in factory.specs.agents}
+        self._experts = {name: row.sha256 for name, row in experts.items()}
         self._collector = LabellingCollector(
             factory.build(settings["num_envs"], 0),
             factory.specs,
@@ -101,18 +101,18 @@ class DaggerPPO(CloningPPO):
             first=0,
             steps=settings["num_steps"],
             bound=settings["bound"],
-            experts={name: row.player for name, row in found.items()},
+            experts={name: row.player for name, row in experts.items()},
         )
 
     def _label(self) -> dict[str, float]:
         self._collector.beta = self._beta.at(self.policy_updates)
         self._collector.collect()
-        self._collector.env.drain_episodes()  # partly the expert's: they say nothing of the learner
+        self._collector.env.drain_episodes()  # partly the expert's, so no measure of the learner
         labels = self.ask("add", labelled=self._collector.labelled())[0]
         return {"dagger/beta": self._collector.beta, "dagger/labels": float(labels)}
 
     def run_state(self) -> dict[str, Any]:
-        """Return what a run remembers beside RLlib's own state, and who was asked."""
+        """Return what a run remembers beside RLlib's own state, and the experts' sha256."""
         return {**super().run_state(), "experts": self._experts}
 
     def restore_run(self, path: Any, state: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The league of a run: its arithmetic (``players.league``), its files (``runs.checkpoints``), and who plays what."""
+"""The league of a run: joins arithmetic (``players.league``) and files (``runs.checkpoints``)."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -17,9 +17,9 @@ LOG = logging.getLogger(__name__)
 
 
 class RunLeague(League):
-    """The league of a run: lets snapshots join, and says who plays from now on.
+    """The league of a run: adds snapshots and draws the opponents.
 
-    In memory are the files of those alone who play at present: any number of snapshots needs no more than a few.
+    Only the files of current opponents are in memory, so memory does not grow with the number of snapshots.
 
     Args:
         scenario: with a league.
@@ -50,8 +50,7 @@ class RunLeague(League):
             export: writes the learner's networks into a folder.
 
         Returns:
-            Whose share of the games is how large from now on, with the files of those who did not play until now;
-            ``None``: everything stays.
+            The new share of games of each opponent, with the files of new opponents; ``None``: no change.
 
         Raises:
             OSError: a snapshot cannot be written.
@@ -60,9 +59,9 @@ class RunLeague(League):
             self.add(write_snapshot(self._run, f"step_{env_steps:09d}", env_steps, export))
         if not self.stale(env_steps):
             return None
-        before, lost = self._files, -1
-        while lost != len(self.lost):  # until all of them can be read; a file that is gone costs its snapshot the place
-            lost = len(self.lost)
+        before, count = self._files, -1
+        while count != len(self.lost):  # until all can be read: a snapshot whose file is gone leaves the league
+            count = len(self.lost)
             self.redraw(env_steps)
             self._files = {n: files for n, files in self._files.items() if n in self.weights}
             for number in set(self.weights) - set(self._files):
@@ -80,20 +79,20 @@ class RunLeague(League):
             self.lose(number)
 
     def roster(self, others: Iterable[int] = ()) -> Roster:
-        """Return who plays at present with all files, and with those of ``others`` whose games are not over.
+        """Return the current opponents with all files, and those of ``others``, whose games are not over.
 
         Raises:
-            PlayerError: a file of theirs is missing, damaged, or another player's.
+            PlayerError: a file is missing, damaged, or another player's.
         """
         files = {}
         for number in sorted({*self.weights, *others}):
             snapshot = self.snapshot(number)
             if snapshot is not None:
                 files[number] = self._files.get(number) or read_snapshot(self._run, snapshot)
-        self._files = {n: its for n, its in files.items() if n in self.weights}
+        self._files = {n: content for n, content in files.items() if n in self.weights}
         return Roster(self.weights, files)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`get_state` was asked; :meth:`roster` reads the files."""
+        """Continue from the state of :meth:`get_state`; :meth:`roster` reads the files."""
         super().set_state(state)
         self._files = {}

@@ -46,12 +46,12 @@ class ActorCriticModule(TorchRLModule, ValueFunctionAPI):
 
 
 def module_specs(specs: MultiAgentSpec, architecture: dict[str, Any], seed: int) -> MultiRLModuleSpec:
-    """Describe one module for each network, with initial weights of its own."""
+    """Describe one module for each network, with its own initial weights."""
     return MultiRLModuleSpec(
         rl_module_specs={
             module: RLModuleSpec(
                 module_class=ActorCriticModule,
-                observation_space=_whole_space(agent),
+                observation_space=_full_space(agent),
                 action_space=agent.action_space,
                 model_config={"architecture": architecture, "agent": agent, "seed": seed * 64 + k},
             )
@@ -60,7 +60,7 @@ def module_specs(specs: MultiAgentSpec, architecture: dict[str, Any], seed: int)
     )
 
 
-def _whole_space(agent: AgentSpec) -> gym.Space[Any]:
+def _full_space(agent: AgentSpec) -> gym.Space[Any]:
     """Return the space of what actor and critic read."""
     own, critic = agent.observation_space, agent.critic_space
     if critic is None:
@@ -73,12 +73,12 @@ def _whole_space(agent: AgentSpec) -> gym.Space[Any]:
 class BatchLearner(PPOTorchLearner):
     """A learner whose modules are trained by :class:`~multigrid_rl.learn.update.Update`, or by ``Cloning``.
 
-    RLlib's own keeps what it is good at: placing modules on devices, remote learner processes, checkpoints of weights
+    RLlib's own code does the rest: placing modules on devices, remote learner processes, checkpoints of weights
     and optimisers. ``config.learner_config_dict`` holds the update's configuration.
     """
 
     def build(self) -> None:
-        """Build as RLlib does, with a thread of its own for a process beside others on the same cores."""
+        """Build as RLlib does, with a single thread for a process that shares its cores."""
         # Custom networks and objectives may draw from torch's generator.
         torch.manual_seed(self.config.learner_config_dict["update"].seed)
         if self.config.num_learners:
@@ -93,19 +93,19 @@ class BatchLearner(PPOTorchLearner):
         action_spaces = {name: module.action_space for name, module in modules.items()}
         adversarial: AdversarialConfig | None = settings["adversarial"]
         kind: Any = Update
-        given: dict[str, Any] = {"device": device}
+        arguments: dict[str, Any] = {"device": device}
         if isinstance(settings["update"], CloningConfig):
             kind = Dagger if settings["update"].asked else Cloning
         else:
             if adversarial is not None:
                 kind = partial(AdversarialUpdate, adversarial, read_demonstrations(Path(adversarial.data)))
             part = (self._learner_index or 0, max(self.config.num_learners, 1))
-            given |= {"scale_values": settings["scale_values"], "part": part}
-        self.our_update: Any = kind(networks, action_spaces, settings["update"], **given)
+            arguments |= {"scale_values": settings["scale_values"], "part": part}
+        self.our_update: Any = kind(networks, action_spaces, settings["update"], **arguments)
         if adversarial is not None and adversarial.reward is not None:
-            known = read_learner_state(Path(adversarial.reward))["update"]["adversaries"]
+            adversaries = read_learner_state(Path(adversarial.reward))["update"]["adversaries"]
             for name, adversary in self.our_update.adversaries.items():
-                adversary.take(known[name]["discriminator"])
+                adversary.take(adversaries[name]["discriminator"])
         for name, optimizers in self.our_update.optimizers.items():
             for k, optimizer in enumerate(optimizers):
                 self.register_optimizer(
@@ -117,20 +117,20 @@ class BatchLearner(PPOTorchLearner):
                 )
 
     def _make_modules_ddp_if_necessary(self) -> None:
-        """Torch's own wrapper stays away: gradients lie in one row, and one sum of it is all that learners exchange."""
+        """Skip torch's wrapper: gradients are one flat array, and its sum is all that learners exchange."""
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state, and what the update remembers beside it."""
         return {**super().get_state(*args, **kwargs), "update": self.our_update.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         super().set_state(state)
         if "update" in state:
             self.our_update.set_state(state["update"])
 
 
-def of_update(learner: BatchLearner, what: str, **given: Any) -> Any:
+def call_update(learner: BatchLearner, what: str, **references: Any) -> Any:
     """Call a method of a learner's update, references resolved; for ``LearnerGroup.foreach_learner``."""
-    arguments = {name: ray.get(its) if isinstance(its, ray.ObjectRef) else its for name, its in given.items()}
+    arguments = {name: ray.get(ref) if isinstance(ref, ray.ObjectRef) else ref for name, ref in references.items()}
     return getattr(learner.our_update, what)(**arguments)

@@ -1,6 +1,6 @@
 """What a machine must have for training, checked one thing at a time; nothing here starts Ray.
 
-Each check takes what it looks at as arguments whose defaults are this machine's, and returns findings: what was found,
+Each check takes its inputs as arguments whose defaults are this machine's, and returns findings: what was found,
 whether it is good, and what to change.
 """
 
@@ -29,7 +29,7 @@ from multigrid_rl.text import expected
 Level = Literal["ok", "warning", "problem"]
 DISTRIBUTION = "multigrid-rl"
 _MIB = 2**20
-#: Ray puts batches and weights into shared memory; a container has 64 MiB of it unless somebody asks for more.
+#: Ray puts batches and weights into shared memory; a container has 64 MiB of it by default.
 SHM_BYTES = 512 * _MIB
 #: A run writes some MiB, Ray's session and its logs some hundred.
 DISK_BYTES, DISK_LEAST = 2048 * _MIB, 256 * _MIB
@@ -56,14 +56,14 @@ def check_python(found: str | None = None) -> Finding:
 
 
 def check_packages(needed: Iterable[str] | None = None, constraints: Path | None = None) -> list[Finding]:
-    """Check that all packages are there in the required versions, and in those that were tested.
+    """Check that all packages are installed in the required versions, and in the tested ones.
 
     Args:
         needed: requirements as in ``pyproject.toml``; by default those of the installed package.
         constraints: file of exact versions; by default the one that is shipped.
     """
     pins = tested_versions(data_root() / "constraints.txt" if constraints is None else constraints)
-    findings, others, count = [], [], 0
+    findings, untested, count = [], [], 0
     for requirement in map(Requirement, requires(DISTRIBUTION) or () if needed is None else needed):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
@@ -74,13 +74,13 @@ def check_packages(needed: Iterable[str] | None = None, constraints: Path | None
         except PackageNotFoundError:
             found = "none"
         if found == "none" or not requirement.specifier.contains(found, prereleases=True):
-            told = expected(name, str(requirement.specifier) or "any version", found)
-            findings.append(Finding("packages", "problem", told, f"pip install '{requirement}'"))
+            message = expected(name, str(requirement.specifier) or "any version", found)
+            findings.append(Finding("packages", "problem", message, f"pip install '{requirement}'"))
         elif (pin := pins.get(canonicalize_name(name), found)).partition("+")[0] != found.partition("+")[0]:
-            others.append(f"{name} {found} (tested is {pin})")
-    if others:
+            untested.append(f"{name} {found} (tested is {pin})")
+    if untested:
         change = "pip install --constraint constraints.txt -e . puts the tested versions there"
-        findings.append(Finding("packages", "warning", ", ".join(others), change))
+        findings.append(Finding("packages", "warning", ", ".join(untested), change))
     return findings or [Finding("packages", "ok", f"all {count} are there, in the versions that were tested")]
 
 
@@ -116,8 +116,8 @@ def check_cpus(cpus: int | None = None, quota: float | None = None) -> Finding:
     quota = cpu_quota() if quota is None else quota
     if quota is None or quota >= cpus:
         return Finding("cpus", "ok", f"{cpus} for this process")
-    whole = max(1, int(quota))
-    most = f"train.torch_threads={whole} cluster.num_env_runners={whole}"
+    cores = max(1, int(quota))
+    most = f"train.torch_threads={cores} cluster.num_env_runners={cores}"
     change = f"give it whole cores (--cpuset-cpus), or {most} at most"
     return Finding("cpus", "warning", f"{cpus} seen, but this container gets the time of {quota:g}", change)
 
@@ -125,14 +125,14 @@ def check_cpus(cpus: int | None = None, quota: float | None = None) -> Finding:
 def check_threads(environment: Mapping[str, str] | None = None, cpus: int | None = None) -> Finding:
     """Check that ``OMP_NUM_THREADS`` asks for no more threads than there are CPUs."""
     cpus = available_cpus() if cpus is None else cpus
-    asked = (os.environ if environment is None else environment).get("OMP_NUM_THREADS")
-    if asked is None:
+    setting = (os.environ if environment is None else environment).get("OMP_NUM_THREADS")
+    if setting is None:
         return Finding("threads", "ok", f"OMP_NUM_THREADS is not set; torch would use {torch.get_num_threads()}")
-    if asked.isdigit() and 1 <= int(asked) <= cpus:
-        return Finding("threads", "ok", f"OMP_NUM_THREADS={asked} on {cpus} CPU(s)")
-    level: Level = "warning" if asked.isdigit() and int(asked) > cpus else "problem"
+    if setting.isdigit() and 1 <= int(setting) <= cpus:
+        return Finding("threads", "ok", f"OMP_NUM_THREADS={setting} on {cpus} CPU(s)")
+    level: Level = "warning" if setting.isdigit() and int(setting) > cpus else "problem"
     change = "unset it, or set it lower: more threads than CPUs wait for each other"
-    return Finding("threads", level, expected("OMP_NUM_THREADS", f"1 to {cpus}", asked), change)
+    return Finding("threads", level, expected("OMP_NUM_THREADS", f"1 to {cpus}", setting), change)
 
 
 def products_per_second(threads: int, seconds: float = 0.15) -> float:
@@ -142,29 +142,29 @@ def products_per_second(threads: int, seconds: float = 0.15) -> float:
     try:
         left, right = torch.ones(384, 384), torch.ones(384, 384)
         left @ right  # the first one starts the threads
-        done, begun = 0, time.perf_counter()
+        products, begun = 0, time.perf_counter()
         while time.perf_counter() - begun < seconds:
             left @ right
-            done += 1
-        return done / (time.perf_counter() - begun)
+            products += 1
+        return products / (time.perf_counter() - begun)
     finally:
         torch.set_num_threads(before)
 
 
 def check_torch(speeds: tuple[float, float] | None = None, cpus: int | None = None) -> Finding:
-    """Check that torch's threads get the cores that they are made for.
+    """Check that more torch threads are faster.
 
     Args:
         speeds: matrix products a second with one thread and with ``cpus`` threads; measured by default.
         cpus: for this process.
     """
     cpus = available_cpus() if cpus is None else cpus
-    one, many = speeds or (products_per_second(1), products_per_second(cpus))
-    told = f"{one:,.0f} matrix products a second with 1 thread, {many:,.0f} with {cpus}"
-    if cpus > 1 and many < _THREADS_PAY * one:
+    single, many = speeds or (products_per_second(1), products_per_second(cpus))
+    message = f"{single:,.0f} matrix products a second with 1 thread, {many:,.0f} with {cpus}"
+    if cpus > 1 and many < _THREADS_PAY * single:
         change = "the cores are busy or fewer than they seem: set train.torch_threads=1, or end what else runs"
-        return Finding("torch", "warning", told, change)
-    return Finding("torch", "ok", told)
+        return Finding("torch", "warning", message, change)
+    return Finding("torch", "ok", message)
 
 
 def home() -> Path:
@@ -178,8 +178,8 @@ def check_home() -> Finding:
     try:
         _write_into(folder)
     except OSError as error:
-        told = f"nothing can be written in {folder}: {error.strerror}"
-        return Finding("home", "warning", told, "set HOME to a folder that can be written: Ray keeps its token there")
+        text = f"nothing can be written in {folder}: {error.strerror}"
+        return Finding("home", "warning", text, "set HOME to a folder that can be written: Ray keeps its token there")
     return Finding("home", "ok", f"{folder} can be written")
 
 
@@ -195,8 +195,8 @@ def check_kernels(folder: Path | None = None) -> Finding:
     cached: Any = kernels.step_games
     folder = folder or cached._cache.cache_path
     if folder is None:
-        told = "neither the installation, nor the home, nor the temporary folder can be written"
-        return Finding("kernels", "problem", told, change)
+        message = "neither the installation, nor the home, nor the temporary folder can be written"
+        return Finding("kernels", "problem", message, change)
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -204,8 +204,8 @@ def check_kernels(folder: Path | None = None) -> Finding:
     except OSError as error:
         return Finding("kernels", "problem", f"compiled kernels cannot be kept: {error}", change)
     if Path(tempfile.gettempdir(), jit.TEMPORARY) in folder.parents:
-        told = f"kept in {folder}, as neither the installation nor the home can be written"
-        return Finding("kernels", "warning", told, f"{change}: this one is emptied")
+        message = f"kept in {folder}, as neither the installation nor the home can be written"
+        return Finding("kernels", "warning", message, f"{change}: this one is emptied")
     return Finding("kernels", "ok", f"kept in {folder}")
 
 
@@ -221,14 +221,14 @@ def check_shm(folder: Path = Path("/dev/shm"), enough: int = SHM_BYTES) -> Findi
         free = shutil.disk_usage(folder).free
     except OSError:
         return Finding("shm", "ok", f"{folder} is not there: Ray uses its temporary folder")
-    told = f"{folder} has {free / _MIB:,.0f} MiB free"
+    message = f"{folder} has {free / _MIB:,.0f} MiB free"
     if free >= enough:
-        return Finding("shm", "ok", told)
+        return Finding("shm", "ok", message)
     change = (
         "give the container more: docker run --shm-size=2g, shm_size: 2gb in compose, an emptyDir with medium: Memory "
         "in Kubernetes; without it Ray keeps objects on disk"
     )
-    return Finding("shm", "warning", f"{told}, Ray wants {enough / _MIB:,.0f}", change)
+    return Finding("shm", "warning", f"{message}, Ray wants {enough / _MIB:,.0f}", change)
 
 
 def check_disk(folder: Path) -> Finding:
@@ -237,12 +237,12 @@ def check_disk(folder: Path) -> Finding:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return Finding("disk", "problem", f"{folder}: {error.strerror}", "start where runs can be written")
-    told = f"{free / _MIB:,.0f} MiB free in {folder}"
+    message = f"{free / _MIB:,.0f} MiB free in {folder}"
     if free >= DISK_BYTES:
-        return Finding("disk", "ok", told)
+        return Finding("disk", "ok", message)
     enough, least = DISK_BYTES / _MIB, DISK_LEAST / _MIB
     change = f"make room: {enough:,.0f} MiB are enough, a run with less than {least:,.0f} will break off"
-    return Finding("disk", "warning" if free >= DISK_LEAST else "problem", told, change)
+    return Finding("disk", "warning" if free >= DISK_LEAST else "problem", message, change)
 
 
 def check_open_files(limit: int | None = None) -> Finding:
@@ -277,7 +277,7 @@ def check_opponents(root: Path | None = None) -> list[Finding]:
 
 
 def check_gpu(names: list[str] | None = None, devices: Path = Path("/dev")) -> Finding:
-    """Tell which GPUs torch sees; ``names`` of them, and where the system's devices are."""
+    """Report which GPUs torch sees; ``names`` of them, and where the system's devices are."""
     if names is None:
         names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     if names:

@@ -40,11 +40,11 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def ray_session(config: RunConfig | None = None) -> Iterator[None]:
-    """Have a Ray session for as long as it is needed: of this machine, or on the cluster that ``config`` names.
+    """Run a Ray session while the context is open: on this machine, or on the cluster that ``config`` names.
 
     A run in which the driver alone plays and learns needs none, and gets none: starting one takes longer than all else
     that a run does before its first step. One that is already there is used and left alone. What one of this machine
-    leaves in the folder for temporary files is removed, unless it ended with an error: Ray's logs may tell more of it.
+    leaves in the folder for temporary files is removed, unless it ended with an error: Ray's logs may help then.
 
     Raises:
         ConfigError: the cluster that was asked for does not answer, or this machine has too few GPUs.
@@ -61,7 +61,7 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
     address = config.cluster.address if config else None
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     if address is None:
-        # "local": a cluster that somebody else started on this machine is none of ours.
+        # "local": never connect to another cluster on this machine.
         processes = config.cluster.runners + config.cluster.num_learners if config else 0
         settings |= {"address": "local", "num_cpus": max(available_cpus(), processes), "include_dashboard": False}
     else:
@@ -81,12 +81,12 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
 
 
 def _check_gpus(config: RunConfig) -> None:
-    """Refuse learners on GPUs that this machine lacks: Ray would wait for them without a word."""
-    cluster, seen = config.cluster, torch.cuda.device_count()
+    """Raise ``ConfigError`` for learners on GPUs that this machine lacks: Ray would wait without a message."""
+    cluster, gpus = config.cluster, torch.cuda.device_count()
     learners = max(cluster.num_learners, 1)
-    if cluster.address is None and cluster.gpus_per_learner * learners > seen:
-        wanted = f"{'0 to ' if seen else ''}{min(1, seen / learners):g}, or a cluster.address"
-        got = f"{cluster.gpus_per_learner:g}: torch sees {seen} GPU(s) here for {learners} learner(s)"
+    if cluster.address is None and cluster.gpus_per_learner * learners > gpus:
+        wanted = f"{'0 to ' if gpus else ''}{min(1, gpus / learners):g}, or a cluster.address"
+        got = f"{cluster.gpus_per_learner:g}: torch sees {gpus} GPU(s) here for {learners} learner(s)"
         raise ConfigError(expected("cluster.gpus_per_learner", wanted, got))
 
 
@@ -109,9 +109,9 @@ def without_object_store() -> Iterator[None]:
 def _start(settings: dict[str, Any], address: str | None) -> Path:
     """Start Ray, or connect to it; returns the session's folder for temporary files."""
     try:
-        with _kept_out_of_the_way():
+        with _ray_settings():
             if address is None:
-                _see_to_a_token()
+                _ensure_token()
             return Path(ray.init(**settings).address_info["session_dir"])
     except Exception as error:  # Ray raises bare ones, too
         if address is None:
@@ -122,12 +122,12 @@ def _start(settings: dict[str, Any], address: str | None) -> Path:
 
 
 @contextmanager
-def _kept_out_of_the_way() -> Iterator[None]:
-    """Have Ray note no calls, leave our signal handler in place, and start its processes in sessions of their own.
+def _ray_settings() -> Iterator[None]:
+    """Stop Ray from recording calls, keep our signal handler, and start its processes in separate sessions.
 
-    Its server would grow by 13 MiB a minute by noting every call; its handler of SIGTERM aborts the process. A terminal
+    Its server would grow by 13 MiB a minute with recorded calls; its handler of SIGTERM aborts the process. A terminal
     that closes and ``timeout`` signal a whole group of processes, and a service manager all of a service's: the driver
-    is to end its run first, and needs the raylet, which is deaf to SIGTERM, and its env runners for it. Where the
+    must end its run first, and needs the raylet, which ignores SIGTERM, and its env runners for it. Where the
     kernel does not end children with their parent, Ray ends its own by their group.
     """
     name, popen = "RAY_task_events_report_interval_ms", services.ConsolePopen
@@ -157,10 +157,10 @@ def _kept_out_of_the_way() -> Iterator[None]:
 
 
 def _end_children(raylet: int) -> None:
-    """End what a raylet that was killed has left: its agents take a minute and more to see it."""
+    """End the child processes of a killed raylet: its agents take a minute and more to notice."""
     for process in Path("/proc").glob("[0-9]*") if sys.platform == "linux" else ():
         pid = int(process.name)
-        with suppress(OSError):  # gone, or somebody else's
+        with suppress(OSError):  # gone, or another user's
             if os.getsid(pid) == raylet:  # the session that it was started in
                 os.kill(pid, signal.SIGKILL)
 
@@ -197,8 +197,8 @@ def _watch(raylet: int, over: int) -> None:
         os._exit(3)
 
 
-def _see_to_a_token() -> None:
-    """Give Ray a token by the environment where it cannot keep one below HOME, its only other place for one."""
+def _ensure_token() -> None:
+    """Pass Ray a token in the environment where it cannot store one below HOME, the only other place."""
     if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
         return
     try:
@@ -206,9 +206,9 @@ def _see_to_a_token() -> None:
         if (folder / "auth_token").exists():
             return
         folder.mkdir(parents=True, exist_ok=True)
-        kept = os.access(folder, os.W_OK | os.X_OK)
+        writable = os.access(folder, os.W_OK | os.X_OK)
     except (OSError, RuntimeError):  # RuntimeError: there is no home at all
-        kept = False
-    if not kept:
+        writable = False
+    if not writable:
         # It stays for this process: Ray reads it once, and its later sessions compare with that.
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

@@ -20,12 +20,12 @@ class Stage(NamedTuple):
     scenario: ScenarioConfig
     factory: EnvFactory
     gates: list[Gate]
-    steps: int | None  # ends after so many environment steps of its own; None: not by steps
+    steps: int | None  # ends after so many environment steps; None: no limit
     held: bool  # ends when its gates are held
 
 
 def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[Stage]:
-    """All stages of a run, at least one: the last is its own scenario and has no end of its own.
+    """Return all stages of a run, at least one: the last is its own scenario and has no end.
 
     Args:
         config: the run.
@@ -38,11 +38,11 @@ def stages_of(config: RunConfig, hashes: dict[str, str] | None = None) -> list[S
     ends = [(stage.steps, stage.held) for stage in config.curriculum] + [(None, False)]
     stages: list[Stage] = []
     for scenario, (steps, held) in zip(scenarios, ends, strict=True):
-        one = config.model_copy(update={"scenario": scenario})
-        factory = env_factory(one, hashes)
+        stage_config = config.model_copy(update={"scenario": scenario})
+        factory = env_factory(stage_config, hashes)
         if scenario.game is None:
-            factory.load()  # an unknown id is told with its key
-        gates = gates_of(one, factory.specs)
+            factory.load()  # reports an unknown id with its key
+        gates = gates_of(stage_config, factory.specs)
         own_metrics(gates)  # refused before anything starts
         stages.append(Stage(scenario, factory, gates, steps, held))
     agents = stages[-1].factory.specs.agents

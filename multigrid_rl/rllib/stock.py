@@ -62,7 +62,7 @@ _LEARNED = {
 
 
 def rllib_spaces(agent: AgentSpec) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """Return what RLlib's connectors know: tokens (D,), and one of K actions or, for a team of C, a vector (C,)."""
+    """Return what RLlib's connectors support: tokens (D,), and one of K actions or, for a team of C, a vector (C,)."""
     acts = agent.action_space
     assert isinstance(acts, gym.spaces.MultiDiscrete)
     return agent.observation_space, gym.spaces.Discrete(int(acts.nvec[0])) if len(acts.nvec) == 1 else acts
@@ -72,16 +72,16 @@ class GameEnv(MultiAgentEnv):
     """One game; its agents are those that learn, and background players act inside.
 
     An observation is the agent's token vector, uint8 of shape (D,). An agent that is out while the game goes on is
-    reported as terminated once, with its last observation, and is not heard of again. When every agent is out and only
+    reported as terminated once, with its last observation, and not again. When every agent is out and only
     background players are left, the game is played to its end within that step, so that its episode counts like any
-    other. A truncated game says so under ``__all__`` only: RLlib takes a game whose every agent is marked as truncated
-    for a terminated one, and would not bootstrap it.
+    other. A truncated game is reported under ``__all__`` only: RLlib takes a game whose agents are all truncated for a
+    terminated one, and would not bootstrap it.
 
     Games of different env runners and of different places in one runner's vector have different numbers; what a game
     does depends on its number and on the seed of :meth:`reset`, or on the factory's seed where none is given.
 
     Args:
-        config: ``factory`` (a ``types.EnvFactory``); as an ``EnvContext`` it also says which game this is.
+        config: ``factory`` (a ``types.EnvFactory``); as an ``EnvContext`` it also numbers the game.
 
     Raises:
         KeyError: no factory.
@@ -139,10 +139,10 @@ class GameEnv(MultiAgentEnv):
             self._actions[name][0] = action
         step = self.env.step(self._actions)
         done = bool(step.done[0])
-        shown = step.final_observations if done else step.observations
+        latest = step.final_observations if done else step.observations
         observations, rewards, terminated = {}, {}, {}
         for name in self._living:
-            observations[name] = shown[name][0].copy()
+            observations[name] = latest[name][0].copy()
             rewards[name] = float(step.rewards[name][0])
             terminated[name] = bool(step.terminated[name][0])
         self._living = [name for name in self._living if not terminated[name]]
@@ -155,23 +155,23 @@ class GameEnv(MultiAgentEnv):
         return observations, rewards, terminated, {_ALL: done and not over}, {}
 
     @staticmethod
-    def _copied(shown: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def _copied(observations: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         # The arrays of a batched environment change at its next step.
-        return {name: rows[0].copy() for name, rows in shown.items()}
+        return {name: rows[0].copy() for name, rows in observations.items()}
 
 
 class StockModule(ActorCriticModule):
     """The same network for RLlib's connectors, which draw actions from the distribution of the action space."""
 
     def setup(self) -> None:
-        """Build the network and say how a joint action (C seats, K choices each) is drawn."""
+        """Build the network and set how a joint action (C seats, K choices each) is drawn."""
         super().setup()
         if isinstance(self.action_space, gym.spaces.MultiDiscrete):
             choices = self.action_space.nvec.tolist()
             self.action_dist_cls = TorchMultiCategorical.get_partial_dist_cls(input_lens=choices)
 
     def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        # Everything else that a module says while it plays is carried through all connectors into the train batch.
+        # Every other output of a module is carried through all connectors into the train batch.
         outputs = super()._forward_exploration(batch, **kwargs)
         return {Columns.ACTION_DIST_INPUTS: outputs[Columns.ACTION_DIST_INPUTS]}
 
@@ -192,7 +192,7 @@ class StockPPO(TrackedPPO):
         """Build runners and learner."""
         super().setup(config)
         for timer in _TIMERS.values():
-            # RLlib's timers would tell an average over a hundred iterations; made here, they tell the last one.
+            # RLlib's timers would average over a hundred iterations; created here, they hold the last one.
             self.metrics.log_time(timer, reduce="mean", window=1)
 
     def iterate(self) -> dict[str, float | None]:
@@ -213,17 +213,17 @@ class StockPPO(TrackedPPO):
         self.gradient_steps += round(rows / self.config.minibatch_size)
         self.latest = {name: float(self.metrics.peek(key)) for name, key in _TIMERS.items()}
         for module in modules:
-            self.latest |= {ours.format(module): self._learned(module, theirs) for ours, theirs in _LEARNED.items()}
+            self.latest |= {name.format(module): self._learned(module, key) for name, key in _LEARNED.items()}
 
     def _learned(self, module: str, key: str, default: float = math.nan) -> float:
         return float(self.metrics.peek((LEARNER_RESULTS, module, key), default=default))
 
 
 def stock_module_specs(spec: MultiRLModuleSpec, specs: MultiAgentSpec) -> MultiRLModuleSpec:
-    """Give the modules of ``spec`` the action spaces that RLlib's own distributions and connectors know."""
-    for name, one in spec.rl_module_specs.items():
-        one.module_class = StockModule
-        one.observation_space, one.action_space = rllib_spaces(specs.agent_of(name))
+    """Give the modules of ``spec`` the action spaces that RLlib's own distributions and connectors support."""
+    for name, module_spec in spec.rl_module_specs.items():
+        module_spec.module_class = StockModule
+        module_spec.observation_space, module_spec.action_space = rllib_spaces(specs.agent_of(name))
     return spec
 
 

@@ -23,7 +23,7 @@ _COUNTED = ("env_steps", "policy_updates", "gradient_steps", "stage", "env_runne
 
 
 class TrackedPPO(PPO):
-    """PPO that counts and tells what it did; ``train.runner`` says which of its kinds a run has.
+    """PPO with counters and metrics; ``train.runner`` selects the subclass of a run.
 
     Attributes:
         env_steps: environment steps so far.
@@ -38,8 +38,8 @@ class TrackedPPO(PPO):
         env_runners: processes that played in the last iteration.
         env_runner_restarts: env runners that were lost so far, and replaced.
         tracker: metrics, reports and gates.
-        league: who joins the opponents, and who of them plays; ``None``: they stay as they are.
-        plateau: nothing more is learned, by a measure of its own; the run ends.
+        league: the growing pool of opponents; ``None``: opponents are fixed.
+        plateau: learning has stalled; the run ends.
     """
 
     def setup(self, config: Any) -> None:
@@ -72,13 +72,13 @@ class TrackedPPO(PPO):
         return self.tracker.row(counts, self.latest, self.finished, self.stages[self.stage].factory.specs)
 
     def go_further(self) -> None:
-        """Enter the next stage of the curriculum if the present one has ended; the last one has no end of its own."""
+        """Enter the next stage of the curriculum if the current one has ended; the last one has no end."""
         stage, steps = self.stages[self.stage], self.env_steps - self.stage_from
         if (stage.steps is not None and steps >= stage.steps) or (stage.held and self.tracker.keeper.held):
             self.enter(self.stage + 1)
 
     def enter(self, stage: int) -> None:
-        """Be judged by the gates of another stage, from here on."""
+        """Enter another stage of the curriculum: its gates apply from now on."""
         self.stage, self.stage_from = stage, self.env_steps
         self.tracker.set_gates(self.stages[stage].gates, self.stages[stage].scenario.report_episodes)
 
@@ -87,7 +87,7 @@ class TrackedPPO(PPO):
         raise NotImplementedError
 
     def set_opponents(self, roster: Roster) -> None:
-        """Let others play for the league from the next games on."""
+        """Set the league's players from the next games on."""
         raise NotImplementedError
 
     def games_state(self) -> dict[int, Any]:
@@ -99,7 +99,7 @@ class TrackedPPO(PPO):
         return False
 
     def run_state(self) -> dict[str, Any]:
-        """Return what a run remembers beside RLlib's own state: counters, stage, gates, episodes, games under way."""
+        """Return the run's state beside RLlib's own: counters, stage, gates, episodes, games under way."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
         runners = self.config.num_env_runners
         league = {} if self.league is None else {"league": self.league.get_state()}
@@ -115,7 +115,7 @@ class TrackedPPO(PPO):
         Returns:
             Whether the games are taken up where they stood; else fresh ones are played.
         """
-        with without_object_store():  # RLlib would start a cluster, or find somebody else's, to hand weights to nobody
+        with without_object_store():  # RLlib would start or join a cluster without any use for it
             self.restore_from_path(str(path.resolve()))
         if state["stage"]:
             self.enter(state["stage"])
@@ -128,7 +128,7 @@ class TrackedPPO(PPO):
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """Around everything that asks the learners: says so where one of them is lost.
+        """Wrap calls of the learners: reports a lost learner as :class:`RunError`.
 
         Raises:
             RunError: a remote learner is lost.
@@ -137,7 +137,7 @@ class TrackedPPO(PPO):
             yield
         except (RayError, AssertionError, IndexError) as error:  # RLlib counts the living ones before it asks
             group = self.learner_group
-            if group.is_remote and not all(one.ok for one in group.foreach_learner(lambda _: None, healthy_only=False)):
+            if group.is_remote and not all(r.ok for r in group.foreach_learner(lambda _: None, healthy_only=False)):
                 raise RunError(f"a learner process was lost: {reason_of(error)}") from error
             raise
 

@@ -1,4 +1,4 @@
-"""The one training loop: build, iterate, record, checkpoint, judge."""
+"""The training loop: build, iterate, record, checkpoint, judge."""
 
 import logging
 import math
@@ -51,7 +51,7 @@ def train(
         folder: takes rows, checkpoints and verdict.
         observe: called after each iteration with its row and the gate keeper.
         interrupted: asked after every iteration.
-        start: a checkpoint of one's own to go on from: weights, optimisers, counters, random streams, games and gates.
+        start: own checkpoint to continue from: weights, optimisers, counters, random streams, games and gates.
         stages: games of the run, with the players that are loaded already; by default as they follow from ``config``.
 
     Raises:
@@ -61,9 +61,9 @@ def train(
             checkpoint stay.
     """
     torch.set_num_threads(config.learner_threads)
-    for name in ("ray", "ray.rllib"):  # they greet every run with advice for their own defaults
+    for name in ("ray", "ray.rllib"):  # they log advice about their own defaults at every start
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # whoever is lost, the pool says so
+    logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)  # the pool reports lost env runners
     stages = stages or stages_of(config, opponent_hashes(folder.path))
     team = Team(config)
     warm_up(config, stages[-1].factory, team.most)
@@ -112,7 +112,7 @@ def train(
 def verdict_of(
     algorithm: TrackedPPO, config: RunConfig, folder: RunFolder, row: dict[str, Any], ended: str
 ) -> dict[str, Any]:
-    """Return what a run achieved, as ``verdict.json`` tells it; ``row`` is its last one."""
+    """Return what a run achieved, as in ``verdict.json``; ``row`` is its last one."""
     return {
         **algorithm.tracker.keeper.verdict(),
         "ended": ended,
@@ -157,23 +157,23 @@ def _ended(config: RunConfig, algorithm: TrackedPPO, interrupted: Callable[[], b
 
 
 def restore(algorithm: TrackedPPO, start: Path) -> None:
-    """Go on from a checkpoint; says so where the games could not be taken up where they stood.
+    """Continue from a checkpoint; logs a warning where the games start afresh.
 
     Raises:
         ConfigError: its weights are not finite.
     """
-    whole = algorithm.restore_run(start / "rllib", read_state(start))
-    lost = not_finite(algorithm.learner_weights())
-    if lost is not None:
-        raise ConfigError(expected(start, "a checkpoint whose weights are finite", f"{lost} is not finite"))
-    if not whole:
+    games_restored = algorithm.restore_run(start / "rllib", read_state(start))
+    bad = not_finite(algorithm.learner_weights())
+    if bad is not None:
+        raise ConfigError(expected(start, "a checkpoint whose weights are finite", f"{bad} is not finite"))
+    if not games_restored:
         LOG.warning("other env runners than before: weights and gates go on, games start afresh")
 
 
 def warm_up(config: RunConfig, factory: EnvFactory | None = None, threads: int = 1) -> None:
     """Compile or load every kernel before the clock runs and before env runners would all compile them at once.
 
-    Kernels that threads share are others: those of up to so many ``threads`` are compiled.
+    Multi-threaded kernels are separate: those of up to ``threads`` threads are compiled.
     """
     factory = factory or env_factory(config)
     # All agents of a Unity environment want a place.
@@ -229,7 +229,7 @@ def checkpoint(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> N
 
 
 def advance_league(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> None:
-    """Let the learner join its league and others play, if there is one and it is time.
+    """Add a snapshot to the league and redraw its opponents, if there is a league and it is time.
 
     Raises:
         DivergedError: there are weights that are not finite; nothing was written.
@@ -242,8 +242,8 @@ def advance_league(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) 
             algorithm.env_steps, lambda target: _export(target, algorithm, config, folder)
         )
     except OSError as error:
-        wanted = f"{error.filename or folder.path}: {error.strerror or error}"
-        raise RunError(f"{wanted}: no snapshot at step {algorithm.env_steps:,}; those before it are whole") from error
+        reason = f"{error.filename or folder.path}: {error.strerror or error}"
+        raise RunError(f"{reason}: no snapshot at step {algorithm.env_steps:,}; those before it are whole") from error
     if roster is not None:
         algorithm.set_opponents(roster)
 
@@ -255,9 +255,9 @@ def _export(target: Path, algorithm: TrackedPPO, config: RunConfig, folder: RunF
     not finite; nothing was written.
     """
     weights_of = algorithm.learner_weights()
-    lost = not_finite(weights_of)
-    if lost is not None:
-        raise diverged(algorithm.env_steps, f"{lost} is not finite", folder.path)
+    bad = not_finite(weights_of)
+    if bad is not None:
+        raise diverged(algorithm.env_steps, f"{bad} is not finite", folder.path)
     stage, hashes = algorithm.stages[algorithm.stage], {}
     specs, scenario = stage.factory.specs, stage.scenario
     for module, weights in weights_of.items():

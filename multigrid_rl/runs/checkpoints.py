@@ -76,34 +76,34 @@ def check(folder: Path) -> Checkpoint:
         facts = Checkpoint(folder, manifest["env_steps"], manifest["gate_margin"], manifest["metrics_bytes"])
     except _NO_MANIFEST as error:
         raise ConfigError(expected(folder / MANIFEST, "that of a whole checkpoint", error)) from error
-    for name, known in files.items():
+    for name, recorded in files.items():
         try:
-            found = _print_of(folder / name, sync=False)
+            actual = _print_of(folder / name, sync=False)
         except OSError as error:
             raise ConfigError(expected(folder / name, "a file of a whole checkpoint", error.strerror)) from error
-        if found != known:
-            wanted, got = (f"{size} bytes with sha256 {digest[:16]}" for size, digest in (known, found))
+        if actual != recorded:
+            wanted, got = (f"{size} bytes with sha256 {digest[:16]}" for size, digest in (recorded, actual))
             raise ConfigError(expected(folder / name, wanted, got))
     return facts
 
 
-def newest_good(run: Path, *, say: bool = True) -> Checkpoint:
-    """Return the newest checkpoint of a run that is whole; says which damaged ones it passed over.
+def newest_good(run: Path, *, log: bool = True) -> Checkpoint:
+    """Return the newest checkpoint of a run that is whole; with ``log`` warns of skipped damaged ones.
 
     Raises ``ConfigError``: there is none.
     """
     reasons = []
     for path in reversed(checkpoints_in(run / "checkpoints")):
         try:
-            found = check(path)
+            checkpoint = check(path)
         except ConfigError as error:
             reasons.append(str(error))
-            if say:
+            if log:
                 LOG.warning("%s is damaged and passed over: %s", path.name, error)
             continue
-        if reasons and say:
+        if reasons and log:
             LOG.warning("going on from %s, the newest checkpoint that is whole", path.name)
-        return found
+        return checkpoint
     raise ConfigError(expected("--resume", "a run with a whole checkpoint", "; ".join([str(run), *reasons[:1]])))
 
 
@@ -138,18 +138,18 @@ def prune(folder: Path, keep: int) -> list[str]:
     paths = checkpoints_in(folder)
     ranks = {path: _rank(path) for path in paths}
     # Margins of two stages are about different gates: those of the later one count.
-    known = [path for path in paths if ranks[path] is not None]
-    best = max(known, key=lambda path: (ranks[path], _steps(path)), default=None)
-    gone = [path for path in paths[:-keep] if path != best]
+    ranked = [path for path in paths if ranks[path] is not None]
+    best = max(ranked, key=lambda path: (ranks[path], _steps(path)), default=None)
+    outdated = [path for path in paths[:-keep] if path != best]
     if best is not None:
         write_whole(folder / "best", f"{best.name}\n".encode())
-    for path in gone:
+    for path in outdated:
         # Out of sight first: a kill half-way leaves no half checkpoint behind under its name.
         waste = folder / REMOVED
         clear(waste)
         path.rename(waste)
         clear(waste)
-    return [path.name for path in gone]
+    return [path.name for path in outdated]
 
 
 def commit(sealed: Path, final: Path) -> None:
@@ -235,10 +235,10 @@ def read_snapshot(run: Path, snapshot: Snapshot) -> dict[str, PlayerFiles]:
 
 
 def set_aside_others(run: Path, snapshots: Iterable[Snapshot]) -> None:
-    """Move what is none of ``snapshots`` aside: a run that goes on writes those that joined later once more."""
-    known, league = {_ASIDE, *(snapshot.name for snapshot in snapshots)}, run / LEAGUE
+    """Move all other snapshots aside: a resumed run writes those that joined later once more."""
+    kept, league = {_ASIDE, *(snapshot.name for snapshot in snapshots)}, run / LEAGUE
     for path in sorted(league.iterdir()) if league.is_dir() else ():
-        if path.name not in known:
+        if path.name not in kept:
             _set_aside(path)
 
 
@@ -247,4 +247,4 @@ def _set_aside(path: Path) -> None:
     aside.mkdir(exist_ok=True)
     target = free_path(aside, path.name)
     path.rename(target)
-    LOG.warning("%s is not of the league as it stands; it moved to %s", path, target)
+    LOG.warning("%s is not part of the league any more; it moved to %s", path, target)

@@ -1,4 +1,4 @@
-"""A run that diverged says so at once, and ends before it leaves nothing that can be used."""
+"""Detects divergence: warns at once, and ends the run while a usable checkpoint is left."""
 
 import logging
 import math
@@ -31,14 +31,14 @@ class DivergedError(RunError):
     """Weights are not finite any more, or nothing was learned for many iterations in a row.
 
     Attributes:
-        by_reward: the training reward was not finite; the step size has nothing to do with it.
+        by_reward: the training reward was not finite; the step size is not the cause.
     """
 
     by_reward = False
 
 
 class Divergence:
-    """Watches what the learner says of itself; looks at weights only where that is not finite.
+    """Watches the learner's metrics; checks weights only where these are not finite.
 
     Args:
         run: folder of the run, whose newest checkpoint is named.
@@ -48,7 +48,7 @@ class Divergence:
     def __init__(self, run: Path, objective: str = "ppo") -> None:
         self._run = run
         self._objective = objective
-        self._told = False
+        self._warned = False
         self._in_a_row = 0
 
     def check(self, row: Mapping[str, Any], lost_returns: list[str], weights_now: Callable[[], Weights]) -> None:
@@ -62,28 +62,28 @@ class Divergence:
         Raises:
             DivergedError: weights are not finite, or this is the tenth such iteration in a row.
         """
-        found = next(_not_finite_in(row, lost_returns), None)
-        if found is None:
+        quantity = next(_not_finite_in(row, lost_returns), None)
+        if quantity is None:
             self._in_a_row = 0
             return
-        if found.endswith("/policy_loss") and ":" in self._objective:
-            found = f"{found} (train.objective={self._objective})"
+        if quantity.endswith("/policy_loss") and ":" in self._objective:
+            quantity = f"{quantity} (train.objective={self._objective})"
         self._in_a_row += 1
         steps, weights = row["env_steps"], not_finite(weights_now())
-        if not self._told:
-            self._told = True
-            LOG.warning("step %s: %s is not finite", f"{steps:,}", weights or found)
+        if not self._warned:
+            self._warned = True
+            LOG.warning("step %s: %s is not finite", f"{steps:,}", weights or quantity)
         if weights is not None:
             raise diverged(steps, f"{weights} is not finite", self._run)
         if self._in_a_row >= PATIENCE:
-            error = diverged(steps, f"{found} is not finite in {PATIENCE} iterations in a row", self._run)
+            error = diverged(steps, f"{quantity} is not finite in {PATIENCE} iterations in a row", self._run)
             error.by_reward = bool(lost_returns)
             raise error
 
 
 def _not_finite_in(row: Mapping[str, Any], lost_returns: list[str]) -> Iterator[str]:
     """Yield what is not finite in a row, in words, causes first."""
-    # A network that took no part in this iteration has no step size in the row, and all else of it means nothing.
+    # A network that took no part in this iteration has no step size in the row, and its other values have no meaning.
     modules = [name.split("/")[1] for name, value in row.items() if name.endswith("/lr") and value is not None]
     for module in modules:
         if module in lost_returns:
@@ -105,9 +105,9 @@ def not_finite(weights: Weights) -> str | None:
 
 
 def diverged(env_steps: int, what: str, run: Path) -> DivergedError:
-    """Make the error of a run that diverged; it names the last checkpoint, whose weights are finite as all are."""
+    """Make the error of a run that diverged; it names the last checkpoint, which has finite weights."""
     try:
-        left = f"the last checkpoint with finite weights is {newest_good(run, say=False).path.name}"
+        last = f"the last checkpoint with finite weights is {newest_good(run, log=False).path.name}"
     except ConfigError:
-        left = "no checkpoint was written before"
-    return DivergedError(f"step {env_steps:,}: {what}: the run diverged; {left}")
+        last = "no checkpoint was written before"
+    return DivergedError(f"step {env_steps:,}: {what}: the run diverged; {last}")

@@ -1,4 +1,4 @@
-"""A run folder tells its own story in text: configuration, provenance, metrics, verdict, TensorBoard, checkpoints."""
+"""Writes run folders: configuration, provenance, metrics, verdict, TensorBoard, checkpoints."""
 
 import fcntl
 import json
@@ -56,9 +56,9 @@ def git_commit() -> str | None:
     git, root = shutil.which("git"), data_root()
     if git is None or not (root / ".git").exists():
         return None
-    asked = (("rev-parse", "HEAD"), ("status", "--porcelain"))
+    commands = (("rev-parse", "HEAD"), ("status", "--porcelain"))
     head, dirty = (
-        subprocess.run([git, "-C", str(root), *words], capture_output=True, text=True, check=False) for words in asked
+        subprocess.run([git, "-C", str(root), *args], capture_output=True, text=True, check=False) for args in commands
     )
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "") if head.returncode == 0 else None
 
@@ -91,8 +91,8 @@ class RunFolder:
             ],
         }
         if config.data is not None:
-            told = read_data_card(Path(config.data)).model_dump(include={"who", "sha256", "rows", "episodes"})
-            self.provenance["data"] = {"folder": config.data, **told}
+            card = read_data_card(Path(config.data)).model_dump(include={"who", "sha256", "rows", "episodes"})
+            self.provenance["data"] = {"folder": config.data, **card}
         self._open(config, first_step=None)
 
     @classmethod
@@ -110,8 +110,8 @@ class RunFolder:
         self._lock = locked(path / LOCK)
         try:
             self.provenance = read_provenance(path)
-            if newest_good(path, say=False).path != checkpoint.path:
-                raise ConfigError(f"{path}: expected a run that nobody trains, got one written to meanwhile")
+            if newest_good(path, log=False).path != checkpoint.path:
+                raise ConfigError(f"{path}: expected a run that no process trains, got one written to meanwhile")
             league = _league_of(path, config, checkpoint)
         except ConfigError:
             self._lock.close()
@@ -172,8 +172,8 @@ class RunFolder:
 
     def last_row(self) -> dict[str, Any] | None:
         """Return the last row of ``metrics.jsonl``, as :meth:`record` took it; ``None``: there is none yet."""
-        *whole, _ = (self.path / "metrics.jsonl").read_text(encoding="utf-8").split("\n")
-        row: dict[str, Any] | None = json.loads(whole[-1]) if whole else None
+        *lines, _ = (self.path / "metrics.jsonl").read_text(encoding="utf-8").split("\n")
+        row: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
         return row
 
     def checkpoint_path(self, env_steps: int) -> Path:
@@ -202,7 +202,7 @@ class RunFolder:
         """Flush and close all files."""
         logging.getLogger("multigrid_rl").removeHandler(self._log)
         for part in filter(None, (self._tracking, self._metrics, self._board, self._log, self._lock)):
-            # A row that a full disk refused is refused once more here; the run has told so.
+            # A row that a full disk refused is refused once more here; the run has reported it.
             with suppress(OSError):
                 part.close()
 
@@ -237,7 +237,7 @@ def locked(file: Path) -> IO[str]:
     except BlockingIOError as error:
         handle.close()
         raise ConfigError(
-            expected(file.parent, "a folder that nobody else works in", "another process is writing to it")
+            expected(file.parent, "a folder that no other process uses", "another process is writing to it")
         ) from error
     except OSError:  # a network drive without locks
         LOG.warning("%s: no locks on this drive; see to it that only one process works in it", file.parent)
@@ -259,10 +259,10 @@ def _league_of(path: Path, config: RunConfig, checkpoint: Checkpoint) -> list[Sn
 
 
 def _set_aside(metrics: Path, length: int, name: str) -> None:
-    whole = metrics.read_bytes() if metrics.exists() else b""
-    if len(whole) < length:
-        LOG.warning("%s: %d bytes; the checkpoint knew %d: rows are missing", metrics, len(whole), length)
-    rest = whole[length:]
+    content = metrics.read_bytes() if metrics.exists() else b""
+    if len(content) < length:
+        LOG.warning("%s: %d bytes; the checkpoint knew %d: rows are missing", metrics, len(content), length)
+    rest = content[length:]
     if rest:
         free_path(metrics.parent, f"metrics.{name}", ".jsonl").write_bytes(rest)
         os.truncate(metrics, length)

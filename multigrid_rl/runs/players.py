@@ -22,14 +22,14 @@ def _run_players(run: Path, checkpoint: str | None = None) -> Path:
     try:
         name = checkpoint or (checkpoints / "latest").read_text(encoding="utf-8").strip()
         players = checkpoints / name / "players"
-        whole, there = (checkpoints / name).is_dir(), players.is_dir()
+        complete, has_players = (checkpoints / name).is_dir(), players.is_dir()
     except OSError as error:  # also of a name that is too long for one
         raise PlayerError(expected(run, "a run with a checkpoint", error.strerror)) from error
     except ValueError as error:
         raise PlayerError(expected(checkpoints / "latest", "the name of a checkpoint", error)) from error
-    if whole and not there:
+    if complete and not has_players:
         raise PlayerError(f"{checkpoints / name}: expected a run of the red/blue-door game, got one without players")
-    if not there:
+    if not has_players:
         known = sorted(path.name for path in checkpoints.glob("step_*"))
         got = shown(name) + suggestion(name, known)
         raise PlayerError(expected("checkpoint", f"{', '.join(known) or 'none'} of {run}", got))
@@ -66,7 +66,7 @@ def player_in_place_of(
     """Load a player for what ``agent`` does in the environment of ``config``.
 
     Args:
-        agent: in whose place it plays.
+        agent: the agent that it replaces.
         who: a player's name or folder, or a run's folder.
         config: where it plays.
         greedy: a network takes its likeliest action.
@@ -82,17 +82,17 @@ def player_in_place_of(
         check_agent(card, agent)
         player = FrozenPlayer.of(card, read_network(folder, card), greedy=greedy)
         return LoadedPlayer(player, card.name, card.sha256, card.strength, members=card.members)
-    found = catalogue.seat(name, config.scenario.spec, agent.seats[0], greedy=greedy)
-    if found.members != len(agent.seats):
+    loaded = catalogue.seat(name, config.scenario.spec, agent.seats[0], greedy=greedy)
+    if loaded.members != len(agent.seats):
         wanted = f"one that acts for {' and '.join(agent.seats)}"
-        raise PlayerError(expected(f"player {who}", wanted, f"one for {found.members} seats at once"))
-    return found
+        raise PlayerError(expected(f"player {who}", wanted, f"one for {loaded.members} seats at once"))
+    return loaded
 
 
 def _folder_of(agent: AgentSpec, who: str, checkpoint: str | None) -> str:
-    """Return a player's name or folder; of a run the folder of whom it trained for ``agent``."""
+    """Return a player's name or folder; for a run the folder of the player trained for ``agent``."""
     if (Path(who) / "config.yaml").is_file():
-        return f"{run_player(Path(who), agent.module, checkpoint)}/"  # the slash says that this is a folder and no name
+        return f"{run_player(Path(who), agent.module, checkpoint)}/"  # the slash marks a folder, not a name
     return who
 
 
@@ -112,11 +112,11 @@ def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str,
         if not isinstance(player, FrozenPlayer) or player.mirrored:
             raise PlayerError(expected(key, f"a network that plays {agent.seats[0]}", player.name))
         card = read_card(Catalogue(config.checkpoint_root()).folder(_folder_of(agent, str(config.init), None)))
-        mine = config.model.model_dump(mode="json", exclude=_FREE)
-        theirs = type(config.model).model_validate(card.architecture).model_dump(mode="json", exclude=_FREE)
-        for part, value in mine.items():
-            if theirs[part] != value:
-                raise PlayerError(expected(f"{key}: model.{part}", f"{value} of this run", theirs[part]))
+        own = config.model.model_dump(mode="json", exclude=_FREE)
+        of_card = type(config.model).model_validate(card.architecture).model_dump(mode="json", exclude=_FREE)
+        for part, value in own.items():
+            if of_card[part] != value:
+                raise PlayerError(expected(f"{key}: model.{part}", f"{value} of this run", of_card[part]))
         weights[module] = dict(player.network.state_dict())
         steps = max(steps, card.provenance.get("env_steps", 0))
     return weights, steps

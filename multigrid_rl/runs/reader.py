@@ -1,6 +1,6 @@
 """Reads run folders: configuration, provenance, verdict, and its reports as curves.
 
-Whatever a folder lacks, and whatever somebody damaged or made up in it, is one line naming the file.
+Missing, damaged and forged content raises a one-line error that names the file.
 """
 
 import json
@@ -35,7 +35,7 @@ class Series(NamedTuple):
     values: Array  # (R,)
 
 
-#: Counts of steps and the like: nobody plays more, and arrays hold no larger ones.
+#: Limit of counts such as steps, so that arrays of floats hold them exactly.
 _MOST = 2**53
 #: Of all other numbers: half of what a float holds would overflow when two are subtracted for a plot.
 _LARGEST = 1e100
@@ -43,19 +43,19 @@ _WRITTEN = "the file that the run wrote"
 _Count = Annotated[int, Field(ge=0, lt=_MOST)]
 
 
-class _Told(BaseModel):
-    """What is read of a file that a run wrote; what else is in it is nobody's business."""
+class _RunFile(BaseModel):
+    """What is read of a file that a run wrote; other keys are ignored."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False, strict=True)
 
 
-class _Moment(_Told):
+class _Moment(_RunFile):
     env_steps: _Count
     policy_updates: _Count
     seconds: float
 
 
-class _Gate(_Told):
+class _Gate(_RunFile):
     metric: str
     comparison: Literal["<=", ">="]
     bound: float
@@ -69,7 +69,7 @@ class _Gate(_Told):
     first_held: _Moment | None
 
 
-class _Verdict(_Told):
+class _Verdict(_RunFile):
     gates: list[_Gate]
     ended: str
     env_steps: _Count
@@ -78,12 +78,12 @@ class _Verdict(_Told):
     seconds_to_held: float | None = None
 
 
-class _Strength(_Told):
+class _Strength(_RunFile):
     opponent: str
     win: float
 
 
-class _Opponent(_Told):
+class _Opponent(_RunFile):
     name: str
     seat: str
     weight: float = 1.0
@@ -91,7 +91,7 @@ class _Opponent(_Told):
     strength: list[_Strength] = []
 
 
-class _Provenance(_Told):
+class _Provenance(_RunFile):
     command: str = ""
     started: str = ""
     commit: str | None = None
@@ -99,13 +99,13 @@ class _Provenance(_Told):
     opponents: list[_Opponent] = []
 
 
-class _Scenario(_Told):
+class _Scenario(_RunFile):
     name: str
     description: str = ""
     seats: dict[str, Any] = {}
 
 
-class _Config(_Told):
+class _Config(_RunFile):
     scenario: _Scenario
     seed: _Count
     scheme: str | None = None
@@ -149,7 +149,7 @@ class Run:
         return {ALL_GATES: self.verdict["env_steps_to_held"], **held}
 
 
-def _checked(path: Path, schema: type[_Told]) -> dict[str, Any]:
+def _checked(path: Path, schema: type[_RunFile]) -> dict[str, Any]:
     """Read a file of a run, as it stands, if it fits ``schema``. Raises ``ConfigError``."""
     try:
         content: dict[str, Any] = (

@@ -2,7 +2,7 @@
 
 A reference is made of several runs that differ in nothing but the seed: median, 10th to 90th percentile and range on
 one grid of environment steps. Runs end when their gates are held, so they have different lengths: behind its end a
-run's last value is **held forward**, and the reference says for each grid point how many runs were **still running**.
+run's last value is **held forward**, and the reference counts at each grid point how many runs were **still running**.
 The grid begins where all have reported.
 """
 
@@ -102,7 +102,7 @@ class Reference(Strict):
 
     def median_to_held(self, what: str) -> float | None:
         """Return median environment steps until ``what`` was held, "never" as later than all; ``None``: never."""
-        steps = [math.inf if (its := run.steps_to_held.get(what)) is None else its for run in self.runs]
+        steps = [math.inf if (held := run.steps_to_held.get(what)) is None else held for run in self.runs]
         middle = statistics.median(steps)
         return None if math.isinf(middle) else middle
 
@@ -130,12 +130,12 @@ def build_reference(runs: list[Run], name: str) -> Reference:
     _check_alike(runs)
     first = runs[0]
     gates = first.gates
-    wanted = [gate.metric for gate in gates]
-    wanted += [m for m in first.series if m.startswith(ALWAYS) and m not in wanted]
+    metrics = [gate.metric for gate in gates]
+    metrics += [m for m in first.series if m.startswith(ALWAYS) and m not in metrics]
     for run in runs:
-        if lost := [metric for metric in wanted if metric not in run.series]:
+        if lost := [metric for metric in metrics if metric not in run.series]:
             raise ConfigError(f"{run.path}: expected reports with {lost[0]}, got none")
-    start = max(run.series[metric].env_steps[0] for run in runs for metric in wanted)
+    start = max(run.series[metric].env_steps[0] for run in runs for metric in metrics)
     end = max(run.env_steps for run in runs)
     if end <= start:
         raise ConfigError(expected(first.path, "a longer run", f"all reports at {end:.0f} environment steps"))
@@ -159,24 +159,24 @@ def build_reference(runs: list[Run], name: str) -> Reference:
         ],
         env_steps=grid.astype(int).tolist(),
         running=[sum(run.env_steps >= point for run in runs) for point in grid],
-        metrics={metric: _band([run.series[metric] for run in runs], grid) for metric in wanted},
+        metrics={metric: _band([run.series[metric] for run in runs], grid) for metric in metrics},
     )
 
 
 def _check_alike(runs: list[Run]) -> None:
     if len(runs) < 2:
         raise ConfigError(expected("runs", "at least 2 with different seeds", len(runs)))
-    first, seen = runs[0], dict[int, Path]()
+    first, paths = runs[0], dict[int, Path]()
     for run in runs:
         check_ended(run)
-        if (twin := seen.setdefault(run.config["seed"], run.path)) != run.path:
+        if (twin := paths.setdefault(run.config["seed"], run.path)) != run.path:
             raise ConfigError(expected(run.path, "a seed of its own", f"seed={run.config['seed']} as in {twin}"))
         for key, ours, theirs in differences(decisive(first), decisive(run)):
             raise ConfigError(expected(run.path, f"{key}={ours} as in {first.path}", f"{key}={theirs}"))
 
 
 def check_ended(run: Run) -> None:
-    """Refuse a run that did not end by itself. Raises :class:`ConfigError`."""
+    """Raise :class:`ConfigError` for a run that did not end by itself."""
     ended = run.verdict["ended"] if run.verdict else "no verdict.json"
     if ended not in ("held", "until"):
         raise ConfigError(expected(run.path, "a run that ended by itself", ended))
@@ -193,25 +193,25 @@ def decisive(run: Run) -> dict[str, Any]:
 def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, str]] | None:
     """Return the values in which a run's configuration differs from a recipe's, as text: (key, here, there).
 
-    Without a recipe: from the defaults. ``None``: nobody can tell, as one of the two is not of this version.
+    Without a recipe: from the defaults. ``None``: unknown, as one of the two is of another version.
     """
     scenario = config["scenario"]
-    given = {"experiment": recipe or "none", "scenario": scenario["name"], "scenario.env_id": scenario.get("env_id")}
-    given |= {key: config.get(key) for key in ("data", "init")}  # what it is about, and no value of a recipe
+    settings = {"experiment": recipe or "none", "scenario": scenario["name"], "scenario.env_id": scenario.get("env_id")}
+    settings |= {key: config.get(key) for key in ("data", "init")}  # what it is about, and no value of a recipe
     try:
-        usual = compose([f"{key}={value}" for key, value in given.items() if value is not None])
+        usual = compose([f"{key}={value}" for key, value in settings.items() if value is not None])
         own = RunConfig.model_validate(config)
     except ValueError:
         return None
-    found = differences(own.model_dump(mode="json"), usual.model_dump(mode="json"))
-    told = [(key, shown(override_value(here)), shown(override_value(there))) for key, here, there in found]
-    return [row for row in told if row[0] not in ("seed", "experiment", "data", *_PRIVATE)]
+    changed = differences(own.model_dump(mode="json"), usual.model_dump(mode="json"))
+    rows = [(key, shown(override_value(here)), shown(override_value(there))) for key, here, there in changed]
+    return [row for row in rows if row[0] not in ("seed", "experiment", "data", *_PRIVATE)]
 
 
 def _command(command: str) -> str:
     try:
         parts = shlex.split(command)
-    except ValueError:  # a quote that nobody closed: somebody has edited it
+    except ValueError:  # an open quote: the file was edited
         parts = command.split()
     words = [word for word in parts if word.partition("=")[0] not in ("seed", *_PRIVATE)]
     return " ".join([*words, "seed=SEED"])
@@ -246,7 +246,7 @@ def save_reference(reference: Reference, path: Path, *, force: bool = False) -> 
     """Write a reference as JSON, one list a line. Raises ``ConfigError``."""
     refuse_to_overwrite(path, force=force)
     text = json.dumps(reference.model_dump(mode="json"), indent=1)
-    text = re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text)
+    text = re.sub(r"\[[^][{}]*\]", lambda match: " ".join(match[0].split()), text)
     write_file(path, f"{text}\n".encode())
 
 
@@ -281,7 +281,7 @@ def load_reference(path: Path) -> Reference:
 
 
 def compare(run: Run, reference: Reference) -> list[Comparison]:
-    """Compare each metric that both have, those of the gates first. Raises ``ConfigError``."""
+    """Compare each metric that both have, gates first. Raises ``ConfigError``."""
     if run.env_steps < reference.env_steps[0]:
         wanted = f"reports from {reference.env_steps[0]} environment steps on, where {reference.name} begins"
         raise ConfigError(expected(run.path, wanted, f"the last at {run.env_steps}"))

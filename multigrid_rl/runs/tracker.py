@@ -8,7 +8,7 @@ from typing import Any
 from multigrid_rl.clock import Clock
 from multigrid_rl.gates import MIN_EPISODES, Gate, GateKeeper, Moment
 from multigrid_rl.metrics import BEHAVIOUR, STAGES, WORK, outcome_shares
-from multigrid_rl.scenario import ConfigError, import_object, mistakes_told
+from multigrid_rl.scenario import ConfigError, import_object, user_code
 from multigrid_rl.types import EpisodeTable, MultiAgentSpec, RunError
 
 
@@ -19,7 +19,7 @@ def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, flo
     for seat in specs.learning:
         a = specs.seats.index(seat)
         row[f"return_mean/{seat}"] = returns[seat]
-        if specs.somebody_wins:
+        if specs.has_winner:
             win, draw, loss = outcome_shares(table.winner, specs.team_names.index(specs.teams[a]))
             row |= {f"win/{seat}": win, f"draw/{seat}": draw, f"defeat/{seat}": loss}
         for name in BEHAVIOUR:
@@ -39,14 +39,14 @@ def episode_metrics(table: EpisodeTable, specs: MultiAgentSpec) -> dict[str, flo
 
 
 def own_metrics(gates: list[Gate]) -> dict[str, Callable[[EpisodeTable], Any]]:
-    """Return the functions of somebody's own that gates are about, by metric. Raises ``ConfigError``: none such."""
+    """Return the user's functions that gates name, by metric. Raises ``ConfigError``: no such function."""
     names = [gate.metric for gate in gates if gate.metric.startswith("own/")]
     return {name: import_object("scenario.gates: metric", name.removeprefix("own/")) for name in names}
 
 
-def _told(name: str, function: Callable[[EpisodeTable], Any], table: EpisodeTable) -> float:
+def _own_value(name: str, function: Callable[[EpisodeTable], Any], table: EpisodeTable) -> float:
     try:
-        with mistakes_told(f"metric {name}"):
+        with user_code(f"metric {name}"):
             return float(function(table))
     except ConfigError as error:
         raise RunError(str(error)) from error
@@ -117,7 +117,7 @@ class MetricsTracker:
             table = EpisodeTable.concatenate(self._pending)
             self._pending = []
             row |= episode_metrics(table, specs)
-            row |= {name: _told(name, function, table) for name, function in self._own.items()}
+            row |= {name: _own_value(name, function, table) for name, function in self._own.items()}
             moment = Moment(env_steps, counts["policy_updates"], seconds)
             self.keeper.report(moment, table.episodes, row)
         row |= _gate_columns(self.keeper)
@@ -127,14 +127,14 @@ class MetricsTracker:
 
     def _timing(self, steps: int, measured: Mapping[str, float]) -> dict[str, float]:
         now = time.perf_counter()
-        whole = now - self._before
+        total = now - self._before
         seconds = {"metrics": 0.0, "checkpoint": 0.0, **self.clock.drain()}
         row = {f"timing/{part}_s": value for part, value in seconds.items()}
         parts = {**measured, **row}
-        row["timing/other_s"] = whole - sum(parts[f"timing/{stage}_s"] for stage in STAGES)
-        if f"timing/{WORK[0]}_s" in parts:  # RLlib's own env runners do not tell what they spend time on
-            row["timing/overhead_share"] = 1 - sum(parts.get(f"timing/{part}_s", 0.0) for part in WORK) / whole
-        row["env_steps_per_s"] = (steps - self._steps_before) / whole
+        row["timing/other_s"] = total - sum(parts[f"timing/{stage}_s"] for stage in STAGES)
+        if f"timing/{WORK[0]}_s" in parts:  # RLlib's own env runners do not report these times
+            row["timing/overhead_share"] = 1 - sum(parts.get(f"timing/{part}_s", 0.0) for part in WORK) / total
+        row["env_steps_per_s"] = (steps - self._steps_before) / total
         self._before, self._steps_before = now, steps
         return row
 

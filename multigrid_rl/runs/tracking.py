@@ -35,7 +35,7 @@ class Csv:
 
     id = "metrics.csv"
 
-    def __init__(self, folder: Path, values: dict[str, Any], known: str | None) -> None:  # noqa: ARG002 - as the others
+    def __init__(self, folder: Path, values: dict[str, Any], run_id: str | None) -> None:  # noqa: ARG002 - as the others
         self._rows, self._path = folder / "metrics.jsonl", folder / self.id
         self._write_all()
 
@@ -62,30 +62,30 @@ class Csv:
         self._file.close()
 
 
-def _wandb(folder: Path, values: dict[str, Any], known: str | None) -> Tracker:
+def _wandb(folder: Path, values: dict[str, Any], run_id: str | None) -> Tracker:
     wandb = import_module("wandb")
-    again = {"id": known, "resume": "allow"} if known else {}
-    quiet = wandb.Settings(console="off", silent=True)
-    run = wandb.init(project=PROJECT, name=folder.name, dir=str(folder), config=values, settings=quiet, **again)
-    # Its own steps may not go back, as those of a run do that goes on from a checkpoint.
+    resume = {"id": run_id, "resume": "allow"} if run_id else {}
+    settings = wandb.Settings(console="off", silent=True)
+    run = wandb.init(project=PROJECT, name=folder.name, dir=str(folder), config=values, settings=settings, **resume)
+    # Its own step counter may not decrease, as that of a resumed run does.
     run.define_metric("*", step_metric="env_steps")
     return Tracker(str(run.id), lambda row: run.log(_measured(row)), run.finish)
 
 
-def _mlflow(folder: Path, values: dict[str, Any], known: str | None) -> Tracker:
+def _mlflow(folder: Path, values: dict[str, Any], run_id: str | None) -> Tracker:
     mlflow = import_module("mlflow")
-    begun = str(mlflow.start_run(run_id=known, run_name=folder.name, nested=True).info.run_id)
-    if known is None:
+    active = str(mlflow.start_run(run_id=run_id, run_name=folder.name, nested=True).info.run_id)
+    if run_id is None:
         mlflow.log_params(dict(_leaves(values)))
 
     def log(row: dict[str, Any]) -> None:
-        mlflow.log_metrics(_measured(row), step=row["env_steps"], run_id=begun, synchronous=False)
+        mlflow.log_metrics(_measured(row), step=row["env_steps"], run_id=active, synchronous=False)
 
     def close() -> None:
         mlflow.flush_async_logging()
         mlflow.end_run()
 
-    return Tracker(begun, log, close)
+    return Tracker(active, log, close)
 
 
 _OPEN: dict[str, Callable[..., Tracker | Csv]] = {"csv": Csv, "wandb": _wandb, "mlflow": _mlflow}
@@ -99,10 +99,10 @@ def check_tracking(kind: str | None) -> None:
 
 
 class Tracking:
-    """Hands the rows of a run to a tracker; where its library fails, the run goes on without, and says so once.
+    """Hands the rows of a run to a tracker; where its library fails, the run goes on without, with one warning.
 
     Args:
-        kind: ``csv``, ``wandb`` or ``mlflow``; the libraries' own variables say where rows go.
+        kind: ``csv``, ``wandb`` or ``mlflow``; the libraries' environment variables set where rows go.
         folder: of the run; what it has reported so far is known to the tracker where it was there.
         values: of the run's configuration.
     """
@@ -112,25 +112,25 @@ class Tracking:
         self.kind = kind
         self._tracker: Tracker | Csv | None = None
         file = folder / ID_FILE
-        known = json.loads(file.read_bytes()).get(kind) if file.exists() else None
-        with self._told():
-            self._tracker = _OPEN[kind](folder, values, known)
+        run_id = json.loads(file.read_bytes()).get(kind) if file.exists() else None
+        with self._guarded():
+            self._tracker = _OPEN[kind](folder, values, run_id)
             write_whole(file, json.dumps({kind: self._tracker.id}).encode())
 
     def log(self, row: dict[str, Any]) -> None:
         """Hand over a row."""
         if self._tracker is not None:
-            with self._told():
+            with self._guarded():
                 self._tracker.log(row)
 
     def close(self) -> None:
         """Wait until everything has arrived."""
         if self._tracker is not None:
-            with self._told():
+            with self._guarded():
                 self._tracker.close()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _guarded(self) -> Iterator[None]:
         errors = (getattr(import_module(self.kind), _ERRORS[self.kind]), OSError) if self.kind in _ERRORS else ()
         try:
             yield

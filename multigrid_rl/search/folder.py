@@ -1,4 +1,4 @@
-"""A search folder tells its own story: what was asked, every trial's run folder, what came of it, and who won."""
+"""A search folder: the request, every trial's run folder, outcomes and the winner."""
 
 import json
 import os
@@ -41,12 +41,12 @@ class SearchRequest:
     space: Space  # what varies, around which overrides
 
     @classmethod
-    def parse(cls, given: list[str]) -> "SearchRequest":
-        """Read the overrides of a command, and check all that every trial would fail by.
+    def parse(cls, overrides: list[str]) -> "SearchRequest":
+        """Read the overrides of a command, and check everything that would make every trial fail.
 
         Raises ``ConfigError`` or ``PlayerError``: a mistake in what was asked for, before anything starts.
         """
-        name, changes, seed, base = sort_overrides(given)
+        name, changes, seed, base = sort_overrides(overrides)
         settings = load_settings(name, changes)
         space = load_space(settings.space, base)
         plan_of(settings, space, seed)
@@ -56,7 +56,7 @@ class SearchRequest:
             wanted = f"one without train.bonus for scenario={config.scenario.name}, such as control"
             raise ConfigError(expected("search.space", wanted, space.name))
         if settings.kind == "pbt" and config.scenario.league is not None:
-            wanted = "another one than pbt with a league, whose snapshots are each run's own"
+            wanted = "another one than pbt with a league, as every run makes its own snapshots"
             raise ConfigError(expected("search", wanted, name))
         factory = env_factory(config)
         try:
@@ -73,17 +73,17 @@ class SearchRequest:
     def as_data(self) -> dict[str, Any]:
         """Return it as plain data, for ``search.yaml`` and ``results.json``."""
         space, settings = self.space, self.settings.model_dump(mode="json")
-        whole = {"search": self.name, "settings": settings, "space": space.name, "variables": space.content}
-        return {**whole, "base": list(space.base), "seed": self.seed}
+        data = {"search": self.name, "settings": settings, "space": space.name, "variables": space.content}
+        return {**data, "base": list(space.base), "seed": self.seed}
 
 
-def sort_overrides(given: list[str]) -> tuple[str, dict[str, Any], int, list[str]]:
+def sort_overrides(overrides: list[str]) -> tuple[str, dict[str, Any], int, list[str]]:
     """Split overrides into the search's name, changes of its values, its seed, and what all trials share.
 
     Raises ``ConfigError``: no override at all, or one of what a search sets itself.
     """
     name, seed, changes, base = "three-stage", 0, {}, []
-    for override in given:
+    for override in overrides:
         key, sign, value = override.partition("=")
         if not sign:
             raise ConfigError(f"{override}: expected key=value, for example search=asha")
@@ -148,7 +148,7 @@ class SearchFolder:
         """Keep other processes from searching in the same folder meanwhile. Raises ``ConfigError``: one does."""
         with locked(self.path / "lock"):
             for path in (self.path / _BEGUN, self.path / _OUTCOMES):
-                # A last line that a kill tore in two: the next one is to start a line of its own.
+                # A kill left an incomplete last line: the next one must start on a new line.
                 content = path.read_bytes() if path.exists() else b""
                 if content and not content.endswith(b"\n"):
                     os.truncate(path, content.rfind(b"\n") + 1)
@@ -177,17 +177,17 @@ class SearchFolder:
         """Read all recorded outcomes, in the order in which trials ended. Raises ``ConfigError``: a line is damaged."""
         return self._read(_OUTCOMES, Outcome.from_data)
 
-    def _read(self, name: str, made_of: Callable[[dict[str, Any]], Row]) -> list[Row]:
+    def _read(self, name: str, parse: Callable[[dict[str, Any]], Row]) -> list[Row]:
         path = self.path / name
-        found = []
+        rows = []
         for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], 1):
             if not line.endswith(b"\n"):
                 break  # torn in two by a kill, or half written at this moment
             try:
-                found.append(made_of(json.loads(line)))
+                rows.append(parse(json.loads(line)))
             except (ValueError, TypeError, KeyError) as error:
                 raise ConfigError(f"{path}: line {number}: damaged, expected what search wrote") from error
-        return found
+        return rows
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file completely, or not at all."""

@@ -43,7 +43,7 @@ class Score:
 
 
 def score_of(verdict: Mapping[str, Any]) -> Score:
-    """Score a run by its verdict, or by what its gate keeper says meanwhile.
+    """Score a run by its verdict, or by its gate keeper while it runs.
 
     The margin is infinite without gates, and minus infinity where a gate's metric was never reported.
     """

@@ -35,7 +35,7 @@ class RoundsPlan:
     def _take(self, specs: list[TrialSpec] | None) -> None:
         self.finished = specs is None
         self._open = list(specs or [])
-        self._done: dict[str, Outcome | None] = {spec.id: None for spec in self._open}
+        self._outcomes: dict[str, Outcome | None] = {spec.id: None for spec in self._open}
 
     def propose(self) -> TrialSpec | None:
         """Return the next trial of this round."""
@@ -43,12 +43,12 @@ class RoundsPlan:
 
     def complete(self, outcome: Outcome) -> None:
         """Take an outcome; the last one of a round brings the next round."""
-        self._done[outcome.spec.id] = outcome
+        self._outcomes[outcome.spec.id] = outcome
         # In the order in which they were planned: which of two trials ended first is chance.
-        done = [each for each in self._done.values() if each is not None]
-        if len(done) == len(self._done):
+        outcomes = [each for each in self._outcomes.values() if each is not None]
+        if len(outcomes) == len(self._outcomes):
             try:
-                self._take(self._rounds.send(done))
+                self._take(self._rounds.send(outcomes))
             except StopIteration:
                 self._take(None)
 
@@ -114,12 +114,12 @@ def population(space: Space, settings: PbtSettings, seed: int) -> Rounds:
 def _exploited(
     space: Space, settings: PbtSettings, outcomes: list[Outcome], rng: np.random.Generator
 ) -> list[tuple[TrialSpec, Point]]:
-    """Select by truncation: for each place, whose policy goes on and with which values."""
+    """Select by truncation: for each place, the policy to continue and its values."""
     order = ranked(outcomes)
     count = min(max(math.ceil(settings.quantile * len(outcomes)), 1), len(order))
     best = order[:count]
     failed = [outcome for outcome in outcomes if outcome.score is None]
-    # Who failed has nothing to go on with; the rest of the places go to the worst.
+    # Failed trials are replaced first, then the worst.
     worst = order[len(order) - max(count - len(failed), 0) :]
     replaced = {o.spec.id for o in [*failed, *worst]} - {o.spec.id for o in best}
     chosen = []
@@ -136,13 +136,13 @@ def perturbed(space: Space, point: Point, settings: PbtSettings, rng: np.random.
     """Move coordinates by up to ``width`` in either direction, at least half of it; draw some anew."""
     moved = {}
     for variable in space.variables:
-        fresh, toss, way = float(rng.random()), rng.random(), rng.random()
+        fresh, toss, direction = float(rng.random()), rng.random(), rng.random()
         if toss < settings.resample:
             moved[variable.key] = fresh
         elif variable.draw == "choice":
             moved[variable.key] = point[variable.key]
         else:
-            step = settings.width * (0.5 + 0.5 * fresh) * (1 if way < 0.5 else -1)
+            step = settings.width * (0.5 + 0.5 * fresh) * (1 if direction < 0.5 else -1)
             # At an edge a clipped value would stay there; a reflected one is always a change.
             inside = abs(point[variable.key] + step)
             moved[variable.key] = min(2 * LAST - inside if inside > LAST else inside, LAST)
@@ -198,7 +198,7 @@ class OptunaPlan:
                 constant_liar=True,
             )
         self._study = optuna.create_study(direction="maximize", sampler=sampler)
-        self._asked: dict[str, Any] = {}
+        self._trials: dict[str, Any] = {}
         for outcome in known:
             self._ask(outcome.spec.id, outcome.spec.point)
             self.complete(outcome)
@@ -211,7 +211,7 @@ class OptunaPlan:
     def _ask(self, name: str, point: Point | None = None) -> Point:
         if point is not None:
             self._study.enqueue_trial(as_parameters(self._space, point))
-        trial = self._asked[name] = self._study.ask(self._distributions)
+        trial = self._trials[name] = self._study.ask(self._distributions)
         # A level is at its middle coordinate.
         levels = {v.key: v.levels for v in self._space.variables}
         return {key: (p + 0.5) / n if (n := levels[key]) else p for key, p in trial.params.items()}
@@ -226,10 +226,10 @@ class OptunaPlan:
         return TrialSpec(name, "asha", self._ask(name), self._seed, self._settings.until)
 
     def complete(self, outcome: Outcome) -> None:
-        """Tell Optuna."""
+        """Report the outcome to Optuna."""
         from optuna.trial import TrialState  # noqa: PLC0415
 
-        trial = self._asked.pop(outcome.spec.id)
+        trial = self._trials.pop(outcome.spec.id)
         if outcome.score is None:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
@@ -238,7 +238,7 @@ class OptunaPlan:
     @property
     def finished(self) -> bool:
         """Whether all trials were proposed and have ended."""
-        return not self._begun and not self._free and not self._asked
+        return not self._begun and not self._free and not self._trials
 
 
 Plan = RoundsPlan | OptunaPlan

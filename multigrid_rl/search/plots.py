@@ -47,7 +47,7 @@ def parallel_coordinates(variables: tuple[Variable, ...], result: SearchResult, 
         axes.axvline(place, color=figures.BLACK, linewidth=0.8)
         for coordinate, value in ticks(variable):
             axes.annotate(
-                _shown(value),
+                _short(value),
                 (place, coordinate),
                 xytext=(4, 0),
                 textcoords="offset points",
@@ -85,7 +85,7 @@ def ticks(variable: Variable) -> list[tuple[float, Value]]:
     return [(place, variable.value(place)) for place in places]
 
 
-def _shown(value: Value) -> str:
+def _short(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if not 0.9 < value < 1 else f"{value:.4f}".rstrip("0")
     if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
@@ -101,7 +101,7 @@ def importance_bars(variables: tuple[Variable, ...], importance: Importance) -> 
     axes = figure.subplots()
     axes.barh([names[key] for key, _ in rows], [share for _, share in rows], color=figures.BLUE)
     axes.tick_params(labelsize=figures.SMALL)
-    axes.set_xlabel("share of what tells the best trials from all", fontsize=figures.NORMAL)
+    axes.set_xlabel("share of the difference between the best trials and all", fontsize=figures.NORMAL)
     axes.set_title(importance.note, fontsize=figures.NORMAL)
     axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -20,7 +20,7 @@ from multigrid_rl.search.settings import ThreeStageSettings
 from multigrid_rl.search.space import Space, in_words
 
 WINNER, RESULTS, TRIALS, REPORT = "winner.yaml", "results.json", "trials.csv", "report.md"
-#: Fewer trials than this say nothing about the importance of a dozen variables.
+#: Fewer trials than this are too few to estimate the importance of a dozen variables.
 FEWEST = 20
 
 
@@ -169,23 +169,23 @@ def recipe_of(overrides: list[str]) -> dict[str, Any]:
 
     Raises ``ConfigError``: the recipe that they name cannot be read.
     """
-    given = dict(override.split("=", 1) for override in overrides)
-    given.pop(TRUST, None)  # the search composed it already
-    base = given.pop("experiment", "none")
+    settings = dict(override.split("=", 1) for override in overrides)
+    settings.pop(TRUST, None)  # the search composed it already
+    base = settings.pop("experiment", "none")
     if base not in ("none", "null"):
-        given = {**dict(override.split("=", 1) for override in recipe_overrides(base, trusted=True)), **given}
+        settings = {**dict(override.split("=", 1) for override in recipe_overrides(base, trusted=True)), **settings}
     lines = []
-    for key, value in given.items():
+    for key, value in settings.items():
         if key.startswith("scenario.seats.") and ":" in value:  # a mixture of players
             value = f"{{{value.replace(':', ': ')}}}"  # noqa: PLW2901
         if key not in GROUPS:
             lines.append(f"{key}={value}")
     tree: Any = OmegaConf.to_container(OmegaConf.from_dotlist(lines))
-    return {"defaults": [{f"override /{key}": given[key]} for key in given if key in GROUPS], **tree}
+    return {"defaults": [{f"override /{key}": settings[key]} for key in settings if key in GROUPS], **tree}
 
 
 def verdict_of(folder: SearchFolder, winner: Winner) -> str:
-    """Tell in one sentence what is known of the winner."""
+    """Describe in one sentence what is known of the winner."""
     steps, runs = winner.score.env_steps_to_held, len(winner.trials)
     if steps is None:
         return f"Did not hold all gates in {runs} run(s); smallest margin {winner.score.margin:.3g} of a bound."

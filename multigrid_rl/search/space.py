@@ -87,21 +87,21 @@ class Variable:
         return float(f"{value:.{8 if 0.9 <= abs(value) < 1 else 6}g}")
 
     @classmethod
-    def parse(cls, key: str, given: Any) -> "Variable":
+    def parse(cls, key: str, value: Any) -> "Variable":
         """Read one variable, for example ``{loguniform: [1e-4, 3e-3], also: [train.lr_final]}``.
 
         Raises ``ConfigError``: a mistake, in one line.
         """
-        rest = dict(given) if isinstance(given, dict) else {}
+        rest = dict(value) if isinstance(value, dict) else {}
         also, transform = rest.pop("also", []), rest.pop("transform", None)
         if len(rest) != 1 or not rest.keys() <= set(DRAWS):
-            raise ConfigError(f"{key}: expected exactly one of {', '.join(DRAWS)}, got {given}")
+            raise ConfigError(f"{key}: expected exactly one of {', '.join(DRAWS)}, got {value}")
         ((draw, content),) = rest.items()
         if not isinstance(also, list) or not all(isinstance(name, str) for name in also):
             raise ConfigError(f"{key}.also: expected a list of keys, got {also}")
         if transform is not None and draw not in TRANSFORMS.get(str(transform), ()):
-            known = ", ".join(f"{name} of {' or '.join(draws)}" for name, draws in TRANSFORMS.items())
-            raise ConfigError(f"{key}.transform: expected {known}, got {transform} of {draw}")
+            allowed = ", ".join(f"{name} of {' or '.join(draws)}" for name, draws in TRANSFORMS.items())
+            raise ConfigError(f"{key}.transform: expected {allowed}, got {transform} of {draw}")
         if draw != "choice":
             return cls(key, draw, _bounds(key, draw, transform, content), (), transform, tuple(also))
         if not isinstance(content, list) or len(content) < 2 or any(content.count(each) > 1 for each in content):
@@ -110,8 +110,8 @@ class Variable:
 
 
 def _bounds(key: str, draw: str, transform: str | None, content: Any) -> tuple[float, float]:
-    least, most, whole = -math.inf, math.inf, draw in ("randint", "lograndint")
-    wanted = f"two {'whole ' if whole else ''}numbers"
+    least, most, integral = -math.inf, math.inf, draw in ("randint", "lograndint")
+    wanted = f"two {'whole ' if integral else ''}numbers"
     if transform == "power_of_two":
         least, most, wanted = 0, 30, f"{wanted} from 0 to 30"
     elif draw in ("loguniform", "lograndint"):
@@ -120,7 +120,7 @@ def _bounds(key: str, draw: str, transform: str | None, content: Any) -> tuple[f
         low, high = (float(bound) for bound in content if not isinstance(bound, bool))
     except (TypeError, ValueError):
         low = high = math.nan
-    if not (least <= low < high <= most and math.isfinite(high - low)) or (whole and (low % 1 or high % 1)):
+    if not (least <= low < high <= most and math.isfinite(high - low)) or (integral and (low % 1 or high % 1)):
         raise ConfigError(expected(f"{key}.{draw}", f"{wanted}, the smaller first", content))
     return low, high
 
@@ -141,12 +141,12 @@ class Space:
 
         Raises ``ConfigError``: a mistake in it, or a configuration that ``train`` would refuse.
         """
-        given = {override.partition("=")[0] for override in base}
+        set_keys = {override.partition("=")[0] for override in base}
         parsed = [Variable.parse(key, row) for key, row in content.items()]
         for key in (key for variable in parsed for key in variable.keys):
             if key in _NEVER or key.startswith(("scenario.", "cluster")):
                 raise ConfigError(f"{key}: cannot be varied; expected a key of train or model that no plan sets")
-        variables = tuple(variable for variable in parsed if not given.intersection(variable.keys))
+        variables = tuple(variable for variable in parsed if not set_keys.intersection(variable.keys))
         keys = [key for variable in variables for key in variable.keys]
         if not keys:
             raise ConfigError(f"space={name}: expected at least one free variable, got none that is not set already")

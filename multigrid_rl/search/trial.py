@@ -1,4 +1,4 @@
-"""One trial: the one training loop, in a process of its own, with a run folder of its own."""
+"""One trial: the training loop in a separate process, with its own run folder."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ def run_trial(trial: TrialConfig) -> dict[str, Any] | None:
 
     Raises ``ConfigError`` or ``PlayerError`` or ``RunError``: the run failed; Tune records why.
     """
-    # Ray has put its own words there, and a run's provenance tells how to play the run again.
+    # Ray has replaced them, and a run's provenance records how to repeat the run.
     sys.argv = ["multigrid-rl", "train", *trial.command]
     os.chdir(trial.working)
     verdict: dict[str, Any] = {"ended": None}
@@ -83,11 +83,11 @@ def _open_run(trial: TrialConfig, config: RunConfig) -> tuple[RunFolder, Path | 
     if path.exists():
         _wait_until_free(path)
         try:
-            left = newest_good(path)
+            checkpoint = newest_good(path)
         except ConfigError:
             shutil.rmtree(path)  # begun, and killed before there was anything to go on from
         else:
-            return RunFolder.reopened(path, config, left), left.path, None
+            return RunFolder.reopened(path, config, checkpoint), checkpoint.path, None
     stages = stages_of(config)
     folder = RunFolder(path, config, seated_in(stages))
     donor = run_path(trial.search, str(trial.spec.origin))

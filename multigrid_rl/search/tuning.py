@@ -31,7 +31,7 @@ from multigrid_rl.search.trial import ENDED, INTERRUPTED, METRIC, TIME, TrialCon
 #: Seconds that a trial gets to end its iteration and to write its checkpoint and verdict when it is stopped.
 PATIENCE_S = 60
 _KEY = "trial"
-#: Tune writes tables, TensorBoard events and advice of its own; a search prints all of it itself. Ctrl-C is the verb's.
+#: Switches Tune's tables, TensorBoard events and advice off; a search prints its own. The command handles Ctrl-C.
 _QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -88,16 +88,16 @@ class _Unpicklable:
 
 
 class SearchRun(_Unpicklable, tune.Callback, tune.Stopper):
-    """A search under way: hears from Tune what became of trials; ends the experiment when told to, or if it must."""
+    """A running search: takes the outcomes of trials from Tune; ends the experiment on request or on an error."""
 
     def __init__(self, folder: SearchFolder, on_outcome: OnOutcome, interrupted: Callable[[], bool]) -> None:
         self.folder = folder
         self._on_outcome, self._interrupted = on_outcome, interrupted
-        self._known = {outcome.spec.id: outcome for outcome in folder.outcomes()}
+        self._recorded = {outcome.spec.id: outcome for outcome in folder.outcomes()}
         self._begun = {spec.id: spec for spec in folder.begun()}
-        left = [spec for name, spec in self._begun.items() if name not in self._known]
-        request, known = folder.request, list(self._known.values())
-        self.plan = plan_of(request.settings, request.space, request.seed, known, left)
+        unfinished = [spec for name, spec in self._begun.items() if name not in self._recorded]
+        request, known = folder.request, list(self._recorded.values())
+        self.plan = plan_of(request.settings, request.space, request.seed, known, unfinished)
         self.running: dict[str, tuple[TrialSpec, float]] = {}  # trials that have not ended, and when they began
         self.broken: OSError | None = None  # why the folder could not be written
         self._ends_at: float | None = None
@@ -110,7 +110,7 @@ class SearchRun(_Unpicklable, tune.Callback, tune.Stopper):
     def stop_all(self) -> bool:
         """Return whether to end now: the search is to end, and its trials wrote their checkpoints or had time to.
 
-        Trials look for a file. Tune would give them ten seconds from a moment of its own choosing.
+        Trials look for a file. Tune would give them ten seconds counted from its own start.
         """
         if not self.ending:
             return False
@@ -130,7 +130,7 @@ class SearchRun(_Unpicklable, tune.Callback, tune.Stopper):
         try:
             if spec.id not in self._begun:
                 self.folder.begin(spec)
-        except OSError as error:  # raised here, it would only confuse Tune, which is in the middle of its own work
+        except OSError as error:  # not raised here, in the middle of a callback of Tune
             self.broken = error
             return None
         self.running[spec.id] = (spec, time.monotonic())
@@ -140,7 +140,7 @@ class SearchRun(_Unpicklable, tune.Callback, tune.Stopper):
 
     def _next_spec(self) -> TrialSpec | None:
         while (spec := self.plan.propose()) is not None:
-            known = self._known.get(spec.id)
+            known = self._recorded.get(spec.id)
             if spec != (known.spec if known else self._begun.get(spec.id, spec)):
                 raise ConfigError(
                     f"trial {spec.id}: expected the values that this version draws, got a record of others"
@@ -151,7 +151,7 @@ class SearchRun(_Unpicklable, tune.Callback, tune.Stopper):
         return None
 
     def complete(self, trial: str, status: Status, score: Score | None = None, **rest: Any) -> None:
-        """Record what came of a trial, and hand it on; ``rest`` are further values of the outcome."""
+        """Record the outcome of a trial and pass it on; ``rest``: further values of the outcome."""
         spec, began = self.running.pop(trial)
         outcome = Outcome(spec, status, score, seconds=time.monotonic() - began, **rest)
         try:

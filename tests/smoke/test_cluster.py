@@ -80,7 +80,7 @@ def test_nodes_are_those_of_ray(cluster):
 
 def test_the_doctor_tells_the_same(cluster, tmp_path, monkeypatch):
     # What it says in a process of its own, said here, where a session is connected already.
-    monkeypatch.setattr(doctor, "_apart", lambda words, patience_s: doctor.answer(*words))
+    monkeypatch.setattr(doctor, "_isolated", lambda words, patience_s: doctor.run_check(*words))
     monkeypatch.setattr(ray, "init", lambda *_, **__: None)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     findings = doctor.check_cluster(cluster.address, tmp_path, 90.0)

@@ -107,7 +107,7 @@ def test_on_a_busy_machine_ever_less_is_lost_to_trying():
 def test_a_number_of_threads_is_no_matter_of_measuring():
     ours = team("train.threads=2")
     ours.look()
-    assert (ours.count, ours.told()) == (2, "2 thread(s)")
+    assert (ours.count, ours.describe()) == (2, "2 thread(s)")
 
 
 @pytest.mark.parametrize("bad", ["0", "many"])

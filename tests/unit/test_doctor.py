@@ -115,7 +115,7 @@ def test_a_containers_quota_is_read_from_either_version_of_control_groups(files,
 def test_a_home_that_cannot_be_written_is_a_warning_and_ray_gets_a_token(tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr(
-        doctor, "_apart", lambda _, patience_s, environment: given.append(environment) or {"version": 1}
+        doctor, "_isolated", lambda _, patience_s, environment: given.append(environment) or {"version": 1}
     )
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)

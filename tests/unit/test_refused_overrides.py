@@ -96,8 +96,8 @@ REFUSED = [
     ("experiment=coob", "experiment: expected 1v1, ", "got coob (did you mean coop?)"),
     ("experiment=coop scenario=1v1", "scenario: expected coop with experiment=coop, or experiment=none, got 1v1"),
     # leagues
-    ("scenario=1v1 scenario.seats.blue_0=league", "scenario.league: expected settings, as a seat says league, got"),
-    ("scenario=1v1-league scenario.seats.blue_0=random", "league: expected null without a seat that says league"),
+    ("scenario=1v1 scenario.seats.blue_0=league", "league: expected settings, as a seat is set to league, got"),
+    ("scenario=1v1-league scenario.seats.blue_0=random", "league: expected null without a seat set to league"),
     ("scenario=2v2-league scenario.seats.blue_1=random", "seats.blue_1: expected league on all seats of one team"),
     ("scenario=2v2-league experiment=none scenario.seats.red_1=random", "seats.red_1: expected league on all seats"),
     ("scenario=2v2-league scenario.seats.red_1=league", "expected league on all seats of one team"),
@@ -109,7 +109,7 @@ REFUSED = [
     ("scenario=1v1-league scenario.league.most=0", "league.most: "),
     ("scenario=1v1-league scenario.league.size=3", "league.size: expected one of the keys anchors"),
     ("scenario=1v1-robust scenario.held_out=[idle,key-runner]", "held_out: expected players that it does not meet"),
-    ("scenario=1v1-robust scenario.seats.blue_0=learn scenario.league=null", "held_out: expected [] where nobody"),
+    ("scenario=1v1-robust scenario.seats.blue_0=learn scenario.league=null", "held_out: expected [] without opponents"),
     ("scenario=1v1-league train.runner=stock", "train.runner: expected batched with a league, got stock"),
     ("scenario=1v1-league curriculum=[{scenario:1v1,steps:5}]", "curriculum: expected [] with a league"),
     # objectives

@@ -105,13 +105,13 @@ def no_token(monkeypatch):
 @pytest.mark.usefixtures("no_token")
 def test_gives_ray_a_token_where_the_home_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    session._see_to_a_token()
+    session._ensure_token()
     assert "RAY_AUTH_TOKEN" not in os.environ  # Ray keeps one itself
     monkeypatch.setenv("HOME", "/dev/null/nowhere")
-    session._see_to_a_token()
+    session._ensure_token()
     token = os.environ["RAY_AUTH_TOKEN"]
     assert len(token) == 64
-    session._see_to_a_token()
+    session._ensure_token()
     assert os.environ["RAY_AUTH_TOKEN"] == token
 
 
