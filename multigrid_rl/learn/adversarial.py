@@ -326,7 +326,7 @@ def encoded(distribution: Any, actions: Array) -> Array:
 def _check_horizon(source: str, terminated: Array, config: AdversarialConfig) -> None:
     """Raise :class:`RunError` where an episode ends early: its length alone would leak the reward."""
     if terminated.any() and not config.allow_variable_horizon:
-        wanted = f"episodes of one length, or {SWITCH}=true: that they end early tells a policy what it shall learn"
+        wanted = f"episodes of one length, or {SWITCH}=true: an early end leaks the reward to the policy"
         raise RunError(expected(f"train.adversarial: {source}", wanted, f"{int(terminated.sum())} that ended early"))
 
 
@@ -369,9 +369,8 @@ class AdversarialUpdate(Update):
         rewarded = {name: parts for name, (parts, _) in results.items()}
         batches = self._recomputed(batches, rewarded, self._estimator)
         metrics = super().learn(batches, env_steps, rewarded)
-        for name, (_, extra) in results.items():
-            explained = explained_variance(batches[name].targets, batches[name].values)
-            metrics[name] |= {**extra, "explained_variance": explained}
+        for name, batch in batches.items():
+            metrics[name] |= results[name][1] | {"explained_variance": explained_variance(batch.targets, batch.values)}
         return metrics
 
     def get_state(self) -> dict[str, Any]:

@@ -179,19 +179,16 @@ def write_minari(data: Demonstrations, dataset_id: str) -> None:
     from minari.data_collector import EpisodeBuffer  # noqa: PLC0415
 
     action_space, tokens = space_of(data.card.actions, data.card.members), data.card.observation.categories
-    obs_space = (
-        spaces.Box(-np.inf, np.inf, data.observations.shape[1:]) if tokens is None else spaces.MultiDiscrete(tokens)
-    )
+    vector = spaces.Box(-np.inf, np.inf, data.observations.shape[1:])
+    obs_space = vector if tokens is None else spaces.MultiDiscrete(tokens)
 
     def buffers() -> Iterator[Any]:
         first = 0
         for number, behind in enumerate(data.episode_ends.tolist()):
             rows = slice(first, behind)
-            obs = np.concatenate([data.observations[rows], data.final_observations[number][None]]).astype(
-                obs_space.dtype
-            )
-            actions = data.actions[rows].astype(action_space.dtype)
-            columns = (obs, actions, data.rewards[rows], data.terminated[rows], data.truncated[rows])
+            obs = np.concatenate([data.observations[rows], data.final_observations[number][None]])
+            steps = obs.astype(obs_space.dtype), data.actions[rows].astype(action_space.dtype)
+            columns = (*steps, data.rewards[rows], data.terminated[rows], data.truncated[rows])
             yield EpisodeBuffer(number, None, None, *map(list, columns))
             first = behind
 

@@ -53,8 +53,7 @@ class Update:
     """Learns from batches: one network for each module, one Adam, or one for the policy and one for the values.
 
     Weights of each Adam lie in one row of memory (:class:`~multigrid_rl.learn.flat.FlatWeights`). Normalisers of
-    observations and the scale of values are updated after learning: a batch is learned with
-    the statistics that sampled it.
+    observations and the scale of values are updated after learning: sampling and learning use the same ones.
 
     Args:
         networks: by module; their parameters become views of that row.
@@ -113,9 +112,7 @@ class Update:
         """Set learning rates, clip and entropy weight for ``env_steps`` environment steps."""
         lr, entropy_coef = self.config.lr.at(env_steps), self.config.entropy_coef.at(env_steps)
         v_lr = lr if self.config.v_lr is None else self.config.v_lr.at(env_steps)
-        self._entropy_coef = float(
-            np.float32(entropy_coef)
-        )  # as RLlib's scheduler rounds it: the recipes were tuned so
+        self._entropy_coef = float(np.float32(entropy_coef))  # rounded as in RLlib's scheduler
         self._clip = self.config.clip.at(env_steps)
         for name, optimizers in self.optimizers.items():
             for optimizer, step_size in zip(optimizers, (lr, v_lr), strict=False):
@@ -202,13 +199,12 @@ class Update:
         index, learners = self._part
         share = size // learners
         chosen = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
-        while group := list(islice(chosen, _TOGETHER)):
+        while part := list(islice(chosen, _TOGETHER)):
             taken = {
-                name: batch.rows(np.concatenate([numbers[name] for numbers in group]))
-                for name, batch in batches.items()
+                name: batch.rows(np.concatenate([numbers[name] for numbers in part])) for name, batch in batches.items()
             }
             # All learners draw the same order, and each processes an equal part of every minibatch.
-            for first in range(share * index, len(group) * size, size):
+            for first in range(share * index, len(part) * size, size):
                 for name, batch in taken.items():
                     step(name, batch.rows(slice(first, first + share)))
 

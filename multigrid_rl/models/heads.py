@@ -45,8 +45,7 @@ class Head(nn.Module):
         with torch.no_grad():
             tensor = torch.from_numpy(outputs)
             drawn = self._sample(tensor, rng)
-            columns = (drawn * self.reach + self.middle, *self._statistics(tensor, drawn))
-            return Draw(*(column.numpy() for column in columns))
+            return Draw(*(x.numpy() for x in (drawn * self.reach + self.middle, *self._statistics(tensor, drawn))))
 
     def mode(self, outputs: NDArray[np.float32]) -> Array:
         """Return the likeliest action (N, A) of each row, or a substitute."""
@@ -279,9 +278,7 @@ class Diffusion(_NoDensity):
         curve = torch.cos((share + 0.008) / 1.008 * math.pi / 2) ** 2
         alpha = 1 - (1 - curve[1:] / curve[:-1]).clamp(max=0.999)  # of the variance in each step
         self.register_buffer("alpha", alpha.float(), persistent=False)
-        self.register_buffer(
-            "alpha_bar", alpha.cumprod(0).float(), persistent=False
-        )  # the action's share of the variance
+        self.register_buffer("alpha_bar", alpha.cumprod(0).float(), persistent=False)
         self.register_buffer("step_table", _step_table(size, features), persistent=False)
         self.alpha: Tensor
         self.alpha_bar: Tensor
