@@ -1,4 +1,4 @@
-"""What the log-probability of an action is weighed by: the six ``Psi_t`` of policy gradients.
+"""Policy-gradient weights of an action's log-probability: the six ``Psi_t``.
 
 Notation and numbering of generalised advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438),
 equation 1. Arrays are (T, N): ``T`` steps of ``N`` environments.
@@ -23,7 +23,7 @@ class Estimator(NamedTuple):
     lam: float
     psi: Psi = "gae"
     critic: bool = True  # a value network is trained; without one all values count as 0
-    deadly: bool = False  # running out of time counts as a termination
+    timeout_terminates: bool = False  # a truncation counts as a termination
 
 
 def gae(
@@ -46,9 +46,9 @@ def gae(
         rewards: (T, N).
         values: (T, N) ``V(s_t)``.
         next_values: (T, N) ``V(s_{t+1})``; of the final observation where the episode ended in this step.
-        terminated: (T, N) the agent's episode ended for good: nothing is bootstrapped.
+        terminated: (T, N) the agent's episode ended for good: no bootstrap.
         done: (T, N) the environment's episode ended in this step, by termination or truncation.
-        active: (T, N) the agent was still in the game; other rows are no experience and get 0.
+        active: (T, N) the agent was still in the game; other rows are not experience and get 0.
         gamma: discount per step.
         lam: weight of later residuals.
     """
@@ -83,9 +83,9 @@ def weigh(
     active: Flags,
     starts: Flags,
 ) -> tuple[Floats, Floats]:
-    """Compute what weighs the log-probability of each action, and what the value network is fitted to; both (T, N).
+    """Compute the weights of the log-probabilities and the targets of the value network; both (T, N).
 
-    With ``G_t`` the discounted reward from ``t`` on, where a path is cut off continued by ``V``, and ``A_t`` of
+    With ``G_t`` the discounted reward from ``t`` on, bootstrapped by ``V`` where a path is cut off, and ``A_t`` of
     :func:`gae`:
 
     ================  ========================  =====================
@@ -99,10 +99,9 @@ def weigh(
     td                ``delta_t``               ``A_t + V(s_t)``
     ================  ========================  =====================
 
-    Other arguments are those of :func:`gae` and :func:`total_reward`; all zeros for values where no value network is
-    trained.
+    Other arguments as in :func:`gae` and :func:`total_reward`; values are zeros where no value network is trained.
     """
-    psi, ended = how.psi, terminated | done if how.deadly else terminated
+    psi, ended = how.psi, terminated | done if how.timeout_terminates else terminated
 
     def residuals(weight: float) -> Floats:
         flags = {"terminated": ended, "done": done, "active": active}
@@ -119,11 +118,11 @@ def weigh(
 
 
 def total_reward(returns: Floats, starts: Flags) -> Floats:
-    """Give every step the return of its whole path: ``Psi_t = G_0``, what :func:`gae` with ``lam=1`` says of its start.
+    """Give every step the return of its whole path, ``Psi_t = G_0``: :func:`gae` with ``lam=1`` at its start.
 
     Args:
         returns: (T, N) ``G_t``, the discounted reward from each step on.
-        starts: (T, N) an episode begins with this step. A path that was under way before counts from the first step.
+        starts: (T, N) an episode begins with this step. A path that began earlier counts from the first step.
     """
     result = np.empty_like(returns)
     whole = returns[0]

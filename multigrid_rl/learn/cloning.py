@@ -1,4 +1,4 @@
-"""Behavioural cloning (Pomerleau 1991): networks learn to do what was recorded."""
+"""Behavioural cloning (Pomerleau 1991): networks learn to imitate recorded steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ from multigrid_rl.schema import Schedule
 from multigrid_rl.types import EnvFactory, EpisodeTable
 
 Array = NDArray[Any]
-#: Held-out rows behind one value of the loss, at most; rows of one forward pass over them.
+#: Held-out rows behind one value of the loss, at most; rows of one forward pass.
 HELD_OUT_ROWS, _ROWS = 1 << 16, 1 << 12
-#: Steps of all environments of a play-out that are played in one go, and after which one ends at the latest.
+#: Steps of one rollout of a play-out, and of the whole play-out at most.
 _STEPS, _MOST_STEPS = 32, 20_000
 
 
 @dataclass(frozen=True)
 class CloningConfig:
-    """How recorded steps are learned from. What each number means stands in ``configs/train/bc.yaml``."""
+    """Settings of behavioural cloning, documented in ``configs/train/bc.yaml``."""
 
     data: str | None
     held_out: float
     batch_size: int  # rows of one call of ``learn``
     minibatch_size: int
-    asked: bool  # of an expert who is asked as the learner plays: DAgger
+    dagger: bool  # an expert labels the learner's steps
     lr: Schedule
     weight_decay: float
     grad_clip: float
@@ -45,20 +45,20 @@ class CloningConfig:
 
 
 class Cloning:
-    """Learns from recorded steps: every network the same ones, with one AdamW each.
+    """Learns from recorded steps: the same ones for every network, with one AdamW each.
 
-    Normalisers are measured before the first step, over all that is learned from, and stay as they are. Which rows a
-    step learns from follows from the number of rows before it: nothing else need be remembered to go on.
+    Normalisers are computed once, before the first step, over all training rows. The rows of a step depend only on the
+    number of rows before it, so resuming needs no other state.
 
     Args:
         networks: by module.
         action_spaces: by module.
-        config: how it is learned.
+        config: the settings.
         device: of the networks.
 
     Attributes:
         optimizers: by module.
-        passes: the order of what is learned from.
+        passes: the order of the training rows.
     """
 
     def __init__(
@@ -83,32 +83,32 @@ class Cloning:
         self.schedule(0)
 
     def _open(self) -> None:
-        """Map what was recorded into memory, and set normalisers to it."""
+        """Map the recorded data into memory, and set normalisers from it."""
         self.passes = Passes(read_demonstrations(Path(str(self.config.data))), self.config.held_out, self.config.seed)
-        found = None
+        moments = None
         for net in self._networks.values():
             if isinstance(getattr(net, "normaliser", None), Normaliser):
-                found = found or self.passes.moments()
-                net.normaliser.take(found.mean, found.std)
+                moments = moments or self.passes.moments()
+                net.normaliser.set_statistics(moments.mean, moments.std)
 
     def schedule(self, env_steps: int) -> None:
-        """Set step sizes to what they are after ``env_steps`` recorded steps."""
+        """Set learning rates for ``env_steps`` recorded steps."""
         self._lr = self.config.lr.at(env_steps)
         for (optimizer,) in self.optimizers.values():
             for group in optimizer.param_groups:
                 group["lr"] = self._lr
 
     def get_state(self) -> dict[str, Any]:
-        """Return what the next step follows from, beside weights and optimisers: nothing."""
+        """Return the state beside weights and optimisers: empty."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore a state."""
 
     def begin_with(self, weights: Mapping[str, Mapping[str, Tensor]], rows: int) -> None:  # noqa: ARG002
-        """Take over ``weights``, by module, their normalisers included."""
-        for name, its in weights.items():
-            take_over(self._networks[name], its)
+        """Load ``weights``, by module, normalisers included."""
+        for name, tensors in weights.items():
+            take_over(self._networks[name], tensors)
 
     def learn(self, position: int, after: int) -> dict[str, dict[str, float]]:
         """Learn from the next ``batch_size`` rows.
@@ -121,7 +121,7 @@ class Cloning:
             Statistics of each module: ``cloning_loss``, the mean over the rows, others of the last minibatch. Under
             ``SECONDS`` the seconds spent, by part.
         """
-        told: dict[str, dict[str, float]] = {}
+        metrics: dict[str, dict[str, float]] = {}
         self.clock.begin()
         for name, flat in self._flat.items():
             rows = self._rows(name, position)
@@ -138,7 +138,7 @@ class Cloning:
                 self.optimizers[name][0].step()
                 total, count, steps = total + float(losses.detach().sum()), count + len(losses), steps + 1
                 self.clock.lap("optimizer")
-            told[name] = {
+            metrics[name] = {
                 "cloning_loss": total / count,
                 "grad_norm": float(norm),
                 "lr": self._lr,
@@ -146,17 +146,17 @@ class Cloning:
                 "gradient_steps": float(steps),
             }
         self.schedule(after)
-        return {**told, SECONDS: {"loss": 0.0, **self.clock.drain()}}
+        return {**metrics, SECONDS: {"loss": 0.0, **self.clock.drain()}}
 
-    def _rows(self, name: str, position: int) -> Any:  # noqa: ARG002 - all learn the same
-        """Return what ``name`` learns from next: a named tuple of columns, among them ``obs``."""
+    def _rows(self, name: str, position: int) -> Any:  # noqa: ARG002 - every network learns the same rows
+        """Return the next rows of ``name``: a named tuple of columns, among them ``obs``."""
         return self.passes.take(position, self.config.batch_size)
 
     def losses(self, name: str, rows: Any) -> Tensor:
         """Return the cloning loss (B,) of each row."""
         net = self._networks[name]
-        seen = torch.as_tensor(rows.obs, device=self._device)
-        outputs = net.logits(seen) if isinstance(net, VectorActorCritic) else net(seen)[0]
+        obs = torch.as_tensor(rows.obs, device=self._device)
+        outputs = net.logits(obs) if isinstance(net, VectorActorCritic) else net(obs)[0]
         return self._loss(name, outputs, rows.actions)
 
     def _loss(self, name: str, outputs: Tensor, actions: Array) -> Tensor:
@@ -165,22 +165,22 @@ class Cloning:
         return distribution.cloning_loss(outputs, wanted)
 
     def held_out_losses(self) -> dict[str, float]:
-        """Return the mean loss on steps that are not learned from, by module; nothing where there are none."""
+        """Return the mean loss on held-out steps, by module; empty if there are none."""
         rows = self.passes.held_out(HELD_OUT_ROWS)
         if rows is None:
             return {}
-        told = {}
+        losses = {}
         with torch.no_grad():
             for name in self._networks:
                 parts = [
                     self.losses(name, Pairs._make(c[k : k + _ROWS] for c in rows))
                     for k in range(0, len(rows.obs), _ROWS)
                 ]
-                told[name] = float(torch.cat(parts).mean())
-        return told
+                losses[name] = float(torch.cat(parts).mean())
+        return losses
 
 
-def play_out(  # noqa: PLR0913 - what playing is made of
+def play_out(  # noqa: PLR0913 - all by keyword but three
     factory: EnvFactory,
     networks: Mapping[str, Any],
     episodes: int,
@@ -190,19 +190,19 @@ def play_out(  # noqa: PLR0913 - what playing is made of
     seed: int,
     bound: Bound,
 ) -> tuple[EpisodeTable, dict[str, float]]:
-    """Play whole fresh episodes, equally many in each environment: short ones do not come first.
+    """Play whole fresh episodes, equally many in each environment, to avoid a bias towards short ones.
 
     Args:
         factory: recipe of the environments.
         networks: by module.
         episodes: how many; fewer where some do not end.
-        num_envs: side by side, at most.
+        num_envs: parallel environments, at most.
         first: number of the first environment.
-        seed: of drawn actions.
+        seed: of action sampling.
         bound: how a Gaussian's draws become actions.
 
     Returns:
-        Episodes, and by module the mean entropy of the policy where it came; none of heads that have no probability.
+        Episodes, and by module the mean entropy over the visited states, except for heads without probabilities.
     """
     count = min(num_envs, episodes)
     specs, env = factory.specs, factory.build(count, first)
@@ -214,11 +214,11 @@ def play_out(  # noqa: PLR0913 - what playing is made of
         for agent in specs.agents:
             rollout = rollouts[agent.name]
             entropy = (rollout.entropy * rollout.mask).sum(axis=2)[rollout.active]
-            if np.isfinite(entropy).any():  # a head without probabilities has none
+            if np.isfinite(entropy).any():  # NaN for a head without probabilities
                 entropies[agent.module].append(float(entropy.mean()))
-        who = np.nonzero(next(iter(rollouts.values())).done)[1]
-        table, kept = env.drain_episodes(), np.zeros(len(who), np.bool_)
-        for row, k in enumerate(who.tolist()):
+        ended = np.nonzero(next(iter(rollouts.values())).done)[1]
+        table, kept = env.drain_episodes(), np.zeros(len(ended), np.bool_)
+        for row, k in enumerate(ended.tolist()):
             kept[row] = finished[k] < -(-(episodes - k) // count)
             finished[k] += 1
         tables.append(table.rows(kept))

@@ -1,7 +1,7 @@
-"""DAgger (Ross et al. 2011, https://arxiv.org/abs/1011.0686): an expert says what to do wherever the learner gets.
+"""DAgger (Ross et al. 2011, https://arxiv.org/abs/1011.0686): an expert labels the states that the learner visits.
 
-Environments are played by a mixture: with probability beta the expert's action is taken, else the learner's. Every step
-that was visited is labelled with the expert's action, and what was labelled is kept and learned from for good.
+A mixture acts: with probability beta the expert's action is taken, else the learner's. Every visited step is labelled
+with the expert's action, and labels are aggregated over all rounds.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from multigrid_rl.types import BatchedStep, Policy
 from multigrid_rl.world.streams import Streams
 
 Array = NDArray[Any]
-#: Purposes of random streams, further on than the learners': experts' own draws, and who acts.
+#: Purposes of random streams, after the learners': the experts' draws, and the mixture.
 _EXPERTS, _MIXTURE = LEARNER_PURPOSE + 16, LEARNER_PURPOSE + 32
 
 
@@ -33,7 +33,7 @@ _EXPERTS, _MIXTURE = LEARNER_PURPOSE + 16, LEARNER_PURPOSE + 32
 class Beta:
     """Share of the steps in which the expert acts, by round: 1 in the first one."""
 
-    schedule: str  # linear: down to 0 in so many rounds; exponential: times ``base`` from round to round
+    schedule: str  # linear: down to 0 over ``rounds``; exponential: times ``base`` from round to round
     rounds: int
     base: float
 
@@ -43,7 +43,7 @@ class Beta:
 
 
 class Labelled(NamedTuple):
-    """What an expert said of visited steps: one row for each step or, for a network with memory, for each sequence."""
+    """Visited steps with the expert's labels: one row per step or, for a network with memory, per sequence."""
 
     obs: Array  # (R, D) or (R, T, D)
     actions: Array  # (R, C) or (R, T, C): the expert's
@@ -53,14 +53,14 @@ class Labelled(NamedTuple):
 
 
 class LabellingCollector(Collector):
-    """A collector whose environments an expert plays, too, and labels every step of.
+    """A collector in which an expert acts in a share of the steps and labels all of them.
 
     Args:
         experts: by agent; other arguments are the collector's.
 
     Attributes:
         beta: probability that a step's action is the expert's.
-        labels: what the experts would have done (T, N, C) in the steps of the last rollout, by agent.
+        labels: the experts' actions (T, N, C) in the steps of the last rollout, by agent.
     """
 
     def __init__(self, *arguments: Any, experts: Mapping[str, Policy], **options: Any) -> None:
@@ -75,11 +75,11 @@ class LabellingCollector(Collector):
             self._mixture[name] = Streams(seed, numbers, _MIXTURE + k)
 
     def _act(self, name: str, t: int, obs: Array) -> Array:
-        mine = super()._act(name, t, obs)
+        action = super()._act(name, t, obs)
         label = self._experts[name].act(self.rollouts[name].obs[t])
         self.labels[name][t] = label
-        theirs = self._mixture[name].uniform(1) < self.beta
-        taken: Array = np.where(theirs, label, mine)
+        by_expert = self._mixture[name].uniform(1) < self.beta
+        taken: Array = np.where(by_expert, label, action)
         return taken
 
     def _store(self, t: int, step: BatchedStep) -> None:
@@ -88,22 +88,22 @@ class LabellingCollector(Collector):
             expert.restart(step.done)
 
     def labelled(self) -> dict[str, list[Labelled]]:
-        """Return the steps of the last rollout with their labels, by module; everything is copied."""
-        found: dict[str, list[Labelled]] = {}
+        """Return the steps of the last rollout with their labels, by module, copied."""
+        result: dict[str, list[Labelled]] = {}
         for name, agent in self.agents.items():
             r = self.rollouts[name]
             rows = Labelled._make(r.rows((r.obs, self.labels[name], r.active)))
-            found.setdefault(agent.module, []).append(rows)
-        return found
+            result.setdefault(agent.module, []).append(rows)
+        return result
 
     def get_state(self) -> dict[str, Any]:
-        """Return what environments, learners and experts will do follows from."""
+        """Return the state of environments, learners and experts."""
         streams = [stream for name in self.agents for stream in (self._experts[name].streams, self._mixture[name])]
         memories = {name: expert.memory for name, expert in self._experts.items()}
         return {**super().get_state(), "experts": (memories, [stream.state.copy() for stream in streams])}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for other agents or environments."""
+        """Restore a state of :meth:`get_state`. Raises ``ValueError`` for other agents or environments."""
         super().set_state(state)
         memories, numbers = state["experts"]
         streams = [stream for name in self.agents for stream in (self._experts[name].streams, self._mixture[name])]
@@ -114,15 +114,15 @@ class LabellingCollector(Collector):
 
 
 class Dagger(Cloning):
-    """Learns from all that experts ever labelled, each network from its own steps; rows are drawn anew in each round.
+    """Learns from all steps labelled so far, each network from its own; rows are drawn again in each round.
 
-    Its arguments are those of :class:`~multigrid_rl.learn.cloning.Cloning`.
+    Arguments as in :class:`~multigrid_rl.learn.cloning.Cloning`.
     """
 
     def _open(self) -> None:
-        """Begin with what was recorded, if anything was."""
+        """Begin with the recorded data, if any."""
         self.known: dict[str, Labelled] = {}
-        self._seen: dict[str, Moments] = {}
+        self._moments: dict[str, Moments] = {}
         if self.config.data is not None:
             data = read_demonstrations(Path(self.config.data))
             none = np.empty((data.card.rows, 0), np.float32)
@@ -132,32 +132,32 @@ class Dagger(Cloning):
                 self.add({name: [Labelled(data.observations, actions, active, none, starts)]})
 
     def add(self, labelled: Mapping[str, list[Labelled]]) -> int:
-        """Keep what was labelled, by module, and measure it for the normalisers; returns how many steps there are."""
+        """Add labelled steps, by module, and update the normalisers; returns the number of steps."""
         for name, rows in labelled.items():
             before = [self.known[name]] if name in self.known else []
             self.known[name] = Labelled._make(map(np.concatenate, zip(*before, *rows, strict=True)))
             normaliser = getattr(self._networks[name], "normaliser", None)
             if isinstance(normaliser, Normaliser):
-                moments = self._seen.setdefault(name, Moments(len(normaliser.mean)))
+                moments = self._moments.setdefault(name, Moments(len(normaliser.mean)))
                 for part in rows:
                     moments.add(part.obs[part.active])
-                normaliser.take(moments.mean, moments.std)
+                normaliser.set_statistics(moments.mean, moments.std)
         return sum(int(rows.active.sum()) for rows in self.known.values())
 
     def get_state(self) -> dict[str, Any]:
-        """Return what the next round follows from, beside weights and optimisers: all that was labelled."""
-        seen = {name: dict(vars(moments)) for name, moments in self._seen.items()}
-        return {"known": {name: tuple(rows) for name, rows in self.known.items()}, "seen": seen}
+        """Return the state beside weights and optimisers: all labelled steps."""
+        all_moments = {name: dict(vars(moments)) for name, moments in self._moments.items()}
+        return {"known": {name: tuple(rows) for name, rows in self.known.items()}, "seen": all_moments}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore a state."""
         self.known = {name: Labelled(*columns) for name, columns in state["known"].items()}
         for name, values in state["seen"].items():
-            self._seen[name] = Moments(len(values["mean"]))
-            vars(self._seen[name]).update(values)
+            self._moments[name] = Moments(len(values["mean"]))
+            vars(self._moments[name]).update(values)
 
     def held_out_losses(self) -> dict[str, float]:
-        """Return nothing: all is learned from."""
+        """Return an empty mapping: no step is held out."""
         return {}
 
     def _rows(self, name: str, position: int) -> Labelled:

@@ -1,4 +1,4 @@
-"""Recorded play on disk: columns in ``data.safetensors``, what they are in ``card.json``. Nothing is ever unpickled.
+"""Recorded play on disk: columns in ``data.safetensors``, metadata in ``card.json``. No pickle.
 
 A row is one step of one agent; rows of an episode stand together, in order. Columns are mapped into memory when they
 are read, so data may be larger than memory.
@@ -35,7 +35,7 @@ from multigrid_rl.types import AgentSpec
 Array = NDArray[Any]
 DATA_FILE, CARD_FILE = "data.safetensors", "card.json"
 _MAX_CARD_BYTES = 1_000_000
-#: Rows that are checked, and bytes that are hashed, in one go.
+#: Rows per check, and bytes per hash update.
 _AT_ONCE = 1 << 16
 _CHUNK = 1 << 22
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -57,11 +57,11 @@ class EpisodeReturns(Strict):
 
 
 class DataCard(Strict):
-    """Everything about recorded play but the columns."""
+    """Metadata of recorded play."""
 
     format: int = Field(default=1, ge=1, le=1)
     who: Text
-    #: Of the player's weights; ``None`` for scripted players and for play that came from elsewhere.
+    #: Of the player's weights; ``None`` for scripted players and for imported data.
     who_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     scenario: Text
     env: EnvSignature | None = None
@@ -71,7 +71,7 @@ class DataCard(Strict):
     seed: int | None = None
     rows: int = Field(ge=1)
     episodes: int = Field(ge=1)
-    #: Whether it is known where episodes begin and end; else ``episodes`` is 1.
+    #: Whether episode boundaries are known; else ``episodes`` is 1.
     bounds: bool = True
     returns: EpisodeReturns | None = None
     bytes: int = Field(ge=1)
@@ -79,21 +79,21 @@ class DataCard(Strict):
     versions: dict[str, str] = Field(default_factory=dict)
 
     def summary(self) -> str:
-        """Say in a line what was recorded."""
+        """Describe the data in one line."""
         line = f"{self.rows:,} steps of {self.who} in {self.env.env_id if self.env else self.scenario}"
         if self.returns is None:
             return f"{line}, returns unknown"
-        its = self.returns
-        return f"{line}, {its.episodes:,} whole episodes of return {its.mean:,.2f} +- {its.std:,.2f}"
+        stats = self.returns
+        return f"{line}, {stats.episodes:,} whole episodes of return {stats.mean:,.2f} +- {stats.std:,.2f}"
 
 
 class Episode(NamedTuple):
     """``L`` steps of one agent, one after the other."""
 
     observations: Array  # (L, D) float32 or uint8
-    actions: Array  # (L, C) uint8 or (L, A) float32, as the environment took them
+    actions: Array  # (L, C) uint8 or (L, A) float32, as passed to the environment
     rewards: Array  # (L,) canonical
-    terminated: bool  # it ended with the last step; neither: recording did
+    terminated: bool  # ended with the last step; neither flag: the recording stopped
     truncated: bool
     final_observation: Array  # (D,) after the last step
     seed: tuple[int, int, int]  # of the environments, number of the environment, number of the episode in it
@@ -108,18 +108,18 @@ class Demonstrations(NamedTuple):
     rewards: Array  # (M,) float32
     terminated: Array  # (M,) bool
     truncated: Array  # (M,) bool
-    episode_ends: Array  # (E,) int64 row behind the last of each episode
-    final_observations: Array  # (E, D) what was seen after it
+    episode_ends: Array  # (E,) int64 row after the last of each episode
+    final_observations: Array  # (E, D) after the last step
     seeds: Array  # (E, 3) int64, -1 where unknown; see ``Episode``
 
 
 def _columns_of(card: DataCard) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return type and shape of each column; those with larger numbers come first, so that all lie at their own size."""
-    seen, acts = card.observation, card.actions
-    width = seen.size or len(seen.categories or ())
+    """Return type and shape of each column; larger types come first, for alignment."""
+    obs, acts = card.observation, card.actions
+    width = obs.size or len(obs.categories or ())
     numbers = isinstance(acts, BoxSignature)
     parts = len(acts.low) if isinstance(acts, BoxSignature) else len(acts) if isinstance(acts, list) else card.members
-    tokens = "F32" if seen.size else "U8"
+    tokens = "F32" if obs.size else "U8"
     return {
         "episode_ends": ("I64", (card.episodes,)),
         "seeds": ("I64", (card.episodes, 3)),
@@ -143,15 +143,15 @@ def _columns_of(card: DataCard) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def write(folder: Path, episodes: Iterable[Episode], facts: Mapping[str, Any]) -> DataCard:
-    """Write ``episodes``, as they come, into a new ``folder``, and a card with ``facts``; one episode is in memory.
+    """Write ``episodes``, as they come, into a new ``folder``, and a card with ``facts``; holds one episode in memory.
 
     Raises:
-        FileExistsError: there is such a folder.
+        FileExistsError: the folder exists.
         OSError: it cannot be written.
         ValueError: there are no episodes, or the facts do not fit them.
     """
     folder.mkdir(parents=True)
-    # Counts come in the end: the card is made twice, to know the columns' types and then their shapes.
+    # Counts are known at the end: the card is built twice, first for the columns' types, then for their shapes.
     draft = DataCard(**facts, rows=1, episodes=1, bytes=1, sha256="0" * 64)
     kinds = {name: (_DTYPES[dtype], shape[1:]) for name, (dtype, shape) in _columns_of(draft).items()}
     rows, count, returns = 0, 0, []
@@ -170,9 +170,9 @@ def write(folder: Path, episodes: Iterable[Episode], facts: Mapping[str, Any]) -
                 "seeds": episode.seed,
             }
             for name, value in values.items():
-                (dtype, shape), found = kinds[name], np.shape(value)
-                if found not in (shape, (length, *shape)):
-                    raise ConfigError(expected(f"column {name}", f"{shape} for each row", found))
+                (dtype, shape), got = kinds[name], np.shape(value)
+                if got not in (shape, (length, *shape)):
+                    raise ConfigError(expected(f"column {name}", f"{shape} for each row", got))
                 parts[name].write(np.ascontiguousarray(value, dtype).tobytes())
             if episode.terminated or episode.truncated:
                 returns.append(float(np.sum(episode.rewards, dtype=np.float64)))
@@ -243,12 +243,12 @@ def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any =
     """Map recorded play into memory, after checking size, hash, types, shapes and every number.
 
     Args:
-        folder: what ``record`` or ``data import`` wrote.
-        agent: who is to learn from it; ``None``: nobody yet.
-        env: its environment, as ``env_signature`` says it.
+        folder: written by ``record`` or ``data import``.
+        agent: the learner, whose spaces must fit; ``None``: not checked.
+        env: its environment, see ``env_signature``.
 
     Raises:
-        ConfigError: in one line: damaged, truncated, not finite, or of another environment.
+        ConfigError: damaged, truncated, not finite, or of another environment.
     """
     card, path = read_data_card(folder), folder / DATA_FILE
     if agent is not None:
@@ -259,13 +259,11 @@ def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any =
             if size != card.bytes:
                 hint = " (truncated?)" if size < card.bytes else ""
                 raise ConfigError(expected(f"data: {path}", f"the {card.bytes} bytes of its card", f"{size}{hint}"))
-            found = _sha256_of(file)
-        if found != card.sha256:
-            wanted, got = f"{card.sha256[:16]}... of its card", f"{found[:16]}...: changed since it was written"
+            digest = _sha256_of(file)
+        if digest != card.sha256:
+            wanted, got = f"{card.sha256[:16]}... of its card", f"{digest[:16]}...: changed since it was written"
             raise ConfigError(expected(f"data: {path}: sha256", wanted, got))
-        with safe_open(
-            path, framework="pt"
-        ) as tensors:  # of torch's framework alone: its tensors are views of the file
+        with safe_open(path, framework="pt") as tensors:  # only torch tensors are views of the file
             columns = {name: tensors.get_tensor(name).numpy() for name in tensors.keys()}  # noqa: SIM118 - no dict
     except OSError as error:
         raise ConfigError(expected("data", "a folder that `multigrid-rl record` wrote", f"{path}: {error}")) from error
@@ -284,10 +282,10 @@ def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any =
 
 
 def _check_fits(folder: Path, card: DataCard, agent: AgentSpec, env: Any) -> None:
-    theirs = card.env and card.env.model_dump(include={"package", "env_id"})
-    mine = env and {name: env[name] for name in ("package", "env_id")}
-    if theirs != mine:
-        names = [one["env_id"] if one else "the red/blue-door game" for one in (mine, theirs)]
+    of_data = card.env and card.env.model_dump(include={"package", "env_id"})
+    of_run = env and {name: env[name] for name in ("package", "env_id")}
+    if of_data != of_run:
+        names = [one["env_id"] if one else "the red/blue-door game" for one in (of_run, of_data)]
         raise ConfigError(expected(f"data: {folder}: env", names[0], names[1]))
     wanted = signature(agent, card.observation.view_size)
     needed = DataCard.model_validate({**card.model_dump(), **wanted})
@@ -301,8 +299,8 @@ def _check_numbers(path: Path, data: Demonstrations) -> None:
     ends = data.episode_ends
     if ends[0] < 1 or (np.diff(ends) < 1).any() or ends[-1] != data.card.rows:
         raise ConfigError(expected(f"data: {path}: column episode_ends", "rows that grow up to the last", "others"))
-    seen, acts = data.card.observation.categories, data.card.actions
-    most: dict[str, Any] = {"observations": seen, "final_observations": seen, "actions": None}
+    categories, acts = data.card.observation.categories, data.card.actions
+    most: dict[str, Any] = {"observations": categories, "final_observations": categories, "actions": None}
     if not isinstance(acts, BoxSignature):
         most["actions"] = acts if isinstance(acts, list) else [acts] * data.card.members
     for name, limits in {"rewards": None, **most}.items():

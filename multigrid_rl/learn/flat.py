@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class FlatWeights:
-    """Moves weights into one row, so that clipping and the optimiser touch one tensor instead of a dozen.
+    """Moves weights into one row, so that clipping and the optimiser process one tensor instead of a dozen.
 
     The network keeps its parameters: they become views.
 
@@ -17,7 +17,7 @@ class FlatWeights:
     Attributes:
         weights: (P,) all of them.
         gradient: (P,) gradients; every parameter's ``grad`` is a part of it.
-        dropped: gradients that :meth:`clip` found not finite; whoever reads it may set it back.
+        dropped: number of non-finite gradients in :meth:`clip`; the reader may reset it.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -34,9 +34,9 @@ class FlatWeights:
             first = part.stop
 
     def share(self, rows: int, beside: float) -> float:
-        """Make the gradient the mean over the rows of all learners; ``rows`` are those behind this one's.
+        """Make the gradient the mean over the rows of all learners; ``rows``: rows behind this learner's gradient.
 
-        All processes of torch's default group call it together. Returns the mean of what each gives ``beside``.
+        All processes of torch's default group call it together. Returns the mean of ``beside`` over them.
         """
         weighed = torch.cat([self.gradient * rows, self.gradient.new_tensor([beside * rows, float(rows)])])
         torch.distributed.all_reduce(weighed)
@@ -48,11 +48,11 @@ class FlatWeights:
         """Scale the gradient to a norm of at most ``largest``; one that is not finite becomes zero.
 
         Returns:
-            The norm that it had.
+            The norm before clipping.
         """
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
         length = float(norm)
-        if not length < float("inf"):  # also what is not a number
+        if not length < float("inf"):  # also NaN
             self.gradient.zero_()
             self.dropped += 1
         elif length > largest:
@@ -63,7 +63,7 @@ class FlatWeights:
 class FlatAdam(torch.optim.Adam):
     """torch's fused Adam (Kingma and Ba 2015) over one row of weights."""
 
-    # Without the wrapper that keeps torch's compiler off: to load that takes a second.
+    # Without the wrapper that disables torch's compiler: importing the compiler takes a second.
     add_param_group = torch.optim.Optimizer.add_param_group.__wrapped__  # type: ignore[attr-defined]
     state_dict = torch.optim.Optimizer.state_dict.__wrapped__  # type: ignore[attr-defined]
     load_state_dict = torch.optim.Optimizer.load_state_dict.__wrapped__  # type: ignore[attr-defined]
@@ -72,7 +72,7 @@ class FlatAdam(torch.optim.Adam):
         super().__init__([flat.weights], fused=True)
 
     def descend(self) -> None:
-        """Take a step as ``step`` does, without the hooks and groups around it, which take longer than a small one."""
+        """Take a step as ``step`` does, without hooks and groups, whose overhead exceeds a small step."""
         (group,) = self.param_groups
         (weights,) = group["params"]
         state = self.state[weights]
@@ -85,6 +85,6 @@ class FlatAdam(torch.optim.Adam):
         state["step"].add_(1)
         beta1, beta2 = group["betas"]
         moments, steps = ([state["exp_avg"]], [state["exp_avg_sq"]]), [state["step"]]
-        given = {name: group[name] for name in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
+        options = {name: group[name] for name in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
         with torch.no_grad():
-            torch._fused_adam_([weights], [weights.grad], *moments, [], steps, beta1=beta1, beta2=beta2, **given)
+            torch._fused_adam_([weights], [weights.grad], *moments, [], steps, beta1=beta1, beta2=beta2, **options)

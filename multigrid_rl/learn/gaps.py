@@ -1,7 +1,7 @@
-"""Agents that come and go: rows of a rollout in which nobody decided are closed up, and nothing that was paid is lost.
+"""Agents that come and go: rollout rows without a decision are removed, and no reward is lost.
 
-An environment whose agents do not decide in every step has a method ``deciding``: who is to decide next, (N,) bool. A
-step's mask says who did decide; rewards and ends may come in any step. Each row is one agent's place.
+An environment whose agents do not decide in every step has a method ``deciding``: agents that decide next, (N,) bool.
+A step's mask marks the decisions; rewards and ends may come in any step. Each column is one agent's place.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 
 class Ends(NamedTuple):
-    """What follows the last row of each place, and the observations that truncated episodes ended with."""
+    """Observation and value after the last row of each place, and the final observations of truncated episodes."""
 
     obs: Array  # (N, D)
     values: Array  # (N,)
@@ -22,12 +22,12 @@ class Ends(NamedTuple):
 
 
 class Gaps:
-    """Closes up rollouts of ``T + 1`` rows, whose first holds the decisions that the last batch left open.
+    """Compacts rollouts of ``T + 1`` rows; the first row holds the decisions that the last batch left open.
 
-    A decision's row gets everything that is paid until its agent decides again, and the end of its episode, whenever
-    that comes. Where this is not known when a batch is full, the decision waits and is learned from in the next one,
-    with what is known of it: its log-probability is that of the weights that drew it. Rows without a decision come
-    first, masked. Steps in between count for nothing: a discount is for a decision, as in ML-Agents.
+    A decision's row gets all rewards until its agent decides again, and the end of its episode. Where this is not known
+    when a batch is full, the decision waits for the next batch and keeps its columns: its log-probability is that of
+    the weights that drew it. Rows without a decision come first, masked. The discount applies per decision, not per
+    step, as in ML-Agents.
 
     Args:
         rollout: arrays (T + 1, N, ...) by name, as :class:`~multigrid_rl.learn.rollout.Rollout` has them.
@@ -35,16 +35,16 @@ class Gaps:
         deciding: the environment's.
     """
 
-    #: Columns that say what a decision was; the others say what came of it.
+    #: Columns that describe a decision; the others hold its outcome.
     _KEPT = ("obs", "actions", "mask", "logp", "entropy", "values", "rewards", "starts")
 
     def __init__(self, rollout: dict[str, Array], cut: Array, deciding: Callable[[], NDArray[np.bool_]]) -> None:
         self._rollout, self._cut, self._deciding = rollout, cut, deciding
-        #: The decisions that wait, one for each place that has one: its mask is set.
+        #: The waiting decisions, at most one for each place: its mask is set.
         self.waiting = {name: np.zeros_like(rollout[name][0]) for name in self._KEPT}
 
     def open(self) -> None:
-        """Put what waits into the first row."""
+        """Put the waiting decisions into the first row."""
         for name, column in self.waiting.items():
             self._rollout[name][0] = column
         for name in ("terminated", "done", "next_values"):
@@ -52,10 +52,10 @@ class Gaps:
         self._cut[0] = False
 
     def close(self, ends: Ends) -> Ends:
-        """Close up the rollout; returns the ends that fit it, for values after each row to be filled in.
+        """Compact the rollout; returns its ends, from which the values after each row are filled in.
 
         Args:
-            ends: what is seen at the places now, and the ends of truncated episodes, in the order of steps.
+            ends: the current observations of the places, and the ends of truncated episodes, in the order of steps.
         """
         rollout, cut = self._rollout, self._cut
         final = np.full(cut.shape, -1)
@@ -74,14 +74,14 @@ class Gaps:
         order = np.argsort(active, axis=0, kind="stable")
         for column in (*rollout.values(), cut, final):
             column[...] = np.take_along_axis(column, order.reshape(*order.shape, *(1,) * (column.ndim - 2)), axis=0)
-        # A path that was under way counts from its first row.
+        # A path that began earlier counts from its first row.
         first = len(active) - active.sum(axis=0)
-        some = np.flatnonzero(first < len(active))
-        rollout["starts"][first[some], some] = True
+        used = np.flatnonzero(first < len(active))
+        rollout["starts"][first[used], used] = True
         return Ends(obs, values, ends.finals[final[cut]])
 
     def _gather(self, final: Array) -> Array:
-        """Give each decision what came before the next one; returns the rows (N,) of those that nothing ended."""
+        """Give each decision the outcome before the next one; returns the rows (N,) of decisions still open."""
         rollout = self._rollout
         active, done = rollout["mask"][..., 0], rollout["done"].copy()
         owner = np.full(active.shape[1], -1)

@@ -1,4 +1,4 @@
-"""Recorded play from and for others: torch files, Parquet, Minari."""
+"""Import and export of recorded play: torch files, Parquet, Minari."""
 
 import json
 import subprocess
@@ -21,26 +21,26 @@ from multigrid_rl.text import expected, shown
 Array = NDArray[Any]
 TORCH, PARQUET, MINARI = (".pt", ".pth"), ".parquet", "minari:"
 WHAT = "a torch file (.pt, .pth), a Parquet file (.parquet) or minari:DATASET_ID"
-#: Seconds of processor time, and bytes of memory beside three times the file's, for reading somebody's torch file.
+#: Seconds of processor time, and bytes of memory beside three times the file's, for reading an untrusted torch file.
 _SECONDS, _BYTES = 600, 8 << 30
 _UNKNOWN = (-1, -1, -1)
 
 
 def episodes_of(source: str, dtypes: Mapping[str, Any]) -> tuple[Iterator[Episode], dict[str, Any]]:
-    """Return the episodes that somebody else recorded, and facts for their card.
+    """Return the episodes of an external source, and facts for their card.
 
     Args:
-        source: a file, or ``minari:`` and the id of a data set that is installed.
-        dtypes: of ``observations`` and ``actions`` as we keep them.
+        source: a file, or ``minari:`` and the id of an installed data set.
+        dtypes: of ``observations`` and ``actions`` in our format.
 
     Raises:
-        ConfigError: no such source, or one that is not what it should be.
+        ConfigError: no such source, or a damaged one.
     """
     if source.startswith(MINARI):
         return _from_minari(source.removeprefix(MINARI), dtypes), {}
     path = Path(source)
     if not path.is_file():
-        raise ConfigError(expected("data import", f"{WHAT} that is there", source))
+        raise ConfigError(expected("data import", f"{WHAT} that exists", source))
     if path.suffix in TORCH:
         return iter([_from_torch(path, dtypes)]), {"bounds": False}
     if path.suffix == PARQUET:
@@ -49,11 +49,11 @@ def episodes_of(source: str, dtypes: Mapping[str, Any]) -> tuple[Iterator[Episod
 
 
 def _column(key: str, values: Any, dtype: Any) -> Array:
-    """Return rows (M, D) as we keep them. Raises ``ConfigError`` where that would change whole numbers."""
+    """Return rows (M, D) in our format. Raises ``ConfigError`` where the cast would change integers."""
     array = np.asarray(values)
     rows = array.reshape(len(array), -1)
     if dtype == np.uint8 and not (rows.astype(np.uint8) == rows).all():
-        raise ConfigError(expected(key, "whole numbers from 0 to 255", "others"))
+        raise ConfigError(expected(key, "integers from 0 to 255", "other values"))
     return rows.astype(dtype)
 
 
@@ -67,21 +67,21 @@ def _from_torch(path: Path, dtypes: Mapping[str, Any]) -> Episode:
         command = [sys.executable, str(Path(__file__).with_name("torch_file.py")), str(path), folder, *limits]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            said = (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
-            raise ConfigError(expected(f"data import: {path}", "a torch file of tensors", shown(said, 200)))
-        found = {
+            error = (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
+            raise ConfigError(expected(f"data import: {path}", "a torch file of tensors", shown(error, 200)))
+        arrays = {
             name: np.load(Path(folder) / f"{name}.npy", allow_pickle=False) for name in ("observations", "actions")
         }
-        obs, actions = (_column(f"data import: {path}: {name}", found[name], dtypes[name]) for name in found)
+        obs, actions = (_column(f"data import: {path}: {name}", arrays[name], dtypes[name]) for name in arrays)
     if len(obs) != len(actions) or not len(obs):
         raise ConfigError(
             expected(f"data import: {path}", "as many actions as observations", f"{len(obs)}, {len(actions)}")
         )
-    # Neither rewards nor ends are in such a file.
+    # Such a file has neither rewards nor ends.
     return Episode(obs, actions, np.zeros(len(obs), np.float32), False, False, obs[-1], _UNKNOWN)
 
 
-# --- Parquet: a row for each step, `episode` counts up; what was seen last stands in the last row of an episode
+# --- Parquet: a row for each step, `episode` counts up; the final observation is in the last row of an episode
 
 
 def write_parquet(data: Demonstrations, path: Path) -> None:
@@ -115,9 +115,9 @@ def _from_parquet(path: Path, dtypes: Mapping[str, Any]) -> Iterator[Episode]:
 
     try:
         table = pq.read_table(path)
-        lacking = [name for name in ("observations", "actions", "episode") if name not in table.column_names]
-        if lacking:
-            raise ConfigError(expected(f"data import: {path}", "columns observations, actions, episode", lacking[0]))
+        missing = [name for name in ("observations", "actions", "episode") if name not in table.column_names]
+        if missing:
+            raise ConfigError(expected(f"data import: {path}", "columns observations, actions, episode", missing[0]))
         numbers = table["episode"].to_numpy()
         ends = np.append(np.flatnonzero(np.diff(numbers)) + 1, len(numbers))
         for low, high in zip([0, *ends[:-1]], ends, strict=True):
@@ -159,44 +159,45 @@ def _from_minari(dataset_id: str, dtypes: Mapping[str, Any]) -> Iterator[Episode
     try:
         dataset = minari.load_dataset(dataset_id)
     except (FileNotFoundError, ValueError) as error:
-        raise ConfigError(expected(f"minari:{dataset_id}", "a data set that is installed", error)) from error
-    for one in dataset.iterate_episodes():
-        if not isinstance(one.observations, np.ndarray) or not isinstance(one.actions, np.ndarray):
+        raise ConfigError(expected(f"minari:{dataset_id}", "an installed data set", error)) from error
+    for episode in dataset.iterate_episodes():
+        if not isinstance(episode.observations, np.ndarray) or not isinstance(episode.actions, np.ndarray):
             raise ConfigError(expected(f"minari:{dataset_id}", "arrays of observations and actions", "other spaces"))
-        obs = _column(f"minari:{dataset_id}: observations", one.observations, dtypes["observations"])
-        actions = _column(f"minari:{dataset_id}: actions", one.actions, dtypes["actions"])
-        ends = bool(one.terminations[-1]), bool(one.truncations[-1])
-        yield Episode(obs[:-1], actions, one.rewards, *ends, obs[-1], _UNKNOWN)
+        obs = _column(f"minari:{dataset_id}: observations", episode.observations, dtypes["observations"])
+        actions = _column(f"minari:{dataset_id}: actions", episode.actions, dtypes["actions"])
+        ends = bool(episode.terminations[-1]), bool(episode.truncations[-1])
+        yield Episode(obs[:-1], actions, episode.rewards, *ends, obs[-1], _UNKNOWN)
 
 
 def write_minari(data: Demonstrations, dataset_id: str) -> None:
     """Install recorded play as a Minari data set.
 
     Raises:
-        ConfigError: Minari is not installed, or has such a data set.
+        ConfigError: Minari is not installed, or the data set exists.
     """
     minari = _minari()
     from minari.data_collector import EpisodeBuffer  # noqa: PLC0415
 
-    acts, tokens = space_of(data.card.actions, data.card.members), data.card.observation.categories
-    sees = spaces.Box(-np.inf, np.inf, data.observations.shape[1:]) if tokens is None else spaces.MultiDiscrete(tokens)
+    action_space, tokens = space_of(data.card.actions, data.card.members), data.card.observation.categories
+    vector = spaces.Box(-np.inf, np.inf, data.observations.shape[1:])
+    obs_space = vector if tokens is None else spaces.MultiDiscrete(tokens)
 
     def buffers() -> Iterator[Any]:
         first = 0
         for number, behind in enumerate(data.episode_ends.tolist()):
             rows = slice(first, behind)
-            seen = np.concatenate([data.observations[rows], data.final_observations[number][None]]).astype(sees.dtype)
-            done = data.actions[rows].astype(acts.dtype)
-            columns = (seen, done, data.rewards[rows], data.terminated[rows], data.truncated[rows])
+            obs = np.concatenate([data.observations[rows], data.final_observations[number][None]])
+            steps = obs.astype(obs_space.dtype), data.actions[rows].astype(action_space.dtype)
+            columns = (*steps, data.rewards[rows], data.terminated[rows], data.truncated[rows])
             yield EpisodeBuffer(number, None, None, *map(list, columns))
             first = behind
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it asks for authors and links
+            warnings.simplefilter("ignore")  # about missing authors and links
             minari.create_dataset_from_buffers(
-                dataset_id, list(buffers()), observation_space=sees, action_space=acts,
+                dataset_id, list(buffers()), observation_space=obs_space, action_space=action_space,
                 algorithm_name=data.card.who, description=data.card.summary(), data_format="arrow",
             )  # fmt: skip
     except ValueError as error:
-        raise ConfigError(expected(f"minari:{dataset_id}", "a new data set that Minari can keep", error)) from error
+        raise ConfigError(expected(f"minari:{dataset_id}", "a new data set that Minari can store", error)) from error

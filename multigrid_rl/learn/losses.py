@@ -21,10 +21,10 @@ Array = NDArray[Any]
 
 
 class Rows(NamedTuple):
-    """What the loss reads beside the network's output; ``B`` steps of an agent with ``C`` action components."""
+    """Inputs of the loss beside the network's output; ``B`` steps of an agent with ``C`` action components."""
 
     actions: Tensor  # (B, C) int64 or (B, A) float32
-    mask: Tensor  # (B, C) bool: the component's seat was in the game; a row without any is no part of the loss
+    mask: Tensor  # (B, C) bool: the component's seat was in the game; rows without any are not part of the loss
     logp: Tensor  # (B,) of the behaviour policy, summed over seats in the game
     advantages: Tensor  # (B,)
     targets: Tensor  # (B,) of the values
@@ -48,7 +48,7 @@ class Statistics(NamedTuple):
     clip_fraction: Tensor  # share of rows whose ratio is outside of 1 +- clip
 
 
-#: What a policy is to maximise in each row: (log-probabilities (B,) with gradient, rows, clip) -> (B,).
+#: Objective that a policy maximises in each row: (log-probabilities (B,) with gradient, rows, clip) -> (B,).
 Objective = Callable[[Tensor, Rows, float], Tensor]
 
 
@@ -64,7 +64,7 @@ def policy_gradient(logp: Tensor, rows: Rows, clip: float) -> Tensor:  # noqa: A
     return logp * rows.advantages
 
 
-#: Objectives by name, as ``train.objective`` says them; others are ``module:function``.
+#: Built-in values of ``train.objective``; others are ``module:function``.
 OBJECTIVES: dict[str, Objective] = {"ppo": ppo, "policy_gradient": policy_gradient}
 
 
@@ -72,19 +72,19 @@ def objective_of(name: str) -> Objective:
     """Return an objective by name or ``module:function``.
 
     Raises:
-        ConfigError: neither; one line naming the key, the value and what is expected.
+        ConfigError: neither.
     """
     if name in OBJECTIVES:
         return OBJECTIVES[name]
     if ":" not in name:
         raise ConfigError(expected("train.objective", f"{', '.join(OBJECTIVES)} or module:function", name))
-    found: Objective = import_object("train.objective", name)
-    return found
+    objective: Objective = import_object("train.objective", name)
+    return objective
 
 
 @float_inlined
 def _per_row(mask: Array) -> float:
-    """Return one by the number of rows of ``mask`` (B, C) that are part of the loss."""
+    """Return 1 / the number of rows of ``mask`` (B, C) in the loss."""
     active = 0
     for b in range(mask.shape[0]):
         for c in range(mask.shape[1]):
@@ -96,7 +96,7 @@ def _per_row(mask: Array) -> float:
 
 @float_inlined
 def _add_up(parts: Array, scale: float, sums: Array) -> None:
-    """Set ``sums`` (5,) to ``scale`` times the sums of ``parts`` (B, 5), added row by row whatever the threads."""
+    """Set ``sums`` (5,) to ``scale`` times the sums of ``parts`` (B, 5), added in row order."""
     sums[:] = 0.0
     for b in range(len(parts)):
         for k in range(len(sums)):
@@ -130,11 +130,11 @@ def _rows(
         seat = seats[b]
         chosen = 0.0
         entropy = 0.0
-        some = False
+        active = False
         for c in range(count):
             if not mask[b, c]:
                 continue
-            some = True
+            active = True
             top = logits[b, c, 0]
             for k in range(1, choices):
                 top = max(top, logits[b, c, k])
@@ -152,13 +152,13 @@ def _rows(
             seat[c, 2] = log_total - weighted / total
             entropy += seat[c, 2]
             chosen += logits[b, c, actions[b, c]] - seat[c, 1]
-        if not some:
+        if not active:
             continue
         ratio = np.exp(chosen - logp[b])
         surr1 = advantages[b] * ratio
         surr2 = advantages[b] * min(max(ratio, 1.0 - clip), 1.0 + clip)
-        # Where the surr2 side is the smaller one, the loss does not depend on the policy.
-        slope = 0.0 if surr1 > surr2 else -surr1 * scale  # of the loss by the log-probability
+        # Where surr2 is smaller, the loss does not depend on the policy.
+        slope = 0.0 if surr1 > surr2 else -surr1 * scale  # d loss / d log-probability
         error = values[b] - targets[b]
         parts[b, 0] = -min(surr1, surr2)
         parts[b, 1] = error * error
@@ -171,9 +171,9 @@ def _rows(
                 continue
             for k in range(choices):
                 p = by_logits[b, c, k] / seat[c, 0]
-                # The entropy H falls by p (log p + H) for each unit of a logit.
-                falls = p * (logits[b, c, k] - seat[c, 1] + seat[c, 2])
-                by_logits[b, c, k] = entropy_coef * scale * falls - slope * p
+                # d H / d logit = -p (log p + H)
+                decrease = p * (logits[b, c, k] - seat[c, 1] + seat[c, 2])
+                by_logits[b, c, k] = entropy_coef * scale * decrease - slope * p
             by_logits[b, c, actions[b, c]] += slope
     _add_up(parts, scale, sums)
 
@@ -230,20 +230,20 @@ def _gaussian_rows(
 def ppo_gradient(
     outputs: Array, values: Array, rows: Sequence[Any], distribution: Distribution, weighting: Weighting
 ) -> tuple[Array, Array, Array]:
-    """Return gradients of PPO's loss by the outputs (B, K) and the values (B,), and its :class:`Statistics` (5,).
+    """Return gradients of PPO's loss with respect to outputs (B, K) and values (B,), and its :class:`Statistics` (5,).
 
     ``rows`` are the columns of :class:`Rows` as arrays.
     """
     by_outputs, by_values, sums = np.empty_like(outputs), np.empty_like(values), np.empty(5, np.float32)
     parts = np.empty((len(outputs), len(sums)))
     actions, mask, logp, advantages, targets = rows
-    given = (values, actions, logp, advantages, targets, mask, np.array(weighting))
+    columns = (values, actions, logp, advantages, targets, mask, np.array(weighting))
     if isinstance(distribution, Categorical):
         shape = (len(outputs), distribution.components, -1)
         seats = np.empty((*shape[:2], 3))  # total weight, its logarithm before shifting, entropy
-        _rows(outputs.reshape(shape), *given, by_outputs.reshape(shape), by_values, parts, sums, seats)
+        _rows(outputs.reshape(shape), *columns, by_outputs.reshape(shape), by_values, parts, sums, seats)
     else:
-        _gaussian_rows(outputs, *given, by_outputs, by_values, parts, sums)
+        _gaussian_rows(outputs, *columns, by_outputs, by_values, parts, sums)
     return by_outputs, by_values, sums
 
 
@@ -253,8 +253,8 @@ class _Loss(torch.autograd.Function):
         ctx: Any, outputs: Tensor, values: Tensor, rows: Rows, distribution: Distribution, weighting: Weighting
     ) -> tuple[Tensor, Tensor]:
         columns = [column.numpy() for column in rows]
-        given = (outputs.detach().contiguous().numpy(), values.detach().contiguous().numpy())
-        parts = ppo_gradient(*given, columns, distribution, weighting)
+        arrays = (outputs.detach().contiguous().numpy(), values.detach().contiguous().numpy())
+        parts = ppo_gradient(*arrays, columns, distribution, weighting)
         by_outputs, by_values, sums = map(torch.from_numpy, parts)
         ctx.save_for_backward(by_outputs, by_values)
         ctx.mark_non_differentiable(sums)
@@ -269,9 +269,9 @@ class _Loss(torch.autograd.Function):
 
 
 def compiled(distribution: Distribution, objective: Objective) -> bool:
-    """Whether :func:`ppo_gradient` computes it: PPO, of Gaussians or with equally many choices in each component."""
-    known = isinstance(distribution, Gaussian) or (isinstance(distribution, Categorical) and distribution.equal)
-    return objective is ppo and known
+    """Whether :func:`ppo_gradient` applies: PPO, for Gaussians or equally many choices in each component."""
+    supported = isinstance(distribution, Gaussian) or (isinstance(distribution, Categorical) and distribution.equal)
+    return objective is ppo and supported
 
 
 def loss_of(
@@ -279,15 +279,15 @@ def loss_of(
 ) -> tuple[Tensor, Statistics]:
     """Compute the loss of an objective.
 
-    Components of an action are independent given what the agent sees, so log-probabilities and entropies add up over
-    those in the game. The value loss is not clipped.
+    Components of an action are independent given the observation, so log-probabilities and entropies are summed over
+    components in the game. The value loss is not clipped.
 
     Args:
         outputs: (B, K) of the policy.
         values: (B,).
-        rows: what was done and what came of it.
-        distribution: what the outputs mean.
-        objective: what the policy is to maximise.
+        rows: actions, advantages and targets.
+        distribution: of the actions.
+        objective: of the policy.
         weighting: weights of the parts.
 
     Returns:
@@ -302,7 +302,7 @@ def loss_of(
 def reference(
     outputs: Tensor, values: Tensor, rows: Rows, distribution: Distribution, objective: Objective, weighting: Weighting
 ) -> tuple[Tensor, Statistics]:
-    """Compute the same in torch's own operations: for everything that is not compiled, and what tests compare with."""
+    """Compute the same in torch's own operations: for everything that is not compiled, and for tests."""
     active = rows.mask.any(-1)
     if not active.any():
         zero = torch.zeros((), device=outputs.device)
@@ -315,9 +315,9 @@ def reference(
     vf_loss = (values - rows.targets).pow(2).mean()
     loss: Tensor = policy_loss + weighting.vf_coef * vf_loss - weighting.entropy_coef * entropy
     with torch.no_grad():  # Schulman 2020, http://joschu.net/blog/kl-approx.html: the third estimate there
-        moved = logp - rows.logp
-        off = torch.expm1(moved)
+        log_ratio = logp - rows.logp
+        off = torch.expm1(log_ratio)
         parts = Statistics(
-            policy_loss, vf_loss, entropy, (off - moved).mean(), (off.abs() > weighting.clip).float().mean()
+            policy_loss, vf_loss, entropy, (off - log_ratio).mean(), (off.abs() > weighting.clip).float().mean()
         )
     return loss, Statistics(*(part.detach() for part in parts))

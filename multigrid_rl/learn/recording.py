@@ -1,4 +1,4 @@
-"""Playing with any player where somebody could learn, and keeping every step: demonstrations."""
+"""Recording of demonstrations: any player acts in place of the learners, and every step is stored."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,12 +16,12 @@ Array = NDArray[Any]
 
 
 class Actor:
-    """A player in the place of an agent that learns: it sees what the agent sees, a scripted one the board besides.
+    """A player in place of a learning agent: it gets the agent's observations; scripted players also read the board.
 
     Args:
-        player: who plays.
-        agent: in whose place.
-        env: where; its environments are numbered from ``first`` on.
+        player: the player.
+        agent: the agent it replaces.
+        env: the environments.
         streams: random numbers, one stream for each environment.
     """
 
@@ -41,7 +41,7 @@ class Actor:
         return actions[:, None] if actions.ndim == 1 else actions
 
     def restart(self, done: NDArray[np.bool_]) -> None:
-        """Forget the episodes that ended in the environments ``done`` (N,)."""
+        """Reset the memory of the environments ``done`` (N,)."""
         if done.any():
             self.memory = self.player.reset_state(self.memory, done)
 
@@ -51,15 +51,15 @@ def record(
 ) -> Iterator[Episode]:
     """Yield episodes in which ``player_of(agent)`` plays every agent, as they end.
 
-    ``num_envs`` environments play equally many steps, so short episodes do not come first; what is under way at the end
-    is cut there. Steps in which an agent is out of its game are no part of its episode.
+    ``num_envs`` environments play equally many steps, to avoid a bias towards short episodes; unfinished episodes are
+    cut at the end. Steps in which an agent is out of its game are not part of its episode.
 
     Args:
         factory: recipe of the environments.
         player_of: gives each agent its player.
         steps: environment steps, at least ``num_envs``, rounded up to equally many in each environment.
-        num_envs: played side by side.
-        seed: of environments and drawn actions.
+        num_envs: parallel environments.
+        seed: of environments and action sampling.
     """
     env = factory.build(num_envs, 0)
     obs = env.reset(seed)
@@ -69,20 +69,20 @@ def record(
         agent.name: Actor(player_of(agent), agent, env, Streams(seed, numbers, LEARNER_PURPOSE + k))
         for k, agent in enumerate(agents)
     }
-    kept = {agent.name: _Kept(agent, num_envs, seed) for agent in agents}
+    buffers = {agent.name: _EpisodeBuffer(agent, num_envs, seed) for agent in agents}
     for left in range(-(-steps // num_envs) - 1, -1, -1):
-        seen = {name: obs[name].copy() for name in actors}
-        actions = {name: actor.act(seen[name]) for name, actor in actors.items()}
+        current = {name: obs[name].copy() for name in actors}
+        actions = {name: actor.act(current[name]) for name, actor in actors.items()}
         step = env.step(actions)
         for name, actor in actors.items():
-            kept[name].add(seen[name], actions[name], step)
-            yield from kept[name].close(step.done if left else np.ones(num_envs, np.bool_), step)
+            buffers[name].add(current[name], actions[name], step)
+            yield from buffers[name].close(step.done if left else np.ones(num_envs, np.bool_), step)
             actor.restart(step.done)
         obs = step.observations
 
 
-class _Kept:
-    """Steps of one agent in ``N`` environments since the oldest episode began that is under way."""
+class _EpisodeBuffer:
+    """Steps of one agent in ``N`` environments since the start of the oldest unfinished episode."""
 
     def __init__(self, agent: AgentSpec, num_envs: int, seed: int) -> None:
         self._agent, self._seed = agent, seed
@@ -92,27 +92,27 @@ class _Kept:
         self._start, self._number = np.zeros((2, num_envs), np.int64)
 
     def add(self, obs: Array, actions: Array, step: BatchedStep) -> None:
-        """Take one step of all environments."""
+        """Add one step of all environments."""
         name = self._agent.name
         row = (obs[:, : self._width], actions, step.rewards[name], step.mask[name].any(axis=1), step.terminated[name])
         if not self._columns:
             self._columns = [np.empty((256, *part.shape), part.dtype) for part in row]
         if self._steps == len(self._columns[0]):
-            gone = int(self._start.min())
-            room = self._steps if gone < self._steps // 2 else 0
+            unused = int(self._start.min())
+            growth = self._steps if unused < self._steps // 2 else 0
             self._columns = [
-                np.concatenate([part[gone:], np.empty((room + gone, *part.shape[1:]), part.dtype)])
+                np.concatenate([part[unused:], np.empty((growth + unused, *part.shape[1:]), part.dtype)])
                 for part in self._columns
             ]
-            self._steps -= gone
-            self._start -= gone
+            self._steps -= unused
+            self._start -= unused
         for column, part in zip(self._columns, row, strict=True):
             column[self._steps] = part
         self._steps += 1
 
     def close(self, which: NDArray[np.bool_], step: BatchedStep) -> Iterator[Episode]:
         """Yield the episodes of the environments ``which`` (N,), which end with this step."""
-        final, after = (shown[self._agent.name] for shown in (step.final_observations, step.observations))
+        final, after = (observations[self._agent.name] for observations in (step.final_observations, step.observations))
         for k in np.flatnonzero(which).tolist():
             obs, actions, rewards, active, terminated = (
                 column[self._start[k] : self._steps, k] for column in self._columns

@@ -1,4 +1,4 @@
-"""The sampling path: play ``T`` steps of ``N`` environments and turn them into rows to learn from."""
+"""The sampling path: play ``T`` steps of ``N`` environments and turn them into training rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,9 +21,9 @@ Array = NDArray[Any]
 
 
 class Rollout(NamedTuple):
-    """``T`` steps of ``N`` environments as one agent with ``C`` action components lived them.
+    """``T`` steps of ``N`` environments for one agent with ``C`` action components.
 
-    Its collector writes over it with every batch.
+    The collector overwrites it with every batch.
     """
 
     obs: Array  # (T, N, D)
@@ -64,7 +64,7 @@ class Rollout(NamedTuple):
         return np.asarray(self.mask.any(axis=2))
 
     def rows(self, columns: Sequence[Array]) -> list[Array]:
-        """Return ``columns`` (T, N, ...) as rows of a :class:`Batch`, then its memory and starts; all copied."""
+        """Return ``columns`` (T, N, ...) as rows of a :class:`Batch`, then its memory and starts, copied."""
         if self.memory.shape[1]:
             return [*(column.swapaxes(0, 1).copy() for column in columns), self.memory.copy(), self.starts.T.copy()]
         steps = np.flatnonzero(self.active)
@@ -73,7 +73,7 @@ class Rollout(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Experience of one network, ready to learn from.
+    """Training data of one network.
 
     Networks without memory get one row for each step in which the agent was in the game (``B`` rows). Networks with
     memory get one row for each environment, ``T`` steps long: shapes then start with ``(B, T, ...)``, and steps in
@@ -85,7 +85,7 @@ class Batch(NamedTuple):
     mask: Array  # (B, C) bool: the component's seat was in the game
     logp: Array  # (B,) float32, of the behaviour policy, summed over seats in the game
     values: Array  # (B,) float32
-    advantages: Array  # (B,) float32: what weighs the log-probability, ``Psi`` of the estimator
+    advantages: Array  # (B,) float32: weight of the log-probability, ``Psi`` of the estimator
     targets: Array  # (B,) float32 of the values
     entropy: Array  # (B,) float32, summed over seats in the game
     memory: Array  # (B, S) float32, before the first step of each row; S = 0 without memory
@@ -103,7 +103,7 @@ class Batch(NamedTuple):
         return Batch._make(column.take(which, axis=0) for column in self)
 
     def for_learning(self) -> "Batch":
-        """Return the batch without columns that no step of an update reads: rows need not be copied of them."""
+        """Return the batch without the columns that no gradient step reads, so that they are not copied."""
         none = self.values[..., :0].reshape(len(self.values), -1)
         return self._replace(values=none, entropy=none)
 
@@ -113,7 +113,7 @@ class Batch(NamedTuple):
         return np.asarray(self.mask.any(axis=-1))
 
     def standardised(self) -> "Batch":
-        """Return the batch with advantages of zero mean and unit variance over the steps that count."""
+        """Return the batch with advantages of zero mean and unit variance over the active steps."""
         active = self.active
         advantages = np.zeros_like(self.advantages)
         advantages[active] = standardise(self.advantages[active])
@@ -121,7 +121,7 @@ class Batch(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """What advantages are computed anew from, when values have changed: a batch still in its ``T`` steps."""
+    """Inputs for recomputing advantages when values have changed: a batch in its ``(T, N)`` layout."""
 
     rewards: Array  # (T, N) float32
     terminated: Array  # (T, N) bool
@@ -129,46 +129,46 @@ class Paths(NamedTuple):
     active: Array  # (T, N) bool: rows of the batch, in this order
     starts: Array  # (T, N) bool
     cut: Array  # (T, N) bool: the episode was truncated in this step
-    final_obs: Array  # (F, D) what was seen after each of these steps, in the order of ``cut``
-    last_obs: Array  # (N, D) what was seen after the last step
+    final_obs: Array  # (F, D) final observation of each of these steps, in the order of ``cut``
+    last_obs: Array  # (N, D) observation after the last step
 
-    def following(self, rows: Array, final: Array, last: Array) -> tuple[Array, Array]:
-        """Return ``rows`` (B, ...) of a batch as (T, N, ...), and likewise those one step later; zeros after an end.
+    def with_next(self, rows: Array, final: Array, last: Array) -> tuple[Array, Array]:
+        """Return ``rows`` (B, ...) of a batch as (T, N, ...), and the rows one step later; zeros after an end.
 
-        ``final`` is of ``final_obs``, and ``last`` of ``last_obs``.
+        ``final`` belongs to ``final_obs``, and ``last`` to ``last_obs``.
         """
-        every = np.zeros((*self.active.shape, *rows.shape[1:]), np.float32)
-        every[self.active] = rows
-        following = np.concatenate([every[1:], last[None]])
-        following[self.done] = 0.0
-        following[self.cut] = final
-        return every, following
+        current = np.zeros((*self.active.shape, *rows.shape[1:]), np.float32)
+        current[self.active] = rows
+        shifted = np.concatenate([current[1:], last[None]])
+        shifted[self.done] = 0.0
+        shifted[self.cut] = final
+        return current, shifted
 
     def weigh(self, values: Array, final: Array, last: Array, how: Estimator) -> tuple[Array, Array]:
-        """Return weights and targets (B,) of a batch out of values of its rows (B,), ``final_obs`` and ``last_obs``."""
-        every, following = self.following(values, final, last)
+        """Return weights and targets (B,) of a batch from values of its rows (B,), ``final_obs`` and ``last_obs``."""
+        current, next_values = self.with_next(values, final, last)
         flags = {"terminated": self.terminated, "done": self.done, "active": self.active, "starts": self.starts}
-        weights, targets = weigh(self.rewards, every, following, how, **flags)
+        weights, targets = weigh(self.rewards, current, next_values, how, **flags)
         return weights[self.active], targets[self.active]
 
 
 class Experience(NamedTuple):
-    """What one sampling process hands over for one iteration."""
+    """Result of one sampling process in one iteration."""
 
     batches: dict[str, Batch]  # by agent; advantages not standardised yet
     paths: dict[str, Paths]  # by agent; empty unless advantages are recomputed
     episodes: EpisodeTable
     env_steps: int
-    weights: dict[str, str]  # checksum of the weights that played, by module
+    weights: dict[str, str]  # checksum of the sampling weights, by module
     seconds: dict[str, float]  # spent on engine, players, tokens, forward, draw and gae
 
 
 def estimate(rollout: Rollout, how: Estimator) -> Batch:
-    """Turn a rollout into rows with advantages; everything is copied."""
+    """Turn a rollout into rows with advantages, copied."""
     r = rollout
-    values, following = (r.values, r.next_values) if how.critic else (np.zeros_like(r.values),) * 2
+    values, next_values = (r.values, r.next_values) if how.critic else (np.zeros_like(r.values),) * 2
     flags = {"terminated": r.terminated, "done": r.done, "active": r.active, "starts": r.starts}
-    weights, targets = weigh(r.rewards, values, following, how, **flags)
+    weights, targets = weigh(r.rewards, values, next_values, how, **flags)
     logp, entropy = ((column * r.mask).sum(axis=2) for column in (r.logp, r.entropy))
     return Batch._make(r.rows((r.obs, r.actions, r.mask, logp, values, weights, targets, entropy)))
 
@@ -178,15 +178,15 @@ class Collector:
 
     Args:
         env: ``N`` environments.
-        specs: who is in them.
-        networks: by module; whatever weights they hold when :meth:`collect` is called play.
-        seed: of the actions that are drawn.
-        first: number of the first environment: each has random streams of its own.
+        specs: their agents.
+        networks: by module; :meth:`collect` uses their current weights.
+        seed: of action sampling.
+        first: number of the first environment; each has its own random streams.
         steps: ``T`` of one batch.
         bound: how a Gaussian's draws become actions.
     """
 
-    def __init__(  # noqa: PLR0913 - what sampling is made of
+    def __init__(  # noqa: PLR0913 - all by keyword but three
         self,
         env: BatchedEnv,
         specs: MultiAgentSpec,
@@ -217,7 +217,7 @@ class Collector:
         self._fresh = np.ones(env.num_envs, np.bool_)
         self._cut = np.empty_like(self._done)
         self._finals: dict[str, list[Array]] = {name: [] for name in self.agents}
-        # Where what a row becomes does not depend on its neighbours, values of all steps are computed in one go.
+        # With compiled towers, a row's result does not depend on other rows: values of all steps are computed at once.
         self._towers: dict[str, Towers | None] = {}
         self._gaps: Gaps | None = None
         if deciding is not None:
@@ -256,12 +256,12 @@ class Collector:
                     self._last[name], last, self._finals[name] = ends.obs, ends.values, [ends.finals]
                 # Where an episode went on, the next row's value is the bootstrap; where it ended, `_store` put the
                 # final observation's value.
-                following = np.concatenate([rollout.values[1:], last[None]])
-                np.copyto(rollout.next_values, following, where=~self._done)
+                next_values = np.concatenate([rollout.values[1:], last[None]])
+                np.copyto(rollout.next_values, next_values, where=~self._done)
         return self.rollouts
 
     def paths(self) -> dict[str, Paths]:
-        """Return what advantages of the last batch can be computed anew from, by agent; everything is copied."""
+        """Return the inputs for recomputing the last batch's advantages, by agent, copied."""
         last = self._last
         return {
             name: Paths(
@@ -287,8 +287,8 @@ class Collector:
         if towers is not None:
             outputs = towers.policy(rollout.obs[t])
         else:
-            seen = torch.from_numpy(rollout.obs[t])
-            logits, values, self._memory[name] = self._forward(name, seen, self._memory[name])
+            inputs = torch.from_numpy(rollout.obs[t])
+            logits, values, self._memory[name] = self._forward(name, inputs, self._memory[name])
             outputs, rollout.values[t] = logits.numpy(), values.numpy()
         self.clock.lap("forward")
         drawn = distribution.draw(outputs, self.streams[name])
@@ -299,8 +299,8 @@ class Collector:
     def _forward(self, name: str, obs: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         net = self._net(name)
         if net.state_size:
-            outputs, values, following = net(obs, memory)
-            return outputs, values, following
+            outputs, values, next_memory = net(obs, memory)
+            return outputs, values, next_memory
         return *net(obs), memory
 
     def _store(self, t: int, step: BatchedStep) -> None:
@@ -324,18 +324,18 @@ class Collector:
         self._fresh = step.done | waits
 
     def _late_values(self, name: str, last: Array) -> Array:
-        """Return the values of what was seen ``last`` (N, D), and fill in those of all steps that have none yet."""
+        """Return the values of the observations ``last`` (N, D), and fill in missing values of all steps."""
         rollout, towers = self.rollouts[name], self._towers[name]
         if towers is None:
             return self._values(name, last, self._memory[name])
         self.clock.begin()
         finals = self._finals[name]
-        steps, of_last, *ends = towers.values([rollout.obs.reshape(-1, last.shape[1]), last, *finals])
+        steps, last_values, *ends = towers.values([rollout.obs.reshape(-1, last.shape[1]), last, *finals])
         rollout.values[:] = steps.reshape(rollout.values.shape)
         if ends:
             rollout.next_values[self._cut] = np.concatenate(ends)
         self.clock.lap("forward")
-        return of_last
+        return last_values
 
     def _values(self, name: str, obs: Array, memory: Tensor) -> Array:
         self.clock.begin()
@@ -344,7 +344,7 @@ class Collector:
         return values
 
     def get_state(self) -> dict[str, Any]:
-        """Return what environments, players and random streams will do follows from, beside the weights."""
+        """Return the state of environments, players and random streams, without the weights."""
         return {
             "env": self.env.get_state(),
             "streams": {name: stream.state.copy() for name, stream in self.streams.items()},
@@ -354,14 +354,14 @@ class Collector:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for other agents or environments."""
+        """Restore a state of :meth:`get_state`. Raises ``ValueError`` for other agents or environments."""
         if set(state["streams"]) != set(self.streams):
             raise ValueError(f"state: expected the agents {', '.join(self.streams)}, got {', '.join(state['streams'])}")
         self.env.set_state(state["env"])
         for name, stream in self.streams.items():
             stream.state[:] = state["streams"][name]
             self._memory[name] = torch.from_numpy(state["memory"][name].copy())
-        if not state["env"]:  # cannot be set back: its episodes are fresh, and nothing waits
+        if not state["env"]:  # not restorable: its episodes are fresh, and nothing waits
             return
         self._fresh = state["fresh"].copy()
         if self._gaps is not None:

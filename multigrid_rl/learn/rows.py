@@ -1,4 +1,4 @@
-"""Rows of a batch or of recorded play: in which order they are learned from, and their mean and variance."""
+"""Rows of a batch or of recorded play: their order in training, and their mean and variance."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 
 class Moments:
-    """Mean and variance of all rows ever added, in float64 (Chan et al. 1979).
+    """Mean and variance of all added rows, in float64 (Chan et al. 1979).
 
     Args:
         width: columns of a row.
@@ -44,17 +44,17 @@ def minibatches(
 ) -> Iterator[dict[str, NDArray[np.int64]]]:
     """Yield row numbers of each minibatch, by module.
 
-    The first epoch passes over all rows of a module as they were played and every later one in an order of its own: so
-    does RLlib, and so were the recipes found. (With the first one shuffled, too, one seed of ten missed the gates of
-    2v2.) A minibatch that reaches the end of an epoch is filled from the next one. It goes on until the module with the
-    most rows was passed over ``epochs`` times; others begin further epochs meanwhile.
+    The first epoch takes all rows of a module in the order of play and every later one in a new random order, as RLlib
+    does; the recipes were tuned so. (With the first one shuffled, too, one seed of ten missed the gates of 2v2.) A
+    minibatch that reaches the end of an epoch is filled from the next one. It ends after ``epochs`` passes over the
+    module with the most rows; other modules begin further epochs meanwhile.
 
     Args:
         rows: module -> rows of its batch, at least 1.
         epochs: passes over the largest batch.
         size: rows of a minibatch.
         rng: draws the orders.
-        shuffled: give the first epoch an order of its own, too.
+        shuffled: shuffle the first epoch, too.
     """
     ahead = {module: rng.permutation(count) if shuffled else np.arange(count) for module, count in rows.items()}
     for _ in range(math.ceil(epochs * max(rows.values()) / size)):
@@ -67,28 +67,27 @@ def minibatches(
 
 
 class Pairs(NamedTuple):
-    """What was seen, and what was done."""
+    """Observations and actions."""
 
     obs: Array  # (B, D)
     actions: Array  # (B, C) or (B, A)
 
 
 class Passes:
-    """Passes over recorded steps without an end, in an order that follows from seed and position alone.
+    """Endless passes over recorded steps, in an order that depends only on seed and position.
 
-    What is read together lies together: a pass visits stretches of neighbouring rows in an order of its own, and rows
-    of many stretches are shuffled among themselves. So nothing but the position is needed to go on, and the disk is
-    read in large pieces. Small data is shuffled as a whole.
+    A pass visits stretches of neighbouring rows in random order, and the rows of many stretches are shuffled together.
+    So the position is enough to resume, and the disk is read in large pieces. Small data is shuffled as a whole.
 
     Args:
-        data: what was recorded.
-        held_out: share of the episodes that are not learned from.
-        seed: of the order, and of which episodes are held out.
+        data: the recorded steps.
+        held_out: share of the episodes excluded from training.
+        seed: of the order and of the held-out episodes.
     """
 
-    #: Neighbouring rows that stay together on the way, and rows that are shuffled among themselves.
+    #: Rows of a stretch, and rows that are shuffled together.
     STRETCH, TOGETHER = 1024, 1 << 18
-    #: Fewer episodes than these, and stretches are held out in their stead.
+    #: With fewer episodes than this, stretches are held out instead.
     FEW = 20
 
     def __init__(self, data: Demonstrations, held_out: float, seed: int) -> None:
@@ -118,7 +117,7 @@ class Passes:
         return parts[0] if len(parts) == 1 else Pairs._make(map(np.concatenate, zip(*parts, strict=True)))
 
     def _around(self, position: int) -> tuple[int, Array, Array]:
-        """Return the rows that are shuffled together with number ``position``, and the position of the first."""
+        """Return the position of the first row shuffled together with ``position``, and those rows."""
         which, inside = divmod(position, self.rows)
         order = np.random.default_rng((self._seed, 2, which)).permutation(len(self._stretches))
         behind = np.cumsum(self._stretches[order, 1] - self._stretches[order, 0])
@@ -135,7 +134,7 @@ class Passes:
         return which * self.rows + int(starts[group]), *self._rows
 
     def held_out(self, most: int) -> Pairs | None:
-        """Return observations and actions of at most ``most`` held-out rows; ``None``: there are none."""
+        """Return observations and actions of at most ``most`` held-out rows; ``None`` if there are none."""
         if not len(self._out):
             return None
         rows = np.concatenate([np.arange(low, high) for low, high in self._out])
@@ -143,11 +142,11 @@ class Passes:
         return Pairs(self.data.observations[rows], self.data.actions[rows])
 
     def moments(self) -> Moments:
-        """Return mean and variance of the observations that are learned from."""
-        found = Moments(self.data.observations.shape[1])
+        """Return mean and variance of the training observations."""
+        moments = Moments(self.data.observations.shape[1])
         for low, high in self._stretches:
-            found.add(self.data.observations[low:high])
-        return found
+            moments.add(self.data.observations[low:high])
+        return moments
 
 
 def _cuts(rows: int, length: int) -> Array:
@@ -160,6 +159,6 @@ def _pieces(low: int, high: int, length: int) -> Array:
 
 
 def _merged(bounds: Array) -> Array:
-    """Return ``bounds`` (E, 2) with neighbours joined: many short episodes make few stretches."""
+    """Return ``bounds`` (E, 2) with neighbours joined: many short episodes become few stretches."""
     apart = bounds[1:, 0] != bounds[:-1, 1]
     return np.stack([bounds[np.append(True, apart), 0], bounds[np.append(apart, True), 1]], axis=1)

@@ -1,7 +1,7 @@
-"""Reads a stranger's torch file in a process of its own: ``torch_file.py FILE FOLDER BYTES SECONDS``.
+"""Reads an untrusted torch file in a separate process: ``torch_file.py FILE FOLDER BYTES SECONDS``.
 
-Limits come first, then torch with its own reader of weights alone, which builds tensors and what is allowed here, and
-executes nothing. Two arrays are written into the folder.
+It sets limits, then loads with ``weights_only``, which builds tensors and the types allowed here and executes nothing.
+Two arrays are written into the folder.
 """
 
 import pickle
@@ -19,7 +19,7 @@ def main(file: str, folder: str, most_bytes: str, seconds: str) -> None:
 
 
 def convert(file: str, folder: str) -> None:
-    """Write ``observations.npy`` and ``actions.npy``. Raises ``SystemExit``: one line says what the file is instead."""
+    """Write ``observations.npy`` and ``actions.npy``. Raises ``SystemExit`` with one line for other files."""
     import numpy as np  # noqa: PLC0415 - within the limits
     import torch  # noqa: PLC0415
 
@@ -30,7 +30,7 @@ def convert(file: str, folder: str) -> None:
     with torch.serialization.safe_globals([rebuild, scalar, np.ndarray, np.dtype, *kinds]):
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
-        # Of torch's many lines one; anything else ends in one line by itself, the last of the traceback.
+        # torch's message has many lines; for other errors, the last line of the traceback is used.
         except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
             raise SystemExit(" ".join(str(error).split())[:300]) from None
     if not isinstance(content, dict):

@@ -24,16 +24,16 @@ from multigrid_rl.schema import Schedule
 
 #: Key of the seconds spent on minibatch, network, loss and optimizer, beside the modules' results.
 SECONDS = "seconds"
-#: Minibatches that are cut in one go.
+#: Minibatches that are gathered together.
 _TOGETHER = 4
 
 
 @dataclass(frozen=True)
 class UpdateConfig:
-    """How a batch is learned from. What each number means stands in ``configs/train/ppo.yaml``."""
+    """Settings of an update, documented in ``configs/train/ppo.yaml``."""
 
     objective: str
-    epochs: int  # passes of the policy; of the values too, unless they have passes of their own
+    epochs: int  # passes of the policy; of the values, too, unless they have separate passes
     minibatch_size: int | None  # rows of a gradient step: steps, or whole sequences of a network with memory; None: all
     lr: Schedule
     entropy_coef: Schedule
@@ -42,31 +42,31 @@ class UpdateConfig:
     grad_clip: float
     seed: int
     v_iters: int | None = None
-    v_lr: Schedule | None = None  # of the values' own passes; None: as lr
+    v_lr: Schedule | None = None  # of the values' separate passes; None: as lr
     target_kl: float | None = None
     standardise: bool = True
-    warm_up: int = 0  # environment steps in which the values alone learn
-    recompute: Estimator | None = None  # how advantages are computed anew before every pass but the first
+    warm_up: int = 0  # environment steps in which only the values learn
+    recompute: Estimator | None = None  # recomputes advantages before every pass but the first
 
 
 class Update:
     """Learns from batches: one network for each module, one Adam, or one for the policy and one for the values.
 
     Weights of each Adam lie in one row of memory (:class:`~multigrid_rl.learn.flat.FlatWeights`). Normalisers of
-    observations and the scale of values are measured after learning: what played a batch is what learns from it.
+    observations and the scale of values are updated after learning: sampling and learning use the same ones.
 
     Args:
         networks: by module; their parameters become views of that row.
         action_spaces: by module.
-        config: how a batch is learned from.
+        config: the settings.
         device: of the networks.
-        scale_values: measure the standard deviation of the values' targets, and learn in units of it.
+        scale_values: learn values in units of their targets' running standard deviation.
         part: this learner's index and how many share every minibatch.
 
     Attributes:
-        optimizers: by module: of the policy, or of everything; then of the values, where they have passes of their own.
+        optimizers: by module: of the policy, or of everything; then of the values, if they have separate passes.
         clock: seconds spent, by part.
-        rng: cuts minibatches.
+        rng: draws minibatches.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class Update:
         self.schedule(0)
 
     def schedule(self, env_steps: int) -> None:
-        """Set step sizes, clip and entropy weight to what they are after ``env_steps`` environment steps."""
+        """Set learning rates, clip and entropy weight for ``env_steps`` environment steps."""
         lr, entropy_coef = self.config.lr.at(env_steps), self.config.entropy_coef.at(env_steps)
         v_lr = lr if self.config.v_lr is None else self.config.v_lr.at(env_steps)
-        self._entropy_coef = float(np.float32(entropy_coef))  # as RLlib's scheduler keeps it: recipes were found so
+        self._entropy_coef = float(np.float32(entropy_coef))  # rounded as in RLlib's scheduler
         self._clip = self.config.clip.at(env_steps)
         for name, optimizers in self.optimizers.items():
             for optimizer, step_size in zip(optimizers, (lr, v_lr), strict=False):
@@ -121,25 +121,25 @@ class Update:
             self._newest[name] |= {"lr": lr, "entropy_coef": entropy_coef}
 
     def get_state(self) -> dict[str, Any]:
-        """Return what the next update follows from, beside weights and optimisers."""
+        """Return the state beside weights and optimisers."""
         moments = {kind: {name: vars(one) for name, one in of.items()} for kind, of in self._measured.items()}
         return {"rng": self.rng.bit_generator.state, **moments}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore a state."""
         self.rng.bit_generator.state = state["rng"]
         for kind, of in self._measured.items():
             for name, one in of.items():
                 vars(one).update(state[kind].get(name, {}))
 
     def begin_with(self, weights: Mapping[str, Mapping[str, Tensor]], rows: int) -> None:
-        """Take over ``weights``, by module; their normalisers count as if ``rows`` observations were behind them."""
-        for name, its in weights.items():
-            take_over(self._networks[name], its)
+        """Load ``weights``, by module; their normalisers count as statistics of ``rows`` observations."""
+        for name, tensors in weights.items():
+            take_over(self._networks[name], tensors)
             if name in self._obs:
-                net, one = self._networks[name], self._obs[name]
-                one.count, one.mean = float(rows), net.normaliser.mean.cpu().numpy().astype(np.float64)
-                one.squares = net.normaliser.std.cpu().numpy().astype(np.float64) ** 2 * rows
+                net, moments = self._networks[name], self._obs[name]
+                moments.count, moments.mean = float(rows), net.normaliser.mean.cpu().numpy().astype(np.float64)
+                moments.squares = net.normaliser.std.cpu().numpy().astype(np.float64) ** 2 * rows
 
     def learn(
         self, batches: Mapping[str, Batch], env_steps: int, paths: Mapping[str, list[Paths]] | None = None
@@ -147,13 +147,13 @@ class Update:
         """Pass over the batches ``epochs`` times.
 
         Args:
-            batches: by module, advantages as estimated; modules that are left out learn nothing.
+            batches: by module, advantages as estimated; modules left out are not trained.
             env_steps: environment steps so far, for the schedules after this update.
-            paths: by module, whose rows are those of the batch one after the other; read by ``recompute`` alone.
+            paths: by module, of the rows of the batch, in order; only ``recompute`` reads them.
 
         Returns:
             Statistics of each module: ``approx_kl`` and ``clip_fraction`` are means over the minibatches of the update,
-            others those of the last one. Under :data:`SECONDS` the seconds spent, by part.
+            others of the last one. Under :data:`SECONDS` the seconds spent, by part.
         """
         config = self.config
         for parts in self._flat.values():
@@ -173,18 +173,18 @@ class Update:
         self._pass(current, config.v_iters or 0, self._value_step)
         self._measure(batches)
         self.schedule(env_steps)
-        return {**{name: self._told(name) for name in batches}, SECONDS: {"loss": 0.0, **self.clock.drain()}}
+        return {**{name: self._metrics(name) for name in batches}, SECONDS: {"loss": 0.0, **self.clock.drain()}}
 
-    def _told(self, name: str) -> dict[str, float]:
-        told = {key: float(value) for key, value in self._newest[name].items()}
-        told["dropped_updates"] = float(sum(flat.dropped for flat in self._flat[name]))
-        told["gradient_steps"] = float(self._steps[name])
+    def _metrics(self, name: str) -> dict[str, float]:
+        metrics = {key: float(value) for key, value in self._newest[name].items()}
+        metrics["dropped_updates"] = float(sum(flat.dropped for flat in self._flat[name]))
+        metrics["gradient_steps"] = float(self._steps[name])
         for key, values in zip(("approx_kl", "clip_fraction"), zip(*self._moved[name], strict=True), strict=True):
-            told[key] = float(np.mean([float(value) for value in values]))
-        return told
+            metrics[key] = float(np.mean([float(value) for value in values]))
+        return metrics
 
     def _ready(self, batches: Mapping[str, Batch]) -> Mapping[str, Batch]:
-        if self._warming:  # nothing is gained by any action: the policy's gradient is zero
+        if self._warming:  # zero advantages: the policy's gradient is zero
             return {name: batch._replace(advantages=np.zeros_like(batch.advantages)) for name, batch in batches.items()}
         standardise = self.config.standardise
         return {name: batch.standardised() for name, batch in batches.items()} if standardise else batches
@@ -192,19 +192,19 @@ class Update:
     def _pass(
         self, batches: Mapping[str, Batch], epochs: int, step: Callable[[str, Batch], None], *, shuffled: bool = False
     ) -> None:
-        """Cut all batches ``epochs`` times into minibatches and take a ``step`` with each of them."""
+        """Split all batches into minibatches, ``epochs`` times, and take a ``step`` with each."""
         rows = {name: len(batch.obs) for name, batch in batches.items()}
         size = self.config.minibatch_size or max(rows.values())
         batches = {name: batch.for_learning() for name, batch in batches.items()}
         index, learners = self._part
         share = size // learners
         chosen = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
-        while some := list(islice(chosen, _TOGETHER)):
+        while part := list(islice(chosen, _TOGETHER)):
             taken = {
-                name: batch.rows(np.concatenate([numbers[name] for numbers in some])) for name, batch in batches.items()
+                name: batch.rows(np.concatenate([numbers[name] for numbers in part])) for name, batch in batches.items()
             }
-            # All learners draw the same order, and each computes an equal part of every minibatch.
-            for first in range(share * index, len(some) * size, size):
+            # All learners draw the same order, and each processes an equal part of every minibatch.
+            for first in range(share * index, len(part) * size, size):
                 for name, batch in taken.items():
                     step(name, batch.rows(slice(first, first + share)))
 
@@ -214,7 +214,7 @@ class Update:
         return self.config.vf_coef / scale**2
 
     def _step(self, name: str, batch: Batch) -> None:
-        """Take one step of the policy; of the values, too, unless they have passes of their own."""
+        """Take one step of the policy; of the values, too, unless they have separate passes."""
         if name in self._stopped:
             return
         flat, net, distribution = self._flat[name][0], self._networks[name], self._distributions[name]
@@ -224,17 +224,17 @@ class Update:
         flat.gradient.zero_()
         self.clock.lap("minibatch")
         passed = self._compiled_pass(name, batch)
-        given: Any = self._tensors(batch) if passed is None else batch
-        rows = Rows(given.actions, given.mask, given.logp, given.advantages, given.targets)
-        if net.state_size:  # whole sequences, whose steps are rows one after the other
+        columns: Any = self._tensors(batch) if passed is None else batch
+        rows = Rows(columns.actions, columns.mask, columns.logp, columns.advantages, columns.targets)
+        if net.state_size:  # whole sequences, flattened to rows
             rows = Rows._make(column.reshape(-1, *column.shape[2:]) for column in rows)
         if passed is None:
             if net.state_size:
-                outputs, values = net.sequence(given.obs, given.memory, given.starts)
+                outputs, values = net.sequence(columns.obs, columns.memory, columns.starts)
             elif apart:
-                outputs, values = net.logits(given.obs), given.targets
+                outputs, values = net.logits(columns.obs), columns.targets
             else:
-                outputs, values = net(given.obs)
+                outputs, values = net(columns.obs)
             loss, parts = loss_of(outputs, values, rows, distribution, self._objective, weighting)
             torch.autograd.backward(loss)
             self.clock.lap("network")
@@ -252,7 +252,7 @@ class Update:
         shared = None if self._part[1] == 1 else flat.share(int(batch.active.sum()), float(kl))
         largest = self.config.target_kl
         if largest is not None and (float(kl) if shared is None else shared) > 1.5 * largest:
-            self._stopped.add(name)  # as in Spinning Up: this batch would take the policy too far
+            self._stopped.add(name)  # as in Spinning Up: early stopping
             return
         self._descend(name, 0)
 
@@ -282,7 +282,7 @@ class Update:
         return Batch._make(torch.as_tensor(column, device=self._device) for column in batch)
 
     def _compiled_pass(self, name: str, batch: Batch) -> Any:
-        """Return the network's own pass over a batch with its own way back, or ``None`` where torch computes both."""
+        """Return the network's compiled pass over a batch, or ``None`` where torch computes it."""
         if self._device.type != "cpu" or not compiled(self._distributions[name], self._objective):
             return None
         start = getattr(self._networks[name], "start", None)
@@ -293,15 +293,15 @@ class Update:
     def _recomputed(
         self, batches: Mapping[str, Batch], paths: Mapping[str, list[Paths]], how: Estimator
     ) -> dict[str, Batch]:
-        """Return the batches with advantages and targets of the values as they are now."""
+        """Return the batches with advantages and targets from the current values."""
         result = {}
         for name, batch in batches.items():
             parts, first = [], 0
             for path in paths[name]:
                 rows = slice(first, first + int(path.active.sum()))
-                seen = (batch.obs[rows], path.final_obs, path.last_obs)
-                now, final, last = self._values_of(name, seen)
-                parts.append(path.weigh(now, final, last, how))
+                obs = (batch.obs[rows], path.final_obs, path.last_obs)
+                values, final, last = self._values_of(name, obs)
+                parts.append(path.weigh(values, final, last, how))
                 first = rows.stop
             weights, targets = map(np.concatenate, zip(*parts, strict=True))
             result[name] = batch._replace(advantages=weights, targets=targets)
@@ -321,12 +321,12 @@ class Update:
             yield values.cpu().numpy()
 
     def _measure(self, batches: Mapping[str, Batch]) -> None:
-        """Set normalisers and scales to what was seen so far, this batch included."""
+        """Update normalisers and scales with this batch."""
         for name, batch in batches.items():
             net, active = self._networks[name], batch.active
             if name in self._obs and active.any() and not self._warming:
                 self._obs[name].add(batch.obs[active])
-                net.normaliser.take(self._obs[name].mean, self._obs[name].std)
+                net.normaliser.set_statistics(self._obs[name].mean, self._obs[name].std)
             if name in self._targets and active.any():
                 self._targets[name].add(batch.targets[active][:, None])
                 net.rescale_values(float(self._targets[name].std[0]))
@@ -334,12 +334,12 @@ class Update:
 
 
 def take_over(net: Any, weights: Mapping[str, Tensor]) -> None:
-    """Load a player's weights; what only a central critic has, which no player does, stays as it is."""
+    """Load a player's weights; those of a central critic, which players do not have, stay."""
     net.load_state_dict({**net.state_dict(), **weights})
 
 
 def _parameters(net: Any, *, apart: bool) -> list[list[torch.nn.Parameter]]:
-    """Return the parameters of a network in one group, or those of the policy and those of the values ``apart``."""
+    """Return the parameters of a network in one group, or of the policy and of the values ``apart``."""
     if not apart:
         return [list(net.parameters())]
     critic = {id(parameter) for parameter in net.value.parameters()}

@@ -1,4 +1,4 @@
-"""Networks that share what they know about a cell: one embedding for all cells, dense or convolutional after it."""
+"""Networks with one embedding shared by all cells, then dense or convolutional layers."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -7,7 +7,7 @@ from math import isqrt
 import torch
 from torch import Tensor, nn
 
-#: Numbers that stand for one token.
+#: Width of a token's embedding.
 EMBEDDING = 8
 CHANNELS = (16, 32)
 _SMALLEST_VIEW = 3
@@ -51,7 +51,7 @@ class CellActorCritic(nn.Module):
         return self.policy(codes), values.squeeze(-1)
 
     def logits(self, tokens: Tensor) -> Tensor:
-        """Logits (B, K) alone, for a player."""
+        """Compute only the logits (B, K), for a player."""
         logits: Tensor = self.policy(tokens.long())
         return logits
 

@@ -1,6 +1,6 @@
-"""What a policy's outputs mean: distributions over actions, with draw, log-probability, entropy and mode.
+"""Action distributions of a policy: sampling, log-probability, entropy and mode.
 
-Sampling works on numpy arrays with each game's own random numbers, learning on torch tensors.
+Sampling works on numpy arrays with one random stream per game, learning on torch tensors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 #: How a Gaussian draw becomes an action within bounds.
 Bound = Literal["clip", "tanh", "clip3"]
 BOUNDS: tuple[Bound, ...] = ("clip", "tanh", "clip3")
-#: A logit that stands where a component has fewer choices than others. Not infinite: 0 times infinity is no number.
+#: Padding logit of a component that has fewer choices than others. Finite, as 0 times infinity is NaN.
 _NO_CHOICE = -1e9
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -38,8 +38,8 @@ class Distribution(Protocol):
     """A family of distributions over actions.
 
     Attributes:
-        outputs: how many numbers a policy head puts out.
-        components: ``C``, parts of an action with a log-probability of their own; seats that are out are masked.
+        outputs: size of the policy's output.
+        components: ``C``, parts of an action, each with its log-probability; eliminated seats are masked.
         width: columns of an action in a batch.
         dtype: of an action in a batch.
     """
@@ -50,7 +50,7 @@ class Distribution(Protocol):
     dtype: Any
 
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
-        """Draw one action for each row of ``outputs`` (N, outputs) from the row's own stream."""
+        """Draw one action for each row of ``outputs`` (N, outputs) from the row's stream."""
         ...
 
     def mode(self, outputs: NDArray[np.float32]) -> Array:
@@ -58,7 +58,7 @@ class Distribution(Protocol):
         ...
 
     def bounded(self, actions: Array) -> Array:
-        """Return what the environment takes for ``actions`` (N, width)."""
+        """Map ``actions`` (N, width) into the environment's bounds."""
         ...
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Distribution(Protocol):
         ...
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return what imitating ``actions`` (B, width) costs in each row (B,): minus their log-probability."""
+        """Return the imitation loss (B,) of each row: the negative log-probability of ``actions`` (B, width)."""
         return -self.log_prob(outputs, actions).sum(1)
 
 
@@ -95,7 +95,7 @@ def _sample(
             weighted += weight * float(logits[n, k] - top)
         log_total = np.log(total)
         entropy[n] = log_total - weighted / total
-        # Inverse of the cumulative distribution; the last action also takes what rounding leaves over.
+        # Inverse of the cumulative distribution; the last action also takes the rounding error.
         rest = uniform[n, 0] * total
         choice = count - 1
         for k in range(count - 1):
@@ -138,11 +138,11 @@ class Categorical(Distribution):
         self.outputs = sum(choices)
         self.equal = len(set(choices)) == 1
         most, first = max(choices), np.cumsum([0, *choices[:-1]])
-        places = [
+        columns = [
             [begin + k if k < count else self.outputs for k in range(most)]
             for begin, count in zip(first, choices, strict=True)
         ]
-        self._places = np.array(places)
+        self._columns = np.array(columns)
 
     def logits(self, outputs: Any) -> Any:
         """Return logits (B, C, K) out of ``outputs`` (B, outputs), a numpy array or a tensor."""
@@ -150,12 +150,12 @@ class Categorical(Distribution):
             return outputs.reshape(len(outputs), self.components, -1)
         if isinstance(outputs, Tensor):
             rest = outputs.new_full((len(outputs), 1), _NO_CHOICE)
-            return torch.cat([outputs, rest], dim=1)[:, torch.from_numpy(self._places)]
+            return torch.cat([outputs, rest], dim=1)[:, torch.from_numpy(self._columns)]
         padding = np.full((len(outputs), 1), _NO_CHOICE, outputs.dtype)
-        return np.concatenate([outputs, padding], axis=1)[:, self._places]
+        return np.concatenate([outputs, padding], axis=1)[:, self._columns]
 
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
-        """Draw one action for each row of ``outputs`` (N, outputs) from the row's own stream."""
+        """Draw one action for each row of ``outputs`` (N, outputs) from the row's stream."""
         logits = self.logits(outputs)
         drawn = sample(logits.reshape(-1, logits.shape[-1]), rng.uniform(self.components).reshape(-1, 1))
         shape = (len(outputs), self.components)
@@ -167,18 +167,18 @@ class Categorical(Distribution):
         return best
 
     def bounded(self, actions: Array) -> Array:
-        """Return ``actions``: every choice is one that the environment has."""
+        """Return ``actions``: every choice is valid."""
         return actions
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return log-probabilities (B, C) of ``actions`` (B, C)."""
-        every = torch.log_softmax(self.logits(outputs), dim=-1)
-        return every.gather(2, actions.unsqueeze(2)).squeeze(2)
+        logp = torch.log_softmax(self.logits(outputs), dim=-1)
+        return logp.gather(2, actions.unsqueeze(2)).squeeze(2)
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return entropies (B, C) in nats."""
-        every = torch.log_softmax(self.logits(outputs), dim=-1)
-        return -(every.exp() * every).sum(-1)
+        logp = torch.log_softmax(self.logits(outputs), dim=-1)
+        return -(logp.exp() * logp).sum(-1)
 
 
 class Gaussian(Distribution):
@@ -188,8 +188,8 @@ class Gaussian(Distribution):
 
     Args:
         low, high: bounds (A,) of the environment's actions.
-        bound: ``clip`` cuts the draw off at the bounds; ``tanh`` squashes it into them (Haarnoja et al. 2018);
-            ``clip3`` cuts it off at +-3 and stretches that to the bounds, as ML-Agents does.
+        bound: ``clip`` clips the draw to the bounds; ``tanh`` squashes it into them (Haarnoja et al. 2018);
+            ``clip3`` clips it to +-3 and rescales that to the bounds, as ML-Agents does.
     """
 
     components = 1
@@ -202,7 +202,7 @@ class Gaussian(Distribution):
         self.outputs = 2 * self.width
 
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
-        """Draw one action for each row of ``outputs`` (N, 2 A) from the row's own stream."""
+        """Draw one action for each row of ``outputs`` (N, 2 A) from the row's stream."""
         mean, log_std = outputs[:, : self.width], outputs[:, self.width :]
         normal = normal_numbers(rng, self.width)
         actions = mean + np.exp(log_std) * normal
@@ -215,7 +215,7 @@ class Gaussian(Distribution):
         return outputs[:, : self.width]
 
     def bounded(self, actions: Array) -> Array:
-        """Return what the environment takes for ``actions`` (N, A): numbers within its bounds."""
+        """Map ``actions`` (N, A) into the environment's bounds."""
         if self.bound == "clip":
             inside: Array = np.clip(actions, self.low, self.high)
             return inside
@@ -230,7 +230,7 @@ class Gaussian(Distribution):
         return (-0.5 * normal.pow(2) - log_std - HALF_LOG_2PI).sum(1, keepdim=True)
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return minus the log-likelihood (B,) of ``actions`` (B, A) that bounds may have cut off."""
+        """Return the negative log-likelihood (B,) of ``actions`` (B, A), which bounds may have clipped."""
         low, high = (torch.from_numpy(bound).to(actions.device) for bound in (self.low, self.high))
         mean, log_std = outputs[:, : self.width], outputs[:, self.width :]
         return -censored(mean, log_std, actions, low, high).sum(1)
@@ -241,10 +241,10 @@ class Gaussian(Distribution):
 
 
 def censored(mean: Tensor, log_std: Tensor, actions: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Return log-likelihoods of draws of a Gaussian that were cut off at bounds (Tobin 1958), shapes as they broadcast.
+    """Return log-likelihoods of Gaussian draws that were clipped to bounds (Tobin 1958); shapes broadcast.
 
-    Within the bounds that is the density; at a bound it is the share of draws beyond. A density there would grow
-    without end where an expert is always at the bound, and drown what is said of all other numbers.
+    Within the bounds that is the density; at a bound it is the probability beyond it. A density would grow without
+    limit where an expert is always at the bound, and dominate all other terms.
     """
     normal = (actions - mean) * torch.exp(-log_std)
     within = -0.5 * normal.pow(2) - log_std - HALF_LOG_2PI
@@ -253,7 +253,7 @@ def censored(mean: Tensor, log_std: Tensor, actions: Tensor, low: Tensor, high: 
 
 
 def normal_numbers(rng: UniformSource, columns: int) -> NDArray[np.float32]:
-    """Return (N, columns) standard normal numbers (Box and Muller 1958) from each row's own stream."""
+    """Return (N, columns) standard normal numbers (Box and Muller 1958) from each row's stream."""
     pairs = (columns + 1) // 2
     uniform = rng.uniform(2 * pairs)
     radius = np.sqrt(-2 * np.log1p(-uniform[:, :pairs]))
@@ -265,7 +265,7 @@ def normal_numbers(rng: UniformSource, columns: int) -> NDArray[np.float32]:
 def distribution_of(space: spaces.Space[Any], bound: Bound = "clip", network: Any = None) -> Distribution:
     """Return the distribution over the actions of ``space``: ``Box`` (A,) or ``MultiDiscrete`` (C,).
 
-    A ``network`` with a head of its own (``models.heads``) says by that what its outputs mean.
+    A ``network`` with a head (``models.heads``) brings its distribution.
 
     Raises:
         TypeError: another space.

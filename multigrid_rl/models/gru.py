@@ -1,7 +1,7 @@
 """A GRU over tokens with its two heads on the CPU, forward and back through time, in one compiled call each.
 
 Rows are steps of sequences, time before sequence: row ``t * B + b``. A block of sequences passes through all its steps
-while it is in the fastest cache; what tokens become on their way in is computed once for those that are alike.
+while it is in the fastest cache; the encoding of equal token rows is computed once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from multigrid_rl.models.kernels import (
     transpose,
 )
 from multigrid_rl.models.table import add_rows
-from multigrid_rl.models.towers import Distinct, places
+from multigrid_rl.models.towers import Distinct, addresses
 
 Array = NDArray[Any]
 _HALF, _ONE, _ZERO = np.float32(0.5), np.float32(1), np.float32(0)
@@ -60,12 +60,12 @@ def _share(part: tuple[int, int], count: int) -> tuple[int, int]:
 
 
 @float_shared
-def _read(
-    parts: tuple[int, ...], tokens: Array, first: Array, weights: Weights, rooms: tuple[Array, Array, Array]
+def _encode(
+    parts: tuple[int, ...], tokens: Array, first: Array, weights: Weights, buffers: tuple[Array, Array, Array]
 ) -> None:
-    """Fill rooms (U, H) and (U, 3 H): what ``tokens`` (U, D) are encoded as, and what the gates get of it."""
-    encoded, inputs, room = rooms
-    transpose(weights.by_input, room)
+    """Fill buffers (U, H) and (U, 3 H): the encoding of ``tokens`` (U, D), and the input part of the gates."""
+    encoded, inputs, buffer = buffers
+    transpose(weights.by_input, buffer)
     for part in prange(len(parts)):
         begin, end = _share((part, len(parts)), len(tokens))
         for low in range(begin, end, BLOCK):
@@ -74,23 +74,23 @@ def _read(
             gather(tokens, 0, first, weights.table, 0, rows, encoded)
             activate(TANH, rows, encoded)
             add_bias(weights.bias_input, rows, inputs)
-            multiply(encoded, room, rows, inputs)
+            multiply(encoded, buffer, rows, inputs)
 
 
 @float_inlined
 def _games_forward(
     begin: int,
     end: int,
-    given: tuple[Array, ...],
+    batch: tuple[Array, ...],
     extra: tuple[Array, ...],
     weights: Weights,
-    rooms: tuple[Array, ...],
+    buffers: tuple[Array, ...],
     passed: tuple[Array, ...],
     outputs: tuple[Array, ...],
 ) -> None:
-    inputs, which, memory, starts = given
+    inputs, which, memory, starts = batch
     before, after, gates, new, critic = passed
-    by_hidden, by_critic = rooms
+    by_hidden, by_critic = buffers
     games, size = memory.shape[0], np.uint64(memory.shape[1])
     for low in range(begin, end, BLOCK):
         high = min(low + BLOCK, end)
@@ -125,32 +125,32 @@ def _games_forward(
 @float_shared
 def _forward(
     parts: tuple[int, ...],
-    given: tuple[Array, ...],
+    batch: tuple[Array, ...],
     extra: tuple[Array, ...],
     weights: Weights,
-    rooms: tuple[Array, ...],
+    buffers: tuple[Array, ...],
     passed: tuple[Array, ...],
     outputs: tuple[Array, ...],
 ) -> None:
-    """Fill what :class:`Pass` keeps: ``passed`` and ``outputs``.
+    """Fill ``passed`` and ``outputs`` of a :class:`Pass`.
 
     Args:
         parts: as many as there are threads: each takes a share of the games, or of the weights, whose sums keep their
-            order. (How long a tuple is, the compiler knows: one thread has the code as if there were no others.)
-        given: ``inputs`` of distinct tokens; which of them each row has (R,); the memory (B, H) before the first step;
+            order. (The length of a tuple is part of its type: for one thread the compiler drops the parallel code.)
+        batch: ``inputs`` of distinct tokens; which of them each row has (R,); the memory (B, H) before the first step;
             steps (T, B) before which it is cleared.
         extra: tokens (R, D') that only the critic reads, and the row of each one's value 0.
         weights: of the network.
-        rooms: for transposed weights, (H, 3 H) and (H, H).
-        passed: memory before and after each step (R, H), gates (R, 3 H): reset, update, and what the reset gate weighs;
-            the new gate (R, H); the critic's hidden layer (R, H).
+        buffers: for transposed weights, (H, 3 H) and (H, H).
+        passed: memory before and after each step (R, H), gates (R, 3 H): reset, update, and the hidden
+            part that the reset gate scales; the new gate (R, H); the critic's hidden layer (R, H).
         outputs: logits (R, K), values (R, 1).
     """
-    transpose(weights.by_hidden, rooms[0])
-    transpose(weights.critic, rooms[1])
+    transpose(weights.by_hidden, buffers[0])
+    transpose(weights.critic, buffers[1])
     for part in prange(len(parts)):
-        begin, end = _share((part, len(parts)), given[2].shape[0])
-        _games_forward(begin, end, given, extra, weights, rooms, passed, outputs)
+        begin, end = _share((part, len(parts)), batch[2].shape[0])
+        _games_forward(begin, end, batch, extra, weights, buffers, passed, outputs)
 
 
 @float_inlined
@@ -159,11 +159,11 @@ def _sums(
     rows: Any,
     upstream: tuple[Array, ...],
     passed: tuple[Array, ...],
-    rooms: tuple[Array, ...],
+    buffers: tuple[Array, ...],
     gradients: Weights,
 ) -> None:
     before, after, _, _, critic = passed
-    by_critic, by_hidden = rooms[0], rooms[2]
+    by_critic, by_hidden = buffers[0], buffers[2]
     if part[0] == 0:
         outer(upstream[1], critic, rows, (0, 1), gradients.value, gradients.value_bias)
     outer(upstream[0], after, rows, _share(part, len(gradients.policy)), gradients.policy, gradients.policy_bias)
@@ -178,12 +178,12 @@ def _games_backward(
     upstream: tuple[Array, ...],
     weights: Weights,
     passed: tuple[Array, ...],
-    rooms: tuple[Array, ...],
+    buffers: tuple[Array, ...],
     gradients: Weights,
 ) -> None:
     begin, end = _share(part, starts.shape[1])
     before, after, gates, new, critic = passed
-    by_critic, by_memory, by_hidden, by_inputs = rooms
+    by_critic, by_memory, by_hidden, by_inputs = buffers
     steps, games = starts.shape
     size = np.uint64(after.shape[1])
     for low in range(begin, end, BLOCK):
@@ -198,15 +198,15 @@ def _games_backward(
             for row in range(rows[0], rows[1]):
                 for h in range(size):
                     k, j = h + size, h + size + size
-                    reset, update, fresh, some = gates[row, h], gates[row, k], new[row, h], by_memory[row, h]
-                    by_fresh = some * (_ONE - update) * (_ONE - fresh * fresh)
-                    by_update = some * (before[row, h] - fresh) * update * (_ONE - update)
+                    reset, update, fresh, grad = gates[row, h], gates[row, k], new[row, h], by_memory[row, h]
+                    by_fresh = grad * (_ONE - update) * (_ONE - fresh * fresh)
+                    by_update = grad * (before[row, h] - fresh) * update * (_ONE - update)
                     by_reset = by_fresh * gates[row, j] * reset * (_ONE - reset)
                     by_hidden[row, h], by_hidden[row, k], by_hidden[row, j] = by_reset, by_update, by_fresh * reset
                     by_inputs[row, h], by_inputs[row, k], by_inputs[row, j] = by_reset, by_update, by_fresh
-                    by_memory[row, h] = some * update  # from here on by the memory before the step
+                    by_memory[row, h] = grad * update  # from here on with respect to the memory before the step
             if part[1] == 1:  # while they are in the fastest cache
-                _sums(part, rows, upstream, passed, rooms, gradients)
+                _sums(part, rows, upstream, passed, buffers, gradients)
             if t == 0:
                 continue
             multiply(by_hidden, weights.by_hidden, rows, by_memory)
@@ -223,23 +223,23 @@ def _backward(
     upstream: tuple[Array, ...],
     weights: Weights,
     passed: tuple[Array, ...],
-    rooms: tuple[Array, ...],
+    buffers: tuple[Array, ...],
     gradients: Weights,
 ) -> None:
-    """Go back through :func:`_forward`: add to ``gradients``, but for those of the way in and of central tokens.
+    """Go back through :func:`_forward`: add to ``gradients``, except for the encoder and the central tokens.
 
     Args:
-        parts: as there.
-        starts: as there.
-        upstream: gradients by logits (R, K) and values (R, 1).
+        parts: as in :func:`_forward`.
+        starts: as in :func:`_forward`.
+        upstream: gradients with respect to logits (R, K) and values (R, 1).
         weights: of the network.
-        passed: as there.
-        rooms: zeros; become the gradients by the critic's hidden layer (R, H), by the memory before and after each
-            step (R, H), by what the gates get of it (R, 3 H), and by what they get of the tokens (R, 3 H).
-        gradients: by the weights.
+        passed: as in :func:`_forward`.
+        buffers: zeros; become the gradients with respect to the critic's hidden layer (R, H), the memory before and
+            after each step (R, H), and the hidden (R, 3 H) and the input part (R, 3 H) of the gates.
+        gradients: with respect to the weights.
     """
     for part in prange(len(parts)):
-        _games_backward((part, len(parts)), starts, upstream, weights, passed, rooms, gradients)
+        _games_backward((part, len(parts)), starts, upstream, weights, passed, buffers, gradients)
     if len(parts) == 1:
         return
     steps, games = starts.shape
@@ -247,19 +247,19 @@ def _backward(
         for low in range(0, games, BLOCK):
             for t in range(steps - 1, -1, -1):
                 rows = (t * games + low, t * games + min(low + BLOCK, games))
-                _sums((part, len(parts)), rows, upstream, passed, rooms, gradients)
+                _sums((part, len(parts)), rows, upstream, passed, buffers, gradients)
 
 
 @float_inlined
-def _add_columns(values: Array, some: tuple[int, int], out: Array) -> None:
-    # A function of its own: of a sum in a shared loop numba would make one for each thread.
+def _add_columns(values: Array, columns: tuple[int, int], out: Array) -> None:
+    # A separate function: in a parallel loop numba would turn the sum into one per thread.
     for b in range(len(values)):
-        for h in range(some[0], some[1]):
+        for h in range(columns[0], columns[1]):
             out[h] += values[b, h]
 
 
 @float_shared
-def _read_backward(
+def _encode_backward(
     parts: tuple[int, ...],
     tokens: Array,
     first: Array,
@@ -268,24 +268,24 @@ def _read_backward(
     weights: Weights,
     gradients: Weights,
 ) -> None:
-    """Go back through :func:`_read`; ``upstream``: gradients by ``inputs`` (U, 3 H), and zeros (U, H)."""
-    by_inputs, room = upstream
+    """Go back through :func:`_encode`; ``upstream``: gradients of ``inputs`` (U, 3 H), and zeros (U, H)."""
+    by_inputs, buffer = upstream
     for part in prange(len(parts)):
         begin, end = _share((part, len(parts)), len(tokens))
         for low in range(begin, end, BLOCK):
             rows = (low, min(low + BLOCK, end))
             if len(parts) == 1:
                 outer(by_inputs, encoded, rows, (0, by_inputs.shape[1]), gradients.by_input, gradients.bias_input)
-            multiply(by_inputs, weights.by_input, rows, room)
-            slope(TANH, encoded, rows, room)
+            multiply(by_inputs, weights.by_input, rows, buffer)
+            slope(TANH, encoded, rows, buffer)
     for part in prange(len(parts)):
-        some = _share((part, len(parts)), by_inputs.shape[1])
+        span = _share((part, len(parts)), by_inputs.shape[1])
         for low in range(0, len(tokens) if len(parts) > 1 else 0, BLOCK):
             rows = (low, min(low + BLOCK, len(tokens)))
-            outer(by_inputs, encoded, rows, some, gradients.by_input, gradients.bias_input)
-        columns = _share((part, len(parts)), room.shape[1])
-        _add_columns(room, columns, gradients.bias)
-        scatter(tokens, 0, first, room, columns, 0, gradients.table)
+            outer(by_inputs, encoded, rows, span, gradients.by_input, gradients.bias_input)
+        columns = _share((part, len(parts)), buffer.shape[1])
+        _add_columns(buffer, columns, gradients.bias)
+        scatter(tokens, 0, first, buffer, columns, 0, gradients.table)
 
 
 class GRU:
@@ -294,18 +294,18 @@ class GRU:
     Args:
         flat: tensors in the order of :class:`Weights`, float32 on the CPU; the last may be ``None``.
         first: (D + D',) int64, row of value 0 of each token, those of central tokens in a table of their own.
-        sizes: (D,) int64, values of each token that is no central one.
+        sizes: (D,) int64, values of each token except the central ones.
     """
 
     def __init__(self, flat: Sequence[Tensor | None], first: Array, sizes: Array) -> None:
-        self._at = places(flat)
+        self._addresses = addresses(flat)
         self.weights = _arrays(flat)
         self.first, self.central = first[: len(sizes)], first[len(sizes) :]
         self.sizes = sizes
 
     def reads(self, flat: Sequence[Tensor | None]) -> bool:
-        """Whether these weights lie where those that it was made of do: it then reads their newest values."""
-        return self._at == places(flat)
+        """Whether the weights are still at the same addresses: it then reads their current values."""
+        return self._addresses == addresses(flat)
 
 
 def _arrays(flat: Sequence[Tensor | None]) -> Weights:
@@ -315,7 +315,7 @@ def _arrays(flat: Sequence[Tensor | None]) -> Weights:
 
 
 class Pass:
-    """One pass through many steps, and the way back.
+    """One forward pass through many steps, and its backward pass.
 
     Args:
         net: the network.
@@ -330,7 +330,7 @@ class Pass:
         memory: (B, H), after the last step.
 
     Raises:
-        IndexError: another number of tokens, or one that the network has no row for.
+        IndexError: wrong number of tokens, or a token out of range.
     """
 
     def __init__(self, net: GRU, flat: Sequence[Tensor | None], tokens: Array, memory: Array, starts: Array) -> None:
@@ -344,32 +344,33 @@ class Pass:
         self._which = np.arange(count) if self._batch.inverse is None else self._batch.inverse
         distinct = len(self._batch.tokens)
         self._encoded, inputs = _empty(distinct, size), _empty(distinct, 3 * size)
-        _read((0,) * threads(), self._batch.tokens, net.first, weights, (self._encoded, inputs, _empty(size, 3 * size)))
+        buffers = self._encoded, inputs, _empty(size, 3 * size)
+        _encode((0,) * threads(), self._batch.tokens, net.first, weights, buffers)
         self._passed = tuple(_empty(count, width) for width in (size, size, 3 * size, size, size))
         outputs = _empty(count, len(weights.policy)), _empty(count, 1)
-        given = inputs, self._which, np.ascontiguousarray(memory), self._starts
-        rooms = _empty(size, 3 * size), _empty(size, size)
-        # A player is not shown what only a critic reads.
+        batch = inputs, self._which, np.ascontiguousarray(memory), self._starts
+        transposed = _empty(size, 3 * size), _empty(size, size)
+        # Players pass no critic-only tokens.
         self._central = net.central[: self._extra.shape[1]]
-        _forward((0,) * threads(), given, (self._extra, self._central), weights, rooms, self._passed, outputs)
+        _forward((0,) * threads(), batch, (self._extra, self._central), weights, transposed, self._passed, outputs)
         self.logits, self.values = (_swapped(rows, steps) for rows in outputs)
         self.memory = self._passed[1][count - games :]
 
     def add_gradients(self, upstream: Sequence[Array]) -> None:
-        """Add the gradients of all weights, from those by logits (B * T, K) and values (B * T, 1)."""
+        """Add the gradients of all weights, from those with respect to logits (B * T, K) and values (B * T, 1)."""
         net, batch = self._net, self._batch
         gradients = _arrays([None if weight is None else weight.grad for weight in self._flat])
         by_outputs = tuple(_swapped(rows, self._starts.shape[1]) for rows in upstream)
         size = len(net.weights.bias)
-        rooms = tuple(np.zeros((len(self._which), width), np.float32) for width in (size, size, 3 * size, 3 * size))
-        _backward((0,) * threads(), self._starts, by_outputs, net.weights, self._passed, rooms, gradients)
-        add_rows(self._extra, self._central, rooms[0], gradients.central)
-        by_inputs = batch.gather(rooms[3]), np.zeros_like(self._encoded)
-        _read_backward((0,) * threads(), batch.tokens, net.first, self._encoded, by_inputs, net.weights, gradients)
+        buffers = tuple(np.zeros((len(self._which), width), np.float32) for width in (size, size, 3 * size, 3 * size))
+        _backward((0,) * threads(), self._starts, by_outputs, net.weights, self._passed, buffers, gradients)
+        add_rows(self._extra, self._central, buffers[0], gradients.central)
+        by_inputs = batch.gather(buffers[3]), np.zeros_like(self._encoded)
+        _encode_backward((0,) * threads(), batch.tokens, net.first, self._encoded, by_inputs, net.weights, gradients)
 
 
 def _swapped(rows: Array, count: int) -> Array:
-    """Return ``rows``, ``count`` parts one after the other, with the first row of each part first, then the second."""
+    """Transpose ``rows``, which are ``count`` parts one after the other: the first rows of all parts come first."""
     return np.ascontiguousarray(rows.reshape(count, len(rows) // count, -1).swapaxes(0, 1)).reshape(len(rows), -1)
 
 

@@ -1,6 +1,6 @@
-"""Heads for bounded numbers beside the Gaussian: what a policy's outputs mean, as a part of its network.
+"""Policy heads for bounded continuous actions beside the Gaussian: distributions that are part of the network.
 
-Inside, actions are scaled so that the bounds are -1 and 1; outside they are what the environment takes. Every head is
+Inside, actions are scaled so that the bounds are -1 and 1; outside they are in the environment's units. Every head is
 a distribution (:class:`~multigrid_rl.models.distributions.Distribution`), and its weights are weights of the network.
 """
 
@@ -15,8 +15,8 @@ from torch.nn import functional
 from multigrid_rl.models.distributions import HALF_LOG_2PI, Array, Draw, censored, normal_numbers, sample
 from multigrid_rl.types import UniformSource
 
-#: Smallest standard deviation of a mixture's component, as a share of half the range. Where an expert always does the
-#: same, a density could else grow without end.
+#: Smallest standard deviation of a mixture's component, as a share of half the range. It bounds the density where an
+#: expert always acts the same.
 LEAST_STD = 0.01
 
 
@@ -25,7 +25,7 @@ class Head(nn.Module):
 
     Args:
         low, high: bounds (A,) of the environment's actions, finite.
-        outputs: how many numbers the network puts out for it.
+        outputs: size of the network's output for it.
     """
 
     components = 1
@@ -41,20 +41,20 @@ class Head(nn.Module):
         self.reach: Tensor
 
     def draw(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
-        """Draw one action for each row of ``outputs`` (N, outputs) from the row's own stream; NaN: no probability."""
+        """Draw one action for each row of ``outputs`` (N, outputs) from the row's stream; NaN: no probability."""
         with torch.no_grad():
-            given = torch.from_numpy(outputs)
-            drawn = self._drawn(given, rng)
-            return Draw(*(column.numpy() for column in (drawn * self.reach + self.middle, *self._told(given, drawn))))
+            tensor = torch.from_numpy(outputs)
+            drawn = self._sample(tensor, rng)
+            return Draw(*(x.numpy() for x in (drawn * self.reach + self.middle, *self._statistics(tensor, drawn))))
 
     def mode(self, outputs: NDArray[np.float32]) -> Array:
-        """Return the likeliest action (N, A) of each row, or what stands for it."""
+        """Return the likeliest action (N, A) of each row, or a substitute."""
         with torch.no_grad():
             best: Array = (self._mode(torch.from_numpy(outputs)) * self.reach + self.middle).numpy()
         return best
 
     def bounded(self, actions: Array) -> Array:
-        """Return ``actions`` (N, A) cut off at the bounds."""
+        """Return ``actions`` (N, A) clipped to the bounds."""
         inside: Array = np.clip(actions, self.low, self.high)
         return inside
 
@@ -63,37 +63,37 @@ class Head(nn.Module):
         return (actions - self.middle) / self.reach
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return log-probabilities (B, 1) of ``actions`` (B, A). Raises ``NotImplementedError``: this head has none."""
-        raise NotImplementedError(f"{type(self).__name__.lower()}: its actions have no probability")
+        """Return log-probabilities (B, 1) of ``actions`` (B, A). Raises ``NotImplementedError`` by default."""
+        raise NotImplementedError(f"{type(self).__name__.lower()}: actions have no log-probability")
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return entropies (B, 1) in nats. Raises as :meth:`log_prob`."""
-        raise NotImplementedError(f"{type(self).__name__.lower()}: its actions have no probability")
+        raise NotImplementedError(f"{type(self).__name__.lower()}: actions have no log-probability")
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return what imitating ``actions`` (B, A) costs in each row (B,): minus the log-probability."""
+        """Return the imitation loss (B,) of each row: the negative log-probability of ``actions`` (B, A)."""
         return -self.log_prob(outputs, actions).squeeze(1)
 
-    def _drawn(self, outputs: Tensor, rng: UniformSource) -> Tensor:
+    def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:
         """Return scaled actions (N, A)."""
         raise NotImplementedError
 
-    def _told(self, outputs: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies (N, 1) of what was drawn."""
+    def _statistics(self, outputs: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies (N, 1) of the drawn actions."""
         return self.log_prob(outputs, drawn * self.reach + self.middle), self.entropy(outputs)
 
     def _mode(self, outputs: Tensor) -> Tensor:
         raise NotImplementedError
 
 
-class _WithoutProbability(Head):
-    def _told(self, outputs: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        nothing = outputs.new_full((len(outputs), 1), math.nan)
-        return nothing, nothing
+class _NoDensity(Head):
+    def _statistics(self, outputs: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        unknown = outputs.new_full((len(outputs), 1), math.nan)
+        return unknown, unknown
 
 
-class Deterministic(_WithoutProbability):
-    """One action and nothing else, fitted by its mean squared error. Between two ways to act it does neither."""
+class Deterministic(_NoDensity):
+    """A point estimate, fitted by mean squared error. Two modes of an expert are averaged."""
 
     def __init__(self, low: Array, high: Array) -> None:
         super().__init__(low, high, len(low))
@@ -102,7 +102,7 @@ class Deterministic(_WithoutProbability):
         """Return mean squared errors (B,), scaled."""
         return (outputs - self.scaled(actions)).pow(2).mean(1)
 
-    def _drawn(self, outputs: Tensor, rng: UniformSource) -> Tensor:  # noqa: ARG002
+    def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:  # noqa: ARG002
         return outputs
 
     def _mode(self, outputs: Tensor) -> Tensor:
@@ -112,9 +112,9 @@ class Deterministic(_WithoutProbability):
 class Mixture(Head):
     """``K`` diagonal Gaussians (Bishop 1994; as in robomimic, Mandlekar et al. 2021, https://arxiv.org/abs/2108.03298).
 
-    Outputs are ``K`` logits of the weights, then ``K A`` means. Standard deviations are the same in every state: were
-    they outputs, too, states that are hard to tell would be given wide ones and be learned from no more (Seitzer et al.
-    2022, https://arxiv.org/abs/2203.09168).
+    Outputs are ``K`` logits of the weights, then ``K A`` means. Standard deviations are the same in every state:
+    as outputs they would grow where the fit is poor, and learning would stop there (Seitzer et al. 2022,
+    https://arxiv.org/abs/2203.09168).
 
     Args:
         low, high: bounds (A,).
@@ -125,7 +125,7 @@ class Mixture(Head):
         super().__init__(low, high, size * (1 + len(low)))
         self.size = size
         self.log_std = nn.Parameter(torch.full((size, len(low)), -1.0))
-        # Components that begin at one place would stay there together.
+        # Components that start with equal means would stay equal.
         places = torch.linspace(-0.5, 0.5, size) if size > 1 else torch.zeros(1)
         self.register_buffer("places", places[:, None], persistent=False)
         self.places: Tensor
@@ -141,11 +141,11 @@ class Mixture(Head):
         """Return log-densities (B, 1) of ``actions`` (B, A): a log-sum over components."""
         weights, means, log_std = self._parts(outputs)
         normal = (self.scaled(actions).unsqueeze(1) - means) * torch.exp(-log_std)
-        each = (-0.5 * normal.pow(2) - log_std - HALF_LOG_2PI - self.reach.log()).sum(2)
-        return torch.logsumexp(weights + each, 1, keepdim=True)
+        logp = (-0.5 * normal.pow(2) - log_std - HALF_LOG_2PI - self.reach.log()).sum(2)
+        return torch.logsumexp(weights + logp, 1, keepdim=True)
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return minus the log-likelihood (B,) of ``actions`` (B, A) that bounds may have cut off."""
+        """Return the negative log-likelihood (B,) of ``actions`` (B, A), which bounds may have clipped."""
         weights, means, log_std = self._parts(outputs)
         low, high = (torch.from_numpy(bound).to(actions.device) for bound in (self.low, self.high))
         means, log_std = means * self.reach + self.middle, log_std + self.reach.log()
@@ -154,10 +154,10 @@ class Mixture(Head):
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return upper bounds (B, 1) of the entropies (Huber et al. 2008): exact where components lie far apart."""
         weights, _, log_std = self._parts(outputs)
-        each = (log_std + 0.5 + HALF_LOG_2PI + self.reach.log()).sum(2)
-        return (weights.exp() * (each - weights)).sum(1, keepdim=True)
+        entropy = (log_std + 0.5 + HALF_LOG_2PI + self.reach.log()).sum(2)
+        return (weights.exp() * (entropy - weights)).sum(1, keepdim=True)
 
-    def _drawn(self, outputs: Tensor, rng: UniformSource) -> Tensor:
+    def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:
         weights, means, log_std = self._parts(outputs)
         chosen = torch.from_numpy(sample(weights.numpy(), rng.uniform(1)).actions).long()
         rows = torch.arange(len(outputs))
@@ -173,7 +173,7 @@ class Bins(Head):
     """Each number is one of ``B`` equally spaced values, bounds included, given the numbers before it.
 
     Autoregressive (Metz et al. 2017, https://arxiv.org/abs/1705.05035): for number ``d`` a hidden layer adds up the
-    outputs, a bias of ``d``'s own and one row for each earlier number's value. Probabilities are those of values.
+    outputs, a bias for ``d`` and one row for each earlier number's value. Probabilities are discrete.
 
     Args:
         low, high: bounds (A,).
@@ -192,29 +192,29 @@ class Bins(Head):
         self.weight = nn.Parameter(torch.zeros(self.width, features, size))
         self.bias = nn.Parameter(torch.zeros(self.width, size))
 
-    def _logits(self, seen: Tensor, d: int) -> Tensor:
-        """Return logits (B, size) of number ``d``; ``seen`` (B, H): outputs plus earlier rows."""
-        return functional.silu(seen + self.place[d]) @ self.weight[d] + self.bias[d]
+    def _logits(self, features: Tensor, d: int) -> Tensor:
+        """Return logits (B, size) of number ``d``; ``features`` (B, H): outputs plus earlier rows."""
+        return functional.silu(features + self.place[d]) @ self.weight[d] + self.bias[d]
 
-    def _every(self, outputs: Tensor, chosen: Tensor) -> Tensor:
+    def _log_probs(self, outputs: Tensor, chosen: Tensor) -> Tensor:
         """Return log-probabilities (B, A, size) of all values, given those ``chosen`` (B, A) before each."""
-        seen, logits = outputs, []
+        features, logits = outputs, []
         for d in range(self.width):  # numbers together (torch's cumulative sum, einsum) take twice as long
-            logits.append(self._logits(seen, d))
-            seen = seen + self.table[d, chosen[:, d]]
+            logits.append(self._logits(features, d))
+            features = features + self.table[d, chosen[:, d]]
         return torch.log_softmax(torch.stack(logits, 1), 2)
 
     def _chosen(self, outputs: Tensor, uniform: Array | None) -> Tensor:
         """Choose (N, A) numbers of values one after the other: drawn with ``uniform`` (N, A), or the likeliest."""
-        seen, chosen = outputs, []
+        features, chosen = outputs, []
         for d in range(self.width):
-            logits = self._logits(seen, d)
+            logits = self._logits(features, d)
             if uniform is None:
-                its = logits.argmax(1)
+                choice = logits.argmax(1)
             else:
-                its = torch.from_numpy(sample(logits.numpy(), uniform[:, d : d + 1]).actions).long()
-            seen = seen + self.table[d, its]
-            chosen.append(its)
+                choice = torch.from_numpy(sample(logits.numpy(), uniform[:, d : d + 1]).actions).long()
+            features = features + self.table[d, choice]
+            chosen.append(choice)
         return torch.stack(chosen, 1)
 
     def _places(self, actions: Tensor) -> Tensor:
@@ -230,39 +230,39 @@ class Bins(Head):
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return log-probabilities (B, 1) of the values nearest to ``actions`` (B, A)."""
         chosen = self._numbers(actions)
-        each = self._every(outputs, chosen).gather(2, chosen.unsqueeze(2))
-        return each.sum(1)
+        logp = self._log_probs(outputs, chosen).gather(2, chosen.unsqueeze(2))
+        return logp.sum(1)
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return cross entropies (B,); an action between two values counts as both, the more the nearer."""
         places = self._places(actions)
         near = torch.stack([places.floor(), places.ceil()], 2).long()
         share = places - places.floor()
-        every = self._every(outputs, self._numbers(actions)).gather(2, near)
-        return -((1 - share) * every[..., 0] + share * every[..., 1]).sum(1)
+        logp = self._log_probs(outputs, self._numbers(actions)).gather(2, near)
+        return -((1 - share) * logp[..., 0] + share * logp[..., 1]).sum(1)
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """Return entropies (B, 1) of the numbers given those before them, summed along the likeliest action."""
         with torch.no_grad():
             likeliest = self._chosen(outputs, None)
-        every = self._every(outputs, likeliest)
-        return -(every.exp() * every).sum(2).sum(1, keepdim=True)
+        logp = self._log_probs(outputs, likeliest)
+        return -(logp.exp() * logp).sum(2).sum(1, keepdim=True)
 
-    def _drawn(self, outputs: Tensor, rng: UniformSource) -> Tensor:
+    def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:
         return self._values(self._chosen(outputs, rng.uniform(self.width)))
 
     def _mode(self, outputs: Tensor) -> Tensor:
         """Return the means around the likeliest values, their neighbours included: finer than values lie apart."""
         chosen, numbers = self._chosen(outputs, None), torch.arange(self.size)
-        share = self._every(outputs, chosen).exp() * ((numbers - chosen.unsqueeze(2)).abs() <= 1)
+        share = self._log_probs(outputs, chosen).exp() * ((numbers - chosen.unsqueeze(2)).abs() <= 1)
         return (share * self._values(numbers)).sum(2) / share.sum(2)
 
 
-class Diffusion(_WithoutProbability):
-    """Actions out of noise in ``T`` steps (Ho et al. 2020; for policies Chi et al. 2023, https://arxiv.org/abs/2303.04137).
+class Diffusion(_NoDensity):
+    """Actions from noise in ``T`` steps (Ho et al. 2020; as a policy Chi et al. 2023, https://arxiv.org/abs/2303.04137).
 
-    A small network says what noise is in an action, given the outputs, which are its condition, and an embedding of the
-    step. The schedule is the cosine of Nichol and Dhariwal 2021 (https://arxiv.org/abs/2102.09672, equation 17).
+    A small network predicts the noise in an action, conditioned on the outputs and an embedding of the step. The
+    schedule is the cosine of Nichol and Dhariwal 2021 (https://arxiv.org/abs/2102.09672, equation 17).
 
     Args:
         low, high: bounds (A,).
@@ -276,13 +276,13 @@ class Diffusion(_WithoutProbability):
         self.size = size
         share = torch.arange(size + 1, dtype=torch.float64) / size
         curve = torch.cos((share + 0.008) / 1.008 * math.pi / 2) ** 2
-        kept = 1 - (1 - curve[1:] / curve[:-1]).clamp(max=0.999)  # of the variance in each step
-        self.register_buffer("kept", kept.float(), persistent=False)
-        self.register_buffer("clean", kept.cumprod(0).float(), persistent=False)  # share of the action in its variance
-        self.register_buffer("waves", _waves(size, features), persistent=False)
-        self.kept: Tensor
-        self.clean: Tensor
-        self.waves: Tensor
+        alpha = 1 - (1 - curve[1:] / curve[:-1]).clamp(max=0.999)  # of the variance in each step
+        self.register_buffer("alpha", alpha.float(), persistent=False)
+        self.register_buffer("alpha_bar", alpha.cumprod(0).float(), persistent=False)
+        self.register_buffer("step_table", _step_table(size, features), persistent=False)
+        self.alpha: Tensor
+        self.alpha_bar: Tensor
+        self.step_table: Tensor
         self.step = nn.Linear(features, features)
         self.noisy = nn.Linear(self.width, features)
         self.hidden = nn.Linear(features, features)
@@ -293,19 +293,19 @@ class Diffusion(_WithoutProbability):
 
     def predicted(self, outputs: Tensor, noisy: Tensor, steps: Tensor) -> Tensor:
         """Return the noise (B, A) that is in ``noisy`` (B, A), scaled actions, after ``steps`` (B,) of noise."""
-        seen = outputs + self.noisy(noisy) + functional.silu(self.step(self.waves[steps]))
-        found: Tensor = self.noise(functional.silu(self.hidden(functional.silu(seen))))
-        return found
+        features = outputs + self.noisy(noisy) + functional.silu(self.step(self.step_table[steps]))
+        noise: Tensor = self.noise(functional.silu(self.hidden(functional.silu(features))))
+        return noise
 
     def noise_loss(self, outputs: Tensor, actions: Tensor, steps: Tensor, noise: Tensor) -> Tensor:
         """Return mean squared errors (B,) of the predicted ``noise`` (B, A) after ``steps`` (B,), each below ``T``."""
-        clean = self.clean[steps].unsqueeze(1)
-        noisy = clean.sqrt() * self.scaled(actions) + (1 - clean).sqrt() * noise
+        alpha_bar = self.alpha_bar[steps].unsqueeze(1)
+        noisy = alpha_bar.sqrt() * self.scaled(actions) + (1 - alpha_bar).sqrt() * noise
         return (self.predicted(outputs, noisy, steps) - noise).pow(2).mean(1)
 
     def cloning_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return :meth:`noise_loss` (B,) of one random step and noise for each row."""
-        # Drawn from what is to be learned: a resumed run then draws what the unbroken one would.
+        # Seeded by the outputs, so that a resumed run draws the same as an unbroken one.
         seed = int(outputs.detach().double().sum().view(torch.int64))
         generator = torch.Generator().manual_seed(seed)
         steps = torch.randint(self.size, (len(outputs),), generator=generator).to(outputs.device)
@@ -316,25 +316,25 @@ class Diffusion(_WithoutProbability):
         """Return scaled actions (N, A) out of ``noise`` (N, T, A): the first, and what each step but the last adds."""
         actions = noise[:, 0]
         for t in range(self.size - 1, -1, -1):
-            clean, kept = self.clean[t], self.kept[t]
-            before = self.clean[t - 1] if t else torch.ones_like(clean)
-            found = self.predicted(outputs, actions, torch.full((len(outputs),), t))
-            whole = ((actions - (1 - clean).sqrt() * found) / clean.sqrt()).clamp(-1, 1)
-            actions = (before.sqrt() * (1 - kept) * whole + kept.sqrt() * (1 - before) * actions) / (1 - clean)
+            alpha_bar, alpha = self.alpha_bar[t], self.alpha[t]
+            before = self.alpha_bar[t - 1] if t else torch.ones_like(alpha_bar)
+            predicted = self.predicted(outputs, actions, torch.full((len(outputs),), t))
+            denoised = ((actions - (1 - alpha_bar).sqrt() * predicted) / alpha_bar.sqrt()).clamp(-1, 1)
+            actions = (before.sqrt() * (1 - alpha) * denoised + alpha.sqrt() * (1 - before) * actions) / (1 - alpha_bar)
             if t:
-                actions = actions + ((1 - kept) * (1 - before) / (1 - clean)).sqrt() * noise[:, self.size - t]
+                actions = actions + ((1 - alpha) * (1 - before) / (1 - alpha_bar)).sqrt() * noise[:, self.size - t]
         return actions
 
-    def _drawn(self, outputs: Tensor, rng: UniformSource) -> Tensor:
+    def _sample(self, outputs: Tensor, rng: UniformSource) -> Tensor:
         noise = normal_numbers(rng, self.size * self.width)
         return self._denoised(outputs, torch.from_numpy(noise).view(-1, self.size, self.width))
 
     def _mode(self, outputs: Tensor) -> Tensor:
-        """Return what comes of no noise at all: there is no likeliest action without probabilities."""
+        """Return the actions denoised from zero noise: without a density there is no likeliest action."""
         return self._denoised(outputs, outputs.new_zeros(len(outputs), self.size, self.width))
 
 
-def _waves(steps: int, width: int) -> Tensor:
+def _step_table(steps: int, width: int) -> Tensor:
     """Return the embedding (steps, width) of each step: sines and cosines (Vaswani et al. 2017)."""
     places = torch.arange(width)
     angle = torch.arange(steps)[:, None] / 10_000 ** (places // 2 * 2 / width)

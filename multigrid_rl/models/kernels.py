@@ -1,6 +1,6 @@
 """The arithmetic of a tower, forward and backward, in one call each: for arrays on the CPU.
 
-torch needs dozens of calls for what these two do, each of which reads and writes whole activations; here a block of
+torch needs dozens of calls for the same, each of which reads and writes whole activations; here a block of
 rows passes through all layers while it is in the fastest cache. Inner loops run over contiguous columns, so that they
 become vector instructions.
 """
@@ -56,10 +56,10 @@ def gather(tokens: Any, column: int, first: Any, table: Floats, start: int, rows
 
 
 @float_inlined
-def scatter(tokens: Any, column: int, first: Any, gradient: Floats, some: Any, start: int, out: Floats) -> None:
-    """Go back through :func:`gather`: add ``some`` columns of ``gradient[b]`` to all rows of ``out`` that it read."""
-    offset, low, high = np.uint64(start), np.uint64(some[0]), np.uint64(some[1])
-    # Token by token: what one token can switch on is a small part of the table, which stays in the fastest cache.
+def scatter(tokens: Any, column: int, first: Any, gradient: Floats, columns: Any, start: int, out: Floats) -> None:
+    """Go back through :func:`gather`: add the ``columns`` of ``gradient[b]`` to all rows of ``out`` that it read."""
+    offset, low, high = np.uint64(start), np.uint64(columns[0]), np.uint64(columns[1])
+    # Token by token: the rows of one token are a small part of the table, which stays in the fastest cache.
     for d in range(len(first)):
         for b in range(tokens.shape[0]):
             row = first[d] + tokens[b, column + d]
@@ -127,7 +127,7 @@ def multiply(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
     inner, width = x.shape[1], np.uint64(matrix.shape[1])
     even = inner - inner % 4
     pairs = high - (high - low) % 2
-    # Two rows share what is read of the matrix, four columns of x what is read and written of out.
+    # Two rows share each read of the matrix, four columns of x each read and write of out.
     for b in range(low, pairs, 2):
         for k in range(0, even, 4):
             a0, a1, a2, a3 = x[b, k], x[b, k + 1], x[b, k + 2], x[b, k + 3]
@@ -141,7 +141,7 @@ def multiply(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
             for j in range(width):
                 out[b, j] += a0 * matrix[k, j]
                 out[b + 1, j] += c0 * matrix[k, j]
-    # A last row alone is added up in the same order: what a row becomes does not depend on its neighbours.
+    # A last row alone is added up in the same order: a row's result does not depend on its neighbours.
     for b in range(pairs, high):
         for k in range(0, even, 4):
             a0, a1, a2, a3 = x[b, k], x[b, k + 1], x[b, k + 2], x[b, k + 3]
@@ -167,10 +167,10 @@ def project(x: Floats, matrix: Floats, rows: Any, out: Floats) -> None:
 
 
 @float_inlined
-def outer(gradient: Floats, x: Floats, rows: Any, some: Any, matrix: Floats, bias: Floats) -> None:
-    """Compute ``some`` rows of ``matrix += gradient^T @ x`` and ``bias += gradient`` summed, over those of a block."""
+def outer(gradient: Floats, x: Floats, rows: Any, span: Any, matrix: Floats, bias: Floats) -> None:
+    """Compute the rows ``span`` of ``matrix += gradient^T @ x`` and ``bias += gradient.sum(0)`` over a block."""
     low, high = rows
-    width, begin, end = np.uint64(x.shape[1]), np.uint64(some[0]), np.uint64(some[1])
+    width, begin, end = np.uint64(x.shape[1]), np.uint64(span[0]), np.uint64(span[1])
     fours = high - (high - low) % 4
     for b in range(low, fours, 4):
         for o in range(begin, end):
@@ -196,7 +196,7 @@ def transpose(matrix: Floats, out: Floats) -> None:
 
 @float_kernel
 def tower_forward(
-    seen: tuple[NDArray[Any], Floats],
+    inputs: tuple[NDArray[Any], Floats],
     own: tuple[NDArray[np.int64], Floats, int],
     extra: tuple[NDArray[np.int64], Floats],
     kind: int,
@@ -209,18 +209,18 @@ def tower_forward(
     """Fill a block of ``layers``: the activations (B, H) of each hidden layer, then the outputs (B, K).
 
     Args:
-        seen: tokens (B, D + D') and numbers (B, V); one of them has no columns.
+        inputs: tokens (B, D + D') and numbers (B, V); one of them has no columns.
         own: row of value 0 of each of the first ``D`` tokens; the table (R, W); the first of the ``H`` columns of it
             that this tower reads.
         extra: row of value 0 of each of the other ``D'`` tokens, which only this tower reads; their table (R', H).
         kind: ``TANH`` or ``RELU``.
-        weights: (outputs, inputs) of each linear layer; those of the first, (H, V), read the numbers.
+        weights: (outputs, inputs) of each linear layer; the first, (H, V), reads the numbers.
         transposed: their transposes, but for the last.
         biases: of each layer.
         layers: to be filled; at least two.
-        rows: the first of the block, and the one behind it.
+        rows: first row of the block, and the row after its last.
     """
-    tokens, before = seen
+    tokens, before = inputs
     last = len(layers) - 1
     for depth in range(last):
         add_bias(biases[depth], rows, layers[depth])
@@ -245,14 +245,14 @@ def stack_forward(
     biases: tuple[Floats, ...],
     layers: tuple[Floats, ...],
 ) -> None:
-    """Fill ``layers`` as :func:`tower_forward` does, each row by one of ``N`` networks that are alike.
+    """Fill ``layers`` as :func:`tower_forward` does, each row by one of ``N`` networks of equal shape.
 
     Args:
         tokens: (B, D + 1); the last is the number of the row's network. Rows of one network follow one another.
         first: row of value 0 of each of the ``D`` tokens.
         tables: (N, R, H) of the first layer.
         kind: ``TANH`` or ``RELU``.
-        transposed: (N, inputs, outputs) of each hidden layer; the first, which has a table, reads nothing else.
+        transposed: (N, inputs, outputs) of each hidden layer; the first, which has a table, has no inputs.
         heads: (N, outputs, inputs) of the last layer.
         biases: (N, outputs) of each layer.
         layers: to be filled.
@@ -279,7 +279,7 @@ def stack_forward(
 
 @float_kernel
 def tower_backward(
-    seen: tuple[NDArray[Any], Floats],
+    inputs: tuple[NDArray[Any], Floats],
     own: tuple[NDArray[np.int64], Floats, int],
     extra: tuple[NDArray[np.int64], Floats],
     kind: int,
@@ -292,24 +292,24 @@ def tower_backward(
     """Add the gradients of a tower's weights to the tables of ``own`` and ``extra``, ``by_weights`` and ``by_biases``.
 
     Args:
-        seen: as in :func:`tower_forward`.
-        own: as there, with the table's gradient in its place.
-        extra: as there, with the table's gradient in its place.
-        kind: as there.
-        weights: as there.
+        inputs: as in :func:`tower_forward`.
+        own: as in :func:`tower_forward`, with the table's gradient in its place.
+        extra: as in :func:`tower_forward`, with the table's gradient in its place.
+        kind: as in :func:`tower_forward`.
+        weights: as in :func:`tower_forward`.
         hidden: activations (B, H) of each hidden layer.
-        gradients: room (B, H) for each hidden layer, for the gradient by what its activation was taken of; then the
-            gradient by the outputs (B, K).
+        gradients: buffer (B, H) for the gradient of each hidden layer before its activation; then the gradient of the
+            outputs (B, K).
         by_weights: gradients of ``weights``.
         by_biases: gradients of the biases.
     """
-    tokens, numbers = seen
+    tokens, numbers = inputs
     columns = (0, gradients[0].shape[1])
     for low in range(0, len(tokens), BLOCK):
         rows = (low, min(low + BLOCK, len(tokens)))
         for depth in range(len(hidden), 0, -1):
-            every = (0, gradients[depth].shape[1])
-            outer(gradients[depth], hidden[depth - 1], rows, every, by_weights[depth], by_biases[depth])
+            span = (0, gradients[depth].shape[1])
+            outer(gradients[depth], hidden[depth - 1], rows, span, by_weights[depth], by_biases[depth])
             clear(rows, gradients[depth - 1])
             multiply(gradients[depth], weights[depth], rows, gradients[depth - 1])
             slope(kind, hidden[depth - 1], rows, gradients[depth - 1])

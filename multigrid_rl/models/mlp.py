@@ -16,7 +16,7 @@ from multigrid_rl.models.vector import ACTIVATIONS, tower
 class MLPActorCritic(nn.Module):
     """Separate policy and value towers.
 
-    The first layer is a linear layer on the concatenated one-hot codes of all tokens. One token switches on one row of
+    The first layer is a linear layer on the concatenated one-hot codes of all tokens. One token selects one row of
     its weight matrix, so it is computed as a sum of ``D`` table rows: no wide one-hot input, no wide matrix product.
 
     Args:
@@ -66,14 +66,14 @@ class MLPActorCritic(nn.Module):
         return self.reference(tokens) if towers is None else actor_critic(towers, tokens)
 
     def logits(self, tokens: Tensor) -> Tensor:
-        """Logits (B, K) alone, for a player: without gradients, and without the value tower."""
+        """Compute only the logits (B, K), for a player: no gradients, no value tower."""
         towers = self.compiled()
         if towers is None:
             return self.reference(tokens)[0]
         return torch.from_numpy(towers.policy(tokens.contiguous().numpy()))
 
     def compiled(self) -> TokenTowers | None:
-        """Return what computes without torch, as long as weights stay in place; ``None`` where torch computes it."""
+        """Return the compiled towers, valid while weights stay in place; ``None`` where torch computes the pass."""
         table, towers = self.table, self._towers
         if self.widest > MAX_WIDTH or table.device.type != "cpu" or table.dtype != torch.float32:
             return None
@@ -86,7 +86,7 @@ class MLPActorCritic(nn.Module):
         return towers
 
     def reference(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the same in torch's own operations: for other devices, wide layers, and what tests compare with."""
+        """Compute the same in torch's own operations: for other devices, wide layers and tests."""
         features = sum_of_rows(tokens[:, : self.tokens], self.first[: self.tokens], self.table) + self.bias
         critic = features[:, self.width :]
         if self.central is not None:
@@ -100,5 +100,5 @@ class MLPActorCritic(nn.Module):
         return None if towers is None else towers.start(np.ascontiguousarray(tokens))
 
     def __getstate__(self) -> dict[str, Any]:
-        # What reads these weights in place must not come along with a copy of them.
+        # The compiled towers read these weights in place: a copy must not share them.
         return {**self.__dict__, "_towers": None}

@@ -21,19 +21,19 @@ class RecurrentActorCritic(nn.Module):
 
     Args:
         observation: number of values of each token that the actor reads, or the length of a vector.
-        outputs: numbers that the policy puts out; the means alone of a Gaussian.
+        outputs: size of the policy's output; of a Gaussian, only the means.
         cell: ``gru`` or ``lstm``.
         hidden: units of the first layer and of the core ``H``.
         central: number of values of each token that only the critic reads (CTDE).
         generator: source of the initial weights.
         log_std: of a Gaussian at the start; ``None``: the outputs are logits.
-        normalise: put a normaliser before the first layer; for vectors alone.
+        normalise: put a normaliser before the first layer; only for vectors.
 
     Attributes:
-        state_size: numbers that one game's memory takes: H, for an LSTM 2 H (hidden, then cell).
+        state_size: size of one game's memory: H, for an LSTM 2 H (hidden, then cell).
     """
 
-    def __init__(  # noqa: PLR0913 - what a network is
+    def __init__(  # noqa: PLR0913 - the network's hyperparameters
         self,
         observation: Sequence[int] | int,
         outputs: int,
@@ -65,7 +65,7 @@ class RecurrentActorCritic(nn.Module):
         self.value_hidden = nn.Linear(hidden, hidden)
         self.value = nn.Linear(hidden, 1)
         extra = torch.empty(sum(central), hidden)
-        # Without central tokens nothing is drawn, so that the other weights are the same with and without them.
+        # Without central tokens nothing is drawn here: the other weights are then the same with and without them.
         self.central = nn.Parameter(extra.normal_(std=len(central) ** -0.5, generator=generator)) if central else None
         self._initialise(generator)
         self._sizes = np.array(categories, np.int64)
@@ -91,7 +91,7 @@ class RecurrentActorCritic(nn.Module):
             if passed is not None:
                 logits, values, memory = map(torch.from_numpy, (passed.logits, passed.values, passed.memory))
                 return logits, values.squeeze(-1), memory
-        state = self._advance(self._read(tokens[:, : self.tokens]), state)
+        state = self._advance(self._embed(tokens[:, : self.tokens]), state)
         return *self._heads(state[:, : self.core.hidden_size], tokens), state
 
     def sequence(self, tokens: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,16 +103,16 @@ class RecurrentActorCritic(nn.Module):
             starts: (B, T), a new episode begins with this step: the memory is cleared before it.
         """
         games, steps, _ = tokens.shape
-        read = self._read(tokens[..., : self.tokens].reshape(games * steps, -1)).view(games, steps, -1)
+        embedded = self._embed(tokens[..., : self.tokens].reshape(games * steps, -1)).view(games, steps, -1)
         keep = (~starts).float().unsqueeze(-1)
         hidden = []
         for t in range(steps):
-            state = self._advance(read[:, t], state * keep[:, t])
+            state = self._advance(embedded[:, t], state * keep[:, t])
             hidden.append(state[:, : self.core.hidden_size])
         return self._heads(torch.stack(hidden, dim=1).flatten(0, 1), tokens.flatten(0, 1))
 
     def start(self, tokens: NDArray[Any], state: NDArray[Any], starts: NDArray[np.bool_]) -> Pass | None:
-        """Return :meth:`sequence` as a pass whose gradients need no graph of torch; ``None`` if torch computes it."""
+        """Return :meth:`sequence` as a pass with gradients outside torch's graph; ``None`` if torch computes it."""
         if self.table is None or self.table.device.type != "cpu" or self.table.dtype != torch.float32:
             return None
         plain = isinstance(self.core, nn.GRUCell) and isinstance(self.spread, nn.Identity)
@@ -125,21 +125,21 @@ class RecurrentActorCritic(nn.Module):
         return Pass(self._gru, flat, tokens, state, starts)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What reads these weights in place must not come along with a copy of them.
+        # The compiled GRU reads these weights in place: a copy must not share it.
         return {**self.__dict__, "_gru": None}
 
-    def _read(self, tokens: Tensor) -> Tensor:
+    def _embed(self, tokens: Tensor) -> Tensor:
         if self.table is None:
             assert self.encode is not None
             return torch.tanh(self.encode(self.normaliser(tokens)) + self.bias)
         return torch.tanh(sum_of_rows(tokens, self.first[: self.tokens], self.table) + self.bias)
 
-    def _advance(self, read: Tensor, state: Tensor) -> Tensor:
+    def _advance(self, embedded: Tensor, state: Tensor) -> Tensor:
         size = self.core.hidden_size
         if isinstance(self.core, nn.LSTMCell):
-            return torch.cat(self.core(read, (state[:, :size], state[:, size:])), dim=1)
-        following: Tensor = self.core(read, state)
-        return following
+            return torch.cat(self.core(embedded, (state[:, :size], state[:, size:])), dim=1)
+        next_state: Tensor = self.core(embedded, state)
+        return next_state
 
     def _heads(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         critic = self.value_hidden(hidden)

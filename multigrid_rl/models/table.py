@@ -1,4 +1,4 @@
-"""Tokens: a linear layer on their one-hot codes, computed as a sum of table rows; rows of tokens that are alike."""
+"""Tokens: a linear layer on their one-hot codes, computed as a sum of table rows; grouping of equal rows."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ def distinct_rows(  # noqa: C901 - one pass, as it is compiled
 ) -> int:
     """Count the distinct rows of ``tokens`` (B, D) and number them in the order in which they first occur.
 
-    A token that is not below its size would read what is no part of the table: the first row with one is returned as
-    ``-1 - row``.
+    A token that is not below its size would read beyond the table: the first such row is returned as ``-1 - row``.
 
     Args:
         tokens: (B, D) integers.
         sizes: (D,) number of values of each token.
-        slots: room for a hash table: a power of two, at least 2 B.
+        slots: buffer of a hash table: a power of two, at least 2 B.
         inverse: (B,) becomes each row's number. ``slots`` then begins with the first row of each number.
     """
     mask = np.uint64(len(slots) - 1)
@@ -38,7 +37,7 @@ def distinct_rows(  # noqa: C901 - one pass, as it is compiled
     slots[:] = -1
     count = 0
     for b in range(tokens.shape[0]):
-        # Two halves side by side: a chain of multiplications waits for itself.
+        # Two independent chains of multiplications: one chain would stall on its latency.
         even, odd = prime, np.uint64(1)
         for d in range(0, tokens.shape[1] - 1, 2):
             even = (even ^ np.uint64(tokens[b, d])) * prime
@@ -66,11 +65,11 @@ def distinct_rows(  # noqa: C901 - one pass, as it is compiled
                 inverse[b] = inverse[other]
                 break
             slot = (slot + np.uint64(1)) & mask
-    seen = 0
+    number = 0
     for b in range(tokens.shape[0]):
-        if inverse[b] == seen:
-            slots[seen] = b
-            seen += 1
+        if inverse[b] == number:
+            slots[number] = b
+            number += 1
     return count
 
 
@@ -86,7 +85,7 @@ def add_up(values: Floats, inverse: NDArray[np.int64], out: Floats) -> None:
 def sum_rows(tokens: NDArray[Any], first: NDArray[np.int64], table: Floats, out: Floats) -> int:
     """Add rows ``first[d] + tokens[b, d]`` of the table (R, H), over all ``d``, to ``out[b]`` (H,).
 
-    Returns the first ``b`` with a row that the table does not have, and adds nothing then; otherwise -1.
+    Returns -1; if a row is outside of the table, adds nothing and returns the first such ``b``.
     """
     for b in range(tokens.shape[0]):
         for d in range(len(first)):
@@ -109,7 +108,7 @@ def first_rows(categories: Sequence[int], central: Sequence[int]) -> Tensor:
 
 
 class _SumOfRows(torch.autograd.Function):
-    """``EmbeddingBag(mode="sum")`` on tokens as they come: torch wants 64-bit indices and sorts them to go back."""
+    """``EmbeddingBag(mode="sum")`` on tokens of any type: torch needs 64-bit indices and sorts them in backward."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, first: Tensor, table: Tensor) -> Tensor:
@@ -120,7 +119,7 @@ class _SumOfRows(torch.autograd.Function):
             raise IndexError(expected("tokens", f"{len(first)} columns", tokens.shape[1]))
         bad = sum_rows(tokens.numpy(), first.numpy(), table.detach().numpy(), out.numpy())
         if bad >= 0:
-            raise IndexError(expected("tokens", f"what has a row in a table of {len(table)}", tokens[bad].tolist()))
+            raise IndexError(expected("tokens", f"rows of a table of {len(table)}", tokens[bad].tolist()))
         return out
 
     @staticmethod
@@ -144,7 +143,7 @@ def sum_of_rows(tokens: Tensor, first: Tensor, table: Tensor) -> Tensor:
         (B, H) float32.
 
     Raises:
-        IndexError: another number of tokens, or one without a row.
+        IndexError: wrong number of tokens, or a token out of range.
     """
     if table.device.type == "cpu":
         summed: Tensor = _SumOfRows.apply(tokens, first, table)  # type: ignore[no-untyped-call]

@@ -18,11 +18,11 @@ from multigrid_rl.text import expected
 
 Array = NDArray[Any]
 KINDS = {"tanh": kernels.TANH, "relu": kernels.RELU}
-#: A batch is cut down to its distinct rows if they are no larger a share of it than this.
-_WORTH = 0.9
-#: Rows of a long batch whose repetitions are looked for together.
-_TOGETHER = 1 << 14
-#: Wider layers are a matrix library's business.
+#: A batch is reduced to its distinct rows if they are at most this share of it.
+_MAX_DISTINCT_SHARE = 0.9
+#: Rows of a long batch that are deduplicated together.
+_CHUNK = 1 << 14
+#: Wider layers are left to torch.
 MAX_WIDTH = 256
 
 
@@ -31,16 +31,16 @@ class Tower(NamedTuple):
 
     own: tuple[Array, Array, int]  # see kernels.tower_forward
     extra: tuple[Array, Array]
-    weights: tuple[Array, ...]  # (outputs, inputs) of each linear layer; the first has no inputs where tables are
+    weights: tuple[Array, ...]  # (outputs, inputs) of each linear layer; the first has no inputs where there are tables
     biases: tuple[Array, ...]
 
 
 @float_shared
-def _forward(seen: Any, kind: int, towers: int, first: Any, second: Any) -> None:
-    """Fill the layers of the first tower or of both, blocks of rows shared out to threads: none reads another."""
+def _forward(inputs: Any, kind: int, towers: int, first: Any, second: Any) -> None:
+    """Fill the layers of the first tower or of both, with independent blocks of rows distributed over threads."""
     own, extra, weights, transposed, biases, layers = first
     own_1, extra_1, weights_1, transposed_1, biases_1, layers_1 = second
-    batch = len(seen[0])
+    batch = len(inputs[0])
     blocks = (batch + kernels.BLOCK - 1) // kernels.BLOCK
     for depth in range(len(weights) - 1):
         kernels.transpose(weights[depth], transposed[depth])
@@ -50,22 +50,22 @@ def _forward(seen: Any, kind: int, towers: int, first: Any, second: Any) -> None
         low = part % blocks * kernels.BLOCK
         rows = (low, min(low + kernels.BLOCK, batch))
         if part < blocks:
-            kernels.tower_forward(seen, own, extra, kind, weights, transposed, biases, layers, rows)
+            kernels.tower_forward(inputs, own, extra, kind, weights, transposed, biases, layers, rows)
         else:
-            kernels.tower_forward(seen, own_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1, rows)
+            kernels.tower_forward(inputs, own_1, extra_1, kind, weights_1, transposed_1, biases_1, layers_1, rows)
 
 
 @float_shared
-def _both_backward(seen: Any, kind: int, first: Any, second: Any) -> None:
-    """Go back through :func:`_forward` of both: towers share no weight, so no sum is taken in two threads."""
+def _both_backward(inputs: Any, kind: int, first: Any, second: Any) -> None:
+    """Go back through :func:`_forward` of both: towers share no weights, so no sum is split between threads."""
     own, extra, weights, hidden, gradients, by_weights, by_biases = first
     own_1, extra_1, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1 = second
     for which in prange(2):
         if which == 0:
-            kernels.tower_backward(seen, own, extra, kind, weights, hidden, gradients, by_weights, by_biases)
+            kernels.tower_backward(inputs, own, extra, kind, weights, hidden, gradients, by_weights, by_biases)
         else:
             kernels.tower_backward(
-                seen, own_1, extra_1, kind, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1
+                inputs, own_1, extra_1, kind, weights_1, hidden_1, gradients_1, by_weights_1, by_biases_1
             )
 
 
@@ -73,42 +73,42 @@ class Towers:
     """A network's policy and value tower as arrays that share the tensors' memory, ready to run.
 
     Args:
-        flat: the network's weights in an order of its own, float32 on the CPU.
+        flat: the network's weights in a fixed order, float32 on the CPU.
         kind: ``kernels.TANH`` or ``kernels.RELU``.
     """
 
     def __init__(self, flat: Sequence[Tensor | None], kind: int) -> None:
         self.flat, self.kind = flat, kind
-        self._at = places(flat)
-        self.towers = self._by = self._cut(flat)
-        self._by_at: list[int] = []
+        self._addresses = addresses(flat)
+        self.towers = self._gradients = self._split(flat)
+        self._gradient_addresses: list[int] = []
         self._transposed = [tuple(np.empty_like(w.T, order="C") for w in t.weights) for t in self.towers]
 
-    def _cut(self, flat: Sequence[Tensor | None]) -> list[Tower]:
+    def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
         """Return the policy's and the value's part of weights, or of gradients in the same order."""
         raise NotImplementedError
 
     def reads(self) -> bool:
-        """Whether the weights lie where they did when this was made: it then reads their newest values."""
-        return self._at == places(self.flat)
+        """Whether the weights are still at the same addresses: it then reads their current values."""
+        return self._addresses == addresses(self.flat)
 
     def policy(self, rows: Array) -> Array:
-        """Return outputs (B, K) of the policy alone, without gradients, of observations ``rows`` (B, D)."""
+        """Return only the policy's outputs (B, K), without gradients, of observations ``rows`` (B, D)."""
         raise NotImplementedError
 
     def values(self, parts: Sequence[Array]) -> Iterator[Array]:
-        """Yield values (B,) alone, without gradients, of each of ``parts``: observations (B, D)."""
+        """Yield only the values (B,), without gradients, of each of ``parts``: observations (B, D)."""
         raise NotImplementedError
 
     def run(self, rows: Array, *which: int) -> list[tuple[Array, ...]]:
         """Activations (B, H) of each hidden layer and the outputs (B, K) of each tower named: 0 policy, 1 value."""
-        given = []
+        arguments = []
         for tower in which:
             own, extra, weights, biases = self.towers[tower]
             layers = tuple(np.empty((len(rows), len(bias)), np.float32) for bias in biases)
-            given.append((own, extra, weights, self._transposed[tower], biases, layers))
-        _forward(_seen(rows), self.kind, len(which), given[0], given[-1])
-        return [layers for *_, layers in given]
+            arguments.append((own, extra, weights, self._transposed[tower], biases, layers))
+        _forward(_inputs(rows), self.kind, len(which), arguments[0], arguments[-1])
+        return [layers for *_, layers in arguments]
 
     def add_gradients(
         self,
@@ -121,21 +121,21 @@ class Towers:
 
         Args:
             rows: (B, D).
-            passed: what :meth:`run` returned, of both towers.
-            upstream: gradients by the outputs (B, K), of both towers.
+            passed: result of :meth:`run` for both towers.
+            upstream: gradients of the outputs (B, K), of both towers.
             gradients: tensors shaped and ordered as the weights.
         """
-        given, at = [], places(gradients)
-        if self._by_at != at:
-            self._by, self._by_at = self._cut(gradients), at
-        for which, (own, extra, by_weights, by_biases) in enumerate(self._by):
+        arguments, current = [], addresses(gradients)
+        if self._gradient_addresses != current:
+            self._gradients, self._gradient_addresses = self._split(gradients), current
+        for which, (own, extra, by_weights, by_biases) in enumerate(self._gradients):
             hidden = passed[which][:-1]
             inner = (*map(np.empty_like, hidden), upstream[which])
-            given.append((own, extra, self.towers[which].weights, hidden, inner, by_weights, by_biases))
-        _both_backward(_seen(rows), self.kind, *given)
+            arguments.append((own, extra, self.towers[which].weights, hidden, inner, by_weights, by_biases))
+        _both_backward(_inputs(rows), self.kind, *arguments)
 
 
-def _seen(rows: Array) -> tuple[Array, Array]:
+def _inputs(rows: Array) -> tuple[Array, Array]:
     """Return ``rows`` (B, D) as the tokens and the numbers of :func:`kernels.tower_forward`."""
     if rows.dtype == np.float32:
         return np.empty((len(rows), 0), np.uint8), rows
@@ -159,31 +159,31 @@ class TokenTowers(Towers):
         self.first, self.sizes, self.tokens = first, sizes, tokens
         super().__init__(flat, kind)
 
-    def _cut(self, flat: Sequence[Tensor | None]) -> list[Tower]:
+    def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
         arrays: list[Any] = [weight if weight is None else weight.detach().numpy() for weight in flat]
         table, bias, central, *linear = arrays
         width, half, split = len(bias) // 2, len(linear) // 2, self.tokens
         towers = []
         for which in (0, 1):
-            mine = linear[which * half :][:half]
+            layers = linear[which * half :][:half]
             extra = self.first[:0], np.zeros((0, width), np.float32)
             if which == 1 and central is not None:
                 extra = self.first[split:], central
-            weights = (np.zeros((width, 0), np.float32), *mine[0::2])
-            biases = (bias[which * width :][:width], *mine[1::2])
+            weights = (np.zeros((width, 0), np.float32), *layers[0::2])
+            biases = (bias[which * width :][:width], *layers[1::2])
             towers.append(Tower((self.first[:split], table, which * width), extra, weights, biases))
         return towers
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """What is the same of networks that can go into one :class:`Stack`."""
+        """Key that is equal for networks that fit into one :class:`Stack`."""
         return tuple(self.sizes.tolist()), self.kind, *(len(bias) for bias in self.towers[0].biases)
 
     def start(self, rows: Array) -> Pass:
-        """Pass through both towers with tokens ``rows`` (B, D), contiguous; those that are alike are computed once.
+        """Pass through both towers with tokens ``rows`` (B, D), contiguous; equal rows are computed once.
 
         Raises:
-            IndexError: another number of tokens, or one that the network has no row for.
+            IndexError: wrong number of tokens, or a token out of range.
         """
         if rows.shape[1] != len(self.sizes):
             raise IndexError(expected("tokens", f"{len(self.sizes)} columns", rows.shape[1]))
@@ -192,39 +192,39 @@ class TokenTowers(Towers):
         return Pass(self, batch, passed, *(batch.spread(layers[-1]) for layers in passed))
 
     def policy(self, rows: Array) -> Array:
-        """Return logits (B, K) alone, without gradients, of tokens ``rows`` (B, D), contiguous."""
+        """Return only the logits (B, K), without gradients, of tokens ``rows`` (B, D), contiguous."""
         if not self.tokens <= rows.shape[1] <= len(self.sizes):
             raise IndexError(expected("tokens", f"{self.tokens} to {len(self.sizes)} columns", rows.shape[1]))
-        # What only the critic reads would set apart rows that are alike.
+        # Critic-only tokens would make equal rows distinct.
         own = np.ascontiguousarray(rows[:, : self.tokens])
         batch = Distinct.of(own, self.sizes[: self.tokens])
         return batch.spread(self.run(batch.tokens, 0)[0][-1])
 
     def values(self, parts: Sequence[Array]) -> Iterator[Array]:
-        """Yield values (B,) alone, without gradients, of each of ``parts``: tokens (B, D)."""
+        """Yield only the values (B,), without gradients, of each of ``parts``: tokens (B, D)."""
         tokens = np.concatenate(parts)
         result = np.empty(len(tokens), np.float32)
-        for low in range(0, len(tokens), _TOGETHER):
-            rows = slice(low, low + _TOGETHER)
+        for low in range(0, len(tokens), _CHUNK):
+            rows = slice(low, low + _CHUNK)
             batch = Distinct.of(tokens[rows], self.sizes)
             result[rows] = batch.spread(self.run(batch.tokens, 1)[0][-1])[:, 0]
         yield from np.split(result, np.cumsum([len(part) for part in parts[:-1]]))
 
 
-def places(flat: Sequence[Tensor | None]) -> list[int]:
-    """Return where tensors lie in memory."""
+def addresses(flat: Sequence[Tensor | None]) -> list[int]:
+    """Return the memory addresses of tensors."""
     return [0 if weight is None else weight.data_ptr() for weight in flat]
 
 
 class Distinct(NamedTuple):
-    """A batch without its repetitions: in a small room many games look alike at a time."""
+    """A batch without duplicate rows: in a small room many games look the same."""
 
     tokens: Array  # (U, D)
-    inverse: Array | None  # (B,) which of them each row is; None: too few are alike to be worth it
+    inverse: Array | None  # (B,) distinct row of each row; None: too few duplicates to pay off
 
     @classmethod
     def of(cls, tokens: Array, sizes: Array) -> Distinct:
-        """Find them in ``tokens`` (B, D), contiguous, whose values are below ``sizes`` (D,)."""
+        """Find the distinct rows of ``tokens`` (B, D), contiguous, whose values are below ``sizes`` (D,)."""
         batch = len(tokens)
         slots = np.empty(2 << batch.bit_length(), np.int32)
         inverse = np.empty(batch, np.int64)
@@ -232,16 +232,16 @@ class Distinct(NamedTuple):
         if count < 0:
             row = tokens[-1 - count].tolist()
             raise IndexError(expected("tokens", f"0 to less than {sizes.tolist()}, token by token", row))
-        if count > _WORTH * batch:
+        if count > _MAX_DISTINCT_SHARE * batch:
             return cls(tokens, None)
         return cls(tokens[slots[:count]], inverse)
 
     def spread(self, values: Array) -> Array:
-        """Rows of the whole batch from those of the distinct ones."""
+        """Expand values of the distinct rows to the whole batch."""
         return values if self.inverse is None else values[self.inverse]
 
     def gather(self, gradient: Array) -> Array:
-        """Gradient by the distinct rows from that by the rows of the whole batch."""
+        """Sum gradients of the whole batch by distinct row."""
         if self.inverse is None:
             return gradient
         out = np.zeros((len(self.tokens), gradient.shape[1]), np.float32)
@@ -250,9 +250,9 @@ class Distinct(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One pass through both towers on the CPU, and the way back without torch's graph.
+    """One forward pass through both towers on the CPU, and its backward pass outside torch's graph.
 
-    What a row becomes does not depend on the others.
+    A row's result does not depend on other rows.
     """
 
     towers: Towers
@@ -262,9 +262,9 @@ class Pass(NamedTuple):
     values: Array  # (B, 1)
 
     def add_gradients(self, upstream: Sequence[Array], gradients: Sequence[Tensor | None] | None = None) -> None:
-        """Add the gradients of all weights, from those by logits (B, K) and values (B, 1), to ``gradients``.
+        """Add the gradients of all weights, from those of logits (B, K) and values (B, 1), to ``gradients``.
 
-        ``None``: to the weights' own.
+        ``None``: to the weights' ``grad``.
         """
         if gradients is None:
             gradients = [None if weight is None else weight.grad for weight in self.towers.flat]
@@ -288,7 +288,7 @@ class _ActorCritic(torch.autograd.Function):
 
 
 def actor_critic(towers: TokenTowers, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens (B, D) to logits (B, K) and values (B,), differentiable by the weights."""
+    """Tokens (B, D) to logits (B, K) and values (B,), differentiable in the weights."""
     array = tokens.contiguous().numpy()
     if torch.is_grad_enabled():
         logits, values = _ActorCritic.apply(towers, array, *towers.flat)  # type: ignore[no-untyped-call]
@@ -299,9 +299,9 @@ def actor_critic(towers: TokenTowers, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Stack:
-    """The policies of networks that are alike (:attr:`TokenTowers.shape`), in one call, for players whose weights stay.
+    """The policies of networks of equal shape (:attr:`TokenTowers.shape`) in one call, for players with fixed weights.
 
-    A league's opponents have a few games each: what surrounds a pass would take longer than the pass.
+    A league's opponents have a few games each: the overhead of separate passes would exceed their computation.
 
     Args:
         networks: at least one; their weights are copied.
@@ -325,6 +325,6 @@ class Stack:
         numbered[:, -1] = numbers
         batch = Distinct.of(numbered, self._sizes)
         layers = tuple(np.empty((len(batch.tokens), bias.shape[1]), np.float32) for bias in self._biases)
-        places = self._tables, self._kind, self._transposed, self._heads, self._biases
-        kernels.stack_forward(batch.tokens, self._first, *places, layers)
+        arguments = self._tables, self._kind, self._transposed, self._heads, self._biases
+        kernels.stack_forward(batch.tokens, self._first, *arguments, layers)
         return batch.spread(layers[-1])

@@ -13,8 +13,8 @@ from multigrid_rl.models.towers import KINDS, MAX_WIDTH, Distinct, Pass, Tower, 
 
 Array = NDArray[Any]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
-#: Largest size of a normalised number.
-MOST = 10.0
+#: Normalised observations are clipped to +- this.
+CLIP_OBS = 10.0
 
 
 class LogStd(nn.Module):
@@ -35,11 +35,10 @@ class LogStd(nn.Module):
 
 
 class Normaliser(nn.Module):
-    """Shifts and scales observations by what was seen of them, and cuts them off at +-10.
+    """Normalises observations by their running mean and standard deviation, and clips them to +-10.
 
-    Mean and standard deviation are part of the weights: they travel with them, and are frozen wherever no trainer
-    updates them. A trainer does so between updates (:class:`~multigrid_rl.learn.update.Update`); at the start nothing
-    is changed.
+    Mean and standard deviation are part of the weights: only a trainer changes them, between updates
+    (:class:`~multigrid_rl.learn.update.Update`). At the start they change nothing.
 
     Args:
         size: length ``D`` of an observation.
@@ -52,14 +51,14 @@ class Normaliser(nn.Module):
         self.mean: Tensor
         self.std: Tensor
 
-    def take(self, mean: Array, std: Array) -> None:
-        """Set mean and standard deviation (D,) to what was seen."""
+    def set_statistics(self, mean: Array, std: Array) -> None:
+        """Set mean and standard deviation (D,)."""
         self.mean.copy_(torch.from_numpy(mean))
         self.std.copy_(torch.from_numpy(std))
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return normalised observations, of the shape of ``obs`` (..., D)."""
-        return ((obs - self.mean) / self.std).clamp(-MOST, MOST)
+        return ((obs - self.mean) / self.std).clamp(-CLIP_OBS, CLIP_OBS)
 
 
 def tower(
@@ -102,9 +101,9 @@ class VectorTowers(Towers):
         self._scale = net.value_scale.numpy()
         super().__init__(flat if self._log_std is None else [*flat, self._log_std], kind)
 
-    def _cut(self, flat: Sequence[Tensor | None]) -> list[Tower]:
+    def _split(self, flat: Sequence[Tensor | None]) -> list[Tower]:
         arrays = [tensor.detach().numpy() for tensor in flat if tensor is not None]
-        half = len(arrays) // 4 * 2  # weight and bias of each layer; what is left over is the policy's spread
+        half = len(arrays) // 4 * 2  # weight and bias of each layer; the rest is the policy's spread
         none, table = np.zeros(0, np.int64), np.zeros((0, len(arrays[1])), np.float32)
         parts = arrays[:half], arrays[half : 2 * half]
         return [Tower((none, table, 0), (none, table), tuple(part[0::2]), tuple(part[1::2])) for part in parts]
@@ -116,22 +115,22 @@ class VectorTowers(Towers):
         return Pass(self, Distinct(x, None), passed, self._outputs(passed[0][-1]), passed[1][-1] * self._scale)
 
     def policy(self, rows: Array) -> Array:
-        """Return outputs (B, K) of the policy alone, without gradients, of observations ``rows`` (B, D)."""
+        """Return only the policy's outputs (B, K), without gradients, of observations ``rows`` (B, D)."""
         return self._outputs(self.run(self._normalised(rows), 0)[0][-1])
 
     def values(self, parts: Sequence[Array]) -> Iterator[Array]:
-        """Yield values (B,) alone, without gradients, of each of ``parts``: observations (B, D)."""
+        """Yield only the values (B,), without gradients, of each of ``parts``: observations (B, D)."""
         for part in parts:
             yield self.run(self._normalised(part), 1)[0][-1][:, 0] * self._scale
 
     def _normalised(self, obs: Array) -> Array:
-        """Return what :class:`Normaliser` makes of ``obs`` (B, D), if there is one."""
+        """Return ``obs`` (B, D) as normalised by :class:`Normaliser`, if there is one."""
         x = np.ascontiguousarray(obs, np.float32)
         if self._normaliser is None:
             return x
         mean, std = self._normaliser
         inside: Array = (x - mean) / std
-        return np.clip(inside, -MOST, MOST, out=inside)
+        return np.clip(inside, -CLIP_OBS, CLIP_OBS, out=inside)
 
     def _outputs(self, means: Array) -> Array:
         if self._log_std is None:
@@ -143,7 +142,7 @@ class VectorTowers(Towers):
     def add_gradients(
         self, rows: Array, passed: Sequence[tuple[Array, ...]], upstream: Sequence[Array], gradients: Sequence[Any]
     ) -> None:
-        """Add the gradients of all weights, those by outputs (B, K) and values (B, 1) given, to ``gradients``."""
+        """Add the gradients of all weights, given those of outputs (B, K) and values (B, 1), to ``gradients``."""
         means, by_values = upstream
         if self._log_std is not None:
             width = means.shape[1] // 2
@@ -155,12 +154,12 @@ class VectorTowers(Towers):
 class VectorActorCritic(nn.Module):
     """Separate policy and value towers over a vector.
 
-    Values come out in units of the reward; inside, ``value_scale`` is their standard deviation as a trainer measured it
+    Values are in units of the reward; inside, ``value_scale`` is their standard deviation as measured by a trainer
     (van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714), or 1.
 
     Args:
         size: length ``D`` of an observation.
-        outputs: numbers that the policy puts out; the means alone of a Gaussian.
+        outputs: size of the policy's output; of a Gaussian, only the means.
         hidden: units of each layer, in both towers.
         activation: a name of :data:`ACTIVATIONS`.
         log_std: of a Gaussian at the start; ``None``: the outputs are logits.
@@ -195,12 +194,12 @@ class VectorActorCritic(nn.Module):
         self._towers: VectorTowers | None = None
 
     def start(self, obs: Array) -> Pass | None:
-        """Return a pass over ``obs`` (B, D) that needs no graph of torch; ``None`` where torch computes it."""
+        """Return a pass over ``obs`` (B, D) outside torch's graph; ``None`` where torch computes it."""
         towers = self.compiled()
         return None if towers is None else towers.start(obs)
 
     def compiled(self) -> VectorTowers | None:
-        """Return what computes without torch, as long as weights stay in place; ``None`` where torch computes it."""
+        """Return the compiled towers, valid while weights stay in place; ``None`` where torch computes the pass."""
         if self._kind is None or self.value_scale.device.type != "cpu":
             return None
         if self._towers is None or not self._towers.reads():
@@ -208,7 +207,7 @@ class VectorActorCritic(nn.Module):
         return self._towers
 
     def __getstate__(self) -> dict[str, Any]:
-        # What reads these weights in place must not come along with a copy of them.
+        # The compiled towers read these weights in place: a copy must not share them.
         return {**self.__dict__, "_towers": None}
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,24 +216,24 @@ class VectorActorCritic(nn.Module):
         passed = self.start(obs.numpy()) if compute else None
         if passed is not None:
             return torch.from_numpy(passed.logits), torch.from_numpy(passed.values).squeeze(-1)
-        seen = self.normaliser(obs)
-        return self.spread(self.policy(seen)), self._values(seen)
+        x = self.normaliser(obs)
+        return self.spread(self.policy(x)), self._values(x)
 
     def logits(self, obs: Tensor) -> Tensor:
-        """Compute the policy's outputs (B, K) alone, for a player."""
+        """Compute only the policy's outputs (B, K), for a player."""
         outputs: Tensor = self.spread(self.policy(self.normaliser(obs)))
         return outputs
 
     def values(self, obs: Tensor) -> Tensor:
-        """Compute the values (B,) alone."""
+        """Compute only the values (B,)."""
         return self._values(self.normaliser(obs))
 
-    def _values(self, seen: Tensor) -> Tensor:
-        values: Tensor = self.value(seen).squeeze(-1) * self.value_scale
+    def _values(self, x: Tensor) -> Tensor:
+        values: Tensor = self.value(x).squeeze(-1) * self.value_scale
         return values
 
     def rescale_values(self, scale: float) -> None:
-        """Set ``value_scale`` without changing what the network says: its last layer takes up the difference."""
+        """Set ``value_scale`` without changing the network's values: its last layer is rescaled."""
         last: Any = self.value[-1]
         factor = float(self.value_scale) / scale
         with torch.no_grad():

@@ -31,10 +31,10 @@ SNAPSHOTS = "snapshots"
 
 
 def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> EnvFactory:
-    """Return the recipe for a run's environments; ``hashes`` are those that frozen players must have, by name.
+    """Return the recipe for a run's environments; ``hashes``: required sha256 of frozen players, by name.
 
     Raises:
-        ConfigError: something was asked for that environments of other packages do not have.
+        ConfigError: a setting that environments of other packages do not support.
     """
     scenario, train = config.scenario, config.train
     if scenario.game is not None:
@@ -50,13 +50,13 @@ def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> EnvF
             bonus=train.bonus,
             league=scenario.league_seats,
         )
-    for key, value, wanted, lacks in (
+    for key, value, wanted, missing in (
         ("train.bonus", train.bonus, "{}", "events to weigh"),
         ("train.shaping", train.shaping, "null", "events to hand to a function"),
         ("scenario.seats", scenario.seats, "{}", "opponents, every agent learns"),
     ):
         if value:
-            raise ConfigError(expected(key, f"{wanted}, as scenario={scenario.name} has no {lacks}", value))
+            raise ConfigError(expected(key, f"{wanted}, as scenario={scenario.name} has no {missing}", value))
     if scenario.package == "gymnasium":
         return GymnasiumFactory(env_id=str(scenario.env_id), env_args=scenario.env_args, seed=config.seed)
     if scenario.package == "unity":
@@ -72,7 +72,7 @@ def env_factory(config: RunConfig, hashes: dict[str, str] | None = None) -> EnvF
 
 
 def env_signature(scenario: ScenarioConfig) -> dict[str, Any] | None:
-    """Return what a card says of the environment; ``None`` for the red/blue-door game."""
+    """Return the environment's entry in a card; ``None`` for the red/blue-door game."""
     if scenario.game is not None:
         return None
     return scenario.model_dump(include={"package", "env_id", "env_args", "agents"})
@@ -84,17 +84,17 @@ class MatchFactory:
 
     Args:
         spec: the game.
-        opponents: for each background seat, player name -> share of the games in which that player sits there.
+        opponents: for each background seat, player name -> share of the games.
         checkpoints: folder of frozen players; ``None``: the user's and the project's.
-        hashes: sha256 that each frozen player must have, by name; an empty mapping accepts what is there.
+        hashes: sha256 that each frozen player must have, by name; an empty mapping accepts any.
         seed: of all games.
         scheme: how the learning seats become agents.
-        shared: all learning seats of a team play one network.
+        shared: all learning seats of a team share one network.
         shaping: ``module:function`` of a training reward, or ``None``.
         bonus: weights on events that are added to the training reward; see ``world.shaping.EventBonus``.
         league: seats of the team that a league plays; its anchors are their ``opponents``.
-        roster: who plays for the league, beside its anchors; ``None``: nobody yet.
-        catalogue: the players in memory, where :meth:`packed` put them; ``None`` reads ``checkpoints``.
+        roster: active snapshots of the league; ``None``: only anchors.
+        catalogue: players in memory, see :meth:`packed`; ``None`` reads ``checkpoints``.
     """
 
     spec: GameSpec
@@ -111,16 +111,16 @@ class MatchFactory:
     catalogue: Catalogue | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave loaded players behind: another process loads and checks them itself."""
+        """Drop loaded players: another process loads and checks them itself."""
         return {name: value for name, value in self.__dict__.items() if name != "_seated"}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "MatchFactory":
-        """Return itself, as nothing in it changes: RLlib copies its configurations, and no copy loads players anew."""
+        """Return itself, as it is immutable: RLlib copies its configurations, and copies need not reload players."""
         return self
 
     @property
     def specs(self) -> MultiAgentSpec:
-        """Who is in the matches."""
+        """The agents in the matches."""
         spec = self.spec
         learning = {seat: str(spec.team_of(seat)) for seat in spec.seats if seat not in self.opponents}
         view = tuple(token_categories(spec))
@@ -149,10 +149,10 @@ class MatchFactory:
         }
 
     def packed(self) -> "MatchFactory":
-        """Return the same factory with every frozen player's files, for a process that may not see their folder.
+        """Return the same factory with every frozen player's files, for a process without access to their folder.
 
-        Whoever builds from it checks the files as if they had been read there, and their sha256 against what was
-        packed. It is as large as the files; opponents stay out of checkpoints, so keep it out of them, too.
+        Building from it checks the files as if they had been read there, and their sha256 against the packed ones. It
+        is as large as the files; opponents stay out of checkpoints, so keep it out of them, too.
 
         Raises:
             PlayerError: as :meth:`load`.
@@ -161,7 +161,7 @@ class MatchFactory:
         names = [name for row in self.opponents.values() for name in row]
         known = {row.name: row.sha256 for rows in self.load().values() for row in rows if row.sha256}
         result = replace(self, catalogue=catalogue.packed(names), hashes={**self.hashes, **known})
-        result.load()  # out of what was packed: a file that changed meanwhile is refused here, and nowhere else
+        result.load()  # from the packed files: a file that changed meanwhile is refused only here
         return result
 
     def build(self, num_envs: int, first: int) -> GroupedEnv:
@@ -178,26 +178,27 @@ class MatchFactory:
         return GroupedEnv(match, self.specs)
 
     def with_roster(self, roster: Roster) -> "MatchFactory":
-        """Return the same factory with those of ``roster`` in its league."""
+        """Return the same factory with ``roster`` in its league."""
         result = replace(self, roster=roster)
         result.__dict__["_seated"] = self._seated  # read once
         return result
 
     def playing(self, env: GroupedEnv) -> list[int]:
-        """Return the numbers of the league's players that have games under way in an environment of this factory's."""
+        """Return the numbers of the league's players with running games in an environment of this factory."""
         assert isinstance(env.env, Match)
         return sorted(env.env.pooled())
 
     def join(self, env: GroupedEnv, roster: Roster) -> None:
-        """Let those of ``roster`` play in an environment of this factory's, from the next games on."""
+        """Set the ``roster`` of an environment of this factory, from the next games on."""
         assert isinstance(env.env, Match)
         env.env.join(str(self.spec.team_of(self.league[0])), self._snapshots(roster), roster.weights)
 
     def _snapshots(self, roster: Roster) -> dict[int, Policy]:
-        return {n: snapshot_player(f"{SNAPSHOTS}-{n}", its, self.spec, self.league) for n, its in roster.files.items()}
+        files, spec = roster.files, self.spec
+        return {n: snapshot_player(f"{SNAPSHOTS}-{n}", files[n], spec, self.league) for n in files}
 
     def training_reward(self) -> Shaping | None:
-        """Return what is learned from instead of the canonical reward. Raises ``ValueError`` naming what is wrong."""
+        """Return the shaped training reward, if any. Raises ``ValueError`` for wrong weights."""
         shaping = import_object("train.shaping", self.shaping) if self.shaping else None
         if not self.bonus:
             return shaping
@@ -208,13 +209,13 @@ class MatchFactory:
 def _with_agents(
     spec: GameSpec, seated: dict[str, tuple[LoadedPlayer, ...]], *, once: bool
 ) -> dict[str, tuple[LoadedPlayer, ...]]:
-    """Give each agent a process of its own: one for its whole team where nobody else sits in it, else for each seat."""
+    """Start a process for each external agent: one per team if it plays the whole team, else one per seat."""
     result = {}
     for seat, rows in seated.items():
         mates = spec.seats_of(spec.team_of(seat))
         named = [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
         joint = all(isinstance(row.player, SeatedAgent) or row.members > 1 for row in rows)
-        seats = mates if joint and all(its == named[0] for its in named) else (seat,)
+        seats = mates if joint and all(row == named[0] for row in named) else (seat,)
         result[seat] = tuple(
             row._replace(player=SeatedAgent(row.name, row.player.parts, spec, seats, once=once), members=len(seats))
             if isinstance(row.player, SeatedAgent)
@@ -231,8 +232,8 @@ def seat_players(
 
     Args:
         spec: the game.
-        seated: by seat; several take turns.
-        once: they play every game once, as in ``play_games``.
+        seated: by seat; several form a mixture.
+        once: every game is played once, as in ``play_games``.
 
     Raises:
         PlayerError: a player of a whole team does not have all the team's seats.
@@ -246,10 +247,10 @@ def seat_players(
             continue
         team = spec.team_of(seat)
         mates = spec.seats_of(team)
-        its = [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
-        if joint == {True, False} or any(other != its[0] for other in its):
-            told = ["+".join(f"{name} {weight:.0%}" for name, weight in row) or "learn" for row in its]
-            listed = ", ".join(f"{mate}: {row}" for mate, row in zip(mates, told, strict=True))
+        mixtures = [[(row.name, row.weight) for row in seated.get(mate, ())] for mate in mates]
+        if joint == {True, False} or any(other != mixtures[0] for other in mixtures):
+            texts = ["+".join(f"{name} {weight:.0%}" for name, weight in row) or "learn" for row in mixtures]
+            listed = ", ".join(f"{mate}: {row}" for mate, row in zip(mates, texts, strict=True))
             key = f"scenario.seats.{seat}={'+'.join(row.name for row in rows)}"
             wanted = "the same player of a whole team, or mixture of such, on every seat of the team"
             raise PlayerError(expected(key, wanted, listed))
@@ -264,9 +265,9 @@ def _one_of(rows: tuple[LoadedPlayer, ...]) -> Policy:
 
 
 def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
-    """Return the run's gates: cloning has no values that could explain anything, and is not judged by that.
+    """Return the run's gates: cloning has no values, so gates on values are left out.
 
-    Raises ``ConfigError`` for one on something that this run never reports.
+    Raises ``ConfigError`` for a metric that this run never reports.
     """
     gates = [gate for gate in config.scenario.gates if config.train.cloning is None or not gate.of_values]
     return [
@@ -277,7 +278,7 @@ def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
 
 
 def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
-    """Return the metrics that a gate is about; ``*`` stands for every learning seat, team or network.
+    """Return the metrics of a gate; ``*`` stands for every learning seat, team or network.
 
     Raises ``ConfigError`` for a metric that this run never reports.
     """
@@ -285,7 +286,7 @@ def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
         return [f"own/{gate.metric}"]
     teams = tuple(dict.fromkeys(specs.teams))
     learning = tuple(dict.fromkeys(specs.teams[specs.seats.index(seat)] for seat in specs.learning))
-    # What stands in a metric's name, what a gate may name there, and what a star stands for.
+    # Placeholder in a metric's name, its valid values in a gate, and the values of a star.
     places = (
         ("<seat>", specs.learning, specs.learning),
         ("<team>", teams, learning),
@@ -299,6 +300,6 @@ def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
             reported[pattern.replace(place, "*")] = [pattern.replace(place, name) for name in star]
     if gate.metric not in reported:
         known = f"seats {', '.join(specs.learning)}, teams {', '.join(teams)}, networks {', '.join(specs.modules)}"
-        wanted = f"a name of docs/metrics.md with {known}, or * for all that learn, or module:function"
+        wanted = f"a name of docs/metrics.md with {known}, or * for all learners, or module:function"
         raise ConfigError(expected("scenario.gates: metric", wanted, gate.metric + suggestion(gate.metric, reported)))
     return reported[gate.metric]

@@ -1,4 +1,4 @@
-"""A trained network as a player, and which seats it fits."""
+"""A trained network as a player, and checks of its seat."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -24,12 +24,12 @@ class FrozenPlayer:
     """Plays a network's policy.
 
     Args:
-        name: what it is called.
+        name: of the player.
         network: see ``models.registry.build``.
         sha256: of its file.
-        distribution: what the network's outputs mean; one of the game's actions for each seat by default.
+        distribution: of the actions; by default, one of the game's actions for each seat.
         members: seats ``C`` that it acts for at once; more than one for a team with a joint action.
-        mirrored: it learned on the other side of the board, and sees it from there.
+        mirrored: trained on the other side of the board; observations are mirrored.
         greedy: take the likeliest action instead of drawing one.
     """
 
@@ -55,23 +55,23 @@ class FrozenPlayer:
     @classmethod
     def of(cls, card: Card, network: nn.Module, *, mirrored: bool = False, greedy: bool = False) -> "FrozenPlayer":
         """Return the player that a card describes."""
-        meaning = distribution_of(card.action_space, card.architecture.get("bound", "clip"), network)
-        options: dict[str, Any] = {"distribution": meaning, "members": card.members}
+        distribution = distribution_of(card.action_space, card.architecture.get("bound", "clip"), network)
+        options: dict[str, Any] = {"distribution": distribution, "members": card.members}
         return cls(card.name, network, card.sha256, mirrored=mirrored, greedy=greedy, **options)
 
     def initial_state(self, games: int) -> torch.Tensor:
-        """Return the empty memory (N, S) of ``games`` fresh games; S is 0 for a network without memory."""
+        """Return the empty memory (N, S) of ``games`` new games; S is 0 for a network without memory."""
         return torch.zeros(games, self.network.state_size)
 
     def reset_state(self, state: torch.Tensor, done: NDArray[np.bool_]) -> torch.Tensor:
-        """Return the memory with the games in ``done`` (N,) forgotten."""
+        """Return the memory with the games in ``done`` (N,) cleared."""
         if not state.shape[1]:
             return state
         return state * torch.from_numpy(~done).unsqueeze(1)
 
     @property
     def kind(self) -> tuple[Any, ...] | None:
-        """What is the same of players that can act together (:class:`Alike`); ``None``: it acts for itself."""
+        """Key of players that can act in one call (:class:`Alike`); ``None``: the player acts alone."""
         if self.towers is None or not isinstance(self.distribution, Categorical):
             return None
         return (self.distribution.choices, self.greedy, self.towers.shape)
@@ -79,41 +79,41 @@ class FrozenPlayer:
     def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[Any], torch.Tensor]:
         """Draw actions (N,), of a team (N, C), or bounded numbers (N, A)."""
         outputs, state = self.outputs(view, state)
-        return self.taken(outputs, rng), state
+        return self.sample(outputs, rng), state
 
-    def taken(self, outputs: NDArray[np.float32], rng: UniformSource) -> NDArray[Any]:
-        """Draw actions (N,), of a team (N, C), or bounded numbers (N, A), out of ``outputs`` (N, outputs)."""
+    def sample(self, outputs: NDArray[np.float32], rng: UniformSource) -> NDArray[Any]:
+        """Draw actions (N,), of a team (N, C), or bounded numbers (N, A), from ``outputs`` (N, outputs)."""
         actions = self.distribution.bounded(self.choose(outputs, rng).actions)
         if not isinstance(self.distribution, Categorical):
             return actions
         return (actions[:, 0] if self.distribution.components == 1 else actions).astype(np.int8)
 
     def outputs(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
-        """Compute what the policy puts out (N, outputs), and the next memory."""
-        seen = other_side(view.tokens, self.members) if self.mirrored else np.ascontiguousarray(view.tokens)
+        """Compute the policy's outputs (N, outputs) and the next memory."""
+        tokens = other_side(view.tokens, self.members) if self.mirrored else np.ascontiguousarray(view.tokens)
         if self.towers is not None:
-            return self.towers.policy(seen), state
+            return self.towers.policy(tokens), state
         with torch.inference_mode():
             if self.network.state_size:
-                output, _, state = self.network(torch.from_numpy(seen), state)
+                output, _, state = self.network(torch.from_numpy(tokens), state)
             else:
-                output = self.network.logits(torch.from_numpy(seen))
+                output = self.network.logits(torch.from_numpy(tokens))
         return output.numpy(), state
 
     @cached_property
     def towers(self) -> TokenTowers | None:
-        """What computes its policy, if that is compiled."""
-        # To look whether the weights are still where they were takes as long as the network on a few rows.
+        """The compiled policy, if there is one."""
+        # Cached: checking the weights' addresses takes as long as the network on a few rows.
         return self.network.compiled() if isinstance(self.network, MLPActorCritic) else None
 
     def choose(self, outputs: NDArray[np.float32], rng: UniformSource) -> Draw:
-        """Draw actions with their log-probabilities and entropies out of ``outputs`` (N, outputs)."""
-        drawn = self.distribution.draw(outputs, rng)  # in any case: a game's stream moves on alike
+        """Draw actions with their log-probabilities and entropies from ``outputs`` (N, outputs)."""
+        drawn = self.distribution.draw(outputs, rng)  # also if greedy, so that a game's stream advances equally
         return drawn._replace(actions=self.distribution.mode(outputs)) if self.greedy else drawn
 
 
 class Alike:
-    """Players of one kind (:attr:`FrozenPlayer.kind`) that act in one call, each as it would alone.
+    """Players of one kind (:attr:`FrozenPlayer.kind`) that act in one call, with the same results as alone.
 
     Args:
         players: at least one.
@@ -125,19 +125,19 @@ class Alike:
         self._mirrored = np.array([player.mirrored for player in players])
 
     def act(self, tokens: NDArray[np.uint8], numbers: NDArray[np.intp], rng: UniformSource) -> NDArray[Any]:
-        """Draw actions (N,), of a team (N, C): of each row by the player with the place ``numbers`` (N,), ascending."""
+        """Draw actions (N,), of a team (N, C): row by row for the players with indices ``numbers`` (N,), ascending."""
         mirrored = self._mirrored[numbers]
         if mirrored.all():
             tokens = other_side(tokens, self._first.members)
         elif mirrored.any():
             tokens[mirrored] = other_side(tokens[mirrored], self._first.members)
-        return self._first.taken(self._stack.policy(tokens, numbers), rng)
+        return self._first.sample(self._stack.policy(tokens, numbers), rng)
 
 
 def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
-    """Return whether the player sits on ``seat`` of the game ``spec`` as on the other side of the board.
+    """Return whether the player needs mirrored observations to play ``seat`` of the game ``spec``.
 
-    Raises :class:`PlayerError` if it cannot sit there at all.
+    Raises :class:`PlayerError` if it cannot play that seat.
     """
     mirrored = seat not in card.seats
     team, needed = spec.seats_of(spec.team_of(seat)), token_categories(spec) * card.members
@@ -162,10 +162,10 @@ def check_fits(card: Card, spec: GameSpec, seat: str) -> bool:
 
 
 def check_agent(card: Card, agent: AgentSpec) -> None:
-    """Raise :class:`PlayerError` unless the player reads and decides what ``agent`` does."""
+    """Raise :class:`PlayerError` unless the player's spaces are the agent's."""
     wanted = signature(agent, card.observation.view_size)
     needed = Card.model_validate({**card.model_dump(), **wanted})
-    for part, theirs in wanted.items():
+    for part, value in wanted.items():
         if getattr(card, part) != getattr(needed, part):
-            mine = card.model_dump(exclude_none=True)[part]
-            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {theirs}, got {mine}")
+            got = card.model_dump(exclude_none=True)[part]
+            raise PlayerError(f"{card.name} does not fit this environment: {part}: expected {value}, got {got}")

@@ -1,4 +1,4 @@
-"""One seat of a game, or of many games, as a Gymnasium environment; players of the catalogue fill the other seats."""
+"""One seat of a game, or of many games, as a Gymnasium environment; catalogue players take the other seats."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,13 +20,13 @@ from multigrid_rl.world import spaces
 from multigrid_rl.world.constants import ACTIONS, EVENTS
 from multigrid_rl.world.rendering import render_frame
 
-#: Who may sit on a seat: a player, or a mixture of players that take turns.
+#: Player of a seat, or a mixture of players with weights.
 Seated: TypeAlias = "str | Policy | Mapping[str | Policy, float]"
 Bools = NDArray[np.bool_]
 
 
 class SeatEnv(gymnasium.Env):
-    """A game seen from one seat.
+    """A game from the view of one seat.
 
     * Observation: see :func:`multigrid_rl.world.spaces.observation_space`, or ``flat_space`` there.
     * Action: Discrete(7): left, right, forward, pickup, drop, toggle, done.
@@ -35,16 +35,16 @@ class SeatEnv(gymnasium.Env):
       play on. Truncated: after ``max_steps`` steps. A win in the last step is both.
     * Info: see :func:`multigrid_rl.world.spaces.info`.
 
-    Everything random in a game, the other seats included, follows from ``reset(seed=...)``. Without a seed, each game's
-    own is drawn from ``np_random``.
+    ``reset(seed=...)`` determines all randomness in a game, the other seats included. Without a seed, each game's seed
+    is drawn from ``np_random``.
 
     Args:
         scenario: one of ``multigrid_rl.config.scenario_names()``, the file of another (``./mine.yaml``), or an
             environment name of the original course.
         seat: the seat to play, such as ``red_0``.
         players: for other seats a player: a name, the folder of a frozen one, ``module:Class``, or an object with
-            ``act`` (``types.Policy``) or its class; or a mixture of such with their weights, one of which plays each
-            game. A seat not named keeps the player that the scenario puts there.
+            ``act`` (``types.Policy``) or its class; or a mixture of these with weights, one of which is drawn for each
+            game. Other seats keep the scenario's players.
         render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
         checkpoints: folder of frozen players; by default the user's and the project's.
         flat: observations are vectors.
@@ -52,7 +52,7 @@ class SeatEnv(gymnasium.Env):
     Raises:
         ConfigError: unknown scenario.
         PlayerError: unknown or damaged player, or one that does not fit its seat.
-        ValueError: unknown seat or render mode, or a seat that nobody fills.
+        ValueError: unknown seat or render mode, or a seat without a player.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
@@ -70,7 +70,7 @@ class SeatEnv(gymnasium.Env):
         self.render_mode = spaces.check_render_mode(render_mode)
         self.match = _match_around(scenario, seat, players, checkpoints, 1)
         self.game, self.seat = self.match.spec, seat
-        self._seen = spaces.flat_observation if flat else spaces.observation
+        self._encode = spaces.flat_observation if flat else spaces.observation
         self.observation_space = spaces.flat_space(self.game) if flat else spaces.observation_space(self.game)
         self.action_space = spaces.action_space()
         self._agent = self.game.seats.index(seat)
@@ -104,22 +104,22 @@ class SeatEnv(gymnasium.Env):
         return self._observation(), reward, terminated, truncated, spaces.info(self.match.world, self._agent)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Frame uint8 (256, 512, 3) of the whole board as it stands; ``None`` if made without a render mode."""
+        """Frame uint8 (256, 512, 3) of the whole board; ``None`` without a render mode."""
         return None if self.render_mode is None else render_frame(self.match.world, 0)
 
     def _observation(self) -> Any:
-        return self._seen(self.game, self.match.world.outputs.tokens[0, self._agent])
+        return self._encode(self.game, self.match.world.outputs.tokens[0, self._agent])
 
 
 class SeatVectorEnv(VectorEnv):
-    """``num_envs`` games seen from one seat, stepped together; what each means is said by :class:`SeatEnv`.
+    """``num_envs`` games from the view of one seat, stepped together; see :class:`SeatEnv` for spaces and rewards.
 
-    A game that ends begins anew in the same step (``AutoresetMode.SAME_STEP``): its last observation is in
-    ``infos["final_obs"]``, rows ``infos["_final_obs"]``. All other infos are of the step that was played, arrays (N,).
+    A finished game resets in the same step (``AutoresetMode.SAME_STEP``): its last observation is in
+    ``infos["final_obs"]``, rows ``infos["_final_obs"]``. All other infos are of the last step, arrays (N,).
 
     Args:
         num_envs: games ``N``.
-        scenario: name or file; see :class:`SeatEnv`, as for all that follow.
+        scenario: name or file; for this and the following see :class:`SeatEnv`.
         seat: the seat to play.
         players: for other seats.
         checkpoints: folder of frozen players.
@@ -146,7 +146,7 @@ class SeatVectorEnv(VectorEnv):
         self.num_envs = num_envs
         self.match = _match_around(scenario, seat, players, checkpoints, num_envs)
         self.game, self.seat = self.match.spec, seat
-        self._seen = spaces.flat_observation if flat else spaces.observation
+        self._encode = spaces.flat_observation if flat else spaces.observation
         self.single_observation_space = spaces.flat_space(self.game) if flat else spaces.observation_space(self.game)
         self.single_action_space = spaces.action_space()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -154,7 +154,7 @@ class SeatVectorEnv(VectorEnv):
         self._agent = self.game.seats.index(seat)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start all games anew; everything in them follows from one ``seed``. ``options`` are not used.
+        """Reset all games; one ``seed`` determines all their randomness. ``options`` are not used.
 
         Raises:
             ValueError: a seed for each game.
@@ -163,7 +163,7 @@ class SeatVectorEnv(VectorEnv):
             raise ValueError(expected("seed", "an integer, for all games together", seed))
         super().reset(seed=seed, options=options)
         tokens = self.match.reset(int(self.np_random.integers(2**63)) if seed is None else int(seed))[self.seat]
-        return self._seen(self.game, tokens), self._infos()
+        return self._encode(self.game, tokens), self._infos()
 
     def step(self, actions: NDArray[Any]) -> tuple[Any, NDArray[np.float64], Bools, Bools, dict[str, Any]]:
         """Play one step with actions (N,) of 0 to 6; returns observations, rewards, terminated, truncated, infos.
@@ -180,58 +180,58 @@ class SeatVectorEnv(VectorEnv):
         rewards, infos = step.rewards[self.seat].copy(), self._infos()
         ended = terminated | truncated
         if ended.any():
-            # A seat that is eliminated is out, though its team mates could play on: its game begins anew, too.
+            # The episode of an eliminated seat ends, though team mates could play on: its game is reset, too.
             early = ended & ~step.done
             final = np.where(early[:, None], step.observations[self.seat], step.final_observations[self.seat])[ended]
-            infos |= {"final_obs": _spread(self._seen(self.game, final), ended), "_final_obs": ended}
+            infos |= {"final_obs": _spread(self._encode(self.game, final), ended), "_final_obs": ended}
             if early.any():
                 self.match.restart(early)
-        return self._seen(self.game, self.match.observations()[self.seat]), rewards, terminated, truncated, infos
+        return self._encode(self.game, self.match.observations()[self.seat]), rewards, terminated, truncated, infos
 
     def _infos(self) -> dict[str, Any]:
-        told = self.match.world.outputs
-        events = told.events[:, self._agent].copy()
+        outputs = self.match.world.outputs
+        events = outputs.events[:, self._agent].copy()
         infos = {name: events[:, e] for e, name in enumerate(EVENTS)}
-        return infos | {"mission": told.obs_mission[:, self._agent].copy(), "winner": told.winner.copy()}
+        return infos | {"mission": outputs.obs_mission[:, self._agent].copy(), "winner": outputs.winner.copy()}
 
 
 def _match_around(
     scenario: str, focal: str, players: Mapping[str, Seated] | None, checkpoints: Path | None, games: int
 ) -> Match:
-    """Return games in which every seat but ``focal`` is filled; several begin anew when they end.
+    """Return games in which every seat but ``focal`` has a player; more than one game resets automatically.
 
     Raises as :class:`SeatEnv` does.
     """
-    chosen, catalogue, given = load_scenario(scenario), Catalogue(checkpoints), players or {}
+    chosen, catalogue, overrides = load_scenario(scenario), Catalogue(checkpoints), players or {}
     spec = chosen.spec
     spec.team_of(focal)
     others = [seat for seat in spec.seats if seat != focal]
-    for seat in given:
+    for seat in overrides:
         if seat not in others:
             raise ValueError(expected("players", f"seats beside {focal}: {', '.join(others) or 'none'}", seat))
     seated = {}
     for seat in others:
-        who = given.get(seat, chosen.opponents.get(seat, {}))
-        mixture = who if isinstance(who, Mapping) else {who: 1.0}
+        choice = overrides.get(seat, chosen.opponents.get(seat, {}))
+        mixture = choice if isinstance(choice, Mapping) else {choice: 1.0}
         if not mixture or min(mixture.values()) <= 0:
             wanted = f"one of {', '.join(catalogue.names())}, a folder with a frozen player, or an object that acts"
             raise ValueError(expected(f"players[{seat!r}]", wanted, f"none, and {chosen.name} has none there"))
         seated[seat] = tuple(
-            _loaded(who, spec, seat, catalogue)._replace(weight=weight) for who, weight in mixture.items()
+            _loaded(player, spec, seat, catalogue)._replace(weight=weight) for player, weight in mixture.items()
         )
     return Match(spec, seat_players(spec, seated), games, auto_reset=games > 1)
 
 
-def _loaded(who: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:
-    if isinstance(who, str):
-        return catalogue.seat(who, spec, seat)
-    player = who(spec) if isinstance(who, type) else who
+def _loaded(choice: str | Policy, spec: GameSpec, seat: str, catalogue: Catalogue) -> LoadedPlayer:
+    if isinstance(choice, str):
+        return catalogue.seat(choice, spec, seat)
+    player = choice(spec) if isinstance(choice, type) else choice
     name = str(getattr(player, "name", type(player).__name__))
     return LoadedPlayer(watched(name, player, spec, seat), name, None, [])
 
 
 def _spread(parts: Any, rows: Bools) -> Any:
-    """Return arrays (N, ...) that hold ``parts`` in the ``rows`` (N,), and zeros elsewhere."""
+    """Return arrays (N, ...) with ``parts`` in the ``rows`` (N,) and zeros elsewhere."""
     if isinstance(parts, dict):
         return {key: _spread(part, rows) for key, part in parts.items()}
     whole = np.zeros((len(rows), *parts.shape[1:]), parts.dtype)

@@ -1,4 +1,4 @@
-"""A league: who joins the pool of opponents, how often each of them plays, and snapshots on the other side's seats.
+"""A league: a pool of opponents with snapshots of the learner, matchmaking, and snapshots on the other side's seats.
 
 The matchmaking is AlphaStar's (Vinyals et al. 2019, https://doi.org/10.1038/s41586-019-1724-z): *prioritised fictitious
 self-play* plays an opponent in proportion to a function of the learner's win rate ``x`` against it.
@@ -20,18 +20,18 @@ from multigrid_rl.types import GameSpec, Policy, SeatView, UniformSource
 from multigrid_rl.world.symmetry import other_seat
 
 Array = NDArray[np.float64]
-#: By how much earlier games against the same opponent count less with every further one.
+#: Decay of the weight of earlier games against an opponent with each further game.
 DECAY = 0.99
-#: A learner's chances against somebody it has not met.
+#: A learner's win rate against an opponent that it has not met.
 UNPLAYED = 0.5
-#: Part of the weighting that goes to all snapshots alike: a win rate that nobody checks says nothing after a while.
+#: Uniform part of the weighting: win rates that are not measured again become outdated.
 CHECKS = 0.1
-#: Weight of a Nash mixture's smallest part beside its value: it decides between mixtures of the same value alone.
+#: Weight of a Nash mixture's smallest part beside its value: it only decides between mixtures of the same value.
 _EVENLY = 1e-6
-#: Games behind a win rate by which a snapshot joins with ``win_over: episodes``; the fewest against each with ``pool``.
+#: Games of a win rate by which a snapshot joins with ``win_over: episodes``; minimum per opponent with ``pool``.
 RECENT, FEWEST = 100, 20
 
-#: Win rates (K,) of the learner against snapshots, oldest first -> weights (K,) in any unit.
+#: Win rates (K,) of the learner against snapshots, oldest first -> weights (K,), not normalised.
 WEIGHTINGS: dict[Weighting, Callable[[Array], Array]] = {
     "squared": lambda x: (1 - x) ** 2,
     "variance": lambda x: x * (1 - x),
@@ -43,25 +43,25 @@ WEIGHTINGS: dict[Weighting, Callable[[Array], Array]] = {
 
 
 def nash(payoffs: Array) -> Array:
-    """Return a mixture (K,) of players that nobody of them beats, from their win rates against one another (K, K).
+    """Return a Nash mixture (K,) of players from their win rates against one another (K, K).
 
-    Of several such mixtures it is one whose smallest part is as large as can be: alike where all are level.
+    Of several equilibria it is one with the largest smallest part: uniform where all players are equal.
     """
-    # Imported here: it takes a second, and few leagues ask for it.
+    # Imported here: it takes a second, and few leagues need it.
     from scipy.optimize import linprog  # noqa: PLC0415
 
     count = len(payoffs)
     # Variables: the mixture, its value against the worst opponent, its smallest part.
     worst = np.column_stack([-payoffs.T, np.ones(count), np.zeros(count)])
     smallest = np.column_stack([-np.eye(count), np.zeros(count), np.ones(count)])
-    found = linprog(
+    solution = linprog(
         np.array([*np.zeros(count), -1.0, -_EVENLY]),
         A_ub=np.vstack([worst, smallest]),
         b_ub=np.zeros(2 * count),
         A_eq=np.array([[*np.ones(count), 0.0, 0.0]]),
         b_eq=[1.0],
     )
-    mixture: Array = np.maximum(found.x[:count], 0.0)
+    mixture: Array = np.maximum(solution.x[:count], 0.0)
     return mixture
 
 
@@ -70,8 +70,8 @@ def shares(win: Array, weighting: Weighting, latest_share: float, payoffs: Array
 
     Args:
         win: learner's win rates (K,), oldest snapshot first.
-        weighting: what they are weighed by; all alike where it gives no weight to anybody.
-        latest_share: what the newest gets at least.
+        weighting: the function of win rates; uniform if all its weights are 0.
+        latest_share: minimum share of the newest snapshot.
         payoffs: win rates of snapshots against one another (K, K), for ``nash``.
     """
     weights = nash(payoffs) if weighting == "nash" else WEIGHTINGS[weighting](win)
@@ -85,54 +85,54 @@ def shares(win: Array, weighting: Weighting, latest_share: float, payoffs: Array
 
 
 def draw(share: Array, most: int, number: float) -> Array:
-    """Return with which shares (K,) at most ``most`` of the snapshots play; on average it is ``share`` (K,).
+    """Draw shares (K,) with at most ``most`` non-zero snapshots; their mean is ``share`` (K,).
 
     Systematic resampling: each of ``most`` evenly spaced points in [0, 1), shifted by ``number`` in [0, 1), gives an
-    equal part of the games to the snapshot into whose stretch of ``share`` it falls.
+    equal part of the games to the snapshot whose interval of ``share`` contains it.
     """
     if len(share) <= most:
         return share
     points = (np.arange(most) + number) / most
-    taken = np.searchsorted(np.cumsum(share), points, side="right")
-    return np.bincount(np.minimum(taken, len(share) - 1), minlength=len(share)) / most
+    chosen = np.searchsorted(np.cumsum(share), points, side="right")
+    return np.bincount(np.minimum(chosen, len(share) - 1), minlength=len(share)) / most
 
 
 def counted(games: float, points: float, scores: Array) -> tuple[float, float]:
-    """Return games and points against one opponent after further ones with ``scores`` (M,): 1, .5 for a draw, or 0."""
-    faded = DECAY ** np.arange(len(scores))[::-1]
-    left = DECAY ** len(scores)
-    return games * left + float(faded.sum()), points * left + float((faded * scores).sum())
+    """Update games and points against one opponent with ``scores`` (M,): 1, .5 for a draw, or 0."""
+    decayed = DECAY ** np.arange(len(scores))[::-1]
+    factor = DECAY ** len(scores)
+    return games * factor + float(decayed.sum()), points * factor + float((decayed * scores).sum())
 
 
 class Snapshot(NamedTuple):
-    """The learner as it once was: a folder of frozen players."""
+    """A past state of the learner: a folder of frozen players."""
 
     name: str  # of the folder
     env_steps: int
     sha256: dict[str, str]  # of each network's weights, by module
-    wins: tuple[float, ...] = ()  # its win rates against those before it when it joined, oldest first
+    wins: tuple[float, ...] = ()  # its win rates against earlier snapshots when it joined, oldest first
 
 
 class Roster(NamedTuple):
-    """Who plays for a league from now on."""
+    """Active players of a league."""
 
     weights: dict[int, float]  # by number: share of the games
     files: dict[int, dict[str, PlayerFiles]]  # of snapshots, by number and network
 
 
 class League:
-    """The state of a league, without any files: snapshots, results, and who plays at present.
+    """The state of a league, without files: snapshots, results and active players.
 
-    Players have numbers: anchors from 0 on, snapshots after them in the order in which they joined.
+    Players have numbers: anchors from 0 on, then snapshots in the order in which they joined.
 
     Args:
         config: its rules.
-        seed: of the run; with the number of steps it decides who plays.
+        seed: of the run; with the number of steps, it determines the draws.
 
     Attributes:
-        snapshots: all that ever joined.
-        lost: numbers of those whose files are gone; they play no more.
-        weights: share of the games of everybody who plays at present, by number.
+        snapshots: all so far.
+        lost: numbers of snapshots with missing files; they are not drawn.
+        weights: share of the games of each active player, by number.
     """
 
     def __init__(self, config: LeagueConfig, seed: int) -> None:
@@ -152,8 +152,8 @@ class League:
         place = number - len(self._anchors)
         return self.snapshots[place] if place >= 0 else None
 
-    def there(self) -> list[Snapshot]:
-        """Return all snapshots whose files are not lost."""
+    def available(self) -> list[Snapshot]:
+        """Return all snapshots with files."""
         return [s for n, s in enumerate(self.snapshots, len(self._anchors)) if n not in self.lost]
 
     def win_rates(self) -> Array:
@@ -164,23 +164,23 @@ class League:
         return rates
 
     def metrics(self) -> dict[str, float]:
-        """Return what a row of metrics tells of the league."""
-        there = np.delete(self.win_rates(), self.lost)
-        return {"league/size": float(len(there)), "league/min_win": float(there.min())}
+        """Return the league's metrics."""
+        rates = np.delete(self.win_rates(), self.lost)
+        return {"league/size": float(len(rates)), "league/min_win": float(rates.min())}
 
     def record(self, players: NDArray[np.int16], scores: Array) -> None:
-        """Take finished games (M,): the number of the opponent, and the learner's score."""
+        """Record finished games (M,): the number of the opponent, and the learner's score."""
         for number in np.unique(players).tolist():
-            its = self._games[number], self._points[number]
-            self._games[number], self._points[number] = counted(*its, scores[players == number])
+            totals = self._games[number], self._points[number]
+            self._games[number], self._points[number] = counted(*totals, scores[players == number])
         self._recent = [*self._recent, *scores.tolist()][-RECENT:]
 
     def due(self, env_steps: int) -> bool:
-        """Whether the learner as it is now shall join."""
+        """Whether a snapshot of the learner is due."""
         config = self.config
         if config.every is not None and env_steps - self._joined_at >= config.every:
             return True
-        if config.win is None or self._drawn_at < self._joined_at:  # the last one has not played yet
+        if config.win is None or self._drawn_at < self._joined_at:  # the last snapshot has not played yet
             return False
         if config.win_over == "episodes":
             return len(self._recent) == RECENT and sum(self._recent) / RECENT >= config.win
@@ -189,44 +189,44 @@ class League:
         return met and len(self._recent) == RECENT and bool(self.win_rates()[playing].min() >= config.win)
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take in a snapshot; it plays from the next :meth:`redraw` on."""
+        """Add a snapshot; it plays from the next :meth:`redraw` on."""
         wins = self.win_rates()[len(self._anchors) :]
         self.snapshots.append(snapshot._replace(wins=tuple(wins.tolist())))
         self._games, self._points = np.append(self._games, 0.0), np.append(self._points, 0.0)
         self._joined_at = snapshot.env_steps
 
     def lose(self, number: int) -> None:
-        """Let a snapshot play no more; it plays its games to the end."""
+        """Stop drawing a snapshot; its running games continue."""
         self.lost.append(number)
 
     def stale(self, env_steps: int) -> bool:
-        """Whether it is time to draw anew who plays.
+        """Whether the active players are due for a redraw.
 
-        Not whenever somebody joins: those who are not drawn again have games to end, and each costs a pass of its own.
-        But the first snapshot plays at once: anchors alone are no league.
+        Not at every snapshot: players not drawn again still finish their games, and each costs a separate pass. But the
+        first snapshot plays at once.
         """
-        alone = max(self.weights, default=0) < len(self._anchors) and bool(self.there())
+        alone = max(self.weights, default=0) < len(self._anchors) and bool(self.available())
         return alone or env_steps - self._drawn_at >= self.config.redraw
 
     def redraw(self, env_steps: int) -> None:
-        """Draw who plays from now on, and how often."""
+        """Draw the active players and their shares."""
         if self._drawn_at < self._joined_at:
-            self._recent = []  # those were games without the newcomer
+            self._recent = []  # games without the newest snapshot
         self._drawn_at = env_steps
         first = len(self._anchors)
-        there = np.array([n for n in range(first, len(self._games)) if n not in self.lost], np.intp)
-        anchors = self.config.anchor_share if len(there) else 1.0
+        available = np.array([n for n in range(first, len(self._games)) if n not in self.lost], np.intp)
+        anchors = self.config.anchor_share if len(available) else 1.0
         self.weights = dict(enumerate((anchors * self._anchors).tolist()))
-        if len(there):
+        if len(available):
             newest = min(1.0, self.config.latest_share / (1 - anchors))
-            known = self._payoffs()[np.ix_(there - first, there - first)]
-            share = shares(self.win_rates()[there], self.config.weighting, newest, known)
+            known = self._payoffs()[np.ix_(available - first, available - first)]
+            share = shares(self.win_rates()[available], self.config.weighting, newest, known)
             number = float(np.random.default_rng((self._seed, env_steps)).random())
             playing = (1 - anchors) * draw(share, self.config.most, number)
-            self.weights |= {int(n): float(weight) for n, weight in zip(there, playing, strict=True) if weight > 0}
+            self.weights |= {int(n): float(weight) for n, weight in zip(available, playing, strict=True) if weight > 0}
 
     def _payoffs(self) -> Array:
-        """Return what is known of the snapshots' win rates against one another (K, K): those of the newer one."""
+        """Return the snapshots' win rates against one another (K, K), as measured for the newer one."""
         rates = np.full((len(self.snapshots), len(self.snapshots)), UNPLAYED)
         for k, snapshot in enumerate(self.snapshots):
             rates[k, : len(snapshot.wins)] = snapshot.wins
@@ -234,7 +234,7 @@ class League:
         return rates
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything that it will do follows from, beside its rules."""
+        """Return the state, without the configuration."""
         return {
             "snapshots": [snapshot._asdict() for snapshot in self.snapshots],
             "lost": list(self.lost),
@@ -247,7 +247,7 @@ class League:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`get_state` was asked."""
+        """Restore a state of :meth:`get_state`."""
         self.snapshots = [Snapshot(**row) for row in state["snapshots"]]
         self.lost = list(state["lost"])
         self._games, self._points = state["games"].copy(), state["points"].copy()
@@ -257,11 +257,11 @@ class League:
 
 
 class TeamPlayer:
-    """Players that each act for one seat, as one player of the whole team; implements ``types.Policy``.
+    """Single-seat players combined into one player of the whole team; implements ``types.Policy``.
 
     Args:
-        name: what it is called.
-        members: one for each seat, in index order; each decides by itself.
+        name: of the player.
+        members: one for each seat, in index order; they act independently.
     """
 
     def __init__(self, name: str, members: Sequence[Policy]) -> None:
@@ -275,18 +275,18 @@ class TeamPlayer:
         return torch.zeros(games, sum(self._widths))
 
     def reset_state(self, state: torch.Tensor, done: NDArray[np.bool_]) -> torch.Tensor:
-        """Return the memories with the games in ``done`` (N,) forgotten."""
+        """Return the memories with the games in ``done`` (N,) cleared."""
         return state * torch.from_numpy(~done).unsqueeze(1) if state.shape[1] else state
 
     def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:
         """Return actions (N, C), drawn member by member from the same stream."""
-        seen = view.tokens.reshape(len(view.tokens), len(self.members), -1)
+        tokens = view.tokens.reshape(len(view.tokens), len(self.members), -1)
         memories, actions = list(torch.split(state, self._widths, dim=1)), []
         for c, member in enumerate(self.members):
-            its: Any = memories[c] if self._widths[c] else member.initial_state(len(seen))
-            taken, its = member.act(SeatView(seen[:, c], view.board, view.seat + c), its, rng)
-            actions.append(taken)
-            memories[c] = its if self._widths[c] else memories[c]
+            memory: Any = memories[c] if self._widths[c] else member.initial_state(len(tokens))
+            chosen, memory = member.act(SeatView(tokens[:, c], view.board, view.seat + c), memory, rng)
+            actions.append(chosen)
+            memories[c] = memory if self._widths[c] else memories[c]
         return np.stack(actions, axis=1), torch.cat(memories, dim=1)
 
 
@@ -300,7 +300,7 @@ def league_pool(seated: Mapping[str, tuple[LoadedPlayer, ...]], seats: Sequence[
 
 
 def snapshot_player(name: str, files: Mapping[str, PlayerFiles], spec: GameSpec, seats: Sequence[str]) -> Policy:
-    """Return one player of all ``seats`` of a team, out of the networks of those who learn on the other side.
+    """Return one player of all ``seats`` of a team, from the networks of the learners on the other side.
 
     Raises:
         PlayerError: damaged files, or none for a seat.
@@ -311,8 +311,8 @@ def snapshot_player(name: str, files: Mapping[str, PlayerFiles], spec: GameSpec,
         module = next((m for m, card in cards.items() if other_seat(seat) in card.seats), None)
         if module is None:
             raise PlayerError(expected(f"league/{name}", f"a network of {other_seat(seat)}", ", ".join(cards)))
-        found = load_frozen(name, files[module], cards[module], spec, seat)
-        if found.members > 1:
-            return found.player
-        members.append(found.player)
+        loaded = load_frozen(name, files[module], cards[module], spec, seat)
+        if loaded.members > 1:
+            return loaded.player
+        members.append(loaded.player)
     return members[0] if len(members) == 1 else TeamPlayer(name, members)

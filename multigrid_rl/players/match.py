@@ -1,4 +1,4 @@
-"""``Match``: a world whose background seats are filled, so that a learner sees only its own seats; and whole games."""
+"""``Match``: a world with background players, in which a learner sees only its seats; and whole games."""
 
 import copy
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from multigrid_rl.world.shaping import add_up
 from multigrid_rl.world.state import Step
 from multigrid_rl.world.streams import Streams
 
-#: Purposes of random streams: the engine draws from 0, background players from here on, learners from further on.
+#: Purposes of random streams: 0 for the engine, then background players, mixtures and learners.
 PLAYER_PURPOSE = 16
 MIXTURE_PURPOSE = 48
 LEARNER_PURPOSE = 64
@@ -35,21 +35,21 @@ class _EpisodeLog:
         self._finished: list[EpisodeTable] = []
 
     def add(self, step: Step, players: NDArray[np.int16]) -> None:
-        """Take one step's rewards, events and ends; ``players`` (N, P) are those of the pools."""
+        """Add one step's rewards, events and ends; ``players`` (N, P) are drawn from the pools."""
         length, returns, events = self._sums
         add_up(step.reward, step.events, returns, events, length)
         done = step.done
         if done.any():
             self._finished.append(self.rows(done, step.winner, players))
-            self.forget(done)
+            self.reset(done)
 
-    def forget(self, which: NDArray[np.bool_]) -> None:
-        """Begin the sums of the games in ``which`` (N,) anew."""
+    def reset(self, which: NDArray[np.bool_]) -> None:
+        """Reset the sums of the games in ``which`` (N,)."""
         for array in self._sums:
             array[which] = 0
 
     def rows(self, which: NDArray[np.bool_], winner: NDArray[np.int8], players: NDArray[np.int16]) -> EpisodeTable:
-        """Return rows of the games in ``which`` as far as they went."""
+        """Return rows of the games in ``which``, finished or not."""
         return EpisodeTable._make(column[which] for column in (*self._sums, winner, players))
 
     def get_state(self) -> dict[str, Any]:
@@ -57,9 +57,9 @@ class _EpisodeLog:
         return {"sums": [array.copy() for array in self._sums], "finished": list(self._finished)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with these sums."""
-        for array, kept in zip(self._sums, state["sums"], strict=True):
-            array[:] = kept
+        """Restore the sums."""
+        for array, saved in zip(self._sums, state["sums"], strict=True):
+            array[:] = saved
         self._finished = list(state["finished"])
 
     def drain(self, pools: int) -> EpisodeTable:
@@ -69,11 +69,11 @@ class _EpisodeLog:
         return rows
 
 
-class _Bench:
+class _SeatedPlayer:
     """One background player, the agents it acts for, its memory and its random streams.
 
     Args:
-        player: who plays.
+        player: the player.
         agents: indices of its agents, all of one team.
         team: index of the team in ``TEAM_ORDER``.
         seed: of the games.
@@ -85,8 +85,8 @@ class _Bench:
         self.agents = agents
         self.memory: Any = player.initial_state(len(numbers))
         self.rng = Streams(seed, numbers, PLAYER_PURPOSE + agents[0])
-        # One stream for a team: mates with the same pool draw the same player. Most matches have no pool, and games end
-        # in nearly every step of a batch.
+        # One stream for a team: mates with the same pool draw the same player. Only created for pools, as games end in
+        # nearly every step of a batch.
         self.mixed = isinstance(player, OpponentPool)
         self.streams = [self.rng, Streams(seed, numbers, MIXTURE_PURPOSE + team)] if self.mixed else [self.rng]
 
@@ -94,17 +94,17 @@ class _Bench:
         """Write its agents' columns of ``actions`` (N, A)."""
         first = self.agents[0]
         alone = len(self.agents) == 1
-        seen = tokens[:, first] if alone else tokens[:, self.agents].reshape(len(tokens), -1)
-        chosen, self.memory = self.player.act(SeatView(seen, board, first), self.memory, self.rng)
+        obs = tokens[:, first] if alone else tokens[:, self.agents].reshape(len(tokens), -1)
+        chosen, self.memory = self.player.act(SeatView(obs, board, first), self.memory, self.rng)
         actions[:, self.agents] = chosen[:, None] if alone else chosen
 
     def draw(self, which: NDArray[np.bool_]) -> None:
-        """Draw who of a pool plays the games in ``which``, which begin."""
+        """Draw the pool's players for the new games in ``which``."""
         if self.mixed:
             self.player.assign(self.memory, which, self.streams[1].uniform_of(which))
 
     def restart(self, done: NDArray[np.bool_]) -> None:
-        """Forget the games in ``done`` and begin new ones."""
+        """Reset memory and players of the games in ``done``."""
         self.memory = self.player.reset_state(self.memory, done)
         self.draw(done)
 
@@ -115,16 +115,16 @@ class Match:
     Args:
         spec: the game.
         players: a player for each background seat, by seat; by team (``red``) one that acts for all its seats. All
-            other seats are focal.
+            other seats are focal, the learners'.
         num_games: how many games ``N``.
-        seed: with a game's number it decides everything random in it, background players included.
+        seed: with a game's number, determines all its randomness, background players included.
         first_game: number of the first game.
-        auto_reset: start finished games afresh at once.
+        auto_reset: reset finished games at once.
         shaping: replaces the training reward; the canonical reward still goes into the episode table.
 
     Attributes:
-        actions: those (N, A) of the last step; the match writes over them in the next.
-        board: of all games as they stand, for those who may see it.
+        actions: (N, A) of the last step; overwritten in the next.
+        board: current state of all games, for players with full observation.
 
     Raises:
         ValueError: a player for a seat that the game does not have.
@@ -142,11 +142,11 @@ class Match:
         shaping: Shaping | None = None,
     ) -> None:
         self._agents = {name: _agents_of(spec, name) for name in players}
-        taken = {a for agents in self._agents.values() for a in agents}
+        occupied = {a for agents in self._agents.values() for a in agents}
         self.spec = spec
         self.num_envs = num_games
         self.world = World(spec, num_games, seed=seed, first_game=first_game, auto_reset=auto_reset)
-        self.seats = tuple(seat for a, seat in enumerate(spec.seats) if a not in taken)
+        self.seats = tuple(seat for a, seat in enumerate(spec.seats) if a not in occupied)
         self._focal = {seat: spec.seats.index(seat) for seat in self.seats}
         self._players = players
         self._shaping = shaping
@@ -158,31 +158,31 @@ class Match:
     def _start(self, seed: int) -> None:
         first, games = self.world.first_game, self.num_envs
         numbers = np.arange(first, first + games, dtype=np.int64)
-        self._benches = []
+        self._seated = []
         for name, player in self._players.items():
             agents = self._agents[name]
             team = TEAM_ORDER.index(self.spec.team_of(self.spec.seats[agents[0]]))
-            self._benches.append(_Bench(player, agents, team, seed, numbers))
-            self._benches[-1].draw(np.ones(games, np.bool_))
-        pooled = {a: bench for bench in self._benches if bench.mixed for a in bench.agents}
+            self._seated.append(_SeatedPlayer(player, agents, team, seed, numbers))
+            self._seated[-1].draw(np.ones(games, np.bool_))
+        pooled = {a: seated for seated in self._seated if seated.mixed for a in seated.agents}
         self._pooled = [pooled[a] for a in sorted(pooled)]
         self._log = _EpisodeLog(games, self.spec.num_agents)
 
     def _players_of_pools(self) -> NDArray[np.int16]:
-        """Return who plays each seat that has a pool (N, P), seats in index order."""
+        """Return the current player of each seat with a pool (N, P), seats in index order."""
         if not self._pooled:
             return np.zeros((self.num_envs, 0), np.int16)
-        return np.stack([bench.memory.chosen for bench in self._pooled], axis=1).astype(np.int16)
+        return np.stack([seated.memory.chosen for seated in self._pooled], axis=1).astype(np.int16)
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Start all games afresh under ``seed``; returns tokens (N, D) for each focal seat."""
+        """Reset all games with ``seed``; returns tokens (N, D) for each focal seat."""
         self.world.reset(seed)
         self._start(seed)
-        return self._shown(self.world.outputs.tokens)
+        return self._by_seat(self.world.outputs.tokens)
 
     def observations(self) -> dict[str, NDArray[Any]]:
-        """Return the tokens (N, D) of each focal seat as the games stand."""
-        return self._shown(self.world.outputs.tokens)
+        """Return the tokens (N, D) of each focal seat."""
+        return self._by_seat(self.world.outputs.tokens)
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
         """Play one step; ``actions`` holds (N,) integers for each focal seat."""
@@ -190,22 +190,22 @@ class Match:
         for seat, a in self._focal.items():
             self.actions[:, a] = actions[seat]
         self._clock.begin()
-        for bench in self._benches:
-            bench.act(tokens, self.board, self.actions)
+        for seated in self._seated:
+            seated.act(tokens, self.board, self.actions)
         self._clock.lap("players")
         step = self.world.step(self.actions)
         self._clock.lap("engine")
         self._log.add(step, self._players_of_pools())
         if step.done.any():
-            for bench in self._benches:
-                bench.restart(step.done)
+            for seated in self._seated:
+                seated.restart(step.done)
         reward = step.reward
         if self._shaping is not None:
-            # Whoever is out of the game earns nothing more: a team with a joint action would be paid for its dead.
+            # Eliminated agents get no reward: a team with a joint action would be rewarded for them.
             reward = np.where(step.acted, self._shaping(step.events, step.reward), 0.0)
         return BatchedStep(
-            observations=self._shown(step.tokens),
-            final_observations=self._shown(step.final_tokens),
+            observations=self._by_seat(step.tokens),
+            final_observations=self._by_seat(step.final_tokens),
             rewards={seat: reward[:, a] for seat, a in self._focal.items()},
             terminated={seat: step.terminated[:, a] for seat, a in self._focal.items()},
             mask={seat: step.acted[:, a] for seat, a in self._focal.items()},
@@ -214,59 +214,59 @@ class Match:
         )
 
     def restart(self, which: NDArray[np.bool_]) -> None:
-        """Begin the games in ``which`` (N,) anew before they are over; they are in no table."""
+        """Reset the games in ``which`` (N,) before they end; no table includes them."""
         self.world.reset(None, which)
-        self._log.forget(which)
-        for bench in self._benches:
-            bench.restart(which)
+        self._log.reset(which)
+        for seated in self._seated:
+            seated.restart(which)
 
     def join(self, team: str, newcomers: Mapping[int, Policy], weights: Mapping[int, float]) -> None:
-        """Change who takes turns as a whole ``team``, from the next games on; see ``OpponentPool.update``."""
-        bench = self._benches[list(self._players).index(team)]
-        bench.memory = bench.player.update(newcomers, weights, bench.memory)
+        """Change the pool of a whole ``team``, from the next games on; see ``OpponentPool.update``."""
+        seated = self._seated[list(self._players).index(team)]
+        seated.memory = seated.player.update(newcomers, weights, seated.memory)
 
     def pooled(self) -> set[int]:
-        """Return the numbers of all players that have games under way in a pool."""
-        return {int(number) for bench in self._pooled for number in np.unique(bench.memory.chosen)}
+        """Return the numbers of all pool players with running games."""
+        return {int(number) for seated in self._pooled for number in np.unique(seated.memory.chosen)}
 
     def drain_episodes(self) -> EpisodeTable:
         """Return the episodes that finished since the last call."""
         return self._log.drain(len(self._pooled))
 
     def unfinished(self, which: NDArray[np.bool_]) -> EpisodeTable:
-        """Return rows of the games in ``which`` (N,) as far as they went, without a winner."""
-        nobody = np.full(self.num_envs, -1, np.int8)
-        return self._log.rows(which, nobody, self._players_of_pools())
+        """Return rows of the unfinished games in ``which`` (N,), without a winner."""
+        winner = np.full(self.num_envs, -1, np.int8)
+        return self._log.rows(which, winner, self._players_of_pools())
 
     def get_state(self) -> dict[str, Any]:
-        """Return games, players' memories and random streams, without the players themselves."""
+        """Return the state of games, memories and random streams, without the players."""
         return {
             "world": self.world.get_state(),
-            "memories": copy.deepcopy([bench.memory for bench in self._benches]),
+            "memories": copy.deepcopy([seated.memory for seated in self._seated]),
             "streams": [stream.state.copy() for stream in self._streams()],
             "log": self._log.get_state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for a state of other games or players."""
-        mine = self._streams()
-        if len(state["memories"]) != len(self._benches) or len(state["streams"]) != len(mine):
-            raise ValueError(expected("state", f"{len(self._benches)} background players", len(state["memories"])))
+        """Restore a state of :meth:`get_state`. Raises ``ValueError`` for a state of other games or players."""
+        streams = self._streams()
+        if len(state["memories"]) != len(self._seated) or len(state["streams"]) != len(streams):
+            raise ValueError(expected("state", f"{len(self._seated)} background players", len(state["memories"])))
         self.world.set_state(state["world"])
-        for bench, memory in zip(self._benches, copy.deepcopy(state["memories"]), strict=True):
-            bench.memory = bench.player.taken_up(memory) if bench.mixed else memory
-        for stream, numbers in zip(mine, state["streams"], strict=True):
+        for seated, memory in zip(self._seated, copy.deepcopy(state["memories"]), strict=True):
+            seated.memory = seated.player.with_memories(memory) if seated.mixed else memory
+        for stream, numbers in zip(streams, state["streams"], strict=True):
             stream.state[:] = numbers
         self._log.set_state(state["log"])
 
     def _streams(self) -> list[Streams]:
-        return [stream for bench in self._benches for stream in bench.streams]
+        return [stream for seated in self._seated for stream in seated.streams]
 
     def drain_seconds(self) -> dict[str, float]:
         """Return the seconds spent on ``engine`` and ``players`` since the last call."""
         return self._clock.drain()
 
-    def _shown(self, tokens: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+    def _by_seat(self, tokens: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
         return {seat: tokens[:, a] for seat, a in self._focal.items()}
 
 
@@ -278,7 +278,7 @@ def _agents_of(spec: GameSpec, name: str) -> list[int]:
 
 
 class PlayerFaultError(RuntimeError):
-    """A player that cannot go on in the middle of its games; ``name`` says who, the message why."""
+    """A player failed during a game; ``name`` is the player, the message the reason."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(reason)
@@ -289,18 +289,18 @@ class PlayerFaultError(RuntimeError):
 class Played(NamedTuple):
     """``M`` games played once each; rows are in the order of the games' numbers."""
 
-    table: EpisodeTable  # of an unfinished game: as far as it went, without a winner
-    actions: NDArray[np.int8]  # (M, T, A), -1 behind a game's end
+    table: EpisodeTable  # unfinished games have no winner
+    actions: NDArray[np.int8]  # (M, T, A), -1 after a game's end
     start: NDArray[np.uint8]  # (M, 128) cell codes of the boards at the start
-    finished: NDArray[np.bool_]  # (M,) all but where a player gave up
-    fault: PlayerFaultError | None  # of the player that gave up
+    finished: NDArray[np.bool_]  # (M,) False where a player failed
+    fault: PlayerFaultError | None  # of the failed player
     first_game: int  # number of the game in row 0
 
 
 def play_games(spec: GameSpec, players: dict[str, Policy], games: int, *, seed: int, first_game: int = 0) -> Played:
     """Play games number ``first_game`` to ``first_game + games - 1`` once each, every seat filled.
 
-    A game depends on ``seed``, its number and its players alone, not on how many others are played beside it.
+    A game depends only on ``seed``, its number and its players, not on the number of games.
 
     Raises:
         ValueError: an empty seat, or a player for a seat that the game does not have.
@@ -335,7 +335,7 @@ def play_episodes(spec: GameSpec, players: dict[str, Policy], episodes: int, *, 
     """Play ``episodes`` whole games, one for each game number, every seat filled; rows in the order of the numbers.
 
     Raises:
-        PlayerFaultError: a player gave up.
+        PlayerFaultError: a player failed.
     """
     played = play_games(spec, players, episodes, seed=seed)
     if played.fault is not None:

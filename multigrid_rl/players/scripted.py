@@ -1,6 +1,6 @@
-"""Players without a network: random, idle, and the scripted yardsticks that know the whole board (rules, section 9).
+"""Players without a network: random, idle, and scripted baselines with full observation (rules, section 9).
 
-The key-runner and the hunter look for the shortest way over poses (cell and heading) by breadth-first search, once for
+The key-runner and the hunter find shortest paths over poses (cell and heading) by breadth-first search, once for
 each game and step.
 """
 
@@ -18,7 +18,7 @@ from multigrid_rl.world.state import make_flags
 
 class _Memoryless:
     name: str
-    #: Whether it looks at the whole board; a pool cuts it into games only for those who do.
+    #: Whether it reads the whole board; a pool only slices the board for such players.
     reads_board = False
 
     def initial_state(self, games: int) -> None:  # noqa: ARG002
@@ -31,7 +31,7 @@ class _Memoryless:
 
 
 class RandomPlayer(_Memoryless):
-    """Every action with the same probability."""
+    """Draws actions uniformly."""
 
     name = "random"
 
@@ -74,7 +74,7 @@ def _first_move(
     queue: NDArray[np.int16],
     first: NDArray[np.int8],
 ) -> int:
-    """First action of a shortest way from pose ``start`` to a pose that faces ``target``; -1 if there is none.
+    """First action of a shortest path from pose ``start`` to a pose that faces ``target``; -1 if there is none.
 
     DONE means that the start already faces it.
     """
@@ -95,14 +95,14 @@ def _first_move(
             if action == c.FORWARD:
                 if not free:
                     continue
-                following = ahead * 4 + heading
+                next_pose = ahead * 4 + heading
             elif action == c.LEFT:
-                following = cell * 4 + (heading + 3) % 4
+                next_pose = cell * 4 + (heading + 3) % 4
             else:
-                following = cell * 4 + (heading + 1) % 4
-            if first[following] < 0:
-                first[following] = action if pose == start else first[pose]
-                queue[tail] = following
+                next_pose = cell * 4 + (heading + 1) % 4
+            if first[next_pose] < 0:
+                first[next_pose] = action if pose == start else first[pose]
+                queue[tail] = next_pose
                 tail += 1
     return -1
 
@@ -116,15 +116,15 @@ def _find(cells: NDArray[np.uint8], g: int, low: int, high: int) -> int:
 
 
 @inlined
-def _errand(cells: NDArray[np.uint8], g: int, team: int, hand: int) -> tuple[int, int]:
-    """Cell to face and action to take there, on the way to opening the own door; (-1, action) needs no way."""
-    ball_in_the_way = cells[g, c.DOOR_FRONT[team]] == c.BALL + 1 - team
+def _goal(cells: NDArray[np.uint8], g: int, team: int, hand: int) -> tuple[int, int]:
+    """Next cell to face and action there, towards opening the own door; (-1, action): act in place."""
+    blocked = cells[g, c.DOOR_FRONT[team]] == c.BALL + 1 - team
     if hand == c.EMPTY:
-        if ball_in_the_way:
+        if blocked:
             return c.DOOR_FRONT[team], c.PICKUP
         key = _find(cells, g, c.KEY + 2 * team, c.KEY + 2 * team + 1)
         return (key, c.PICKUP) if key >= 0 else (-1, c.DONE)
-    if hand == c.BALL + 1 - team or ball_in_the_way:
+    if hand == c.BALL + 1 - team or blocked:
         return -1, c.DROP
     return c.DOOR_CELL[team], c.TOGGLE
 
@@ -169,7 +169,7 @@ def _plan(
         if death_match and other >= 0 and team[other] != team[me]:
             actions[g] = c.TOGGLE
             continue
-        target, action = _errand(cells, g, int(team[me]), int(hand[g, me]))
+        target, action = _goal(cells, g, int(team[me]), int(hand[g, me]))
         if hunt and death_match:
             prey = _nearest_opponent(position, out, g, me, team)
             if prey >= 0:
@@ -186,7 +186,7 @@ def _plan(
         if move == c.DONE:
             actions[g] = action
         elif move >= 0:
-            # A team mate in the way: one of the two must give way some time.
+            # A team mate blocks the path: turn away at random, so that one of the two yields.
             stuck = move == c.FORWARD and other >= 0 and uniform[g, 0] < 0.3
             actions[g] = c.LEFT if stuck else move
 
@@ -202,7 +202,7 @@ class _Scripted(_Memoryless):
         self._first = np.empty(_POSES, np.int8)
 
     def act(self, view: SeatView, state: None, rng: UniformSource) -> tuple[NDArray[np.int8], None]:  # noqa: ARG002
-        """Plan one action for each game. Raises ``ValueError`` if the view does not carry the board."""
+        """Plan one action for each game. Raises ``ValueError`` if the view has no board."""
         if view.board is None:
             raise ValueError(expected(f"player {self.name}", "a view with the whole board", "one without"))
         actions = np.empty(len(view.tokens), np.int8)
@@ -221,14 +221,14 @@ class _Scripted(_Memoryless):
 
 
 class KeyRunner(_Scripted):
-    """Clears the ball, fetches the own key, opens the own door, and toggles whoever stands in front."""
+    """Clears the ball, fetches its key, opens its door, and toggles opponents in front of it."""
 
     name = "key-runner"
     hunt = False
 
 
 class Hunter(_Scripted):
-    """Chases the nearest living opponent and toggles it; runs for the door when there is nobody to hunt."""
+    """Chases the nearest living opponent and toggles it; runs for the door when there is no opponent."""
 
     name = "hunter"
     hunt = True

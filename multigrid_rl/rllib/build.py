@@ -96,7 +96,7 @@ def cloning_config(config: RunConfig) -> CloningConfig:
         held_out=options.held_out,
         batch_size=train.batch_size * (train.epochs if train.dagger else 1),
         minibatch_size=train.minibatch,
-        asked=train.dagger is not None,
+        dagger=train.dagger is not None,
         lr=train.schedules["lr"],
         weight_decay=options.weight_decay,
         grad_clip=train.grad_clip,
@@ -150,8 +150,8 @@ def update_config(config: RunConfig) -> UpdateConfig:
 def estimator_of(config: RunConfig) -> Estimator:
     """Return the estimator of advantages, the weights of log-probabilities."""
     train = config.train
-    deadly = train.time_limits == "death"
-    return Estimator(train.gamma, train.lam, train.psi, critic=train.vf_coef > 0, deadly=deadly)
+    timeout_terminates = train.time_limits == "death"
+    return Estimator(train.gamma, train.lam, train.psi, train.vf_coef > 0, timeout_terminates)
 
 
 def _batched_sampling(config: RunConfig, env_config: dict[str, Any], spec: RLModuleSpec) -> PPOConfig:

@@ -95,7 +95,7 @@ class BatchLearner(PPOTorchLearner):
         kind: Any = Update
         arguments: dict[str, Any] = {"device": device}
         if isinstance(settings["update"], CloningConfig):
-            kind = Dagger if settings["update"].asked else Cloning
+            kind = Dagger if settings["update"].dagger else Cloning
         else:
             if adversarial is not None:
                 kind = partial(AdversarialUpdate, adversarial, read_demonstrations(Path(adversarial.data)))

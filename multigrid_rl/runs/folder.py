@@ -250,7 +250,7 @@ def _league_of(path: Path, config: RunConfig, checkpoint: Checkpoint) -> list[Sn
         return []
     league = League(config.scenario.league, config.seed)
     league.set_state(read_state(checkpoint.path)["league"])
-    for snapshot in league.there():
+    for snapshot in league.available():
         try:
             read_snapshot(path, snapshot)
         except PlayerError as error:

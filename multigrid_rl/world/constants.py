@@ -46,7 +46,7 @@ UNSEEN: Final = 0
 EMPTY: Final = 1
 WALL: Final = 2
 DOOR_LOCKED: Final = 3  # + team
-DOOR_CLOSED: Final = 5  # + team: an unlocked door that somebody toggled shut
+DOOR_CLOSED: Final = 5  # + team: an unlocked door that was toggled shut
 DOOR_OPEN: Final = 7  # + team
 KEY: Final = 9  # + 2 * team, + 1 once it has been picked up
 BALL: Final = 13  # + team
@@ -78,14 +78,14 @@ def decode(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def encode(triples: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Turn (type, colour, state) triples (last axis 3) into cell codes.
 
-    Raises ``ValueError`` naming the first triple that never occurs in this game.
+    Raises ``ValueError`` with the first triple that never occurs in this game.
     """
     known = {tuple(row): code for code, row in enumerate(CELL.tolist())}
-    found, places = np.unique(triples.reshape(-1, 3), axis=0, return_inverse=True)
-    for triple in map(tuple, found.tolist()):
+    distinct, places = np.unique(triples.reshape(-1, 3), axis=0, return_inverse=True)
+    for triple in map(tuple, distinct.tolist()):
         if triple not in known:
             raise ValueError(expected("cell", "one that occurs in this game", triple))
-    codes = np.array([known[tuple(row)] for row in found.tolist()], np.uint8)
+    codes = np.array([known[tuple(row)] for row in distinct.tolist()], np.uint8)
     return codes[places.reshape(triples.shape[:-1])]
 
 
@@ -96,17 +96,17 @@ def cell_index(x: int, y: int) -> int:
 
 #: Step in the flat index for each heading (+x, +y, -x, -y).
 STRIDE: Final = (HEIGHT, 1, -HEIGHT, -1)
-#: By team: door cell, the cell in front of it (where the obstacle ball stands), the side room for its eliminated.
+#: By team: door cell, the cell in front of it (where the obstacle ball stands), the side room for eliminated agents.
 DOOR_CELL: Final = (cell_index(4, 6), cell_index(11, 1))
 DOOR_FRONT: Final = (cell_index(5, 6), cell_index(10, 1))
 FIXED_KEY: Final = (cell_index(7, 4), cell_index(8, 3))
 SIDE_ROOM: Final = (cell_index(2, 2), cell_index(13, 2))
-#: The middle room, where all play is: 36 cells.
+#: The middle room, where the game is played: 36 cells.
 ROOM: Final = np.array([cell_index(x, y) for x in range(5, 11) for y in range(1, 7)], np.uint8)
 
 #: Event kinds, in the order of the last axis of ``Step.events``.
 EVENTS: Final = (
-    "key_pickup",  # 1 when the own key is picked up for the first time
+    "key_pickup",  # 1 when the agent first picks up its key
     "ball_pay",  # the factor that a rewarded ball pickup paid
     "invalid_pickup",  # 1 for a pickup action that earns the penalty
     "success",  # 1 - 0.9 * step / max_steps for a rewarded winner
@@ -115,7 +115,7 @@ EVENTS: Final = (
     "door_open",  # 1 when this agent opened its own door
     "door_win",  # flag: success by a door
     "elimination_win",  # flag: success by eliminating the last opponent
-    "door_ready",  # 1 when it comes to carry the own key with nothing lying before the own door, -1 when that ends
+    "door_ready",  # 1 when the agent begins to carry its key with nothing before its door, -1 when that ends
 )
 NUM_EVENTS: Final = len(EVENTS)
 (

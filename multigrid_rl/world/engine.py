@@ -1,4 +1,4 @@
-"""``World``: a batch of games. The one implementation of the game; every other face wears it."""
+"""``World``: a batch of games. The only implementation of the game; all environment APIs wrap it."""
 
 from typing import Any
 
@@ -22,12 +22,12 @@ class World:
     Args:
         spec: the game.
         num_games: how many games ``N``.
-        seed: together with a game's number it decides everything random in that game.
+        seed: with a game's number, it determines all randomness in that game.
         first_game: number of the first game; game ``k`` of any batch on any machine plays the same under one seed.
-        auto_reset: start a finished game afresh at once; else it stays finished until :meth:`reset`.
+        auto_reset: reset a finished game at once; else it stays finished until :meth:`reset`.
 
     Raises:
-        ValueError: for a specification that makes no game.
+        ValueError: invalid specification.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class World:
         self.reset(seed)
 
     def reset(self, seed: int | None = None, which: NDArray[np.bool_] | None = None) -> NDArray[np.uint8]:
-        """Start the games in ``which`` (N,) afresh (all by default) and return tokens (N, A, D).
+        """Reset the games in ``which`` (N,), by default all, and return tokens (N, A, D).
 
-        With a ``seed`` their random streams start anew; without one they go on.
+        With a ``seed`` their random streams restart; without one they continue.
         """
         chosen = np.ones(self.num_games, np.bool_) if which is None else which
         if chosen.shape != (self.num_games,) or chosen.dtype != np.bool_:
@@ -63,42 +63,42 @@ class World:
         """Play one step of every game.
 
         Args:
-            actions: (N, A) int8, 0 to 6 (``constants.ACTIONS``). Those of finished games and eliminated agents are
-                ignored where the rules say so.
-            order: (N, A) int8 order in which agents are handled; by default what the rules say.
+            actions: (N, A) int8, 0 to 6 (``constants.ACTIONS``). Those of finished games and, depending on
+                the rules, of eliminated agents are ignored.
+            order: (N, A) int8 order in which agents act; by default as the rules say.
 
         Raises:
-            ValueError: for actions or an order of the wrong shape or type.
+            ValueError: actions or an order of the wrong shape or type.
         """
         if actions.shape != (self.num_games, self.spec.num_agents) or actions.dtype != np.int8:
             wanted = f"{(self.num_games, self.spec.num_agents)} int8, values 0 to {len(ACTIONS) - 1}"
             raise ValueError(expected("actions", wanted, f"{actions.shape} {actions.dtype}"))
-        given = self._index_order if order is None else self._checked_order(order)
+        orders = self._index_order if order is None else self._checked_order(order)
         actions = np.ascontiguousarray(actions)
-        step_games(self.state, self.flags, self.outputs, self.tables, actions, given, self.auto_reset)
+        step_games(self.state, self.flags, self.outputs, self.tables, actions, orders, self.auto_reset)
         return self.outputs
 
     def observe(self) -> NDArray[np.uint8]:
-        """Observe all games as they stand, after ``state`` was written from outside. Returns tokens (N, A, D)."""
+        """Compute observations after ``state`` was written from outside. Returns tokens (N, A, D)."""
         observe_games(self.state, self.flags, self.outputs, self.tables)
         return self.outputs.tokens
 
     def board(self) -> Board:
-        """Return the referee's view of all games (arrays are the world's own)."""
+        """Return the full state of all boards (arrays are shared with the world)."""
         s = self.state
         return Board(s.cells, s.position, s.heading, s.hand, s.out)
 
     def get_state(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all arrays of the games: what they will do follows from these and the actions to come."""
+        """Return copies of all arrays of the games, which with the actions determine their future."""
         return {name: array.copy() for name, array in self._arrays().items()}
 
     def set_state(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go on where :meth:`get_state` was asked. Raises ``ValueError`` for games of another shape."""
-        mine = self._arrays()
-        wrong = [n for n, a in mine.items() if n not in state or state[n].shape != a.shape or state[n].dtype != a.dtype]
+        """Restore a state of :meth:`get_state`. Raises ``ValueError`` for games of another shape."""
+        own = self._arrays()
+        wrong = [n for n, a in own.items() if n not in state or state[n].shape != a.shape or state[n].dtype != a.dtype]
         if wrong:
             raise ValueError(expected("state", f"that of {self.num_games} such games", f"another {', '.join(wrong)}"))
-        for name, array in mine.items():
+        for name, array in own.items():
             array[...] = state[name]
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
@@ -118,7 +118,7 @@ def _check(spec: GameSpec, num_games: int) -> None:
         "num_games": (num_games, num_games >= 1, "at least 1"),
         "view_size": (spec.view_size, spec.view_size in VIEW_SIZES, " or ".join(map(str, VIEW_SIZES))),
         "max_steps": (spec.max_steps, spec.max_steps >= 1, "at least 1"),
-        "red": (spec.red, 1 <= spec.red <= 4, "1 to 4 agents (a game without red is not defined)"),
+        "red": (spec.red, 1 <= spec.red <= 4, "1 to 4 agents (a game without red is undefined)"),
         "blue": (spec.blue, 0 <= spec.blue <= 4, "0 to 4 agents"),
     }
     for key, (value, good, wanted) in problems.items():

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.jit import inlined, kernel
 from multigrid_rl.world import constants as c
-from multigrid_rl.world.phases import act, mark_ready, report_terminated, settle
+from multigrid_rl.world.phases import act, mark_ready, report_terminated, resolve
 from multigrid_rl.world.state import Flags, State, Step
 from multigrid_rl.world.streams import below
 from multigrid_rl.world.views import ViewTables, draw_view
@@ -48,7 +48,7 @@ def _place_keys(s: State, f: Flags, g: int) -> None:
 
 @inlined
 def reset_game(s: State, f: Flags, g: int) -> None:
-    """Lay out a fresh game from its own stream (rules, section 2)."""
+    """Reset a game from its random stream (rules, section 2)."""
     for cell in range(len(f.board)):
         s.cells[g, cell] = f.board[cell]
     for a in range(len(f.team)):
@@ -78,7 +78,7 @@ def observe(
 ) -> None:
     """Write every agent's observation of game ``g`` (rules, section 4)."""
     agents = len(f.team)
-    # Draw the living agents into the board, one cell each, and put back what was there afterwards.
+    # Draw the living agents into the board, one cell each, and restore those cells afterwards.
     for a in range(agents):
         if not s.out[g, a] and agents > 1:
             s.under[g, a] = s.cells[g, s.position[g, a]]
@@ -96,11 +96,11 @@ def observe(
 
 
 @inlined
-def _set_order(s: State, f: Flags, g: int, given: NDArray[np.int8]) -> None:
+def _set_order(s: State, f: Flags, g: int, orders: NDArray[np.int8]) -> None:
     agents = len(f.team)
     for a in range(agents):
-        s.order[g, a] = given[g, a] if given.shape[0] > 0 else a
-    if f.random_order and given.shape[0] == 0:
+        s.order[g, a] = orders[g, a] if orders.shape[0] > 0 else a
+    if f.random_order and orders.shape[0] == 0:
         for last in range(agents - 1, 0, -1):
             pick = below(s.stream, g, last + 1)
             s.order[g, last], s.order[g, pick] = s.order[g, pick], s.order[g, last]
@@ -117,7 +117,7 @@ def _clear(o: Step, g: int) -> None:
 
 @inlined
 def _play(s: State, f: Flags, o: Step, g: int, actions: NDArray[np.int8], tables: ViewTables) -> bool:
-    """Both phases of game ``g``. Returns whether it was won. The view falls between them or after them."""
+    """Both phases of game ``g``. Returns whether it was won. Observations are computed between them or after them."""
     s.clock[g] += 1
     for k in range(len(f.team)):
         act(s, f, o, g, int(s.order[g, k]), int(actions[g, s.order[g, k]]))
@@ -125,11 +125,11 @@ def _play(s: State, f: Flags, o: Step, g: int, actions: NDArray[np.int8], tables
         observe(s, f, g, tables, o.tokens, o.obs_mission)
     won = False
     for k in range(len(f.team)):
-        if settle(s, f, o, g, int(s.order[g, k]), int(actions[g, s.order[g, k]])):
+        if resolve(s, f, o, g, int(s.order[g, k]), int(actions[g, s.order[g, k]])):
             won = True
             if f.stop_after_success:
                 break
-    if not won:  # after a success everybody is out, and nobody lost a key by it
+    if not won:  # after a success all agents are out, and no key changed hands
         for a in range(len(f.team)):
             mark_ready(s, f, o, g, a)
     if not f.view_first:
@@ -144,10 +144,10 @@ def step_games(
     o: Step,
     tables: ViewTables,
     actions: NDArray[np.int8],
-    given: NDArray[np.int8],
+    orders: NDArray[np.int8],
     auto_reset: bool,
 ) -> None:
-    """Step all games. ``given`` is (N, A) orders, or (0, A) for "as the rules say"."""
+    """Step all games. ``orders`` is (N, A), or (0, A) for the order of the rules."""
     agents = len(f.team)
     for g in range(len(actions)):
         _clear(o, g)
@@ -158,7 +158,7 @@ def step_games(
         for a in range(agents):
             o.acted[g, a] = not (f.eliminated_out and s.out[g, a])
         o.winner[g] = -1
-        _set_order(s, f, g, given)
+        _set_order(s, f, g, orders)
         won = _play(s, f, o, g, actions, tables)
         report_terminated(s, f, o, g, won)
         o.truncated[g] = s.clock[g] >= f.max_steps
@@ -175,7 +175,7 @@ def step_games(
 
 @kernel
 def reset_games(s: State, f: Flags, o: Step, tables: ViewTables, which: NDArray[np.bool_]) -> None:
-    """Lay out the games in ``which`` afresh and observe them."""
+    """Reset the games in ``which`` and observe them."""
     for g in range(len(which)):
         if which[g]:
             reset_game(s, f, g)
@@ -190,6 +190,6 @@ def reset_games(s: State, f: Flags, o: Step, tables: ViewTables, which: NDArray[
 
 @kernel
 def observe_games(s: State, f: Flags, o: Step, tables: ViewTables) -> None:
-    """Observe all games as they stand."""
+    """Observe all games."""
     for g in range(len(s.clock)):
         observe(s, f, g, tables, o.tokens, o.obs_mission)

@@ -27,7 +27,7 @@ def parallel_env(
         scenario: one of ``multigrid_rl.config.scenario_names()``, or an environment name of the original course, such
             as ``MultiGrid-CompetativeRedBlueDoor-v3-DTDE-1v1``.
         render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
-        rules: ``"fair"`` or ``"classic"`` in place of the scenario's own rules.
+        rules: ``"fair"`` or ``"classic"`` instead of the scenario's rules.
         flat: observations are vectors; see :func:`multigrid_rl.world.spaces.flat_space`.
 
     Raises:
@@ -44,18 +44,18 @@ def parallel_env(
 
 
 class RedBlueDoors(ParallelEnv):
-    """One game, all seats played from outside. Make it with :func:`parallel_env`.
+    """One game, with an action for every seat. Make it with :func:`parallel_env`.
 
     * Agents: ``spec.seats``, blue first: ``blue_0``, ``red_0`` in 1v1.
     * Observation: see :func:`multigrid_rl.world.spaces.observation_space`, or ``flat_space`` there.
     * Action: Discrete(7): left, right, forward, pickup, drop, toggle, done.
     * Reward: the canonical reward of the rules, section 5.
-    * Terminated: everybody when the game is won; under ``fair`` rules an eliminated agent at once, and it leaves
-      ``agents``. Truncated: everybody still there after ``spec.max_steps`` steps. A win in the last step is both.
+    * Terminated: all agents when the game is won; under ``fair`` rules an eliminated agent at once, and it leaves
+      ``agents``. Truncated: all remaining agents after ``spec.max_steps`` steps. A win in the last step is both.
     * Info: see :func:`multigrid_rl.world.spaces.info`.
 
-    Everything random in a game follows from ``reset(seed=...)``. Without a seed, each game's own is drawn from this
-    environment's generator, which the last seed started (or the operating system, if there was none).
+    ``reset(seed=...)`` determines all randomness in a game. Without a seed, each game's seed is drawn from this
+    environment's generator, which was seeded by the last seed (or by the operating system).
 
     Args:
         name: shown as ``metadata["name"]``.
@@ -75,7 +75,7 @@ class RedBlueDoors(ParallelEnv):
         self.spec = spec
         self.possible_agents: list[str] = list(spec.seats)
         self.agents: list[str] = []
-        self._seen = spaces.flat_observation if flat else spaces.observation
+        self._encode = spaces.flat_observation if flat else spaces.observation
         self.observation_spaces = {
             seat: spaces.flat_space(spec) if flat else spaces.observation_space(spec) for seat in spec.seats
         }
@@ -115,14 +115,14 @@ class RedBlueDoors(ParallelEnv):
         """Play one step.
 
         Args:
-            actions: an integer 0 to 6 for each of ``agents``. One that is left out does nothing (rules, section 3);
-                those of eliminated agents are not looked at.
+            actions: an integer 0 to 6 for each of ``agents``. Missing ones mean ``done`` (rules, section 3);
+                those of eliminated agents are ignored.
 
         Returns:
             Observations, rewards, terminated, truncated and infos of the agents that were in the game before the step.
 
         Raises:
-            RuntimeError: there is no game to play.
+            RuntimeError: no game is running.
             ValueError: an unknown agent or action.
         """
         if not self.agents:
@@ -134,15 +134,15 @@ class RedBlueDoors(ParallelEnv):
             if seat in self.agents:
                 row[0, self._index[seat]] = spaces.check_action(action, seat)
         step = self.world.step(row)
-        played = self.agents
-        rewards = {seat: float(step.reward[0, self._index[seat]]) for seat in played}
-        terminated = {seat: bool(step.terminated[0, self._index[seat]]) for seat in played}
-        truncated = dict.fromkeys(played, bool(step.truncated[0]))
-        self.agents = [seat for seat in played if not (terminated[seat] or truncated[seat])]
-        return self._observations(played), rewards, terminated, truncated, self._infos(played)
+        agents = self.agents
+        rewards = {seat: float(step.reward[0, self._index[seat]]) for seat in agents}
+        terminated = {seat: bool(step.terminated[0, self._index[seat]]) for seat in agents}
+        truncated = dict.fromkeys(agents, bool(step.truncated[0]))
+        self.agents = [seat for seat in agents if not (terminated[seat] or truncated[seat])]
+        return self._observations(agents), rewards, terminated, truncated, self._infos(agents)
 
     def state(self) -> NDArray[np.uint8]:
-        """Return the board, uint8 (16, 8, 3) triples with living agents drawn in; what they carry is not shown."""
+        """Return the board, uint8 (16, 8, 3) triples with living agents drawn in; carried objects are not shown."""
         s = self.world.state
         codes = s.cells[0].copy()
         for a in living_agents(self.world, 0):
@@ -150,12 +150,12 @@ class RedBlueDoors(ParallelEnv):
         return decode(codes).reshape(WIDTH, HEIGHT, 3)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return the uint8 frame (256, 512, 3) of the game as it stands; ``None`` if made without a render mode."""
+        """Return the uint8 frame (256, 512, 3) of the current state; ``None`` without a render mode."""
         return None if self.render_mode is None else render_frame(self.world, 0)
 
     def _observations(self, seats: list[str]) -> dict[str, Any]:
         tokens = self.world.outputs.tokens[0]
-        return {seat: self._seen(self.spec, tokens[self._index[seat]]) for seat in seats}
+        return {seat: self._encode(self.spec, tokens[self._index[seat]]) for seat in seats}
 
     def _infos(self, seats: list[str]) -> dict[str, spaces.Info]:
         return {seat: spaces.info(self.world, self._index[seat]) for seat in seats}

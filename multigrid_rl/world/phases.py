@@ -38,7 +38,7 @@ def _set_mission(s: State, g: int, a: int, mission: int) -> None:
 
 @inlined
 def _toggle_door(s: State, f: Flags, o: Step, g: int, a: int, front: int) -> None:
-    # Section 3 of the rules only speaks of locked doors. The recordings show that anybody may swing an unlocked one:
+    # Section 3 of the rules only covers locked doors. The recordings show that any agent can toggle an unlocked one:
     # v3-CTCE-2v2-Death-Match, episode 44, steps 30 and 31.
     code = int(s.cells[g, front])
     team = (code - c.DOOR_LOCKED) % 2
@@ -87,7 +87,7 @@ def _success(s: State, f: Flags, o: Step, g: int, team: int, flag: int) -> bool:
     rewarded = False
     for a in range(len(f.team)):
         if f.team[a] == team and not s.out[g, a]:
-            o.reward[g, a] = f.weights[a, c.W_SUCCESS] * value  # in place of what was earned before it in this step
+            o.reward[g, a] = f.weights[a, c.W_SUCCESS] * value  # replaces rewards earned earlier in this step
             o.events[g, a, c.EV_SUCCESS] = value
             o.events[g, a, flag] = 1.0
             rewarded = True
@@ -159,8 +159,8 @@ def _pickup_result(s: State, f: Flags, o: Step, g: int, a: int) -> None:
 
 
 @inlined
-def settle(s: State, f: Flags, o: Step, g: int, a: int, action: int) -> bool:
-    """Phase two for one agent. Returns whether the game was won by it."""
+def resolve(s: State, f: Flags, o: Step, g: int, a: int, action: int) -> bool:
+    """Phase two for one agent. Returns whether it won the game."""
     if s.out[g, a] and f.eliminated_out:
         return False
     won = False
@@ -173,7 +173,7 @@ def settle(s: State, f: Flags, o: Step, g: int, a: int, action: int) -> bool:
 
 @inlined
 def mark_ready(s: State, f: Flags, o: Step, g: int, a: int) -> None:
-    """Report when an agent comes to be, or ceases to be, ready for its door. Only training rewards use this event."""
+    """Report when an agent becomes, or stops being, ready for its door. Only training rewards use this event."""
     team = int(f.team[a])
     carries = _own_key(int(s.hand[g, a]), team) and not s.out[g, a]
     ready = np.uint8(carries and s.cells[g, c.DOOR_FRONT[team]] == c.EMPTY)
@@ -184,6 +184,6 @@ def mark_ready(s: State, f: Flags, o: Step, g: int, a: int) -> None:
 
 @inlined
 def report_terminated(s: State, f: Flags, o: Step, g: int, won: bool) -> None:
-    """Set the reported flags (rules, section 6): lingering agents are not reported before the game ends."""
+    """Set the reported flags (rules, section 6): agents that stay are not reported before the game ends."""
     for a in range(len(f.team)):
         o.terminated[g, a] = won or (f.eliminated_out and s.out[g, a] == np.uint8(1))

@@ -1,6 +1,6 @@
-"""Pictures of a game, drawn by the ``multigrid`` package itself.
+"""Frames of a game, drawn by the ``multigrid`` package.
 
-``multigrid`` is imported at the first frame only: it pulls in pygame, and nobody who trains needs it.
+``multigrid`` is imported at the first frame only: it imports pygame, which training does not need.
 """
 
 import os
@@ -17,7 +17,7 @@ from multigrid_rl.world.constants import CELLS, COLOURS, EMPTY, HEIGHT, SIDE_ROO
 from multigrid_rl.world.engine import World
 
 TILE_SIZE = 32
-#: Below this a triangle is no triangle any more.
+#: Below this, triangles are not recognisable.
 SMALLEST_TILE = 4
 
 _DOOR = TYPES.index("door")
@@ -25,10 +25,10 @@ _FRAME_GREY = 200
 
 
 def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> NDArray[np.uint8]:
-    """Draw one game as it stands.
+    """Draw the current state of one game.
 
-    Walls, doors, keys and balls are drawn in their colours, living agents as triangles that point where they head. What
-    an agent carries is framed in the corner at its front left. Cells that some living agent sees are lighter.
+    Walls, doors, keys and balls are drawn in their colours, living agents as triangles that point along their heading.
+    A carried object is framed at the agent's front left. Cells visible to a living agent are lighter.
 
     Args:
         world: the batch of games.
@@ -36,10 +36,10 @@ def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> NDArray
         tile_size: width and height of one cell in pixels.
 
     Returns:
-        uint8 (8 * tile_size, 16 * tile_size, 3), red, green, blue; the caller's own.
+        uint8 (8 * tile_size, 16 * tile_size, 3), RGB; a new array.
 
     Raises:
-        ValueError: the batch has no such game, or the tile is too small to show anything.
+        ValueError: the batch has no such game, or the tile is too small.
     """
     if not 0 <= game < world.num_games:
         raise ValueError(expected("game", f"0 to {world.num_games - 1}", game))
@@ -47,7 +47,7 @@ def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> NDArray
         raise ValueError(expected("tile_size", f"at least {SMALLEST_TILE} pixels", tile_size))
     living = living_agents(world, game)
     grid = _library().Grid(WIDTH, HEIGHT)
-    grid.state[...] = _known_to_library(decode(world.state.cells[game])).reshape(WIDTH, HEIGHT, 3)
+    grid.state[...] = _library_codes(decode(world.state.cells[game])).reshape(WIDTH, HEIGHT, 3)
     triangles = [_triangle(world, game, a) for a in living]
     frame: NDArray[np.uint8] = grid.render(tile_size, triangles, visible_cells(world, game))
     for a in living:
@@ -57,26 +57,26 @@ def render_frame(world: World, game: int, tile_size: int = TILE_SIZE) -> NDArray
 
 
 def living_agents(world: World, game: int) -> list[int]:
-    """Return the indices of the agents that nobody has eliminated, in index order; also after the game's end."""
-    # A win takes all agents out at once, the winners too. Only the eliminated are moved to their side room.
+    """Return the indices of the agents that are not eliminated, in index order; also after the game's end."""
+    # A win marks all agents as out, the winners too. Only eliminated agents are moved to their side room.
     s = world.state
     rooms = [SIDE_ROOM[team] for team in world.flags.team]
     return [a for a, room in enumerate(rooms) if not (s.out[game, a] and s.position[game, a] == room)]
 
 
 def visible_cells(world: World, game: int, agents: Iterable[int] | None = None) -> NDArray[np.bool_]:
-    """Return the board cells (16, 8) that ``agents`` (by default the living) saw in the last observations."""
+    """Return the board cells (16, 8) that ``agents`` (by default the living) see in the last observations."""
     area = world.spec.view_size**2
-    seen = np.zeros(CELLS, np.bool_)
+    visible = np.zeros(CELLS, np.bool_)
     for a in living_agents(world, game) if agents is None else agents:
         pose = int(world.state.position[game, a]) * 4 + int(world.state.heading[game, a])
-        seen[world.tables.cells[pose][world.outputs.tokens[game, a, :area] > 0]] = True
-    return seen.reshape(WIDTH, HEIGHT)
+        visible[world.tables.cells[pose][world.outputs.tokens[game, a, :area] > 0]] = True
+    return visible.reshape(WIDTH, HEIGHT)
 
 
 @lru_cache(maxsize=1)
 def _library() -> Any:
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame greets on standard output
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else pygame prints a banner to standard output
     from multigrid.core.agent import Agent  # noqa: PLC0415
     from multigrid.core.grid import Grid  # noqa: PLC0415
     from multigrid.core.world_object import WorldObj  # noqa: PLC0415
@@ -85,19 +85,19 @@ def _library() -> Any:
     return SimpleNamespace(Agent=Agent, Grid=Grid, WorldObj=WorldObj, downsample=downsample)
 
 
-def _known_to_library(triples: NDArray[np.uint8]) -> NDArray[np.int64]:
-    # The package has the states open, closed and locked only, and they mean something for doors only.
-    known = triples.astype(np.int64)
-    known[known[..., 0] != _DOOR, 2] = 0
-    return known
+def _library_codes(triples: NDArray[np.uint8]) -> NDArray[np.int64]:
+    # The package only has the states open, closed and locked, and only for doors.
+    codes = triples.astype(np.int64)
+    codes[codes[..., 0] != _DOOR, 2] = 0
+    return codes
 
 
 def _triangle(world: World, game: int, agent: int) -> Any:
-    drawn = _library().Agent(agent)
-    drawn.state.color = COLOURS[TEAM_COLOUR[world.flags.team[agent]]]
-    drawn.state.pos = divmod(int(world.state.position[game, agent]), HEIGHT)
-    drawn.state.dir = int(world.state.heading[game, agent])
-    return drawn
+    triangle = _library().Agent(agent)
+    triangle.state.color = COLOURS[TEAM_COLOUR[world.flags.team[agent]]]
+    triangle.state.pos = divmod(int(world.state.position[game, agent]), HEIGHT)
+    triangle.state.dir = int(world.state.heading[game, agent])
+    return triangle
 
 
 def _draw_carried(frame: NDArray[np.uint8], world: World, game: int, agent: int, tile_size: int) -> None:
@@ -115,7 +115,7 @@ def _draw_carried(frame: NDArray[np.uint8], world: World, game: int, agent: int,
 def _carried_picture(code: int, size: int) -> NDArray[np.uint8]:
     library = _library()
     large = np.zeros((3 * size, 3 * size, 3), np.uint8)
-    library.WorldObj.from_array(_known_to_library(decode(np.array(code)))).render(large)
+    library.WorldObj.from_array(_library_codes(decode(np.array(code)))).render(large)
     picture: NDArray[np.uint8] = library.downsample(large, 3).astype(np.uint8)
     picture[[0, -1], :] = picture[:, [0, -1]] = _FRAME_GREY
     return picture

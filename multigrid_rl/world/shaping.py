@@ -12,9 +12,9 @@ from multigrid_rl.text import unknown
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import EVENTS
 
-#: Stands beside the events: 1 in every step that the agent plays.
+#: Pseudo-event: 1 in every step that the agent plays.
 STEP = "step"
-#: Stands for every seat.
+#: Key for every seat.
 EVERY_SEAT = "all"
 
 
@@ -23,11 +23,11 @@ class EventBonus:
 
     Args:
         spec: the game.
-        weights: seat (or ``all``) -> event of ``constants.EVENTS`` (or ``step``) -> weight. A seat's own entry replaces
+        weights: seat (or ``all``) -> event of ``constants.EVENTS`` (or ``step``) -> weight. A seat's entry replaces
             single weights of ``all``.
 
     Raises:
-        ValueError: an unknown seat or event, naming those that there are.
+        ValueError: an unknown seat or event; the message lists the known ones.
     """
 
     def __init__(self, spec: GameSpec, weights: Mapping[str, Mapping[str, float]]) -> None:

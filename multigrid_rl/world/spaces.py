@@ -1,4 +1,4 @@
-"""What the PettingZoo and Gymnasium faces share: spaces, observation dictionaries and info dictionaries."""
+"""Spaces, observations and infos shared by the PettingZoo and Gymnasium environments."""
 
 from typing import Any, TypeAlias
 
@@ -11,10 +11,10 @@ from multigrid_rl.types import GameSpec
 from multigrid_rl.world.constants import ACTIONS, CELL, EVENTS, MISSIONS, NUM_CODES, decode
 from multigrid_rl.world.engine import World
 
-#: One seat's info, numbers alone: event name -> value, ``mission`` and ``winner``.
+#: One seat's info, only numbers: event name -> value, ``mission`` and ``winner``.
 Info: TypeAlias = dict[str, Any]
 
-#: Largest number in any (type, colour, state) triple. Below 255, so that nobody takes a view for a picture to rescale.
+#: Largest number in any (type, colour, state) triple. Below 255, so that libraries do not rescale views as images.
 _HIGHEST = int(CELL.max())
 
 
@@ -46,45 +46,45 @@ def action_space() -> spaces.Discrete:
 
 
 def observation(spec: GameSpec, tokens: NDArray[np.uint8]) -> dict[str, Any]:
-    """Turn a seat's tokens (..., D) into a dictionary that :func:`observation_space` contains; nothing is shared."""
+    """Turn a seat's tokens (..., D) into a new dictionary in :func:`observation_space`."""
     size = spec.view_size
-    seen: dict[str, Any] = {
+    obs: dict[str, Any] = {
         "image": decode(tokens[..., : size * size]).reshape(*tokens.shape[:-1], size, size, 3),
-        "direction": tokens[..., -2].astype(np.int64)[()],  # of one game a number, no array
+        "direction": tokens[..., -2].astype(np.int64)[()],  # a scalar for one game
     }
     if spec.mission_observed:
-        seen["mission"] = tokens[..., -1].astype(np.int64)[()]
-    return seen
+        obs["mission"] = tokens[..., -1].astype(np.int64)[()]
+    return obs
 
 
 def flat_space(spec: GameSpec) -> spaces.Box:
-    """Return the space of the same as a vector: a 1 for the value of each token, cells, heading and mission in turn."""
+    """Return the space of one-hot observation vectors: cells, heading and mission in turn."""
     return spaces.Box(0.0, 1.0, (sum(token_categories(spec)),), np.float32)
 
 
 def flat_observation(spec: GameSpec, tokens: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Turn a seat's tokens (..., D) into vectors that :func:`flat_space` contains."""
+    """Turn a seat's tokens (..., D) into vectors in :func:`flat_space`."""
     categories = token_categories(spec)
     width, starts = sum(categories), np.cumsum([0, *categories[:-1]])
     rows = tokens.reshape(-1, len(categories))
-    seen = np.zeros(len(rows) * width, np.float32)
-    seen[np.arange(len(rows))[:, None] * width + starts + rows] = 1.0
-    return seen.reshape(*tokens.shape[:-1], width)
+    one_hot = np.zeros(len(rows) * width, np.float32)
+    one_hot[np.arange(len(rows))[:, None] * width + starts + rows] = 1.0
+    return one_hot.reshape(*tokens.shape[:-1], width)
 
 
 def info(world: World, agent: int) -> Info:
-    """Tell what happened to one agent of game 0 in the last step; zeros after a reset.
+    """Return the events of one agent of game 0 in the last step; zeros after a reset.
 
     Keys are ``constants.EVENTS`` (float), ``mission`` (index in ``constants.MISSIONS``) and ``winner``: 0 red, 1 blue,
-    -1 nobody (yet).
+    -1 none (yet).
     """
     o = world.outputs
-    told: Info = dict(zip(EVENTS, o.events[0, agent].tolist(), strict=True))
-    return told | {"mission": int(o.obs_mission[0, agent]), "winner": int(o.winner[0])}
+    events: Info = dict(zip(EVENTS, o.events[0, agent].tolist(), strict=True))
+    return events | {"mission": int(o.obs_mission[0, agent]), "winner": int(o.winner[0])}
 
 
 def check_action(action: Any, seat: str) -> int:
-    """Return ``action`` as an ``int``. Raises ``ValueError``: not one of the integers 0 to 6."""
+    """Return ``action`` as an ``int``. Raises ``ValueError`` unless it is an integer from 0 to 6."""
     number = action.item() if isinstance(action, np.ndarray) and action.ndim == 0 else action
     if not isinstance(number, int | np.integer) or not 0 <= number < len(ACTIONS):
         listed = ", ".join(f"{k} {name}" for k, name in enumerate(ACTIONS))

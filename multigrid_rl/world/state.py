@@ -1,4 +1,4 @@
-"""Arrays that hold a batch of games, and the numbers that kernels read about the rules."""
+"""Arrays that hold a batch of games, and the rules as numbers for the kernels."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class State(NamedTuple):
     cells: NDArray[np.uint8]  # (N, 128) cell codes, agents not drawn in
     position: NDArray[np.uint8]  # (N, A) cell index
     heading: NDArray[np.uint8]  # (N, A)
-    hand: NDArray[np.uint8]  # (N, A) code of the carried object as it really is
-    shown: NDArray[np.uint8]  # (N, A) code that the own cell of the view shows: a copy made at pickup
-    under: NDArray[np.uint8]  # (N, A) scratch: what the agent's cell holds while it is drawn over it
+    hand: NDArray[np.uint8]  # (N, A) code of the carried object
+    shown: NDArray[np.uint8]  # (N, A) code shown in the agent's cell of the view: a copy made at pickup
+    under: NDArray[np.uint8]  # (N, A) scratch: code of the agent's cell while the agent is drawn over it
     order: NDArray[np.int8]  # (N, A) scratch: the order in which this step handles the agents
-    out: NDArray[np.uint8]  # (N, A) the agent's own terminated flag
-    ready: NDArray[np.uint8]  # (N, A) carries the own key while nothing lies before the own door
+    out: NDArray[np.uint8]  # (N, A) the agent's terminated flag
+    ready: NDArray[np.uint8]  # (N, A) carries its key, and nothing is before its door
     mission: NDArray[np.int8]  # (N, A) index of the mission string
     mission_value: NDArray[np.int8]  # (N, A) integer that stands for it in a classic observation
-    ball_factor: NDArray[np.float64]  # (N, 2) what the next rewarded pickup of the (red, blue) ball pays
+    ball_factor: NDArray[np.float64]  # (N, 2) factor of the next rewarded pickup of the (red, blue) ball
     clock: NDArray[np.int32]  # (N,) steps played
     over: NDArray[np.uint8]  # (N,) 1 once the game has ended
     stream: NDArray[np.uint64]  # (N,) the game's random stream
@@ -54,22 +54,22 @@ class Flags(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one step writes. The arrays belong to the world and change at its next step: copy what you keep."""
+    """Outputs of one step. The arrays belong to the world and change at its next step: copy them to keep them."""
 
     tokens: NDArray[np.uint8]  # (N, A, D) observation to act on next (after auto-reset: of the new game)
     obs_mission: NDArray[np.int8]  # (N, A) mission string index that the observation carries
-    final_tokens: NDArray[np.uint8]  # (N, A, D) last observation; only rows of ``done`` games mean anything
+    final_tokens: NDArray[np.uint8]  # (N, A, D) last observation; only rows of ``done`` games are valid
     reward: NDArray[np.float64]  # (N, A) canonical reward
     events: NDArray[np.float32]  # (N, A, E) what happened, columns ``constants.EVENTS``
     terminated: NDArray[np.bool_]  # (N, A)
     truncated: NDArray[np.bool_]  # (N,)
     done: NDArray[np.bool_]  # (N,) the game ended in this step
     acted: NDArray[np.bool_]  # (N, A) the agent was still in the game when the step began
-    winner: NDArray[np.int8]  # (N,) 0 red, 1 blue, -1 nobody yet
+    winner: NDArray[np.int8]  # (N,) 0 red, 1 blue, -1 none yet
 
 
 def allocate_state(games: int, agents: int) -> State:
-    """Uninitialised games: all over, to be filled by a reset."""
+    """Allocate finished games, to be initialised by a reset."""
     grid = (games, agents)
     return State(
         cells=np.full((games, CELLS), EMPTY, np.uint8),
@@ -91,7 +91,7 @@ def allocate_state(games: int, agents: int) -> State:
 
 
 def allocate_outputs(games: int, agents: int, tokens: int) -> Step:
-    """Zeroed output buffers."""
+    """Allocate zeroed output buffers."""
     grid = (games, agents)
     return Step(
         tokens=np.zeros((*grid, tokens), np.uint8),

@@ -1,7 +1,7 @@
 """One random stream for each game: a 64-bit counter through the splitmix64 mixer.
 
 Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA 2014), and Vigna's reference constants.
-What a game draws depends on (seed, game number, purpose) alone, never on how many games run beside it.
+The draws of a game depend only on (seed, game number, purpose), never on the number of games.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def seeded(seed: int, games: NDArray[np.int64], purpose: int = 0) -> NDArray[np.
 class Streams:
     """Independent random streams, one for each game; implements ``types.UniformSource``."""
 
-    #: Of which games: of all, but for those of :meth:`rows`.
+    #: Selected games: all, except in :meth:`rows`.
     _which: NDArray[np.intp] | slice = slice(None)
 
     def __init__(self, seed: int, games: NDArray[np.int64], purpose: int = 0) -> None:
@@ -82,13 +82,13 @@ class Streams:
         return out
 
     def rows(self, which: NDArray[np.intp]) -> Streams:
-        """Return the streams of the games numbered ``which`` (M,): they move on, the others stay."""
-        some = copy.copy(self)
-        some._which = which
-        return some
+        """Return the streams of the games numbered ``which`` (M,): they advance, the others stay."""
+        selected = copy.copy(self)
+        selected._which = which
+        return selected
 
     def uniform_of(self, which: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return (N,) numbers in [0, 1); only the streams in ``which`` (N,) move on, the other rows are 0."""
+        """Return (N,) numbers in [0, 1); only the streams in ``which`` (N,) advance, the other rows are 0."""
         out = np.zeros(len(self.state), np.float64)
         out[which] = self.rows(np.flatnonzero(which)).uniform(1)[:, 0]
         return out

@@ -1,11 +1,11 @@
-"""The board's symmetry: turned by half a circle and with the colours swapped, it is the same game.
+"""The board's symmetry: rotated by 180 degrees and with the colours swapped, it is the same game.
 
 Cell (x, y) becomes (15 - x, 7 - y), headings turn by two, and red and blue change places; starts, doors, fixed keys and
-obstacles of red_k then fall on those of blue_k. Views are relative to their agent, so only colours and headings in them
+obstacles of red_k map to those of blue_k. Views are relative to their agent, so only colours and headings in them
 change. A player that learned one side plays the other through :func:`other_side`.
 
-One thing is not symmetric: the eliminated of both teams stand at y = 2 of their side room. What they see matters only
-to a player of a whole team.
+One asymmetry: eliminated agents of both teams stand at y = 2 of their side room. Their observations matter only to a
+player of a whole team.
 """
 
 import numpy as np
@@ -31,11 +31,11 @@ _TURNED = np.array([2, 3, 0, 1], np.uint8)
 
 
 def other_side(tokens: NDArray[np.uint8], members: int = 1) -> NDArray[np.uint8]:
-    """Return tokens (N, members * D) as the same situation looks from the other team's seats."""
+    """Return tokens (N, members * D) of the same situation as seen from the other team's seats."""
     blocks = tokens.reshape(len(tokens), members, -1)
     turned = SWAPPED[blocks]
     turned[..., -2] = _TURNED[blocks[..., -2]]
-    turned[..., -1] = blocks[..., -1]  # missions know no colour
+    turned[..., -1] = blocks[..., -1]  # missions have no colour
     return turned.reshape(len(tokens), -1)
 
 

@@ -1,8 +1,8 @@
 """Check the engine against recorded episodes of the original game, array by array.
 
-A trace file holds the layouts and the actions of many episodes together with everything the original answered
+A trace file holds the layouts and the actions of many episodes with all outputs of the original game
 (`tests/golden/traces/README.md`). The engine starts each episode from its recorded first state, plays the recorded
-actions under the classic rules, and must answer the same.
+actions under the classic rules, and must return the same.
 """
 
 import json
@@ -22,7 +22,7 @@ from multigrid_rl.world import constants as c
 from multigrid_rl.world.engine import World
 from multigrid_rl.world.state import Step
 
-#: Agents of each unit that the recordings know: an agent under DTDE and CTDE, a team under CTCE.
+#: Agents of each unit in the recordings: an agent under DTDE and CTDE, a team under CTCE.
 Units = dict[str, list[int]]
 Arrays = dict[str, NDArray[Any]]
 
@@ -89,7 +89,7 @@ def verify_trace(path: Path) -> TraceReport:
     """Replay one file.
 
     Raises:
-        TraceError: the file cannot be read, lacks an array, or describes no game that the engine knows.
+        TraceError: the file cannot be read, lacks an array, or describes an unknown game.
     """
     data = _load(path)
     try:
@@ -197,8 +197,8 @@ def _replay(data: Arrays, meta: dict[str, Any], spec: GameSpec) -> Arrays:
         running = lengths > t
         actions[running] = data["action"][steps[running] + t]
         orders[running] = data["order"][steps[running] + t]
-        answer = world.step(actions, orders)
-        _record_step(answer, units, out, steps[running] + t, running)
+        step = world.step(actions, orders)
+        _record_step(step, units, out, steps[running] + t, running)
         _record_state(world, out, states[running] + t + 1, running)
     return out
 
@@ -220,12 +220,12 @@ def _record_state(world: World, out: Arrays, rows: NDArray[np.int64], games: NDA
     out["obs_mission_value"][rows] = tokens[..., v * v + 1] if world.spec.mission_observed else -1
 
 
-def _record_step(answer: Step, units: Units, out: Arrays, rows: NDArray[np.int64], games: NDArray[np.bool_]) -> None:
-    events = answer.events[games]
-    out["agent_reward"][rows] = answer.reward[games]
-    out["reward"][rows] = _fold(np.sum, answer.reward[games], units)
-    out["terminated"][rows] = _fold(np.all, answer.terminated[games], units)
-    out["truncated"][rows] = answer.truncated[games][:, None]
+def _record_step(step: Step, units: Units, out: Arrays, rows: NDArray[np.int64], games: NDArray[np.bool_]) -> None:
+    events = step.events[games]
+    out["agent_reward"][rows] = step.reward[games]
+    out["reward"][rows] = _fold(np.sum, step.reward[games], units)
+    out["terminated"][rows] = _fold(np.all, step.terminated[games], units)
+    out["truncated"][rows] = step.truncated[games][:, None]
     out["info_door_open_done"][rows] = _fold(np.any, events[..., c.EV_DOOR_WIN] > 0, units)
     out["info_eliminated_opponents_done"][rows] = _fold(np.any, events[..., c.EV_ELIMINATION_WIN] > 0, units)
     out["info_got_eliminated_done"][rows] = _fold(np.any, events[..., c.EV_VICTIM] > 0, units)
@@ -235,11 +235,11 @@ def _record_step(answer: Step, units: Units, out: Arrays, rows: NDArray[np.int64
 
 
 def _first_difference(data: Arrays, replayed: Arrays) -> Divergence | None:
-    found: list[tuple[int, int, int, Divergence]] = []
+    differences: list[tuple[int, int, int, Divergence]] = []
     for rank, name in enumerate((*STEP_ARRAYS, *STATE_ARRAYS)):
-        told, got = data[name], replayed[name]
+        want, got = data[name], replayed[name]
         close = (
-            np.isclose(got, told, rtol=RELATIVE_TOLERANCE, atol=0.0, equal_nan=True) if name in _REAL else got == told
+            np.isclose(got, want, rtol=RELATIVE_TOLERANCE, atol=0.0, equal_nan=True) if name in _REAL else got == want
         )
         wrong = ~np.asarray(close)
         rows = np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))
@@ -251,6 +251,6 @@ def _first_difference(data: Arrays, replayed: Arrays) -> Divergence | None:
         step = int(rows[0] - starts[episode]) + int(first_step)
         place = tuple(int(i) for i in np.argwhere(wrong[rows[0]])[0])
         label = name + (str(list(place)) if place else "")
-        both = str(told[rows[0]][place]), str(got[rows[0]][place])
-        found.append((episode, step, rank, Divergence(episode, step, label, *both)))
-    return min(found, key=lambda entry: entry[:3])[3] if found else None
+        both = str(want[rows[0]][place]), str(got[rows[0]][place])
+        differences.append((episode, step, rank, Divergence(episode, step, label, *both)))
+    return min(differences, key=lambda entry: entry[:3])[3] if differences else None

@@ -1,7 +1,7 @@
-"""What an agent sees (rules, section 4): table lookups, one row of the window at a time.
+"""Observation windows (rules, section 4): table lookups, one row of the window at a time.
 
 The window of an agent at (cell, heading) always covers the same board cells, so they come from a table. The board's
-outer ring is wall, so clamping coordinates to the board gives "outside counts as wall" for free. How visibility spreads
+outer ring is wall, so clamping coordinates makes cells outside count as wall. How visibility spreads
 within one row, and into the next, depends only on which cells of the row are visible and which are opaque: another
 table.
 """

@@ -202,8 +202,8 @@ def test_running_out_of_time_counts_as_death_where_one_asks_for_it():
         column[:] = 0
     rollout.done[1], rollout.mask[:], rollout.rewards[:] = True, True, 1.0
     rollout.next_values[1] = 10.0
-    for deadly, targets in ((False, [1 + 0.5 * (1 + 0.5 * 10), 1 + 0.5 * 10]), (True, [1 + 0.5 * 1, 1])):
-        how = Estimator(gamma=0.5, lam=1.0, deadly=deadly)
+    for timeout_terminates, targets in ((False, [1 + 0.5 * (1 + 0.5 * 10), 1 + 0.5 * 10]), (True, [1 + 0.5 * 1, 1])):
+        how = Estimator(gamma=0.5, lam=1.0, timeout_terminates=timeout_terminates)
         assert estimate(rollout, how).targets.tolist() == targets
         paths = Paths(
             *(np.array(c) for c in (rollout.rewards, rollout.terminated, rollout.done, rollout.mask[..., 0])),

@@ -113,13 +113,13 @@ def test_airl_pays_f_alone_where_asked_to():
     torch.testing.assert_close(net(steps), whole(steps))
 
 
-def test_steepness_is_how_far_the_slope_of_the_reward_is_from_one():
+def test_gradient_penalty_is_how_far_the_slope_of_the_reward_is_from_one():
     net, steps = Discriminator(3, 2, GAIL), steps_of()
     net.normaliser.std.fill_(2.0)  # slopes are by what the network reads
     weights = torch.tensor([[3.0, 0.0, 0.0, 0.0, 4.0]])
     net.reward = torch.nn.Linear(5, 1)
     net.reward.weight.data.copy_(weights)
-    off = net.steepness(steps, Steps._make(2 * column for column in steps), torch.rand(6, 1))
+    off = net.gradient_penalty(steps, Steps._make(2 * column for column in steps), torch.rand(6, 1))
     torch.testing.assert_close(off, torch.tensor((5.0 - 1.0) ** 2))
     off.backward()
     torch.testing.assert_close(net.reward.weight.grad, 2 * (5.0 - 1.0) * weights / 5.0)
@@ -135,14 +135,14 @@ def test_a_penalty_makes_the_discriminator_less_steep():
         points = Steps(
             *(torch.from_numpy(column[rows]) for column in (theirs.observations, theirs.actions)), *[None] * 3
         )
-        slopes.append(float(net.steepness(points, points, torch.ones(50, 1)).detach()))
+        slopes.append(float(net.gradient_penalty(points, points, torch.ones(50, 1)).detach()))
     assert slopes[1] < slopes[0] / 2
 
 
 def test_airl_rewards_f_less_the_log_probability():
     net, steps = Discriminator(3, 2, AIRL), steps_of()
     g = net.reward(torch.cat([steps.obs, steps.actions], 1))[:, 0]
-    before, after = net.shaping(steps.obs)[:, 0], net.shaping(steps.following)[:, 0]
+    before, after = net.shaping(steps.obs)[:, 0], net.shaping(steps.next_obs)[:, 0]
     f = g + 0.9 * torch.tensor([1.0, 0.0] * 3) * after - before
     torch.testing.assert_close(net.rewards(steps), f - steps.logp)
     # D = exp(f) / (exp(f) + pi)
@@ -163,7 +163,7 @@ def test_what_follows_a_step_is_the_next_or_what_was_seen_at_the_end():
     cut[1, 0], ended[1, 1] = True, True
     obs = np.arange(6, dtype=np.float32)[:, None]  # (T, N): 0 1 / 2 3 / 4 5
     path = Paths(flags * 1.0, ended, done, ~flags, flags, cut, np.array([[20.0]]), np.array([[40.0], [50.0]]))
-    _, following = path.following(obs, path.final_obs, path.last_obs)
+    _, following = path.with_next(obs, path.final_obs, path.last_obs)
     np.testing.assert_array_equal(following[..., 0], [[2, 3], [20, 0], [40, 50]])
 
 
@@ -178,7 +178,7 @@ def test_the_whole_batch_is_paid_by_the_discriminator(config):
 
     def spied(batch, paths):
         kept["paths"], told = learn(batch, paths)
-        kept["mine"] = adversary._played(batch, paths)
+        kept["mine"] = adversary._policy_steps(batch, paths)
         return kept["paths"], told
 
     adversary.learn = spied

@@ -44,7 +44,7 @@ def cloning_of(folder, head: str | None, net=None, **changes) -> Cloning:
     net = net or network_of(AGENT, {**architecture, "head": head, "head_size": HEAD_SIZES.get(head)})
     options = {"held_out": 0.1, "batch_size": 1800, "minibatch_size": 100, "weight_decay": 0.0, "grad_clip": 10.0}
     lr = Schedule(1e-2, 1e-3, 8000)
-    config = CloningConfig(data=str(folder), asked=False, lr=lr, seed=1, **{**options, **changes})
+    config = CloningConfig(data=str(folder), dagger=False, lr=lr, seed=1, **{**options, **changes})
     return Cloning({"a": net}, {"a": ACTS}, config, torch.device("cpu"))
 
 

@@ -82,7 +82,7 @@ def test_labels_go_on_exactly_where_they_stood(model):
 def test_learner_learns_what_the_expert_says(model):
     labelling = Labelling(model, games=8)
     config = CloningConfig(
-        data=None, held_out=0.0, batch_size=2400, minibatch_size=240, asked=True, lr=CONSTANT, weight_decay=0.0,
+        data=None, held_out=0.0, batch_size=2400, minibatch_size=240, dagger=True, lr=CONSTANT, weight_decay=0.0,
         grad_clip=10.0, seed=0,
     )  # fmt: skip
     spaces = {"red_0": labelling.factory.specs.agents[0].action_space}

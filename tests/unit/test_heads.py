@@ -104,7 +104,7 @@ def test_diffusion_costs_the_error_of_the_predicted_noise():
     head = Diffusion(LOW, HIGH, 4, 3, torch.Generator())
     curve = [math.cos((t / 4 + 0.008) / 1.008 * math.pi / 2) ** 2 for t in range(5)]
     wanted = [curve[t] / curve[0] for t in (1, 2, 3)] + [curve[3] / curve[0] * 0.001]  # the last share is capped
-    assert head.clean.tolist() == pytest.approx(wanted, rel=1e-4)
+    assert head.alpha_bar.tolist() == pytest.approx(wanted, rel=1e-4)
     seen = []
     head.predicted = lambda outputs, noisy, steps: seen.append(noisy) or torch.ones_like(noisy)
     noise = torch.tensor([[3.0, -1.0]])
@@ -120,7 +120,7 @@ def test_diffusion_finds_the_action_whose_noise_it_knows():
     told = torch.tensor([0.25, -0.5])
 
     def exact(outputs, noisy, steps):
-        clean = head.clean[steps].unsqueeze(1)
+        clean = head.alpha_bar[steps].unsqueeze(1)
         return (noisy - clean.sqrt() * told) / (1 - clean).sqrt()
 
     head.predicted = exact
@@ -220,7 +220,7 @@ def test_without_probabilities_none_are_told(head):
     assert np.isnan(drawn.logp).all()
     assert np.isnan(drawn.entropy).all()
     for asked in (lambda: ours.log_prob(outputs, torch.zeros(3, 2)), lambda: ours.entropy(outputs)):
-        with pytest.raises(NotImplementedError, match=f"^{head}: its actions have no probability$"):
+        with pytest.raises(NotImplementedError, match=f"^{head}: actions have no log-probability$"):
             asked()
 
 

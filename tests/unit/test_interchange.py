@@ -82,7 +82,7 @@ def test_rejects_torch_files_that_nobody_could_learn_from(tmp_path, monkeypatch)
     file.write_bytes(pickle.dumps(Bomb()))
     assert "a torch file of tensors" in complaint(call("data", "import", file, *PENDULUM, "-o", out))
     said = complaint(call("data", "import", tmp_path / "nowhere.pt", *PENDULUM, "-o", out))
-    assert said.endswith(f"(.parquet) or minari:DATASET_ID that is there, got {tmp_path / 'nowhere.pt'}")
+    assert said.endswith(f"(.parquet) or minari:DATASET_ID that exists, got {tmp_path / 'nowhere.pt'}")
     assert not out.exists()
 
 

@@ -250,7 +250,7 @@ def test_lost_snapshot_plays_no_more_and_is_not_counted():
     one.redraw(2000)
     assert set(one.weights) == {0, 1, 3}
     assert one.metrics()["league/size"] == 3
-    assert [s.env_steps for s in one.there()] == [2000]
+    assert [s.env_steps for s in one.available()] == [2000]
 
 
 def test_state_is_all_there_is():

@@ -111,8 +111,8 @@ def test_no_gradient_flows_over_the_start_of_an_episode(cell):
     net, tokens = network(cell), tokens_of()
     starts = starts_of((1, 5))
     read = []
-    original = net._read
-    net._read = lambda rows: read.append(original(rows).requires_grad_()) or read[0]
+    original = net._embed
+    net._embed = lambda rows: read.append(original(rows).requires_grad_()) or read[0]
     state = torch.zeros(GAMES, net.state_size, requires_grad=True)
     logits, values = net.sequence(tokens, state, starts)
     (logits.view(GAMES, STEPS, ACTIONS)[1, 7].sum() + values.view(GAMES, STEPS)[1, 7]).backward(inputs=[*read, state])

@@ -88,7 +88,7 @@ def test_in_a_mixture_it_plays_its_own_games_alone(recorder):
     match = Match(spec, seat_players(spec, _seated(spec, red_0=[folder, "idle"], blue_0=["idle"])), 12, seed=3)
     for _ in range(10):
         # It sits on the second column; `idle` does nothing, which is action 6.
-        its = match._benches[0].memory.chosen == 0
+        its = match._seated[0].memory.chosen == 0
         match.step({})
         assert match.actions[its, 1].tolist() == [k % 7 for k in np.flatnonzero(its)]
     known = set()
