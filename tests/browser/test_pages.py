@@ -75,7 +75,7 @@ def test_script_decodes_packed_games(browser, spec):
 # --- the replay
 
 
-def test_buttons_and_keys_step_through_the_game(visit, run_file):
+def test_buttons_and_keys_step_through_game(visit, run_file):
     page = visit(run_file)
     board, last = page.get_by_role("group", name="Board"), last_step(page)
     start = board.screenshot()
@@ -341,7 +341,7 @@ def test_page_without_javascript(visit, cup_file):
     assert page.locator("#payoff table").count() == 3
 
 
-def test_page_without_decompression_says_so(browser, cup_file):
+def test_page_without_decompression_shows_notice(browser, cup_file):
     page = browser.new_page()
     page.add_init_script("delete window.DecompressionStream")
     page.goto(cup_file.as_uri())
