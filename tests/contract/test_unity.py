@@ -48,7 +48,7 @@ def scene():
         assert not walker.is_alive()
 
 
-def test_messages_are_those_of_ml_agents():
+def test_messages_equal_ml_agents():
     """The bytes were written once by the descriptors of mlagents-envs 0.28.0."""
     one = messages()["UnityMessage"](header={"status": 200})
     info = {"id": 3, "reward": 1.5, "observations": [{"shape": [2], "float_data": {"data": [1, 2]}}]}
@@ -62,7 +62,7 @@ def test_messages_are_those_of_ml_agents():
     assert one.SerializeToString() == wanted
 
 
-def test_settings_travel_as_side_channels():
+def test_settings_are_sent_as_side_channels():
     told, found = side_channels({"width": 84, "height": 60, "time_scale": 20, "timeout_s": 3}, {"mass": 2}), []
     while told:
         length = struct.unpack_from("<i", told, 16)[0]
@@ -76,7 +76,7 @@ def test_settings_travel_as_side_channels():
     ]
 
 
-def test_who_is_there_is_what_unity_says_and_it_is_told_to_quit(scene):
+def test_specs_come_from_unity_and_close_quits_it(scene):
     factory, walker = scene(args={**QUICK, "areas": 4, "time_scale": 9, "parameters": {"mass": 2}})
     (agent,) = factory.specs.agents
     assert agent.observation_space.shape == (5,)
@@ -99,7 +99,7 @@ def collector(factory, places: int, steps: int) -> Collector:
 
 
 @pytest.mark.parametrize("discrete", [(), (2, 3)])
-def test_ten_walkers_that_come_and_go_lose_nothing(scene, discrete):
+def test_ten_intermittent_walkers_lose_no_data(scene, discrete):
     factory, walker = scene(discrete=discrete)
     playing = collector(factory, 12, 40)
     found, finished = {}, []
@@ -129,7 +129,7 @@ def test_ten_walkers_that_come_and_go_lose_nothing(scene, discrete):
     assert sorted(lengths) == sorted(len(agent.story) for agent in walker.ended)
 
 
-def test_a_state_is_empty_and_whoever_goes_on_begins_afresh(scene):
+def test_state_is_empty_and_resuming_starts_fresh(scene):
     factory, _ = scene()
     playing = collector(factory, 10, 8)
     playing.collect()
@@ -154,7 +154,7 @@ def test_a_state_is_empty_and_whoever_goes_on_begins_afresh(scene):
         ({"behavior": "Walkr"}, "scenario.env_id: expected one of Walker, got Walkr (did you mean Walker?)"),
     ],
 )
-def test_another_unity_than_can_be_spoken_to_is_told_in_one_line(scene, script, said):
+def test_rejects_incompatible_unity_version(scene, script, said):
     factory, _ = scene(**script)
     with pytest.raises(RunError) as caught:
         _ = factory.specs
@@ -162,7 +162,7 @@ def test_another_unity_than_can_be_spoken_to_is_told_in_one_line(scene, script, 
     assert "\n" not in str(caught.value)
 
 
-def test_one_of_several_behaviours_can_be_chosen(scene):
+def test_selects_one_of_several_behaviours(scene):
     factory, _ = scene(behavior="Walker", names=("Walker?team=0", "Goalie?team=1"))
     assert factory.build(10, 0).deciding().all()
 
@@ -176,7 +176,7 @@ def test_one_of_several_behaviours_can_be_chosen(scene):
         ({"bad": float("nan")}, BrokenEnvError, "finite observations and rewards, got a reward of nan of agent"),
     ],
 )  # fmt: skip
-def test_a_peer_that_stops_or_says_nonsense_ends_the_run_in_one_line(scene, script, kind, said):
+def test_silent_or_invalid_peer_ends_run_with_one_line(scene, script, kind, said):
     factory, _ = scene(**script)
     _ = factory.specs
     factory._peer()._timeout_s = 0.5 if "steps" in script else 60.0
@@ -186,7 +186,7 @@ def test_a_peer_that_stops_or_says_nonsense_ends_the_run_in_one_line(scene, scri
     assert "\n" not in str(caught.value)
 
 
-def test_nobody_calls_and_a_port_that_is_taken():
+def test_rejects_missing_connection_and_missing_program():
     port = free_port()
     with pytest.raises(RunError, match=rf"^Unity on port {port}: expected an answer within 0.3 s, got none$"):
         UnityPeer(port, [], timeout_s=0.3)
@@ -201,7 +201,7 @@ def program(tmp_path, body: str) -> str:
     return str(path)
 
 
-def test_a_program_is_started_on_its_port_and_ends_with_us(tmp_path, monkeypatch):
+def test_program_starts_on_its_port_and_ends_with_environment(tmp_path, monkeypatch):
     here = Path(__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), *sys.path]))
     path = program(tmp_path, f'echo "$@" > {tmp_path}/words; exec {sys.executable} {here}/unity_walker.py "$@"')
@@ -215,7 +215,7 @@ def test_a_program_is_started_on_its_port_and_ends_with_us(tmp_path, monkeypatch
     assert words == ["-level", "2", "-nographics", "-batchmode", "--mlagents-port", str(port)]
 
 
-def test_a_program_that_ends_is_told_at_once(tmp_path):
+def test_exited_program_is_reported_at_once(tmp_path):
     with pytest.raises(RunError, match=r"expected an answer, got the program's end, status 3$"):
         UnityPeer(free_port(), [program(tmp_path, "exit 3")])
 
@@ -233,21 +233,21 @@ def test_a_program_that_ends_is_told_at_once(tmp_path):
         (["scenario=cartpole", "port=5004"], "scenario.port: expected one of the keys"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_before_anybody_listens(overrides, said):
+def test_rejects_mistakes_before_listening(overrides, said):
     with pytest.raises((ConfigError, ValueError)) as caught:
         env_factory(compose(["scenario=unity", "experiment=none", *overrides])).load()
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_episodes_of_unity_cannot_be_asked_for(tmp_path):
+def test_rejects_playing_unity_episodes(tmp_path):
     with pytest.raises(
         ConfigError, match=r"^scenario.package: expected gymnasium or multigrid, to play episodes, got unity$"
     ):
         run_env_target(tmp_path, compose(["scenario=unity", "env_path=/no/such program, 1"]))
 
 
-def test_a_recipe_may_not_start_a_program(tmp_path):
+def test_recipe_may_not_start_program(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text("defaults: [{override /scenario: unity}]\nscenario: {env_path: /bin/true}\n")
     with pytest.raises(ConfigError, match=r"neither interpolates, nor imports code"):
