@@ -147,7 +147,7 @@ class Containers:
 
 
 @pytest.mark.long
-def test_what_compose_starts_trains_on_all_three_nodes(scratch, environment, tmp_path):
+def test_compose_cluster_trains_on_all_nodes(scratch, environment, tmp_path):
     containers, run = Containers(environment, scratch), tmp_path / "run"
     try:
         containers.up("head")
@@ -200,9 +200,7 @@ SCONTROL = """#!/usr/bin/env bash
 
 
 @pytest.mark.long
-def test_the_slurm_script_makes_a_cluster_and_a_warning_from_slurm_ends_the_run_in_order(
-    scratch, environment, tmp_path
-):
+def test_slurm_script_runs_cluster_and_ends_on_warning(scratch, environment, tmp_path):
     (tmp_path / "bin").mkdir()
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         (tmp_path / "bin" / name).write_text(text)

@@ -134,7 +134,7 @@ REASONS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("option", [FENCED, "--no-isolate"])
-def test_a_hostile_class_changes_nobodys_result_and_is_named(option, tmp_path):
+def test_hostile_class_is_named_and_changes_no_result(option, tmp_path):
     fenced = option == "--isolate"
     names = (*HOSTILE, "killer") if fenced else HOSTILE
     alone = class_of(tmp_path / "alone" / "in")
@@ -160,7 +160,7 @@ def test_a_hostile_class_changes_nobodys_result_and_is_named(option, tmp_path):
 
 
 @pytest.mark.long
-def test_without_a_sandbox_whoever_kills_the_cup_loses_and_is_named(tmp_path):
+def test_without_sandbox_killer_of_cup_loses_and_is_named(tmp_path):
     handed_in = class_of(tmp_path / "in", "killer")
     play(class_of(tmp_path / "alone" / "in"), tmp_path / "quiet", "--no-isolate")
     found, starts = play(handed_in, tmp_path / "cup", "--no-isolate", starts=8)
