@@ -165,7 +165,7 @@ def test_preflight_and_explain_name_reward_changes(root):
 
 
 @pytest.mark.parametrize(("ended", "more"), [("until", " --until 8192"), ("interrupted", "")])
-def test_closing_names_what_one_would_do_next(ended, more):
+def test_closing_names_next_steps(ended, more):
     verdict = {"gates": [], "held": False, "stage": 0, "stages": 1, "ended": ended, "env_steps": 4096}
     verdict |= {
         "policy_updates": 1,
@@ -234,7 +234,7 @@ def run(tmp_path, root) -> Path:
     return tmp_path / "run"
 
 
-def test_freeze_makes_a_player_that_train_accepts(run, root):
+def test_freeze_makes_player_that_train_accepts(run, root):
     result = call("freeze", run, "--seat", "blue_0", "--name", "fresh", "--episodes", 100, "--checkpoints", root)
     assert result.exit_code == 0, result.output
     assert read_card(root / "fresh").sha256 in result.stdout

@@ -22,7 +22,7 @@ def silent_port():
         yield taken.getsockname()[1]
 
 
-def test_doctor_of_a_sound_machine():
+def test_doctor_passes_sound_machine():
     done = call("doctor", "--json", "--patience", "240")
     assert done.exit_code == 0, done.output
     *lines, last = done.stdout.splitlines()
@@ -51,7 +51,7 @@ def test_silent_address_is_a_problem(silent_port, monkeypatch):
 @pytest.mark.parametrize(
     "address", ["nowhere", "", "head:", "head:0", "head:70000", "http://head:8265", "a b:1", "auto:1x"]
 )
-def test_rejects_what_is_no_address_before_anything_is_checked(address):
+def test_rejects_invalid_address_before_checks(address):
     result = call("doctor", "--address", address)
     assert (result.exit_code, result.stdout) == (2, "")
     wanted = f"multigrid-rl: address: expected auto, host:port or ray://host:port, got {address}"

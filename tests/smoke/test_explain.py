@@ -45,7 +45,7 @@ def sizes(*overrides: str):
     [[], ["model=gru", "model.hidden=[16]", "train.minibatch_size=128"], ["train.num_steps=24", "train.epochs=3"]],
     ids=["mlp", "gru", "another batch"],
 )
-def test_sizes_match_a_real_run(tmp_path, more):
+def test_sizes_match_real_run(tmp_path, more):
     overrides = [*ODD, *more]
     verdict, rows = tiny_run(tmp_path / "run", *overrides[len(TINY) :])
     told, size = rows_of(*overrides), sizes(*overrides)

@@ -32,7 +32,7 @@ def _sections() -> dict[str, tuple[dict[str, str], list[str]]]:
 
 
 @pytest.mark.parametrize("heading", _sections())
-def test_snippets_run_in_an_empty_folder(heading, tmp_path, monkeypatch):
+def test_snippets_run_in_empty_folder(heading, tmp_path, monkeypatch):
     files, lines = _sections()[heading]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -46,5 +46,5 @@ def test_snippets_run_in_an_empty_folder(heading, tmp_path, monkeypatch):
         assert result.exit_code == 0, (line, result.output, result.exception)
 
 
-def test_every_kind_of_part_is_shown():
+def test_docs_show_every_kind_of_part():
     assert {"A scenario", "A player", "A training reward", "An environment"} < set(_sections())

@@ -52,7 +52,7 @@ def judged(output, *args: object) -> dict:
     return {key: value for key, value in told.items() if key not in ("seconds", "player")}
 
 
-def test_an_environment_by_its_id_trains_and_tells_its_story(pole):
+def test_environment_id_trains_and_writes_run_folder(pole):
     path, verdict, rows = pole
     assert (verdict["scenario"], verdict["experiment"], verdict["ended"]) == ("gymnasium", "gymnasium", "until")
     assert (verdict["opponents"], verdict["gates"]) == ([], [])
@@ -66,7 +66,7 @@ def test_an_environment_by_its_id_trains_and_tells_its_story(pole):
     assert json.loads((path / "provenance.json").read_text())["versions"]["gymnasium"]
 
 
-def test_a_run_and_its_frozen_player_are_judged_alike_and_the_seed_decides(pole, frozen, tmp_path):
+def test_run_and_frozen_player_evaluate_alike_by_seed(pole, frozen, tmp_path):
     run = judged(tmp_path / "run", pole[0], "--episodes", 40, "--seed", 5)
     player = judged(tmp_path / "player", frozen / "pole", "--episodes", 40, "--seed", 5)
     other = judged(tmp_path / "other", frozen / "pole", "--episodes", 40, "--seed", 6, "--mode", "argmax")
@@ -80,7 +80,7 @@ def test_a_run_and_its_frozen_player_are_judged_alike_and_the_seed_decides(pole,
         assert 8 < low < row["return_mean"] < high <= 500
 
 
-def test_a_checkpoint_and_other_arguments_can_be_judged(pole, tmp_path):
+def test_evaluates_chosen_checkpoint_and_env_arguments(pole, tmp_path):
     short = judged(
         tmp_path / "short", pole[0], "env_id=CartPole-v1", "env_args={max_episode_steps: 9}", "--episodes", 9
     )
@@ -90,7 +90,7 @@ def test_a_checkpoint_and_other_arguments_can_be_judged(pole, tmp_path):
     assert early["modes"] != late["modes"]
 
 
-def test_a_resumed_run_is_the_unbroken_one(pole, tmp_path):
+def test_resumed_run_equals_unbroken_run(pole, tmp_path):
     whole, verdict, rows = pole
     broken = shutil.copytree(whole, tmp_path / "broken")
     (broken / "verdict.json").unlink()
@@ -99,7 +99,7 @@ def test_a_resumed_run_is_the_unbroken_one(pole, tmp_path):
     assert without_time(rows_of(broken)) == without_time(rows)
 
 
-def test_a_frozen_player_is_in_the_catalogue_with_what_it_plays(pole, frozen):
+def test_catalogue_lists_frozen_player_with_environment(pole, frozen):
     path, verdict, _ = pole
     card = read_card(frozen / "pole")
     (source,) = (path / verdict["checkpoint"]).glob("players/agent_0")
@@ -112,7 +112,7 @@ def test_a_frozen_player_is_in_the_catalogue_with_what_it_plays(pole, frozen):
 
 
 @pytest.mark.parametrize("kind", ["vector", "numbers", "memory", "a2c"])
-def test_other_spaces_networks_and_objectives_train_and_are_judged(tmp_path, monkeypatch, kind):
+def test_other_spaces_networks_and_objectives_train(tmp_path, monkeypatch, kind):
     overrides = {
         "vector": ["env_id=strangers:EchoCut-v0", "env_args={actions: parts, seen: dict}"],
         "numbers": ["env_id=strangers:EchoCut-v0", "env_args={actions: vector}", "model.bound=tanh"],
@@ -131,7 +131,7 @@ def test_other_spaces_networks_and_objectives_train_and_are_judged(tmp_path, mon
         assert told["modes"]["argmax"]["return_mean"] <= 4 * 3  # within its bounds
 
 
-def test_a_body_resumes_number_for_number(tmp_path):
+def test_body_run_resumes_exactly(tmp_path):
     """Episodes of these cut hoppers end within and between batches."""
     hopper = [
         "scenario=hopper",
@@ -146,7 +146,7 @@ def test_a_body_resumes_number_for_number(tmp_path):
     assert without_time(rows_of(tmp_path / "halves")) == without_time(unbroken)
 
 
-def test_a_run_ends_where_an_environment_shows_what_is_no_number(tmp_path):
+def test_nan_observation_ends_run(tmp_path):
     result = call("train", "env_id=strangers:Broken-v0", f"run_dir={tmp_path / 'run'}", "train.until=4096")
     assert result.exit_code == 3
     said = "env_id=strangers:Broken-v0: expected finite observations and rewards, got a reward of nan in environment 0"
@@ -172,7 +172,7 @@ def test_a_run_ends_where_an_environment_shows_what_is_no_number(tmp_path):
     ],
     ids=lambda part: " ".join(part[:3]) if isinstance(part, list) else None,
 )
-def test_rejects_what_has_no_meaning_there(pole, frozen, tmp_path, args, said):
+def test_rejects_options_without_meaning(pole, frozen, tmp_path, args, said):
     names = {"RUN": pole[0], "PLAYER": frozen / "pole"}
     words = [str(word) for word in args]
     for name, path in names.items():
@@ -185,7 +185,7 @@ def test_rejects_what_has_no_meaning_there(pole, frozen, tmp_path, args, said):
     assert not (tmp_path / "out").exists()
 
 
-def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
+def test_forfeits_cup_with_reason(frozen, tmp_path):
     shutil.copytree(frozen / "pole", tmp_path / "cup" / "pole")
     result = call("cup", tmp_path / "cup", "--with", "random", "--games", 2, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
@@ -219,7 +219,7 @@ def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
         (["train.objective=math:pi"], "train.objective: expected module:function, got math:pi: 3.14"),
     ],
 )
-def test_rejects_a_mistake_before_anything_starts(tmp_path, overrides, said):
+def test_rejects_mistakes_before_start(tmp_path, overrides, said):
     with pytest.raises(ConfigError) as caught:
         run_training([*overrides, f"run_dir={tmp_path / 'run'}"])
     text = str(caught.value)
@@ -228,7 +228,7 @@ def test_rejects_a_mistake_before_anything_starts(tmp_path, overrides, said):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_docs_own_objective_and_network_train_and_play(tmp_path, monkeypatch):
+def test_documented_objective_and_network_train_and_play(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
     blocks = dict(re.findall(r"```python\n# (my_\w+)\.py\n(.*?)```", page, re.DOTALL))
     assert {"my_objectives", "my_networks"} <= set(blocks)

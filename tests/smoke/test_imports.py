@@ -36,7 +36,7 @@ none_of("ray", "matplotlib.pyplot")
 """
 
 
-def test_everything_is_loaded_where_it_is_needed_and_ray_and_pyplot_nowhere(tmp_path):
+def test_imports_are_lazy_and_avoid_ray_and_pyplot(tmp_path):
     write_run(tmp_path / "run")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
