@@ -135,7 +135,7 @@ def test_evaluate_rejects_damaged_files(whole, tmp_path, file, content):
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"step\x1b[2J\nmore", b"", b"a" * 5000])
-def test_rejects_damaged_names_of_the_latest_checkpoint(whole, tmp_path, name):
+def test_rejects_damaged_names_of_latest_checkpoint(whole, tmp_path, name):
     run = damaged(whole, tmp_path, "config.yaml", lambda content: content)
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "latest").write_bytes(name)
@@ -146,7 +146,7 @@ def test_rejects_damaged_names_of_the_latest_checkpoint(whole, tmp_path, name):
     assert call("report", run, "-o", tmp_path / "page.html").exit_code == 0
 
 
-def test_curves_leave_out_values_that_are_not_finite(whole, tmp_path):
+def test_curves_skip_non_finite_values(whole, tmp_path):
     nothing = {"timing/sample_s": float("nan"), "entropy/red_0": float("inf"), "policy_updates": float("nan")}
     run = damaged(whole, tmp_path, "metrics.jsonl", rows(**nothing))
     page = tmp_path / "page.html"
@@ -154,7 +154,7 @@ def test_curves_leave_out_values_that_are_not_finite(whole, tmp_path):
     assert re.search(r"\b(nan|inf)\b", page.read_text()) is None
 
 
-def test_folder_whose_name_is_no_text_has_a_page(whole, tmp_path):
+def test_folder_with_undecodable_name_has_page(whole, tmp_path):
     run = damaged(whole, tmp_path, "config.yaml", lambda content: content)
     strange = os.fsdecode(bytes(run.parent) + b"/M\xfcller")
     run.rename(strange)

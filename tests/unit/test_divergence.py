@@ -50,12 +50,12 @@ def test_warns_once(tmp_path, caplog, changes, named):
     assert [(r.levelno, r.message) for r in caplog.records] == [(logging.WARNING, f"step 1,024: {named} is not finite")]
 
 
-def test_names_a_reward_that_is_not_finite_as_the_cause(tmp_path, caplog):
+def test_names_non_finite_reward_as_cause(tmp_path, caplog):
     Divergence(tmp_path).check(row(512, grad_norm=None), *algorithm(lost_returns=["red_0"]))
     assert "step 512: the training reward of red_0 (train.shaping, train.bonus) is not finite" in caplog.text
 
 
-def test_ends_the_run_after_many_in_a_row(tmp_path):
+def test_ends_run_after_many_in_a_row(tmp_path):
     checkpoint(tmp_path, 2048)
     watch = Divergence(tmp_path)
     for turn in range(3):
@@ -72,7 +72,7 @@ def test_ends_the_run_after_many_in_a_row(tmp_path):
     )
 
 
-def test_ends_at_once_when_weights_are_not_finite(tmp_path, caplog):
+def test_non_finite_weights_end_run_at_once(tmp_path, caplog):
     with pytest.raises(DivergedError) as caught:
         Divergence(tmp_path).check(row(512, vf_loss=None), *algorithm(BROKEN))
     said = "step 512: weight net.policy.0.bias of red_0 is not finite"
@@ -89,6 +89,6 @@ def test_ignores_harmless_gaps_in_rows(tmp_path, caplog):
     assert caplog.messages == []
 
 
-def test_names_the_first_tensor():
+def test_names_first_tensor():
     assert not_finite(FINITE) is None
     assert not_finite({**FINITE, "blue_0": BROKEN["red_0"]}) == "weight net.policy.0.bias of blue_0"

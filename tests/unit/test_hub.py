@@ -88,7 +88,7 @@ def server(tmp_path, monkeypatch):
     hub.fetched.cache_clear()
 
 
-def test_a_pushed_player_sits_on_a_seat_and_stays_without_a_network(server, tmp_path, monkeypatch):
+def test_pushed_player_is_seated_and_cached_offline(server, tmp_path, monkeypatch):
     mine = tmp_path / "mine"
     export({"": bundle(tmp_path / "made")}, mine)
     assert hub.push(mine, "user/mine").endswith(f"/user/mine/commit/{COMMIT}")
@@ -103,7 +103,7 @@ def test_a_pushed_player_sits_on_a_seat_and_stays_without_a_network(server, tmp_
     assert read_card(hub.fetched("hf:user/mine")).sha256 == row.sha256
 
 
-def test_refuses_what_is_not_there_or_too_large(server):
+def test_rejects_missing_and_oversized_files(server):
     for name in ("hf:user/nobody", "hf:mine", "hf:user/mine"):
         with pytest.raises(PlayerError, match=f"player {name}: expected|player: expected hf:user/name"):
             hub.fetched(name)
@@ -112,6 +112,6 @@ def test_refuses_what_is_not_there_or_too_large(server):
         hub.fetched("hf:user/mine")
 
 
-def test_a_recipe_of_somebody_else_fetches_nothing(tmp_path):
+def test_untrusted_recipe_fetches_nothing(tmp_path):
     with pytest.raises(ValueError, match="hf:user/mine"):
         check_harmless("experiment", tmp_path, ["scenario.seats.blue_0=hf:user/mine"])

@@ -101,7 +101,7 @@ def test_rejects_bad_actions():
 # --- records
 
 
-def test_record_replays_the_game(tmp_path):
+def test_record_replays_game(tmp_path):
     game = session(RandomPlayer())
     rng = np.random.default_rng(1)
     rewards = np.zeros(2)
@@ -119,7 +119,7 @@ def test_record_replays_the_game(tmp_path):
     assert kept.label == f"1: {result} as red_0"
 
 
-def test_saved_games_are_read_again(tmp_path):
+def test_saved_games_read_back(tmp_path):
     game, path = session(), tmp_path / "new" / "games.json"
     win(game)
     save_games(game.records, path)
@@ -136,7 +136,7 @@ def test_saved_games_are_read_again(tmp_path):
 # --- sight
 
 
-def test_sight_is_the_agents():
+def test_sight_equals_agent_view():
     game = session()
     seen = game.seen()
     view = c.decode(game.world.outputs.tokens[0, game.agent, :25])
@@ -179,7 +179,7 @@ def test_help_over_picture():
     assert (told == (255, 214, 90)).all(axis=2).any()  # its title
 
 
-def test_every_action_has_a_key_in_the_help():
+def test_every_action_has_key_in_help():
     assert {meant for meant in KEYS.values() if isinstance(meant, int)} == set(range(len(c.ACTIONS)))
     words = " ".join(line.split("\t")[0] for line in HELP).lower().replace(",", "").split()
     spoken = {"escape": "esc", "return": "enter"}
@@ -254,7 +254,7 @@ def test_bundle_folder_as_opponent(catalogue):
     assert others.players["red_0"].mirrored
 
 
-def test_unfit_mate_becomes_random_unless_asked_for(catalogue):
+def test_unfit_mate_becomes_random_unless_requested(catalogue):
     config = load_scenario("2v2")
     assert find_other_players(config, catalogue, "red_0", "2v2-rookie", None).names["red_1"] == "2v2-rookie"
     with pytest.raises(PlayerError, match="does not fit seat red_1"):

@@ -29,7 +29,7 @@ def course(rows: int, **others):
     return {"mean_reward": np.float64(9.5), "std_reward": 1.0, "observations": obs, "actions": actions, **others}
 
 
-def test_torch_file_of_a_course_is_converted_once(tmp_path):
+def test_course_torch_file_is_converted_once(tmp_path):
     content = course(3000)
     torch.save(content, tmp_path / "expert.pt")
     out = tmp_path / "demo"
@@ -42,7 +42,7 @@ def test_torch_file_of_a_course_is_converted_once(tmp_path):
     assert data.seeds.tolist() == [[-1, -1, -1]]
 
 
-def test_tensors_are_read_as_arrays_are(tmp_path):
+def test_tensors_are_read_like_arrays(tmp_path):
     content = {name: torch.ones(4, 2) for name in ("observations", "actions")}
     torch.save(content, tmp_path / "x.pt")
     convert(str(tmp_path / "x.pt"), str(tmp_path))
@@ -57,14 +57,14 @@ def test_tensors_are_read_as_arrays_are(tmp_path):
         ({"observations": np.zeros((2, 3))}, "expected actions, an array, got observations"),
     ],
 )
-def test_rejects_torch_files_that_hold_anything_else(tmp_path, capsys, content, told):
+def test_rejects_torch_files_with_other_content(tmp_path, capsys, content, told):
     torch.save(content, tmp_path / "x.pt")
     with pytest.raises(SystemExit, match=told):
         convert(str(tmp_path / "x.pt"), str(tmp_path))
     assert capsys.readouterr().out == ""  # nothing of it was executed
 
 
-def test_rejects_torch_files_that_nobody_could_learn_from(tmp_path, monkeypatch):
+def test_rejects_inconsistent_torch_files(tmp_path, monkeypatch):
     file, out = tmp_path / "x.pt", tmp_path / "demo"
 
     def here(command, **_):
@@ -93,7 +93,7 @@ def demo(tmp_path_factory):
     return out
 
 
-def test_parquet_there_and_back_is_the_same(demo, tmp_path):
+def test_parquet_round_trip(demo, tmp_path):
     file, back = tmp_path / "demo.parquet", tmp_path / "back"
     result = call("data", "export", demo, "-o", file)
     assert result.exit_code == 0, (result.output, result.exception)
@@ -102,7 +102,7 @@ def test_parquet_there_and_back_is_the_same(demo, tmp_path):
     assert (back / DATA_FILE).read_bytes() == (demo / DATA_FILE).read_bytes()
 
 
-def test_rejects_parquet_files_of_something_else(demo, tmp_path):
+def test_rejects_foreign_parquet_files(demo, tmp_path):
     pq.write_table(pa.table({"observations": [[1]]}), tmp_path / "x.parquet")
     said = complaint(call("data", "import", tmp_path / "x.parquet", "scenario=1v1", "-o", tmp_path / "y"))
     assert "expected columns observations, actions, episode, got actions" in said
@@ -112,7 +112,7 @@ def test_rejects_parquet_files_of_something_else(demo, tmp_path):
     assert complaint(call("data", "export", demo, "-o", tmp_path / "z.csv")).endswith(f"got {tmp_path / 'z.csv'}")
 
 
-def test_minari_there_and_back_is_the_same(demo, tmp_path, monkeypatch):
+def test_minari_round_trip(demo, tmp_path, monkeypatch):
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     result = call("data", "export", demo, "-o", "minari:doors/hunter-v0")

@@ -96,7 +96,7 @@ def own_parts(tmp_path, monkeypatch):
     sys.modules.pop("own_parts", None)
 
 
-def test_builds_a_network_from_outside(own_parts):
+def test_builds_external_network(own_parts):
     network = custom("own_parts:Small", {"hidden": [8]}, SPACE, 2, seed=1)
     again = custom("own_parts:Small", {"hidden": [8]}, SPACE, 2, seed=1)
     assert isinstance(network, nn.Module)
@@ -104,12 +104,12 @@ def test_builds_a_network_from_outside(own_parts):
     assert compose(["env_id=CartPole-v1", "model.name=own_parts:Small"]).model.name == "own_parts:Small"
 
 
-def test_rejects_a_network_without_its_parts(own_parts):
+def test_rejects_network_without_its_parts(own_parts):
     with pytest.raises(ArchitectureError, match="expected a network with state_size and logits"):
         custom("own_parts:Bare", {"hidden": [8]}, SPACE, 2)
 
 
-def test_takes_an_objective_from_outside(own_parts):
+def test_takes_external_objective(own_parts):
     assert objective_of("own_parts:doubled").__name__ == "doubled"
 
 
@@ -121,7 +121,7 @@ def test_takes_an_objective_from_outside(own_parts):
         ("reinforce", "train.objective: expected ppo, policy_gradient or module:function, got reinforce"),
     ],
 )
-def test_rejects_an_unknown_objective(own_parts, name, told):
+def test_rejects_unknown_objective(own_parts, name, told):
     with pytest.raises(ConfigError) as error:
         objective_of(name)
     assert told in str(error.value)
@@ -144,7 +144,7 @@ def test_rejects_an_unknown_objective(own_parts, name, told):
         ("model.name=broken_parts:Net", "expected module:Class, got broken_parts:Net"),
     ],
 )
-def test_refuses_mistaken_parts_before_a_run_folder_is_made(own_parts, override, said):
+def test_rejects_bad_parts_before_run_folder_exists(own_parts, override, said):
     (own_parts / "broken_parts.py").write_text("class Net(:\n")
     run = own_parts / "run"
     told = complaint(call("train", "env_id=CartPole-v1", override, f"run_dir={run}"))
@@ -153,7 +153,7 @@ def test_refuses_mistaken_parts_before_a_run_folder_is_made(own_parts, override,
     assert not run.exists()
 
 
-def test_a_card_imports_nothing_unless_its_module_is_listed(own_parts, monkeypatch):
+def test_card_imports_only_listed_modules(own_parts, monkeypatch):
     network = custom("own_parts:Small", {"hidden": [8]}, SPACE, 2)
     card = {
         "name": "mine",
@@ -187,7 +187,7 @@ def test_a_card_imports_nothing_unless_its_module_is_listed(own_parts, monkeypat
         "curriculum: [{seats: {blue_0: 'a:B'}, steps: 3}]",
     ],
 )
-def test_recipe_files_name_no_code_unless_trusted(tmp_path, line):
+def test_only_trusted_recipes_may_name_code(tmp_path, line):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"defaults: []\n{line}\n")
     with pytest.raises(ConfigError, match="imports code"):
@@ -249,7 +249,7 @@ def own_bots(own_parts):
     sys.modules.pop("own_bots", None)
 
 
-def test_seats_players_from_outside_alone_and_in_mixtures(own_bots):
+def test_seats_external_players_alone_and_mixed(own_bots):
     config = compose(["scenario.seats.blue_0=own_bots:Left:3,own_bots:Counting:1,random:1", "experiment=none"])
     assert config.scenario.opponents == {"blue_0": {"own_bots:Left": 3, "own_bots:Counting": 1, "random": 1}}
     factory = env_factory(config)
@@ -273,13 +273,13 @@ def test_seats_players_from_outside_alone_and_in_mixtures(own_bots):
         ("own_bots:np", "got own_bots:np: <module 'numpy'"),
     ],
 )
-def test_refuses_mistaken_players_before_a_run_folder_is_made(own_bots, name, said):
+def test_rejects_bad_players_before_run_folder_exists(own_bots, name, said):
     run = own_bots / "run"
     assert said in complaint(call("train", f"scenario.seats.blue_0={name}", f"run_dir={run}"))
     assert not run.exists()
 
 
-def test_a_player_that_fails_in_the_middle_is_told_in_one_line(own_bots):
+def test_player_failing_mid_run_is_reported_in_one_line(own_bots):
     env = env_factory(compose(["scenario.seats.blue_0=own_bots:Late"])).build(2, 0)
     done = {"red_0": np.full((2, 1), 6)}
     env.step(done)
@@ -288,7 +288,7 @@ def test_a_player_that_fails_in_the_middle_is_told_in_one_line(own_bots):
         env.step(done)
 
 
-def test_takes_a_scenario_and_a_network_by_their_names(own_parts, monkeypatch):
+def test_takes_scenario_and_network_by_name(own_parts, monkeypatch):
     mine = {**yaml.safe_load((data_root() / "configs/scenario/1v1.yaml").read_text()), "aliases": []}
     mine["seats"]["blue_0"] = "hunter"
     (own_parts / "mine.yaml").write_text(yaml.safe_dump(mine))
@@ -316,7 +316,7 @@ def test_takes_a_scenario_and_a_network_by_their_names(own_parts, monkeypatch):
         ("none", None, "No such file"),
     ],
 )
-def test_refuses_scenario_files_that_are_none_or_do_more_than_set_values(own_parts, monkeypatch, name, change, said):
+def test_rejects_invalid_and_unsafe_scenario_files(own_parts, monkeypatch, name, change, said):
     mine = {**yaml.safe_load((data_root() / "configs/scenario/1v1.yaml").read_text()), "aliases": []}
     if name != "none":
         (own_parts / f"{name}.yaml").write_text(yaml.safe_dump([1] if change is None else {**mine, **change}))
@@ -329,7 +329,7 @@ def test_refuses_scenario_files_that_are_none_or_do_more_than_set_values(own_par
         assert compose([f"scenario=./{name}.yaml", "trust_recipe=true"]).scenario.seats["blue_0"] == "a:B"
 
 
-def test_an_installed_package_gives_players_and_scenarios_names(tmp_path, monkeypatch):
+def test_installed_package_registers_players_and_scenarios(tmp_path, monkeypatch):
     home = tmp_path / "duels-1.0.dist-info"
     home.mkdir()
     (home / "METADATA").write_text("Metadata-Version: 2.1\nName: duels\nVersion: 1.0\n")
@@ -357,7 +357,7 @@ def compose_and_load(player: str):
     return env_factory(compose(["scenario=1v1", f"scenario.seats.blue_0={player}"])).load()
 
 
-def test_a_gate_may_be_about_a_function_of_ones_own(tmp_path, monkeypatch):
+def test_gate_may_use_custom_metric_function(tmp_path, monkeypatch):
     (tmp_path / "plugged_gates.py").write_text(
         "def longest(episodes): return episodes.length.max()\ndef broken(episodes): return episodes.lengths\n"
     )

@@ -19,7 +19,7 @@ def recipe(tmp_path):
     return file
 
 
-def test_file_says_groups_and_keys(recipe):
+def test_file_sets_groups_and_keys(recipe):
     assert recipe_overrides(str(recipe), trusted=False) == [
         "scenario=single-obstacle",
         "model=gru",
@@ -35,14 +35,14 @@ def test_file_says_groups_and_keys(recipe):
     assert (config.seed, config.experiment) == (3, None)
 
 
-def test_other_overrides_win_over_the_file(recipe):
+def test_other_overrides_win_over_file(recipe):
     config = compose([f"experiment={recipe}", "train.lr=0.5", "train.bonus.all.success=1.0", "model=lstm"])
     assert (config.train.lr, config.model.name) == (0.5, "lstm")
     assert config.train.bonus == {"all": {"key_pickup": 0.5, "success": 1.0}}
     assert compose([f"experiment={recipe}", "train.bonus={all: {step: -0.01}}"]).train.bonus == {"all": {"step": -0.01}}
 
 
-def test_rejects_files_that_are_no_recipes(recipe, tmp_path):
+def test_rejects_non_recipe_files(recipe, tmp_path):
     assert "nowhere.yaml" in error_of("experiment=nowhere.yaml")
     said = error_of(f"experiment={recipe}", "scenario=coop")
     assert said == f"scenario: expected single-obstacle with experiment={recipe}, or experiment=none, got coop"
@@ -84,7 +84,7 @@ def test_rejects_dangerous_values_of_untrusted_files(recipe, monkeypatch, text, 
     assert recipe_overrides(str(recipe), trusted=True)
 
 
-def test_trusted_file_is_taken_as_it_is(recipe, monkeypatch):
+def test_trusted_file_is_taken_unchanged(recipe, monkeypatch):
     monkeypatch.setenv("PLACE", "somewhere")
     recipe.write_text('run_dir: mine\ntrain: {shaping: "some:code"}\nscenario: {description: "${oc.env:PLACE}"}\n')
     config = compose([f"experiment={recipe}", "trust_recipe=true"])
@@ -97,7 +97,7 @@ def test_trusted_file_is_taken_as_it_is(recipe, monkeypatch):
     assert compose(["scenario=coop", "trust_recipe=true"]) == compose(["scenario=coop"])
 
 
-def test_null_is_harmless_in_an_untrusted_file(recipe):
+def test_null_is_harmless_in_untrusted_file(recipe):
     recipe.write_text("train: {shaping: null}\ncheckpoints: null\n")
     assert compose([f"experiment={recipe}"]).train.shaping is None
 

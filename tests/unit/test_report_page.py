@@ -61,7 +61,7 @@ def test_escapes_text_and_attributes(evil):
     assert re.fullmatch(r"(<[^<>]*>|[^<>])*", cell)
 
 
-def test_templates_have_no_inline_style_script_or_unescaped_output():
+def test_templates_have_no_inline_code_or_unescaped_output():
     names = templates().list_templates(extensions=["html"])
     assert {"page.html", "parts.html", "run.html", "cup.html"} <= set(names)
     for name in names:

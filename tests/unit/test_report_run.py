@@ -63,7 +63,7 @@ def heading(text: str) -> str:
     ],
     ids=["held", "missed", "met", "interrupted", "killed", "torn", "running", "no gates"],
 )
-def test_page_tells_what_became_of_the_gates(story, title, parts, tmp_path):
+def test_page_reports_gate_outcomes(story, title, parts, tmp_path):
     text = told(tmp_path / "run", story)
     assert heading(text) == title
     assert [part for part in parts if part not in text] == []
@@ -105,7 +105,7 @@ def test_run_without_gates_has_curves(tmp_path):
     assert ">gate<" not in text
 
 
-def test_says_when_the_first_report_comes(tmp_path):
+def test_shows_when_first_report_is_due(tmp_path):
     folder = write_run(tmp_path / "run")
     config = (folder / "config.yaml").read_text()
     assert "report_episodes: 100" in config
@@ -142,7 +142,7 @@ def test_escapes_command_and_commit(tmp_path):
     assert "&lt;script&gt;alert(1)" in text
 
 
-def test_draws_wins_by_opponent_where_they_take_turns(tmp_path):
+def test_draws_wins_by_opponent_for_mixtures(tmp_path):
     text = told(tmp_path / "mixture", Story(against=("hunter", "random", "./a/b", EVIL, "idle")))
     found = [json.loads(data) for data in re.findall(r'class="plot-data">(.*?)</script>', text)]
     rows = [dict(data["rows"]) for data in found if data["label"] == "Games won by red, by opponent"]
@@ -244,7 +244,7 @@ def test_timing_totals_cover_whole_run(tmp_path):
     ],
     ids=["as the recipe says", "other values"],
 )
-def test_tells_what_was_changed_from_the_recipe(overrides, table, seeds, tmp_path):
+def test_lists_changes_from_recipe(overrides, table, seeds, tmp_path):
     reference = data_root() / "configs" / "experiment" / "curves" / "1v1.json"
     text = html.unescape(told(tmp_path / "run", Story(overrides=overrides), reference=reference))
     assert f"{seeds}" in re.search(r"It ends (as well as|worse than) (the recipe's (other )?seeds)", text)[0]
@@ -254,7 +254,7 @@ def test_tells_what_was_changed_from_the_recipe(overrides, table, seeds, tmp_pat
     assert rows == (changed if table else [])
 
 
-def test_tells_bonus_and_schedules_as_training_does(tmp_path):
+def test_lists_bonus_and_schedules_as_training_does(tmp_path):
     text = html.unescape(told(tmp_path / "run", Story(overrides=("train.lr_final=1e-4",))))
     for name, said in (
         ("Bonus", "key_pickup +1 for all (training reward only; gates score the game's own)"),
@@ -265,7 +265,7 @@ def test_tells_bonus_and_schedules_as_training_does(tmp_path):
     assert "<dt>Clip</dt>" not in text
 
 
-def test_nobody_can_tell_changes_of_another_version(tmp_path):
+def test_changes_are_unknown_for_other_versions(tmp_path):
     folder = write_run(tmp_path / "run")
     (folder / "config.yaml").write_text((folder / "config.yaml").read_text() + "new_key: 1\n")
     assert read_report(folder, games=0).changed is None

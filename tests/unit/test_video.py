@@ -171,7 +171,7 @@ def test_rejects_damaged_files(content, said, games, tmp_path):
 
 @pytest.mark.parametrize("name", ["game.gif", "game.mp4"])
 @pytest.mark.parametrize("change", [lambda text: text[:-1], lambda text: text + "6"], ids=["too short", "too long"])
-def test_record_of_part_of_a_game_leaves_no_file(name, change, games, tmp_path):
+def test_record_of_part_of_game_leaves_no_file(name, change, games, tmp_path):
     actions = {seat: change(text) for seat, text in games[0].actions.items()}
     broken = games[0].model_copy(update={"actions": actions})
     # Without its last step the game would go on; with one more it is over before.
