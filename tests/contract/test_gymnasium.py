@@ -39,12 +39,12 @@ def seat_env(scenario, player="random", **settings):
 def transcript(env, steps, seed=None, start=True):
     """All that ``steps`` steps answer under actions from one fixed generator; finished games start anew."""
     rng = np.random.default_rng(7)
-    told = [env.reset(seed=seed)] if start else []
+    record = [env.reset(seed=seed)] if start else []
     for _ in range(steps):
-        told.append(env.step(int(rng.integers(len(c.ACTIONS)))))
-        if told[-1][2] or told[-1][3]:
-            told.append(env.reset())
-    return told
+        record.append(env.step(int(rng.integers(len(c.ACTIONS)))))
+        if record[-1][2] or record[-1][3]:
+            record.append(env.reset())
+    return record
 
 
 # The contract --------------------------------------------------------------------------------------------------------
@@ -78,8 +78,8 @@ def test_registering_can_be_repeated():
 def test_matches_parallel_env_with_other_seats_filled(scenario):
     one, all_seats = seat_env(scenario, "idle"), parallel_env(scenario)
     rng = np.random.default_rng(4)
-    (seen, told), (every_seen, every_told) = one.reset(seed=6), all_seats.reset(seed=6)
-    assert data_equivalence((seen, told), (every_seen[FOCAL], every_told[FOCAL]))
+    (seen, info), (every_seen, every_info) = one.reset(seed=6), all_seats.reset(seed=6)
+    assert data_equivalence((seen, info), (every_seen[FOCAL], every_info[FOCAL]))
     for _ in range(300):
         if FOCAL not in all_seats.agents:
             break
@@ -153,10 +153,10 @@ def test_idle_game_is_truncated_not_terminated(scenario):
     env = seat_env(scenario, "idle")
     env.reset(seed=0)
     for step in range(1, env.game.max_steps + 1):
-        seen, reward, terminated, truncated, told = env.step(c.RIGHT)
+        seen, reward, terminated, truncated, info = env.step(c.RIGHT)
         last = step == env.game.max_steps
         assert (reward, terminated, truncated) == (0.0, False, last)
-        assert told["winner"] == -1
+        assert info["winner"] == -1
     # The observation is that of the last state, not of a game begun anew.
     assert seen["direction"] == (WEST + env.game.max_steps) % 4
     assert env.match.world.state.clock[0] == env.game.max_steps
@@ -174,11 +174,11 @@ def test_win_terminates_and_in_last_step_also_truncates(scenario, last):
     place(world, FOCAL, *RED_FRONT, WEST, RED_KEY_USED)
     if last:
         world.state.clock[0] = env.game.max_steps - 1
-    seen, reward, terminated, truncated, told = env.step(c.TOGGLE)
+    seen, reward, terminated, truncated, info = env.step(c.TOGGLE)
     assert (terminated, truncated) == (True, last)
     assert reward == pytest.approx(0.1 if last else 1 - 0.9 / env.game.max_steps)
-    assert told["winner"] == c.RED
-    assert told["door_win"] == told["door_open"] == 1.0
+    assert info["winner"] == c.RED
+    assert info["door_win"] == info["door_open"] == 1.0
     # The final observation: the door ahead is open.
     middle = env.game.view_size // 2
     assert seen["image"][middle, env.game.view_size - 2].tolist() == [4, 0, 0]
@@ -190,10 +190,10 @@ def test_loss_terminates_and_names_winner():
     env.reset(seed=0)
     terminated, steps = False, 0
     while not terminated:
-        _, _, terminated, truncated, told = env.step(c.DONE)
+        _, _, terminated, truncated, info = env.step(c.DONE)
         steps += 1
         assert not truncated
-    assert told["winner"] == c.RED
+    assert info["winner"] == c.RED
     assert steps < 60
 
 
@@ -204,14 +204,14 @@ def test_eliminated_seat_terminates_while_team_plays_on(scenario):
     world = env.match.world
     place(world, FOCAL, 7, 3, NORTH)
     place(world, "blue_0", 6, 3, EAST)  # a key-runner toggles whoever stands in front of it
-    _, reward, terminated, truncated, told = env.step(c.DONE)
+    _, reward, terminated, truncated, info = env.step(c.DONE)
     assert (reward, terminated, truncated) == (-1.0, True, False)
-    assert told["got_eliminated"] == 1.0
-    assert told["winner"] == -1
+    assert info["got_eliminated"] == 1.0
+    assert info["winner"] == -1
     with pytest.raises(RuntimeError, match=r"call reset\(\)"):
         env.step(c.DONE)
-    _, told = env.reset()
-    assert told["got_eliminated"] == 0.0
+    _, info = env.reset()
+    assert info["got_eliminated"] == 0.0
     assert not env.step(c.DONE)[2]
 
 
@@ -238,7 +238,7 @@ def test_rejects_unfilled_learning_seat(scenario):
 
 
 @pytest.mark.parametrize(
-    ("args", "error", "said"),
+    ("args", "error", "message"),
     [
         (("1v2",), ConfigError, "^scenario: expected .*, got 1v2"),
         (("1v1", "green_0", {"blue_0": "idle"}), ValueError, "seat: expected blue_0, red_0, got 'green_0'"),
@@ -248,8 +248,8 @@ def test_rejects_unfilled_learning_seat(scenario):
         (("1v1", FOCAL, None, "human"), ValueError, "render_mode.*human"),
     ],
 )
-def test_rejects_unknown_names(args, error, said):
-    with pytest.raises(error, match=said):
+def test_rejects_unknown_names(args, error, message):
+    with pytest.raises(error, match=message):
         SeatEnv(*args)
 
 

@@ -286,10 +286,10 @@ def test_non_finite_value_ends_run(what, value):
     if (what, value) == ("reward", 1e39):  # a large number, but one: float64 holds it
         assert (envs.step(action).rewards[AGENT] == value).all()
         return
-    said = (
+    message = (
         r"^env_id=Broken-v0: expected finite .*, got an? \w+ of (nan|-?inf) in environment 4, step 3 of its episode 1$"
     )
-    with pytest.raises(BrokenEnvError, match=said) as caught:
+    with pytest.raises(BrokenEnvError, match=message) as caught:
         envs.step(action)
     assert what in str(caught.value)
 
@@ -315,7 +315,7 @@ def test_pickled_factory_builds_what_it_announces(kind):
 
 @pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
 @pytest.mark.parametrize(
-    ("env_id", "args", "said"),
+    ("env_id", "args", "message"),
     [
         ("CartPole-v7", {}, r"env_id: .*registered environment, got CartPole-v7 \(did you mean CartPole-v1\?\)"),
         ("LunarLander-v2", {}, r"env_id: .*registered environment, got LunarLander-v2 .*LunarLander-v3"),
@@ -335,9 +335,9 @@ def test_pickled_factory_builds_what_it_announces(kind):
         ("Echo-v0", {"actions": "many"}, r"env_id: expected .*at most 100 choices.*, got Echo-v0: Discrete\(101\)"),
     ],
 )
-def test_rejects_unsupported_spaces(env_id, args, said):
+def test_rejects_unsupported_spaces(env_id, args, message):
     for build in (lambda: make_env(env_id, args), lambda: GymnasiumFactory(env_id, 0, args).load()):
-        with pytest.raises(ValueError, match=said) as caught:
+        with pytest.raises(ValueError, match=message) as caught:
             build()
         assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("scenario.env_")

@@ -134,10 +134,10 @@ def test_compiles_only_supported_bodies(tmp_path):
     assert body_of(gymnasium.wrappers.ClipAction(gymnasium.make("Hopper-v5"))) is None
 
 
-@pytest.mark.parametrize(("told", "wanted"), [("", 4), ("2", 2), ("9", 4), ("0", 4), ("all", 4)])
-def test_threads_respect_cores_and_process_share(monkeypatch, told, wanted):
+@pytest.mark.parametrize(("value", "wanted"), [("", 4), ("2", 2), ("9", 4), ("0", 4), ("all", 4)])
+def test_threads_respect_cores_and_process_share(monkeypatch, value, wanted):
     monkeypatch.setattr("multigrid_rl.envs.mujoco.available_cpus", lambda: 4)
-    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert threads_to_use() == wanted
 
 

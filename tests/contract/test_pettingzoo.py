@@ -38,12 +38,12 @@ def moves(env, rng):
 def transcript(env, steps, seed=None, start=True):
     """All that ``steps`` steps answer under actions from one fixed generator; finished games start anew."""
     rng = np.random.default_rng(7)
-    told = [env.reset(seed=seed)] if start else []
+    record = [env.reset(seed=seed)] if start else []
     for _ in range(steps):
         if not env.agents:
-            told.append(env.reset())
-        told.append(env.step(moves(env, rng)))
-    return told
+            record.append(env.reset())
+        record.append(env.step(moves(env, rng)))
+    return record
 
 
 def face(env, seat="red_0"):
@@ -193,7 +193,7 @@ def test_idle_game_is_truncated_after_max_steps(scenario):
         assert set(truncated.values()) == {last}
         assert set(terminated.values()) == {False}
         assert set(rewards.values()) == {0.0}
-        assert all(told["winner"] == -1 for told in infos.values())
+        assert all(info["winner"] == -1 for info in infos.values())
     assert env.agents == []
     with pytest.raises(RuntimeError, match=r"call reset\(\)"):
         env.step({})
@@ -212,7 +212,7 @@ def test_win_terminates_all_and_in_last_step_also_truncates(scenario, last):
     assert set(terminated.values()) == {True}
     assert set(truncated.values()) == {last}
     assert rewards["red_0"] == pytest.approx(0.1 if last else 1 - 0.9 / env.spec.max_steps)
-    assert all(told["winner"] == c.RED for told in infos.values())
+    assert all(info["winner"] == c.RED for info in infos.values())
     assert infos["red_0"]["door_win"] == 1.0
     assert env.agents == []
 
@@ -224,8 +224,8 @@ def test_eliminated_agent_leaves_in_same_step(scenario):
     clear(env.world)
     place(env.world, "blue_0", *face(env), NORTH)
     observations, rewards, terminated, truncated, infos = env.step({"red_0": c.TOGGLE})
-    everybody, rest = set(env.possible_agents), set(env.possible_agents) - {"blue_0"}
-    assert all(set(part) == everybody for part in (observations, rewards, terminated, truncated, infos))
+    all_agents, rest = set(env.possible_agents), set(env.possible_agents) - {"blue_0"}
+    assert all(set(part) == all_agents for part in (observations, rewards, terminated, truncated, infos))
     assert terminated["blue_0"]
     assert infos["blue_0"]["got_eliminated"] == infos["red_0"]["eliminated_opponents"] == 1.0
     assert rewards["blue_0"] == -1.0
@@ -240,7 +240,7 @@ def test_eliminated_agent_leaves_in_same_step(scenario):
     # Afterwards only the others are answered for, and what the eliminated one sends is not looked at.
     parts = env.step({"red_0": c.RIGHT, "blue_0": "no action at all"})
     assert all(set(part) == rest for part in parts)
-    assert set(env.reset()[0]) == everybody == set(env.agents)
+    assert set(env.reset()[0]) == all_agents == set(env.agents)
 
 
 @every_death_match

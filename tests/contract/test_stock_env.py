@@ -46,20 +46,20 @@ def random_action(env, name, rng):
 def transcript(env, steps, seed):
     """All that ``steps`` random steps answer; finished games start anew."""
     rng = np.random.default_rng(7)
-    told = [env.reset(seed=seed)]
+    record = [env.reset(seed=seed)]
     for _ in range(steps):
-        told.append(env.step({name: random_action(env, name, rng) for name in env.possible_agents}))
-        if told[-1][2][ALL] or told[-1][3][ALL]:
-            told.append(env.reset())
-    return told
+        record.append(env.step({name: random_action(env, name, rng) for name in env.possible_agents}))
+        if record[-1][2][ALL] or record[-1][3][ALL]:
+            record.append(env.reset())
+    return record
 
 
 @every_game
 def test_passes_rllib_checker_and_observations_fit_spaces(overrides):
     env = game(overrides)
     check_multiagent_environments(env)
-    for told in transcript(env, 50, seed=1):
-        assert all(env.get_observation_space(name).contains(tokens) for name, tokens in told[0].items())
+    for step in transcript(env, 50, seed=1):
+        assert all(env.get_observation_space(name).contains(tokens) for name, tokens in step[0].items())
 
 
 @every_game
@@ -101,13 +101,13 @@ def test_eliminated_agent_terminates_once():
         assert living == {"red_0", "red_1"}
         over = False
         while not over:
-            told = env.step({name: random_action(env, name, rng) for name in living})
-            for part in told[:3]:
+            step = env.step({name: random_action(env, name, rng) for name in living})
+            for part in step[:3]:
                 assert set(part) - {ALL} == living
-            out = {name for name in living if told[2][name]}
+            out = {name for name in living if step[2][name]}
             living -= out
-            over = told[2][ALL] or told[3][ALL]
-            assert told[2][ALL] is (not living)
+            over = step[2][ALL] or step[3][ALL]
+            assert step[2][ALL] is (not living)
             seen += bool(out) and not over
     assert seen > 5
 
@@ -151,14 +151,14 @@ def test_rllib_sees_cutoff_as_truncated_and_win_as_terminated(overrides):
 
 
 def test_seed_and_place_determine_games():
-    told = transcript(game(TEAM, index=1), 200, seed=4)
-    np.testing.assert_equal(transcript(game(TEAM, index=1), 200, seed=4), told)
+    expected = transcript(game(TEAM, index=1), 200, seed=4)
+    np.testing.assert_equal(transcript(game(TEAM, index=1), 200, seed=4), expected)
     again = game(TEAM, index=1)
     transcript(again, 17, seed=9)  # left in the middle of a game
-    np.testing.assert_equal(transcript(again, 200, seed=4), told)
+    np.testing.assert_equal(transcript(again, 200, seed=4), expected)
     for other in (game(TEAM, index=2), game(TEAM, worker=1, index=1)):
         with pytest.raises(AssertionError):
-            np.testing.assert_equal(transcript(other, 200, seed=4), told)
+            np.testing.assert_equal(transcript(other, 200, seed=4), expected)
 
 
 def test_vector_games_take_separate_places_of_shared_context():

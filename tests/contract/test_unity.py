@@ -63,11 +63,11 @@ def test_messages_equal_ml_agents():
 
 
 def test_settings_are_sent_as_side_channels():
-    told, found = side_channels({"width": 84, "height": 60, "time_scale": 20, "timeout_s": 3}, {"mass": 2}), []
-    while told:
-        length = struct.unpack_from("<i", told, 16)[0]
-        found.append((str(uuid.UUID(bytes_le=told[:16])), told[20 : 20 + length]))
-        told = told[20 + length :]
+    sent, found = side_channels({"width": 84, "height": 60, "time_scale": 20, "timeout_s": 3}, {"mass": 2}), []
+    while sent:
+        length = struct.unpack_from("<i", sent, 16)[0]
+        found.append((str(uuid.UUID(bytes_le=sent[:16])), sent[20 : 20 + length]))
+        sent = sent[20 + length :]
     engine, parameters = "e951342c-4f7e-11ea-b238-784f4387d1f7", "534c891e-810f-11ea-a9d0-822485860400"
     assert found == [
         (engine, struct.pack("<iii", 0, 84, 60)),
@@ -113,11 +113,11 @@ def test_ten_intermittent_walkers_lose_no_data(scene, discrete):
             end = "truncated" if cut[k] else "terminated" if ended[k] else "next"
             found[seen.tobytes()] = (batch.actions[k], rewards[k], end)
         finished.append(playing.env.drain_episodes())
-    told, open_ = walker.stories
+    story, open_ = walker.stories
     bounded = playing.distributions[AGENT].bounded
-    assert set(found) == {seen.tobytes() for seen, *_ in told}
-    assert {end for *_, end in told} == {"next", "terminated", "truncated"}
-    for seen, action, paid, end in told:
+    assert set(found) == {seen.tobytes() for seen, *_ in story}
+    assert {end for *_, end in story} == {"next", "terminated", "truncated"}
+    for seen, action, paid, end in story:
         drawn, reward, mine = found[seen.tobytes()]
         assert action == pytest.approx(bounded(drawn[None])[0].tolist())
         assert reward == pytest.approx(paid, abs=1e-5)
@@ -143,7 +143,7 @@ def test_state_is_empty_and_resuming_starts_fresh(scene):
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ({"version": "2.0.0"}, "expected communication 1.3 or later, below 2, got 2.0.0"),
         ({"version": "1.2.0"}, "got 1.2.0"),
@@ -154,11 +154,11 @@ def test_state_is_empty_and_resuming_starts_fresh(scene):
         ({"behavior": "Walkr"}, "scenario.env_id: expected one of Walker, got Walkr (did you mean Walker?)"),
     ],
 )
-def test_rejects_incompatible_unity_version(scene, script, said):
+def test_rejects_incompatible_unity_version(scene, script, message):
     factory, _ = scene(**script)
     with pytest.raises(RunError) as caught:
         _ = factory.specs
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -168,7 +168,7 @@ def test_selects_one_of_several_behaviours(scene):
 
 
 @pytest.mark.parametrize(
-    ("script", "kind", "said"),
+    ("script", "kind", "message"),
     [
         ({"steps": 3}, RunError, "expected an answer within 0.5 s, got none"),
         ({"over": 3}, RunError, "expected an answer, got its end: quit"),
@@ -176,13 +176,13 @@ def test_selects_one_of_several_behaviours(scene):
         ({"bad": float("nan")}, BrokenEnvError, "finite observations and rewards, got a reward of nan of agent"),
     ],
 )  # fmt: skip
-def test_silent_or_invalid_peer_ends_run_with_one_line(scene, script, kind, said):
+def test_silent_or_invalid_peer_ends_run_with_one_line(scene, script, kind, message):
     factory, _ = scene(**script)
     _ = factory.specs
     factory._peer()._timeout_s = 0.5 if "steps" in script else 60.0
     with pytest.raises(kind) as caught:
         collector(factory, 10, 30).collect()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -221,7 +221,7 @@ def test_exited_program_is_reported_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["env_args={time_scal: 3}"], "env_args: expected one of quality_level, time_scale"),
         (["env_args={time_scale: fast}"], "scenario.env_args.time_scale: expected a number, got fast"),
@@ -233,10 +233,10 @@ def test_exited_program_is_reported_at_once(tmp_path):
         (["scenario=cartpole", "port=5004"], "scenario.port: expected one of the keys"),
     ],
 )  # fmt: skip
-def test_rejects_mistakes_before_listening(overrides, said):
+def test_rejects_mistakes_before_listening(overrides, message):
     with pytest.raises((ConfigError, ValueError)) as caught:
         env_factory(compose(["scenario=unity", "experiment=none", *overrides])).load()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -89,7 +89,7 @@ def test_eliminated_seat_starts_new_game_while_others_play():
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: SeatVectorEnv(1), "^num_envs: expected at least 2, got 1$"),
         (lambda: SeatVectorEnv(2, "1v1", "green_0"), "^seat: expected blue_0, red_0"),
@@ -98,8 +98,8 @@ def test_eliminated_seat_starts_new_game_while_others_play():
         (lambda: SeatVectorEnv(2).step(np.zeros(3, int)), r"got \(3,\): \[0, 0, 0\]"),
     ],
 )
-def test_rejects_mistakes_with_one_line(make, said):
-    with pytest.raises(ValueError, match=said):
+def test_rejects_mistakes_with_one_line(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
@@ -125,8 +125,8 @@ def test_registering_imports_nothing_heavy():
         "print([name for name in ('torch', 'pydantic', 'numba', 'ray') if name in sys.modules])"
     )
     root = Path(__file__).parents[2]
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
-    assert told.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert done.stdout.strip() == "[]"
 
 
 def test_flat_views_hold_same_content():
