@@ -126,13 +126,13 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_one_timely_line_and_leaves_no_process(name, tmp_path, groups):
-    code, said = FAULTS[name]
-    limits = replace(QUICK, start_s=0.5) if name == "is not ready" else QUICK if "within" in said else PATIENT
-    assert said in fault(tmp_path, groups, code, limits)
+    code, message = FAULTS[name]
+    limits = replace(QUICK, start_s=0.5) if name == "is not ready" else QUICK if "within" in message else PATIENT
+    assert message in fault(tmp_path, groups, code, limits)
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         ("[no-such-program]", "start: exited with status 127: no-such-program: No such file or directory"),
         ("[./agent.py]", "start: exited with status 127: ./agent.py: Permission denied"),
@@ -142,8 +142,8 @@ def test_fault_is_one_timely_line_and_leaves_no_process(name, tmp_path, groups):
         ("[cat]", 'start: answer: expected {"type":"ready"}, got {"type":"hello",'),
     ],
 )
-def test_rejects_command_that_is_no_agent(command, said, tmp_path, groups):
-    assert fault(tmp_path, groups, "", command=command).startswith(said)
+def test_rejects_command_that_is_no_agent(command, message, tmp_path, groups):
+    assert fault(tmp_path, groups, "", command=command).startswith(message)
 
 
 def test_unresponsive_reader_does_not_block_referee(tmp_path, groups):

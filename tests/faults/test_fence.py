@@ -39,10 +39,10 @@ def fault_of(folder: Path, code: str, *, fenced: bool) -> str | None:
 @pytest.mark.parametrize("fenced", [FENCED, False])
 @pytest.mark.parametrize("name", GREEDY)
 def test_total_use_of_processes_is_bounded(name, fenced, tmp_path):
-    code, said = GREEDY[name]
+    code, message = GREEDY[name]
     reason = fault_of(tmp_path / "greedy", f"def act(message): {code}", fenced=fenced)
     # In a sandbox of this size the write itself may fail first.
-    assert said in str(reason) or (fenced and "No space left" in str(reason)), reason
+    assert message in str(reason) or (fenced and "No space left" in str(reason)), reason
 
 
 @pytest.mark.parametrize("fenced", [FENCED, False])
@@ -76,10 +76,10 @@ def act(message):
     found.append(len([name for name in os.listdir("/proc") if name.isdigit()]) < 9)
     sys.exit(" ".join(map(str, found)))
 """
-    said = fault_of(tmp_path / "curious", reach, fenced=True)
+    message = fault_of(tmp_path / "curious", reach, fenced=True)
     listening.close()
     nowhere = "FileNotFoundError FileNotFoundError ConnectionRefusedError ProcessLookupError"
-    assert said == f"step 0: exited with status 1: {nowhere} OSError OSError OSError OSError True"
+    assert message == f"step 0: exited with status 1: {nowhere} OSError OSError OSError OSError True"
 
 
 @pytest.mark.skipif(not sandbox.at_hand(), reason="bubblewrap is not at hand")
@@ -90,8 +90,8 @@ def test_sandboxed_processes_end_with_game(tmp_path):
         player.start(1)
         pid = player._process.pid
     assert not exists(pid)
-    told = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert not any(str(tmp_path).encode() in line for line in told)
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not any(str(tmp_path).encode() in line for line in lines)
 
 
 def test_broken_bubblewrap_means_no_sandbox(tmp_path, monkeypatch):

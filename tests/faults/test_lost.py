@@ -64,8 +64,10 @@ def test_driver_killed_while_writing_resumes_without_gaps(start, tmp_path, seed)
     assert clear_lines(second.end()) == []
     rows = rows_of(run)
     assert [row["env_steps"] for row in rows] == list(range(512, kept.env_steps + 4 * 512 + 1, 512))
-    told = {row["env_steps"]: row["episodes"] for row in rows}
-    assert all(told[row["env_steps"]] == row["episodes"] for row in reported)  # nothing reported was lost or changed
+    episodes = {row["env_steps"]: row["episodes"] for row in rows}
+    assert all(
+        episodes[row["env_steps"]] == row["episodes"] for row in reported
+    )  # nothing reported was lost or changed
     assert not (run / "checkpoints" / "unfinished").exists()
     assert len(list((run / "checkpoints").glob("step_*"))) <= 3
     assert first.gone()  # Ray takes its time to notice that its driver is dead

@@ -143,9 +143,9 @@ def stubborn(tmp_path):
 def test_terminated_referee_leaves_no_process_or_folder(verb, number, stubborn, tmp_path):
     process, agent = stubborn(verb)
     process.send_signal(number)
-    said = process.communicate(timeout=120)[1].splitlines()
+    lines = process.communicate(timeout=120)[1].splitlines()
     assert process.returncode == 130
-    assert said[-1].startswith("multigrid-rl: interrupted")
+    assert lines[-1].startswith("multigrid-rl: interrupted")
     assert not running(agent)
     assert not list((tmp_path / "tmp").iterdir())
 
