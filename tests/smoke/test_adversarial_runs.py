@@ -52,8 +52,8 @@ def test_learnt_reward_run_resumes_exactly(demo, tmp_path, kind):
     assert all(np.isfinite(row["learner/agent_0/learnt_reward"]) for row in rows)
     # Pendulum pays nothing above 0; 20 steps of a reward that is learnt would.
     assert all(row["return_mean/agent_0"] < 0 for row in rows if "return_mean/agent_0" in row)
-    told = json.loads((whole / "provenance.json").read_text())["data"]
-    assert (told["who"], told["rows"]) == ("pusher", 200)
+    data = json.loads((whole / "provenance.json").read_text())["data"]
+    assert (data["who"], data["rows"]) == ("pusher", 200)
     broken = shutil.copytree(whole, tmp_path / "broken")
     (broken / "verdict.json").unlink()
     shutil.rmtree(broken / "checkpoints" / "step_000001024")
@@ -71,7 +71,7 @@ def test_airl_reward_trains_fresh_policy(demo, tmp_path):
         np.testing.assert_array_equal(value, after["discriminator"][name])
     assert np.isfinite(rows[-1]["learner/agent_0/learnt_reward"])
     assert "learner/agent_0/discriminator_loss" not in rows[-1]
-    for words, said in (
+    for words, message in (
         (["train=airl", f"train.adversarial.reward={again}"], "expected a run of train=airl"),  # it learnt none itself
         (["train=gail", f"train.adversarial.reward={first}"], "expected a run of train=airl, with train=airl"),
         (
@@ -79,7 +79,7 @@ def test_airl_reward_trains_fresh_policy(demo, tmp_path):
             "train.adversarial.hidden",
         ),
     ):
-        assert said in complaint(call("train", *SMALL, *few, *words, f"run_dir={tmp_path / 'refused'}"))
+        assert message in complaint(call("train", *SMALL, *few, *words, f"run_dir={tmp_path / 'refused'}"))
 
 
 def test_rejects_demonstrations_of_another_environment(demo, tmp_path):

@@ -130,7 +130,7 @@ def test_single_seat_of_team_is_no_team(runs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("--seat", "green_0"), ", got green_0"),
         (("--seat", "blue"), ", got blue"),
@@ -139,11 +139,11 @@ def test_single_seat_of_team_is_no_team(runs, tmp_path):
         (("--seat", "red_0", "--name", ""), "name: expected 1 to 64"),
     ],
 )
-def test_rejects_mistakes_and_writes_nothing(runs, args, said, tmp_path):
+def test_rejects_mistakes_and_writes_nothing(runs, args, message, tmp_path):
     result = export(runs["mlp"], *args, "-o", tmp_path / "x" / "mine")
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
-    assert said in line
+    assert message in line
     assert list(tmp_path.iterdir()) == []
 
 

@@ -61,15 +61,15 @@ def stages():
 def test_matching_nodes_are_reported_in_full(cluster, tmp_path, stages):
     lines = preflight(tmp_path, stages)
     assert lines[0] == "cluster:  2 node(s), 5 CPUs, 0 GPUs"
-    told = dict(line.split(":", 1) for line in lines if not line.startswith("node"))
+    lines_by_name = dict(line.split(":", 1) for line in lines if not line.startswith("node"))
     assert [line for line in lines if line.startswith("node")] == [
         f"node:     {node.address} ({node.id[:8]}), host {platform.node()}: {node.cpus:g} CPUs, 0 GPUs"
         for node in nodes()
     ]
-    assert f"python {versions()['python']}, " in told["versions"]
-    assert told["storage"] == f"  {tmp_path} is shared by every node"
+    assert f"python {versions()['python']}, " in lines_by_name["versions"]
+    assert lines_by_name["storage"] == f"  {tmp_path} is shared by every node"
     sha256 = stages[-1].factory.packed().hashes["blue-rookie"]
-    assert told["arrived"] == f"  blue-rookie (sha256 {sha256[:16]}): checked on every node"
+    assert lines_by_name["arrived"] == f"  blue-rookie (sha256 {sha256[:16]}): checked on every node"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,8 +95,8 @@ def of_another_checkout(token, factories):
 
 def test_broken_installation_is_named_with_missing_package(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_module, "look_around", of_another_checkout)
-    said = rf"\({nodes()[0].id[:8]}\): expected the driver's installation, got .*No module named '{__name__}'"
-    assert re.search(said, refusal(tmp_path))
+    message = rf"\({nodes()[0].id[:8]}\): expected the driver's installation, got .*No module named '{__name__}'"
+    assert re.search(message, refusal(tmp_path))
 
 
 def test_unresponsive_node_is_named(cluster, tmp_path, monkeypatch):

@@ -124,7 +124,7 @@ def test_several_scenarios_are_strata(sides):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["a"], "runs: expected two folders of runs, or A... --against B..., got 1"),
         (["a", "b", "a/0"], "got 3 without --against"),
@@ -138,12 +138,12 @@ def test_several_scenarios_are_strata(sides):
         (["a", "b", "--json", "a/0/config.yaml"], "a/0/config.yaml"),
     ],
 )
-def test_rejects_mistakes_and_writes_nothing(args, said, sides, tmp_path):
+def test_rejects_mistakes_and_writes_nothing(args, message, sides, tmp_path):
     write_run(tmp_path / "other", 0, scenario="coop")
     write_run(tmp_path / "running", 0, running=True)
     write_run(tmp_path / "stopped", 0, ended="interrupted")
     before = {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    assert said in complaint(call("compare", *args))
+    assert message in complaint(call("compare", *args))
     assert {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
@@ -164,12 +164,12 @@ def test_reports_runs_differing_in_more_than_seed(tmp_path):
     for k in range(2):
         write_run(tmp_path / "b" / str(k), k)
     ours, theirs = (read_set(name, [str(tmp_path / name.lower())]) for name in ("A", "B"))
-    said = list(notes(ours, theirs))
-    assert said[0] == "warning: A: seed 1 of 1v1 twice; the same seed is no second run"
-    assert said[1].startswith("warning: A: not only the seed differs: train.lr 0.1 / 0.2 in ")
-    assert said[2] == "A and B differ in nothing that a run records"
-    assert said[3] == "fewer than 3 runs on a side: intervals mean little"
-    assert len(said) == 4
+    message = list(notes(ours, theirs))
+    assert message[0] == "warning: A: seed 1 of 1v1 twice; the same seed is no second run"
+    assert message[1].startswith("warning: A: not only the seed differs: train.lr 0.1 / 0.2 in ")
+    assert message[2] == "A and B differ in nothing that a run records"
+    assert message[3] == "fewer than 3 runs on a side: intervals mean little"
+    assert len(message) == 4
 
 
 def comparison(better: tuple[float, float, float], p: float, **changes) -> SetComparison:
@@ -186,8 +186,8 @@ def test_wording_matches_uncertainty_of_seeds():
     assert sentence(comparison((1, 1, 1), 0.1), 3, 3).endswith(
         "these seeds do not tell A and B apart (dealt at random, so few runs differ as much in 10.0 % of all deals)."
     )
-    told = sentence(comparison((0.04, 0, 0.12), 0.0005, metric=HELD, never=(3, 0)), 5, 6)
-    assert told == (
+    result = sentence(comparison((0.04, 0, 0.12), 0.0005, metric=HELD, never=(3, 0)), 5, 6)
+    assert result == (
         f"{HELD}: B is sooner in 96% of the pairs, 95 % interval 88% to 100%; never held: 3 of 5 in A, 0 of 6 in B: "
         "B is better by these seeds; dealt at random, runs differ so in less than 0.1 % of all deals."
     )

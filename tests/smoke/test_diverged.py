@@ -70,8 +70,10 @@ def test_nan_reward_ends_run_after_some_iterations(tmp_path, monkeypatch, capsys
     # Weights are finite all the time, and so is every checkpoint.
     assert str(caught.value).endswith("the last checkpoint with finite weights is step_000007168")
     assert "go on: train --resume" in caught.value.hint
-    said = [line for line in capsys.readouterr().err.splitlines() if "not finite" in line]
-    assert said == ["multigrid-rl: step 3,584: the training reward of red_0 (train.shaping, train.bonus) is not finite"]
+    message = [line for line in capsys.readouterr().err.splitlines() if "not finite" in line]
+    assert message == [
+        "multigrid-rl: step 3,584: the training reward of red_0 (train.shaping, train.bonus) is not finite"
+    ]
     rows = rows_of(run)
     assert [row["learner/red_0/dropped_updates"] for row in rows] == [0.0] * 6 + [4.0] * PATIENCE
     assert [row["learner/red_0/grad_norm"] is None for row in rows] == [False] * 6 + [True] * PATIENCE

@@ -26,15 +26,15 @@ def test_doctor_passes_sound_machine():
     done = call("doctor", "--json", "--patience", "240")
     assert done.exit_code == 0, done.output
     *lines, last = done.stdout.splitlines()
-    told = json.loads(last)
-    assert told["problems"] == 0
-    checks = [finding["check"] for finding in told["findings"]]
+    data = json.loads(last)
+    assert data["problems"] == 0
+    checks = [finding["check"] for finding in data["findings"]]
     assert {"python", "packages", "cpus", "threads", "torch", "gpu", "kernels", "shm", "disk"} <= set(checks)
     assert checks[-1] == "ray"
     shown = [line.split() for line in lines if not line.startswith(" ")]
-    assert [words[:2] for words in shown[:-1]] == [[row["level"], row["check"]] for row in told["findings"]]
-    assert sum(line.lstrip().startswith("-> ") for line in lines) == told["warnings"]
-    assert lines[-1].endswith(f"{told['warnings']} warning(s), 0 problem(s)")
+    assert [words[:2] for words in shown[:-1]] == [[row["level"], row["check"]] for row in data["findings"]]
+    assert sum(line.lstrip().startswith("-> ") for line in lines) == data["warnings"]
+    assert lines[-1].endswith(f"{data['warnings']} warning(s), 0 problem(s)")
 
 
 def test_silent_address_is_a_problem(silent_port, monkeypatch):

@@ -61,7 +61,7 @@ def row(seed: int, held: int | None, *, gates: bool = True):
     }  # fmt: skip
 
 
-def told(*rows):
+def study_of(*rows):
     return {"study": "x", "command": "c seed=SEED", "required": "much", "jobs": 1, "rows": list(rows)}
 
 
@@ -74,10 +74,10 @@ def test_run_that_never_held_counts_last_in_median():
 
 
 def test_page_and_summary_report_misses():
-    text = page(told(row(0, 100), row(1, None)))
+    text = page(study_of(row(0, 100), row(1, None)))
     assert "| 1 | no | - | - | 3 | 900 | 0.250 |" in text
     assert "Held on 1 of 2 seeds." in text
-    assert "| 1/3 | - |" in summary_row(told(row(0, 100), row(1, None), row(2, None)))
+    assert "| 1/3 | - |" in summary_row(study_of(row(0, 100), row(1, None), row(2, None)))
 
 
 def test_every_study_command_composes():

@@ -219,17 +219,17 @@ def test_entropy_is_of_decisions_made():
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("nowhere", "nowhere: expected a folder with a bundle, got nothing there"),
         ("a.zip", "a.zip: expected a folder with a bundle, got a file"),
         ("class", "-o grades.csv grades each folder in it, got one with other folders, anna first"),
     ],
 )
-def test_rejects_invalid_hand_in(name, said, tmp_path):
+def test_rejects_invalid_hand_in(name, message, tmp_path):
     bundle(tmp_path / "class" / "anna", ("blue_0",))
     (tmp_path / "a.zip").touch()
-    assert said in complaint(grade(tmp_path, SHORT, tmp_path / name)[0])
+    assert message in complaint(grade(tmp_path, SHORT, tmp_path / name)[0])
 
 
 def test_unseeded_grading_draws_and_reports_seed(tmp_path):
@@ -271,10 +271,10 @@ def test_class_grading_writes_points_table_and_feedback(tmp_path, a_class):
     points = [float(value) for key, value in rows["anna"].items() if key.startswith("against")]
     assert float(rows["anna"]["points"]) == sum(points)
     for name, row in rows.items():
-        told = (tmp_path / "out" / "grades" / row["feedback"]).read_text()
-        assert f"{float(row['points']):g} of 9 points" in told
-        assert ("could not be played" in told) == bool(row["problem"]), name
-        assert "31337" not in told
+        output = (tmp_path / "out" / "grades" / row["feedback"]).read_text()
+        assert f"{float(row['points']):g} of 9 points" in output
+        assert ("could not be played" in output) == bool(row["problem"]), name
+        assert "31337" not in output
     key = tmp_path / "out" / "grades" / "keep-to-yourself.json"
     assert key.stat().st_mode & 0o077 == 0
     assert json.loads(key.read_text())["seed"] == 31_337

@@ -45,11 +45,11 @@ def judged(output, *args: object) -> dict:
     """Summary of an evaluation, without its time; the last line says the same."""
     result = call("evaluate", *args, "-o", output)
     assert result.exit_code == 0, (result.output, result.exception)
-    told = json.loads((output / "summary.json").read_text())
+    data = json.loads((output / "summary.json").read_text())
     last = json.loads(result.output.splitlines()[-1])
-    for mode, row in told["modes"].items():
+    for mode, row in data["modes"].items():
         assert last[mode if mode in last else "mode"] in (mode, {k: round(v, 6) for k, v in row.items() if k in last})
-    return {key: value for key, value in told.items() if key not in ("seconds", "player")}
+    return {key: value for key, value in data.items() if key not in ("seconds", "player")}
 
 
 def test_environment_id_trains_and_writes_run_folder(pole):
@@ -123,12 +123,12 @@ def test_other_spaces_networks_and_objectives_train(tmp_path, monkeypatch, kind)
     verdict, rows = tiny_run(run, *overrides, *SHORT)
     assert rows[-1]["learner/agent_0/grad_norm"] > 0
     assert rows[0]["gradient_steps"] == (1 if kind == "a2c" else 4)
-    told = judged(tmp_path / "judged", run, "--episodes", 8)
-    assert np.isfinite(told["modes"]["argmax"]["return_mean"])
+    judgement = judged(tmp_path / "judged", run, "--episodes", 8)
+    assert np.isfinite(judgement["modes"]["argmax"]["return_mean"])
     card = read_card(run / verdict["checkpoint"] / "players" / "agent_0")
     assert (card.architecture["bound"], card.members) == ("tanh" if kind == "numbers" else "clip", 1)
     if kind == "numbers":
-        assert told["modes"]["argmax"]["return_mean"] <= 4 * 3  # within its bounds
+        assert judgement["modes"]["argmax"]["return_mean"] <= 4 * 3  # within its bounds
 
 
 def test_body_run_resumes_exactly(tmp_path):
@@ -149,15 +149,17 @@ def test_body_run_resumes_exactly(tmp_path):
 def test_nan_observation_ends_run(tmp_path):
     result = call("train", "env_id=strangers:Broken-v0", f"run_dir={tmp_path / 'run'}", "train.until=4096")
     assert result.exit_code == 3
-    said = "env_id=strangers:Broken-v0: expected finite observations and rewards, got a reward of nan in environment 0"
-    assert said in result.stderr
+    message = (
+        "env_id=strangers:Broken-v0: expected finite observations and rewards, got a reward of nan in environment 0"
+    )
+    assert message in result.stderr
 
 
 # --- what has no meaning there, and mistakes
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["play", "--opponent", "RUN"], "got gymnasium"),
         (["play", "--opponent", "PLAYER"], "game, got CartPole-v1"),
@@ -172,7 +174,7 @@ def test_nan_observation_ends_run(tmp_path):
     ],
     ids=lambda part: " ".join(part[:3]) if isinstance(part, list) else None,
 )
-def test_rejects_options_without_meaning(pole, frozen, tmp_path, args, said):
+def test_rejects_options_without_meaning(pole, frozen, tmp_path, args, message):
     names = {"RUN": pole[0], "PLAYER": frozen / "pole"}
     words = [str(word) for word in args]
     for name, path in names.items():
@@ -181,7 +183,7 @@ def test_rejects_options_without_meaning(pole, frozen, tmp_path, args, said):
         words += ["-o", str(tmp_path / "out")]
     if words[0] == "train":
         words += [f"run_dir={tmp_path / 'out'}"]
-    assert said in complaint(call(*words))
+    assert message in complaint(call(*words))
     assert not (tmp_path / "out").exists()
 
 
@@ -197,7 +199,7 @@ def test_forfeits_cup_with_reason(frozen, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["env_id=CartPole-v9"], "scenario.env_id: expected the id of a registered environment, got CartPole-v9"),
         (
@@ -219,11 +221,11 @@ def test_forfeits_cup_with_reason(frozen, tmp_path):
         (["train.objective=math:pi"], "train.objective: expected module:function, got math:pi: 3.14"),
     ],
 )
-def test_rejects_mistakes_before_start(tmp_path, overrides, said):
+def test_rejects_mistakes_before_start(tmp_path, overrides, message):
     with pytest.raises(ConfigError) as caught:
         run_training([*overrides, f"run_dir={tmp_path / 'run'}"])
     text = str(caught.value)
-    assert said in text
+    assert message in text
     assert "\n" not in text
     assert not (tmp_path / "run").exists()
 

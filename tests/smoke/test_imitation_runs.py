@@ -53,8 +53,8 @@ def test_clone_learns_and_writes_run_folder(run, demo):
     assert played[-1]["entropy/red_0"] < np.log(7)
     verdict = json.loads((path / "verdict.json").read_text())
     assert [gate["metric"].split("/")[0] for gate in verdict["gates"]] == ["episode_len_mean", "return_mean", "entropy"]
-    told = json.loads((path / "provenance.json").read_text())["data"]
-    assert (told["who"], told["folder"], told["rows"]) == ("key-runner", str(demo), 12_000)
+    data = json.loads((path / "provenance.json").read_text())["data"]
+    assert (data["who"], data["folder"], data["rows"]) == ("key-runner", str(demo), 12_000)
     result = call("evaluate", path, "--episodes", 20, "-o", path.parent / "judged")
     assert result.exit_code == 0, (result.output, result.exception)
 

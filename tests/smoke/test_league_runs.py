@@ -55,8 +55,8 @@ def test_learner_joins_opponents_as_ordinary_player(whole):
     assert snapshots(path) == NAMES
     assert [row["league/size"] for row in rows] == [3, 3, 4, 4, 5, 5, 6, 6]
     assert all(0 <= row["league/min_win"] <= 1 for row in rows)
-    told = {name for row in rows for name in row if name.startswith("win_against/")}
-    assert told == {f"win_against/red_0/{name}" for name in ("random", "blue-rookie", "key-runner", "snapshots")}
+    names = {name for row in rows for name in row if name.startswith("win_against/")}
+    assert names == {f"win_against/red_0/{name}" for name in ("random", "blue-rookie", "key-runner", "snapshots")}
     assert any(row.get("win_against/red_0/snapshots") is not None for row in rows)
     card = read_card(path / "league" / NAMES[-1] / "red_0")
     last = read_card(path / "checkpoints" / "step_000004096" / "players" / "red_0")
@@ -125,11 +125,11 @@ def _foreign(folder: Path) -> str:
 @pytest.mark.parametrize("damage", [_missing, _changed, _foreign])
 def test_rejects_resuming_without_snapshot_and_changes_nothing(whole, tmp_path, damage):
     copy = broken(whole[0], tmp_path / "broken")
-    said = damage(copy / "league" / NAMES[0] / "red_0")
+    message = damage(copy / "league" / NAMES[0] / "red_0")
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError) as caught:
         resume_training(copy, [])
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert NAMES[0] in str(caught.value)
     assert "\n" not in str(caught.value)
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
@@ -145,10 +145,10 @@ def test_held_out_players_are_played_at_end(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("multigrid_rl.cli.train.HELD_OUT_GAMES", 40)
     path = tmp_path / "run"
     tiny_run(path, "scenario=1v1-robust", *QUICK, *SHORT, "train.until=1024", "scenario.held_out=[hunter,blue-adept]")
-    told = json.loads((path / "held_out.json").read_text())
-    assert {name: row["episodes"] for name, row in told.items()} == {"hunter": 40, "blue-adept": 40}
-    low, high = told["hunter"]["win_interval"]
-    assert low <= told["hunter"]["win"] <= high
+    data = json.loads((path / "held_out.json").read_text())
+    assert {name: row["episodes"] for name, row in data.items()} == {"hunter": 40, "blue-adept": 40}
+    low, high = data["hunter"]["win_interval"]
+    assert low <= data["hunter"]["win"] <= high
     assert "held out: wins" in capfd.readouterr().out
 
 

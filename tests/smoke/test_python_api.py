@@ -92,7 +92,7 @@ def test_page_snippets_run(notebook):
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "said"),
+    ("call", "error", "message"),
     [
         (
             lambda: multigrid_rl.train("1v1", lrr=3),
@@ -108,11 +108,11 @@ def test_page_snippets_run(notebook):
         (lambda: multigrid_rl.trian, AttributeError, "no attribute 'trian'"),
     ],
 )
-def test_mistakes_are_reported_in_one_line(call, error, said, tmp_path, monkeypatch):
+def test_mistakes_are_reported_in_one_line(call, error, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=said) as told:
+    with pytest.raises(error, match=message) as caught:
         call()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,6 +120,6 @@ def test_import_is_fast_and_has_no_side_effects():
     code = (
         "import sys, multigrid_rl; print([name for name in sys.modules if name.startswith(('multigrid_rl.', 'numpy'))])"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert told.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
     assert (Path(multigrid_rl.__file__).with_suffix(".pyi")).read_text().count(" as ") == 5

@@ -172,10 +172,10 @@ def test_damaged_checkpoint_falls_back_to_previous(copy, capfd):
     state = newest / "run.pkl"
     state.write_bytes(state.read_bytes()[:-1] + b"?")
     verdict = resume_training(copy, ["train.until=3072"])
-    told = capfd.readouterr().err
-    assert "step_000002048 is damaged and passed over" in told
-    assert "run.pkl" in told
-    assert "going on from step_000001536" in told
+    output = capfd.readouterr().err
+    assert "step_000002048 is damaged and passed over" in output
+    assert "run.pkl" in output
+    assert "going on from step_000001536" in output
     assert [row["env_steps"] for row in rows_of(copy)] == list(range(512, 3073, 512))
     assert verdict["env_steps"] == 3072
     assert "step_000002048 is damaged" not in (copy / "verdict.json").read_text()
@@ -207,9 +207,9 @@ def test_other_env_runners_play_new_games_with_same_weights(copy, session, capfd
 @pytest.mark.long
 def test_env_runner_losses_are_counted_across_resumes(copy, session):
     state = copy / "checkpoints" / "step_000002048" / "run.pkl"
-    told = pickle.loads(state.read_bytes())
+    saved = pickle.loads(state.read_bytes())
     (copy / "checkpoints" / "step_000002048" / "manifest.json").unlink()
-    write_state(state.parent, {**told, "env_runner_restarts": 7})
+    write_state(state.parent, {**saved, "env_runner_restarts": 7})
     seal(state.parent, {"env_steps": 2048, "stage": 0, "gate_margin": None, "metrics_bytes": _size(copy)})
     resume_training(copy, ["train.until=2560"])
     resume_training(copy, ["train.until=3072", "cluster.num_env_runners=1"])

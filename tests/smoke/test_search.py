@@ -119,12 +119,12 @@ def test_tune_isolates_trials_and_names_failed(tmp_path, capfd):
     folder = tmp_path / "search"
     result = invoke(*BASE, *tiny.split(), "search.report_every=1024", space, "seed=0", "--folder", str(folder))
     assert result.exit_code == 0, result.output
-    told = {row["status"]: row for row in outcomes(folder)}
-    assert sorted(told) == ["failed", "finished"]
-    assert told["failed"]["reason"] == "TypeError: math.floor() takes exactly one argument (2 given)"
+    reported = {row["status"]: row for row in outcomes(folder)}
+    assert sorted(reported) == ["failed", "finished"]
+    assert reported["failed"]["reason"] == "TypeError: math.floor() takes exactly one argument (2 given)"
     assert "Traceback" not in capfd.readouterr().err
-    run = folder / "trials" / told["finished"]["spec"]["id"]
-    assert rows_of(run)[-1]["env_steps"] == told["finished"]["env_steps"] == 1536
+    run = folder / "trials" / reported["finished"]["spec"]["id"]
+    assert rows_of(run)[-1]["env_steps"] == reported["finished"]["env_steps"] == 1536
     assert json.loads((run / "provenance.json").read_text())["command"].startswith("multigrid-rl train scenario=1v1")
 
 

@@ -51,8 +51,8 @@ def test_run_folder_is_self_describing(local):
     assert [event.step for event in board.Scalars("run/env_steps_per_s")] == [row["env_steps"] for row in rows]
     lengths = {row["env_steps"]: row["episode_len_mean"] for row in rows if "episode_len_mean" in row}
     assert all("/" in tag for tag in board.Tags()["scalars"])
-    told = {event.step: event.value for event in board.Scalars("run/episode_len_mean")}
-    assert told == pytest.approx(lengths)
+    logged = {event.step: event.value for event in board.Scalars("run/episode_len_mean")}
+    assert logged == pytest.approx(lengths)
 
 
 def test_every_row_accounts_for_its_time(local):
@@ -104,9 +104,9 @@ def test_rows_use_exactly_documented_metrics(local):
 def test_reports_wins_by_opponent_where_several_take_turns(tmp_path):
     seats = "scenario.seats.blue_0=random:1,idle:1"
     _, rows = tiny_run(tmp_path / "run", "seed=5", seats, "scenario.game.max_steps=20", "train.until=4096")
-    told = [row for row in rows if "win/red_0" in row]
-    assert told
-    for row in told:
+    reports = [row for row in rows if "win/red_0" in row]
+    assert reports
+    for row in reports:
         apart = [row[f"win_against/red_0/{name}"] for name in ("random", "idle")]
         assert min(apart) <= row["win/red_0"] <= max(apart)
         assert all(matches(f"win_against/red_0/{name}", "win_against/<seat>/<player>") for name in ("random", "idle"))
@@ -246,9 +246,9 @@ def test_every_scheme_trains_and_reports_its_networks(kind):
     seats = {seat for its in MODULES[name].values() for seat in its}
     assert {row.split("/")[1] for row in rows[-1] if row.startswith("return_mean/")} <= seats
     for module in MODULES[name]:
-        told = [rows[-1][f"{metric}/{module}"] for metric in ("entropy", "explained_variance")]
-        told += [rows[-1][f"learner/{module}/{part}"] for part in ("policy_loss", "vf_loss", "grad_norm")]
-        assert all(isinstance(value, float) and abs(value) < 1e3 for value in told)
+        values = [rows[-1][f"{metric}/{module}"] for metric in ("entropy", "explained_variance")]
+        values += [rows[-1][f"learner/{module}/{part}"] for part in ("policy_loss", "vf_loss", "grad_norm")]
+        assert all(isinstance(value, float) and abs(value) < 1e3 for value in values)
         assert rows[-1][f"learner/{module}/grad_norm"] > 0
         assert rows[0][f"learner/{module}/vf_loss"] != rows[-1][f"learner/{module}/vf_loss"]
     unknown = [name for row in rows for name in row if not any(matches(name, pattern) for pattern in METRICS)]
