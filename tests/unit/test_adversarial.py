@@ -177,19 +177,19 @@ def test_discriminator_pays_whole_batch(config):
     learn = adversary.learn
 
     def spied(batch, paths):
-        kept["paths"], told = learn(batch, paths)
+        kept["paths"], statistics = learn(batch, paths)
         kept["mine"] = adversary._played(batch, paths)
-        return kept["paths"], told
+        return kept["paths"], statistics
 
     adversary.learn = spied
-    told, batch = once(collector, update)
+    statistics, batch = once(collector, update)
     (path,) = kept["paths"]
     with torch.no_grad():
         wanted = adversary.discriminator.rewards(kept["mine"]).numpy()
     np.testing.assert_allclose(path.rewards.reshape(-1), wanted, rtol=1e-5)
-    assert told["learnt_reward"] == pytest.approx(float(wanted.mean()), rel=1e-5)
+    assert statistics["learnt_reward"] == pytest.approx(float(wanted.mean()), rel=1e-5)
     np.testing.assert_allclose(kept["mine"].logp, batch.logp)
-    assert {"discriminator_loss", "discriminator_accuracy", "explained_variance", "policy_loss"} <= set(told)
+    assert {"discriminator_loss", "discriminator_accuracy", "explained_variance", "policy_loss"} <= set(statistics)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_discriminator_pays_whole_batch(config):
     ids=["gail", "airl", "steady", "replay"],
 )
 def test_resumed_update_equals_unbroken_update(config, recompute):
-    told = []
+    statistics = []
     for halves in (False, True):
         collector, net, update = parts(config, recompute=recompute)
         once(collector, update)
@@ -210,8 +210,8 @@ def test_resumed_update_equals_unbroken_update(config, recompute):
             again.optimizers[AGENT][0].load_state_dict(adam)
             again.set_state(update.get_state())
             collector.networks, update = {AGENT: other}, again
-        told.append([once(collector, update)[0] for _ in range(2)])
-    assert told[0] == told[1]
+        statistics.append([once(collector, update)[0] for _ in range(2)])
+    assert statistics[0] == statistics[1]
 
 
 @pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
@@ -226,10 +226,10 @@ def test_policy_learns_to_imitate(config):
 
     before = distance()
     for _ in range(30):
-        told, _ = once(collector, update)
+        statistics, _ = once(collector, update)
     assert before > 0.7
     assert distance() < 0.35
-    assert told["discriminator_accuracy"] < 1.0
+    assert statistics["discriminator_accuracy"] < 1.0
 
 
 # --- earlier policies
@@ -275,17 +275,17 @@ def test_half_of_policy_steps_are_replayed():
 
 
 def test_rejects_early_ends_unless_allowed():
-    said = r"^train\.adversarial: %s: expected episodes of one length, or " + (
+    message = r"^train\.adversarial: %s: expected episodes of one length, or " + (
         r"train\.adversarial\.allow_variable_horizon=true: .*, got \d+ that ended early$"
     )
     collector, _, update = parts(GAIL, ends=3)
-    with pytest.raises(RunError, match=said % "the policy's episodes"):
+    with pytest.raises(RunError, match=message % "the policy's episodes"):
         once(collector, update)
     collector, net, update = parts(replace(GAIL, allow_variable_horizon=True), ends=3)
     once(collector, update)
     early = shown()._replace(terminated=np.arange(400) % 4 == 3)
     space = {AGENT: GymnasiumFactory("EchoCut-v0", 1, {"actions": "vector"}).specs.agents[0].action_space}
-    with pytest.raises(RunError, match=said % "demonstrations"):
+    with pytest.raises(RunError, match=message % "demonstrations"):
         AdversarialUpdate(GAIL, early, {AGENT: net}, space, PPO, device=CPU)
 
 

@@ -13,7 +13,7 @@ from multigrid_rl.players.cards import PlayerError
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "expected"),
         ("[a]", "expected"),
@@ -36,11 +36,11 @@ from multigrid_rl.players.cards import PlayerError
         ("#" * (MAX_AGENT_FILE_BYTES + 1), f"expected at most {MAX_AGENT_FILE_BYTES} bytes"),
     ],
 )
-def test_rejects_bad_agent_file_in_one_line(text, said, tmp_path):
+def test_rejects_bad_agent_file_in_one_line(text, message, tmp_path):
     (tmp_path / "agent.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(PlayerError) as caught:
         read_agent(tmp_path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path / 'agent.yaml'}: ")
     assert len(str(caught.value).splitlines()) == 1
 

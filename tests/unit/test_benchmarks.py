@@ -134,17 +134,17 @@ class TestTables:
         ]  # fmt: skip
 
     def test_report_writes_both_files_and_ends_with_json(self, tmp_path, capsys):
-        told = {
+        printed = {
             "cpu": "a processor", "cores": 2, "memory_gib": 4.0, "system": "Linux", "architecture": "x86_64",
             "versions": {"torch": "2"}, "commit": "abc", "load_average_at_start": 0.1,
             "cores_used_by_others_at_start": 0.0, "busy": False,
         }  # fmt: skip
-        made = tables.Report("Speed", told, {"env_steps_per_s": 7, "ratio_to_sb3": None})
+        made = tables.Report("Speed", printed, {"env_steps_per_s": 7, "ratio_to_sb3": None})
         made.section("One", ["text"], {"rounds": [1.0]})
         made.write(tmp_path / "new" / "bench-x")
         assert json.loads(capsys.readouterr().out.splitlines()[-1]) == made.result
         data = json.loads((tmp_path / "new" / "bench-x.json").read_text())
-        assert (data["machine"], data["result"], data["sections"]) == (told, made.result, made.data)
+        assert (data["machine"], data["result"], data["sections"]) == (printed, made.result, made.data)
         page = (tmp_path / "new" / "bench-x.md").read_text()
         for part in ("# Speed", "a processor, 2 cores", "torch 2", "## One", '"ratio_to_sb3": null'):
             assert part in page
@@ -181,8 +181,8 @@ class TestSections:
         monkeypatch.setattr(sys, "argv", ["training", "--quick", "--only", "sb3", "--skip-peers"])
         monkeypatch.setattr(training, "describe", lambda: {})
         training.main()
-        told = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert told == dict.fromkeys(training.KEYS)
+        data = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert data == dict.fromkeys(training.KEYS)
 
     def test_failing_section_keeps_earlier_sections(self, monkeypatch, tmp_path, capsys):
         def works(its, options):
@@ -212,9 +212,9 @@ class TestSections:
                 assert len(config.scenario.learning) == point.agents
 
     def test_summary_links_existing_speed_pages(self):
-        told = results.summary([], ["bench-world"])
-        assert "(bench-world.md)" in told
-        assert "bench-growth" not in told
+        output = results.summary([], ["bench-world"])
+        assert "(bench-world.md)" in output
+        assert "bench-growth" not in output
         assert "Speed" not in results.summary([])
 
     def test_memory_of_a_game(self):

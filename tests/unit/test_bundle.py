@@ -110,18 +110,18 @@ def test_inspect_names_sides_that_fit(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("scenario", "said"),
+    ("scenario", "message"),
     [
         ("single", "observation: expected views of 7x7 cells, 51 tokens, got views of 5x5 cells, 27 tokens"),
         ("nowhere", ", got nowhere"),
         ("multigrid", "scenario: expected one of the red/blue-door game, got multigrid"),
     ],
 )
-def test_inspect_rejects_unfit_bundle(scenario, said, folder):
+def test_inspect_rejects_unfit_bundle(scenario, message, folder):
     result = call("inspect", folder, "--scenario", scenario)
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
-    assert said in line
+    assert message in line
     assert "ok:" not in result.stdout
 
 
@@ -179,13 +179,13 @@ def test_inspect_starts_agent_and_reports_pace(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("def act(m): sys.exit('help')", "agent mine, as red: step 0: exited with status 1: help"),
         ("def hello(m): say('hi')", "agent mine, as red: start: answer: expected JSON, got hi"),
     ],
 )
-def test_inspect_reports_agent_fault(code, said, tmp_path):
+def test_inspect_reports_agent_fault(code, message, tmp_path):
     result = call("inspect", agent_of(tmp_path / "mine", code).folder)
     assert result.exit_code == 2
-    assert result.stderr == f"multigrid-rl: {said}\n"
+    assert result.stderr == f"multigrid-rl: {message}\n"

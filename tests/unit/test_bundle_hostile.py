@@ -124,16 +124,16 @@ def test_rejects_hostile_folders(harm, folder):
 def test_rejects_special_files(kind, name, folder):
     path = folder / name
     path.rename(folder / ".moved")
-    said = "expected a plain file, got a symbolic link"
+    message = "expected a plain file, got a symbolic link"
     if kind == "folder":
         path.mkdir()
-        said = "cannot be read: Is a directory"
+        message = "cannot be read: Is a directory"
     elif kind == "pipe":
         os.mkfifo(path)
-        said = "expected a plain file, got a pipe or a device"
+        message = "expected a plain file, got a pipe or a device"
     else:
         path.symlink_to({"link": ".moved", "dangling": "nowhere", "device": "/dev/zero"}[kind])
-    assert refusal(folder) == f"{path}: {said}"
+    assert refusal(folder) == f"{path}: {message}"
 
 
 ABSURD = [
@@ -202,14 +202,14 @@ def sound(tmp_path_factory) -> Spoilt:
 
 def load_or_refuse(path: Path) -> None:
     """Load it and let it act, or be told why not."""
-    said = ""
+    message = ""
     players = {}
     try:
         players = load_team(path, ONE, "red")
     except PlayerError as error:
-        said = str(error)
-    assert bool(said) != bool(players)
-    assert said.isprintable(), repr(said)
+        message = str(error)
+    assert bool(message) != bool(players)
+    assert message.isprintable(), repr(message)
     rng = Streams(1, np.arange(3), 0)
     tokens = np.zeros((3, ONE.num_tokens), np.uint8)
     for player in players.values():

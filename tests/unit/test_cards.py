@@ -102,7 +102,7 @@ def test_rejects_model_of_another_size(change, folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda w: w["bias"].__setitem__(3, float("nan")), "bias: expected finite numbers"),
         (lambda w: w["bias"].__setitem__(3, float("-inf")), "bias: expected finite numbers"),
@@ -117,11 +117,11 @@ def test_rejects_model_of_another_size(change, folder):
     ],
     ids=["nan", "infinite", "length", "rank", "missing", "extra", "integers", "flags", "float8", "none"],
 )
-def test_rejects_tensors_of_another_network(change, said, folder):
+def test_rejects_tensors_of_another_network(change, message, folder):
     replace_weights(folder, change)
     text = refusal(folder)
     assert text.startswith(f"{folder / MODEL_FILE}: tensor ")
-    assert said in text
+    assert message in text
 
 
 class Bomb:
@@ -164,7 +164,7 @@ def test_rejects_malformed_card(data, folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda c: c.update(colour="red"), "colour: Extra inputs are not permitted"),
         (lambda c: c["observation"].update(colour="red"), "observation.colour: Extra inputs are not permitted"),
@@ -183,13 +183,13 @@ def test_rejects_malformed_card(data, folder):
         (lambda c: c.update(architecture={**MLP, "activation": ["tanh"]}), "architecture.activation: expected"),
     ],
 )
-def test_rejects_card_by_key(change, said, folder):
+def test_rejects_card_by_key(change, message, folder):
     content = json.loads((folder / CARD_FILE).read_text())
     change(content)
     (folder / CARD_FILE).write_text(json.dumps(content))
     text = refusal(folder)
     assert text.startswith(f"{folder / CARD_FILE}: ")
-    assert said in text
+    assert message in text
 
 
 def test_rejects_card_of_larger_network_than_file(folder):
@@ -208,31 +208,31 @@ def test_names_missing_file(missing, folder):
 
 
 @pytest.mark.parametrize(
-    ("seat", "spec", "said"),
+    ("seat", "spec", "message"),
     [
         ("red_1", replace(ONE, blue=2, red=2), "seats: expected red_1 or blue_1, got red_0"),
         ("blue_1", replace(ONE, blue=2, red=2), "seats: expected blue_1 or red_1, got red_0"),
         ("red_0", replace(ONE, view_size=7), "expected views of 7x7 cells, 51 tokens, got views of 5x5 cells, 27 "),
     ],
 )
-def test_rejects_unfit_seat(seat, spec, said, folder):
+def test_rejects_unfit_seat(seat, spec, message, folder):
     with pytest.raises(PlayerError) as caught:
         Catalogue(folder.parent).seat(str(folder), spec, seat)
     assert str(caught.value).startswith(f"player tester does not fit seat {seat}: ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"env": {"package": "gymnasium", "env_id": "CartPole-v1"}}, "env: expected .*, got CartPole-v1$"),
         ({"actions": 5}, "actions: expected 7, got 5$"),
         ({"observation": {"size": 3}}, "observation: expected views .*, got a vector of 3 numbers$"),
     ],
 )
-def test_rejects_player_of_another_game(changes, said, folder):
+def test_rejects_player_of_another_game(changes, message, folder):
     edit(folder, **changes)
-    with pytest.raises(PlayerError, match=f"^player tester does not fit seat red_0: {said}"):
+    with pytest.raises(PlayerError, match=f"^player tester does not fit seat red_0: {message}"):
         Catalogue(folder.parent).seat(str(folder), ONE, "red_0")
 
 

@@ -48,7 +48,7 @@ def test_written_checkpoint_is_found_complete(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "expected"),
     [
         (lambda path: (path / "rllib" / "weights").write_bytes(bytes(100)), ", got 100 bytes with sha256"),
         (lambda path: (path / "rllib" / "weights").write_bytes(b""), ", got 0 bytes with sha256"),
@@ -59,12 +59,12 @@ def test_written_checkpoint_is_found_complete(tmp_path):
         (lambda path: (path / MANIFEST).write_text('{"files": {}}'), "manifest.json: expected"),
     ],
 )
-def test_skips_damaged_checkpoints(tmp_path, caplog, damage, told):
+def test_skips_damaged_checkpoints(tmp_path, caplog, damage, expected):
     before, newest = written(tmp_path, 512), written(tmp_path, 1024)
     damage(newest)
     with pytest.raises(ConfigError) as caught:
         check(newest)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
     assert newest_good(tmp_path).path == before
     assert "step_000001024 is damaged and passed over" in caplog.text

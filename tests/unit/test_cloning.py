@@ -54,11 +54,11 @@ def test_every_head_learns_recorded_actions(folder, head):
     net = cloning._networks["a"]
     np.testing.assert_allclose(net.normaliser.mean.numpy(), [0, 300, 5], atol=5)
     before, value = cloning.held_out_losses()["a"], [part.detach().clone() for part in net.value.parameters()]
-    told = [cloning.learn(1800 * k, 1800 * (k + 1)) for k in range(4)]
-    assert told[0][SECONDS].keys() == {"loss", "minibatch", "network", "optimizer"}
-    assert told[0]["a"]["gradient_steps"] == 18
-    assert told[3]["a"]["lr"] == pytest.approx(1e-2 - 5400 / 8000 * 9e-3)
-    assert told[3]["a"]["cloning_loss"] < told[0]["a"]["cloning_loss"]
+    statistics = [cloning.learn(1800 * k, 1800 * (k + 1)) for k in range(4)]
+    assert statistics[0][SECONDS].keys() == {"loss", "minibatch", "network", "optimizer"}
+    assert statistics[0]["a"]["gradient_steps"] == 18
+    assert statistics[3]["a"]["lr"] == pytest.approx(1e-2 - 5400 / 8000 * 9e-3)
+    assert statistics[3]["a"]["cloning_loss"] < statistics[0]["a"]["cloning_loss"]
     assert cloning.held_out_losses()["a"] < before - 0.1
     assert all(torch.equal(one, other) for one, other in zip(value, net.value.parameters(), strict=True))
 

@@ -28,8 +28,8 @@ def test_gates_equal_course_gates(scenario):
     }[scenario]
     found = gates(f"scenario={scenario}")
     order = ["episode_len_mean", "return_mean", "explained_variance", "entropy"]
-    told = {(order.index(gate.metric.split("/")[0]), gate.comparison, gate.bound) for gate in found}
-    assert sorted(told) == list(zip(range(4), ("<=", ">=", ">=", "<="), bounds, strict=True))
+    triples = {(order.index(gate.metric.split("/")[0]), gate.comparison, gate.bound) for gate in found}
+    assert sorted(triples) == list(zip(range(4), ("<=", ">=", ">=", "<="), bounds, strict=True))
     assert {(gate.hold, gate.window) for gate in found} == {("every", 100_000)}
 
 
@@ -42,7 +42,7 @@ def test_gate_has_exactly_one_bound(bounds):
 
 
 FOUR = [f"scenario.seats.{seat}" for seat in ("blue_0", "blue_1", "red_0", "red_1")]
-BLUE = [f"{seat}={who}" for seat, who in zip(FOUR, ("learn", "learn", "random", "random"), strict=True)]
+BLUE = [f"{seat}={player}" for seat, player in zip(FOUR, ("learn", "learn", "random", "random"), strict=True)]
 KINDS = ("return_mean", "explained_variance", "entropy")
 
 

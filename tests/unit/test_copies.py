@@ -102,9 +102,9 @@ def test_cup_names_copies_and_rejects_catalogue_copies(tmp_path, originals):
     allowed = find_copies(found, originals, refuse=False)
     assert not [entry.name for entry in allowed if entry.kind == "broken"]
     pairings = [forfeited(allowed[0], allowed[1], TABLE, {"near": "x"})]
-    told = results(allowed, pairings, TABLE, {})
-    assert [entry.same_as for entry in told.entries if entry.name == "own"] == [["twin (the same)"]]
-    assert "entries are like another player" in cup_page(told)
+    output = results(allowed, pairings, TABLE, {})
+    assert [entry.same_as for entry in output.entries if entry.name == "own"] == [["twin (the same)"]]
+    assert "entries are like another player" in cup_page(output)
 
 
 def test_catalogue_cup_has_no_copies(originals):
@@ -159,8 +159,8 @@ def test_instructor_page_is_accurate():
     assert f"is below {BOUND:.0%}".replace("%", " %") in page
     assert KEY_FILE in page
     for verb in ("cup", "grade"):
-        said = call(verb, "--help").output
+        message = call(verb, "--help").output
         for option in ("--isolate", "--no-isolate") if verb == "cup" else ("--earlier",):
-            assert option in said
+            assert option in message
             assert option in page
-        assert "--allow-copies" in said
+        assert "--allow-copies" in message

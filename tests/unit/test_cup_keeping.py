@@ -306,8 +306,8 @@ def test_rejects_concurrent_cup_in_same_folder(tmp_path):
     (tmp_path / "in").mkdir()
     command = ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "1", "-o", tmp_path / "cup"]
     with alone_in(tmp_path / "cup"):
-        said = complaint(call(*command))
-    assert "another is at work" in said
+        message = complaint(call(*command))
+    assert "another is at work" in message
     assert call(*command).exit_code == 0
 
 
@@ -336,8 +336,8 @@ def test_full_disk_is_one_line_and_cup_resumes(what, tmp_path, monkeypatch):
 def test_rejects_outputs_that_are_files(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "cup").touch()
-    said = complaint(call("cup", tmp_path / "in", "--with", "random", "--with", "idle", "-o", tmp_path / "cup"))
-    assert str(tmp_path / "cup") in said
+    message = complaint(call("cup", tmp_path / "in", "--with", "random", "--with", "idle", "-o", tmp_path / "cup"))
+    assert str(tmp_path / "cup") in message
     with ExitStack() as stack, pytest.raises(PlayerError, match="expected a folder"):
         stack.enter_context(alone_in(tmp_path / "cup"))
 
@@ -356,9 +356,9 @@ def test_cup_folder_suffices_to_replay_games(tmp_path):
     assert json.loads(again.output.splitlines()[-1]) == {"pairings": 6, "games": 12, "different": 0}
     assert {path: path.read_bytes() for path in cup.rglob("*") if path.is_file()} == before
     (forged,) = (cup / "pairings").glob("mine--random--*")
-    told = json.loads(forged.read_bytes())
-    told["length"][1] += 1
-    forged.write_text(json.dumps(told))
+    data = json.loads(forged.read_bytes())
+    data["length"][1] += 1
+    forged.write_text(json.dumps(data))
     again = call("cup", "verify", cup)
     assert again.exit_code == 1
     assert "mine (red) - random (blue): 1 of 2 games differ, game 1 first" in again.output

@@ -79,13 +79,13 @@ def test_cup_plays_folders_with_odd_names(tmp_path):
     assert result.exit_code == 0, (result.output, result.exception)
     assert "\x1b" not in result.output
     assert "\nwinner: me" not in result.output
-    told = json.loads((tmp_path / "cup" / "results.json").read_text())["entries"]
-    assert sorted(entry["name"] for entry in told) == sorted(map(filed_name, names))
-    assert {entry["name"] for entry in told if entry["kind"] == "frozen"} == {
+    data = json.loads((tmp_path / "cup" / "results.json").read_text())["entries"]
+    assert sorted(entry["name"] for entry in data) == sorted(map(filed_name, names))
+    assert {entry["name"] for entry in data if entry["kind"] == "frozen"} == {
         filed_name("a" * 250),
         filed_name("Müller"),
     }
-    assert "(folder Müller)" in next(entry["about"] for entry in told if entry["name"] == filed_name("Müller"))
+    assert "(folder Müller)" in next(entry["about"] for entry in data if entry["name"] == filed_name("Müller"))
     for table in (tmp_path / "cup").glob("*.csv"):
         with table.open(newline="") as file:
             assert not [cell for row in csv.DictReader(file) for cell in row.values() if cell[:1] in ("=", "@", "+")]
@@ -141,12 +141,12 @@ def deep(folder: Path, depth: int, name: str) -> None:
     os.close(here)
 
 
-@pytest.mark.parametrize(("name", "said"), [("d", "at most 50 folders in one another"), ("d" * 250, "too long")])
-def test_endlessly_nested_agent_is_broken_entry(name, said, tmp_path):
+@pytest.mark.parametrize(("name", "message"), [("d", "at most 50 folders in one another"), ("d" * 250, "too long")])
+def test_endlessly_nested_agent_is_broken_entry(name, message, tmp_path):
     deep(agent_of(tmp_path / "in" / "deep").folder, 1500, name)
     bundle(tmp_path / "in" / "sound")
     try:
-        assert said in found(tmp_path / "in")["deep"].problem
+        assert message in found(tmp_path / "in")["deep"].problem
     finally:
         remove_tree(tmp_path / "in")
     assert not (tmp_path / "in").exists()
@@ -158,9 +158,9 @@ def test_agent_file_names_are_printed_safely(tmp_path):
     (tmp_path / "in" / "key").mkdir()
     (tmp_path / "in" / "key" / "agent.yaml").write_text('command: [a]\n"\\e[2J\\nx": 1\n')
     seen = found(tmp_path / "in")
-    for name, said in (("culprit", "expected a plain file"), ("key", "Extra inputs are not permitted")):
+    for name, message in (("culprit", "expected a plain file"), ("key", "Extra inputs are not permitted")):
         problem = seen[name].problem
-        assert said in problem
+        assert message in problem
         assert problem.isprintable()
         problem.encode()
         shown = call("inspect", tmp_path / "in" / name)

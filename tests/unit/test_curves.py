@@ -148,7 +148,7 @@ def test_expectation_is_measured_on_its_seeds(runs):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"seed": 0}, r"expected a seed of its own, got seed=0"),
         ({"ended": "interrupted"}, "expected a run that ended by itself, got interrupted"),
@@ -156,9 +156,9 @@ def test_expectation_is_measured_on_its_seeds(runs):
         ({"commit": "def"}, "expected commit=abc as in .*, got commit=def"),
     ],
 )
-def test_rejects_unrelated_runs(runs, tmp_path, changes, said):
+def test_rejects_unrelated_runs(runs, tmp_path, changes, message):
     other = write_run(tmp_path, "other", **{"seed": 7, "lengths": [40, 30], **changes})
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         reference_of([runs[0], other])
     with pytest.raises(ConfigError, match=r"runs: expected at least 2 .*, got 1"):
         reference_of(runs[:1])
@@ -182,7 +182,7 @@ def test_saved_reference_round_trips_and_is_not_overwritten(runs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda d: d.pop("seeds", None) or d.pop("runs"), "runs: Field required"),
         (lambda d: d["metrics"]["win/red_0"]["p10"].pop(), "metrics.win/red_0.p10: expected 101 points, as"),
@@ -194,7 +194,7 @@ def test_saved_reference_round_trips_and_is_not_overwritten(runs, tmp_path):
         (lambda d: d["gates"][0].update(comparison="=="), "gates.0.comparison: expected '<=' or '>='"),
     ],
 )
-def test_rejects_malformed_references(runs, tmp_path, damage, said):
+def test_rejects_malformed_references(runs, tmp_path, damage, message):
     file = tmp_path / "bad.json"
     save_reference(reference_of(runs), file)
     content = json.loads(file.read_text())
@@ -203,7 +203,7 @@ def test_rejects_malformed_references(runs, tmp_path, damage, said):
     with pytest.raises(ConfigError) as caught:
         load_reference(file)
     assert str(caught.value).startswith(f"{file}: ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -288,7 +288,7 @@ def test_overlay_defaults_to_curves_of_run_recipe(runs, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda run: (run / "metrics.jsonl").unlink(), "expected a run folder, got one without metrics.jsonl"),
         (lambda run: (run / "config.yaml").unlink(), "expected a run folder, got one without config.yaml"),
@@ -296,9 +296,9 @@ def test_overlay_defaults_to_curves_of_run_recipe(runs, tmp_path, monkeypatch):
         (lambda run: (run / "config.yaml").write_text("{scenario: {name: x}, seed: 1}"), "experiment=null"),
     ],
 )
-def test_overlay_rejects_non_run_folders(runs, tmp_path, spoil, said):
+def test_overlay_rejects_non_run_folders(runs, tmp_path, spoil, message):
     spoil(runs[0])
-    assert said in complaint(call("overlay", runs[0], "-o", tmp_path / "o.png"))
+    assert message in complaint(call("overlay", runs[0], "-o", tmp_path / "o.png"))
     assert not (tmp_path / "o.png").exists()
 
 
@@ -307,5 +307,5 @@ def test_overlay_lists_changes_from_recipe(tmp_path):
         run = report_runs.write_run(tmp_path / name, report_runs.Story(overrides=overrides))
         drawn = call("overlay", run, "-o", tmp_path / f"{name}.png")
         assert drawn.exit_code == 0, drawn.output
-        told = "changed from the recipe 1v1, so this is none of its seeds" in drawn.output
-        assert told is (re.search(r"train\.lr +0\.002 +0\.001", drawn.output) is not None) is (name == "other")
+        warned = "changed from the recipe 1v1, so this is none of its seeds" in drawn.output
+        assert warned is (re.search(r"train\.lr +0\.002 +0\.001", drawn.output) is not None) is (name == "other")

@@ -37,9 +37,9 @@ def folder(tmp_path):
 def error_of(folder, **arguments) -> str:
     with pytest.raises(ConfigError) as caught:
         read_demonstrations(folder, **arguments)
-    said = str(caught.value)
-    assert "\n" not in said
-    return said
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
 
 
 def test_written_data_reads_back(folder):
@@ -98,7 +98,7 @@ def test_rejects_data_differing_from_card(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "value", "told"),
+    ("name", "dtype", "value", "message"),
     [
         ("observations", "<f4", np.nan, "column observations: expected finite numbers, got [ 2. 4. nan] in row 2"),
         ("final_observations", "<f4", np.inf, "column final_observations: expected finite numbers"),
@@ -106,9 +106,9 @@ def test_rejects_data_differing_from_card(folder):
         ("episode_ends", "<i8", 9, "column episode_ends: expected rows that grow up to the last"),
     ],
 )
-def test_rejects_impossible_numbers(folder, name, dtype, value, told):
+def test_rejects_impossible_numbers(folder, name, dtype, value, message):
     _changed(folder, _poke(name, 8 if name == "observations" else 1, dtype, value))
-    assert told in error_of(folder)
+    assert message in error_of(folder)
 
 
 def test_rejects_unknown_choices_and_tokens(tmp_path):
@@ -126,8 +126,8 @@ def test_rejects_unknown_choices_and_tokens(tmp_path):
 def test_rejects_data_of_another_environment(folder):
     config = compose(["env_id=Pendulum-v1"])
     agent = env_factory(config).specs.agents[0]
-    said = error_of(folder, agent=agent, env=env_signature(config.scenario))
-    assert said == f"data: {folder}: env: expected Pendulum-v1, got the red/blue-door game"
+    message = error_of(folder, agent=agent, env=env_signature(config.scenario))
+    assert message == f"data: {folder}: env: expected Pendulum-v1, got the red/blue-door game"
     assert f"data: {folder}: actions: expected" in error_of(folder, agent=agent)
 
 
@@ -218,8 +218,8 @@ def test_record_writes_atomically_and_data_shows_it(tmp_path):
     assert "300 steps of hunter in 1v1" in shown.output
     assert "seed: 3" in shown.output
     assert f"--output: expected a new folder, got {out}" in complaint(call("record", "hunter", "-o", out))
-    said = complaint(call("record", "nobody", "scenario=1v1", "-o", tmp_path / "other"))
-    assert "player: expected" in said
+    message = complaint(call("record", "nobody", "scenario=1v1", "-o", tmp_path / "other"))
+    assert "player: expected" in message
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]
     (out / DATA_FILE).write_bytes(b"")
     assert "bytes of its card, got 0 (truncated?)" in complaint(call("data", "show", out))

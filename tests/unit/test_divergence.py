@@ -17,8 +17,8 @@ BROKEN = {"red_0": {"net.policy.0.weight": np.ones((2, 2)), "net.policy.0.bias":
 def row(steps: int, module: str = "red_0", **changes):
     learner = {"policy_loss": 0.1, "vf_loss": 0.2, "grad_norm": 0.3, "dropped_updates": 0.0, "lr": 1e-3} | changes
     entropy = learner.pop("entropy", 1.5)
-    told = {f"learner/{module}/{name}": value for name, value in learner.items()}
-    return {"env_steps": steps, f"entropy/{module}": entropy, **told}
+    columns = {f"learner/{module}/{name}": value for name, value in learner.items()}
+    return {"env_steps": steps, f"entropy/{module}": entropy, **columns}
 
 
 def algorithm(weights=FINITE, lost_returns=()):
@@ -75,9 +75,9 @@ def test_ends_run_after_many_in_a_row(tmp_path):
 def test_non_finite_weights_end_run_at_once(tmp_path, caplog):
     with pytest.raises(DivergedError) as caught:
         Divergence(tmp_path).check(row(512, vf_loss=None), *algorithm(BROKEN))
-    said = "step 512: weight net.policy.0.bias of red_0 is not finite"
-    assert str(caught.value) == f"{said}: the run diverged; no checkpoint was written before"
-    assert caplog.messages == [said]
+    message = "step 512: weight net.policy.0.bias of red_0 is not finite"
+    assert str(caught.value) == f"{message}: the run diverged; no checkpoint was written before"
+    assert caplog.messages == [message]
 
 
 def test_ignores_harmless_gaps_in_rows(tmp_path, caplog):

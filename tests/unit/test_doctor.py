@@ -54,10 +54,10 @@ NOWHERE = Path("/proc/nowhere")
 )
 def test_names_problems_and_remedies(check, given, level, parts):
     finding = getattr(machine, f"check_{check}")(*given)
-    told = finding.found + finding.change
+    output = finding.found + finding.change
     assert finding.level == level
-    assert [part for part in parts if part not in told] == []
-    assert "\n" not in told
+    assert [part for part in parts if part not in output] == []
+    assert "\n" not in output
     assert (level == "ok") == (finding.change == "")
 
 
@@ -70,17 +70,17 @@ def test_checks_local_machine_by_default():
 
 
 @pytest.mark.parametrize(
-    ("needed", "level", "told"),
+    ("needed", "level", "expected"),
     [
         (["no-such-package>=2"], "problem", "no-such-package: expected >=2, got none"),
         (["numpy>=999"], "problem", "numpy: expected >=999, got "),
         (["no-such-package; python_version < '3'", "numpy; extra == 'dev'", "numpy"], "ok", "all 1 are there"),
     ],
 )
-def test_packages_have_required_versions(needed, level, told):
+def test_packages_have_required_versions(needed, level, expected):
     (finding,) = machine.check_packages(needed, Path("nowhere"))
     assert finding.level == level
-    assert finding.found.startswith(told)
+    assert finding.found.startswith(expected)
     assert finding.change == ("" if level == "ok" else f"pip install '{needed[0]}'")
 
 

@@ -263,19 +263,19 @@ def test_shell_example_plays_any_game(scenario):
 
 def test_documented_conversation_is_real():
     page = (ROOT / "docs" / "agents.md").read_text()
-    told = [line[2:] for line in page.splitlines() if line.startswith("> {")]
-    said = [line[2:] for line in page.splitlines() if line.startswith("< {")]
+    lines = [line[2:] for line in page.splitlines() if line.startswith("> {")]
+    message = [line[2:] for line in page.splitlines() if line.startswith("< {")]
     spec = load_scenario("1v1").spec
-    assert told[0].encode() + b"\n" == encoded(hello(spec, "1v1", ("red_0",), 2, 7))
+    assert lines[0].encode() + b"\n" == encoded(hello(spec, "1v1", ("red_0",), 2, 7))
     tokens = Match(spec, {}, 2, seed=7).observations()["red_0"]
     step = act(spec, ("red_0",), 0, np.arange(2), tokens).decode()
     shortened = re.sub(r'"image":\[\[\[.*?\]\]\]', '"image":[...]', step)
-    head, _, tail = told[1].partition('{"game":1,"seats":{...}}')
+    head, _, tail = lines[1].partition('{"game":1,"seats":{...}}')
     assert shortened.startswith(head)
     assert shortened.endswith(tail + "\n")
-    check_ready(said[0].encode())
-    assert read_actions(said[1].encode(), ("red_0",), np.arange(2)).tolist() == [[2], [0]]
-    assert told[-1].encode() + b"\n" == encoded({"type": "bye"})
+    check_ready(message[0].encode())
+    assert read_actions(message[1].encode(), ("red_0",), np.arange(2)).tolist() == [[2], [0]]
+    assert lines[-1].encode() + b"\n" == encoded({"type": "bye"})
 
 
 def test_documented_limits_are_defaults():

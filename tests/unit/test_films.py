@@ -69,8 +69,8 @@ def test_page_has_curves_and_three_recordings(pole, tmp_path):
     assert about["codec"] == "h264"
     assert about["size"][0] == films.PAGE_WIDTH
     assert count > 3
-    told = [int(steps) for steps in re.findall(r"Return \d+ after (\d+) steps\.</p>", text)]
-    assert told == sorted(told, reverse=True)
+    lengths = [int(steps) for steps in re.findall(r"Return \d+ after (\d+) steps\.</p>", text)]
+    assert lengths == sorted(lengths, reverse=True)
 
 
 def test_recordings_match_named_episodes(pole):
@@ -92,11 +92,11 @@ def test_page_without_renderer_gives_reason_and_rest(pole, tmp_path, monkeypatch
 
     monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.render", broken)
     text = page(pole, output=tmp_path / "page.html")
-    told = "CartPole-v1: expected an environment that can be drawn here, got FatalError: no OpenGL here"
-    assert f"There is no film of them: {told}" in text
+    message = "CartPole-v1: expected an environment that can be drawn here, got FatalError: no OpenGL here"
+    assert f"There is no film of them: {message}" in text
     assert "In nine fresh episodes it returns" in text
     assert "<video" not in text
-    assert complaint(call("video", pole, "-o", tmp_path / "a.mp4")) == f"multigrid-rl: {told}"
+    assert complaint(call("video", pole, "-o", tmp_path / "a.mp4")) == f"multigrid-rl: {message}"
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
@@ -140,7 +140,7 @@ def test_median_is_usual_choice(pole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (
             ["--game", "finest"],
@@ -153,8 +153,8 @@ def test_median_is_usual_choice(pole, tmp_path):
         (["env_id=Pendulum-v1"], "does not fit this environment: observation: expected"),
     ],
 )
-def test_verb_rejects_options(pole, args, said, tmp_path):
-    assert said in complaint(call("video", pole, *args, "-o", tmp_path / "a.gif"))
+def test_verb_rejects_options(pole, args, message, tmp_path):
+    assert message in complaint(call("video", pole, *args, "-o", tmp_path / "a.gif"))
     assert list(tmp_path.iterdir()) == []
 
 

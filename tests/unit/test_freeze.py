@@ -119,9 +119,9 @@ def test_league_player_is_rated_among_players_of_same_game(run, root):
 
 
 def test_card_strength_is_reproducible(run, root):
-    for told in frozen(run, root).strength:
-        again = measure(Catalogue(root), "newcomer", told.opponent, ONE, "1v1", GAMES)
-        assert again == told
+    for measured in frozen(run, root).strength:
+        again = measure(Catalogue(root), "newcomer", measured.opponent, ONE, "1v1", GAMES)
+        assert again == measured
 
 
 def test_later_players_meet_earlier_and_rate_updates_all(run, root):
@@ -225,7 +225,7 @@ def damage_model(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (damage_model, "sha256"),
         (partial(edit, colour="red"), "colour"),
@@ -236,8 +236,8 @@ def damage_model(folder: Path) -> None:
     ],
     ids=["model", "unknown key", "no seat", "unknown seat", "actions", "no tokens"],
 )
-def test_rejects_damaged_source_and_writes_nothing(damage, said, run, root):
+def test_rejects_damaged_source_and_writes_nothing(damage, message, run, root):
     damage(run_player(run, "blue_0"))
     before = everything(root)
-    assert said in refusal(lambda: frozen(run, root))
+    assert message in refusal(lambda: frozen(run, root))
     assert everything(root) == before

@@ -38,7 +38,7 @@ def value(playing, obs) -> float:
         return float(playing.networks[AGENT](torch.from_numpy(obs[None]))[1][0])
 
 
-def told_by_hand(playing, decisions):
+def advantages_by_hand(playing, decisions):
     """Advantages of one place's decisions of one batch: GAE as it is written down, one decision after the other."""
     result, following = [], 0.0
     for seen, paid, end, then in reversed(decisions):
@@ -63,7 +63,7 @@ def test_every_decision_is_batched_once_with_full_reward():
             kinds |= {end for _, _, end, _ in mine}
             assert all(end for _, _, end, _ in mine)  # whoever waits for what comes of it is not in a batch yet
             assert np.array_equal(batch.obs[rows], np.array([seen for seen, *_ in mine]).reshape(-1, 3))
-            expected[rows] = told_by_hand(playing, mine)
+            expected[rows] = advantages_by_hand(playing, mine)
             row += len(rows)
         assert row == len(batch.obs)
         assert batch.advantages == pytest.approx(expected, abs=1e-5)

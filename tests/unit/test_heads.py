@@ -117,11 +117,11 @@ def test_diffusion_costs_predicted_noise_error():
 
 def test_diffusion_recovers_action_from_known_noise():
     head = Diffusion(LOW, HIGH, 10, 3, torch.Generator())
-    told = torch.tensor([0.25, -0.5])
+    noise = torch.tensor([0.25, -0.5])
 
     def exact(outputs, noisy, steps):
         clean = head.clean[steps].unsqueeze(1)
-        return (noisy - clean.sqrt() * told) / (1 - clean).sqrt()
+        return (noisy - clean.sqrt() * noise) / (1 - clean).sqrt()
 
     head.predicted = exact
     outputs = np.zeros((5, 3), np.float32)
@@ -289,14 +289,14 @@ def test_player_keeps_its_head(tmp_path, head, name):
         one.taken_twice = [one.act(view, one.initial_state(9), streams(9))[0] for _ in range(2)]
     np.testing.assert_array_equal(player.taken_twice, own.taken_twice)
     assert player.taken_twice[0].shape == (9, 2)
-    told = "\n".join(inspect_folder(tmp_path / "one", None))
-    assert " ms an action, one at a time" in told
-    assert (f"head {head}" in told) == (head is not None)
-    assert (f"head_size {SIZES.get(head)}" in told) == (head in SIZED)
+    output = "\n".join(inspect_folder(tmp_path / "one", None))
+    assert " ms an action, one at a time" in output
+    assert (f"head {head}" in output) == (head is not None)
+    assert (f"head_size {SIZES.get(head)}" in output) == (head in SIZED)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"head": "crystal"},
@@ -310,19 +310,19 @@ def test_player_keeps_its_head(tmp_path, head, name):
         ({"head": None}, "shape"),
     ],
 )
-def test_rejects_card_with_other_head(tmp_path, changes, said):
+def test_rejects_card_with_other_head(tmp_path, changes, message):
     net, _ = network("bins")
     card = {
         "name": "one", "architecture": architecture("bins"), **signature(AGENT, None), "scenario": "gymnasium",
         "seats": ["a"], "env": {"package": "gymnasium", "env_id": "Some-v0"}, "provenance": {},
     }  # fmt: skip
     write_player(tmp_path / "one", net.state_dict(), card)
-    told = json.loads((tmp_path / "one" / CARD_FILE).read_text())
-    told["architecture"] |= changes
-    (tmp_path / "one" / CARD_FILE).write_text(json.dumps(told))
+    data = json.loads((tmp_path / "one" / CARD_FILE).read_text())
+    data["architecture"] |= changes
+    (tmp_path / "one" / CARD_FILE).write_text(json.dumps(data))
     with pytest.raises(PlayerError, match=r"^[^\n]*$") as caught:
         read_network(tmp_path / "one", read_card(tmp_path / "one"))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_rejects_head_for_discrete_actions():

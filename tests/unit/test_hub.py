@@ -30,7 +30,7 @@ class Hub(BaseHTTPRequestHandler):
     files: ClassVar[dict[str, bytes]] = {}
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *told):
+    def log_message(self, *args):
         pass
 
     def answer(self, content: bytes, status: int = 200, **headers: str):
@@ -44,19 +44,19 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_POST(self):
         data = self.rfile.read(int(self.headers["Content-Length"]))
-        told = {}
+        reply = {}
         if "/preupload/" in self.path:
             kept = [{"path": row["path"], "uploadMode": "regular"} for row in json.loads(data)["files"]]
-            told = {"files": [{**row, "shouldIgnore": False, "oid": None} for row in kept]}
+            reply = {"files": [{**row, "shouldIgnore": False, "oid": None} for row in kept]}
         elif "/commit/" in self.path:
             for line in map(json.loads, data.splitlines()):
                 if line["key"] == "file":
                     self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
             url = f"http://{self.headers['Host']}/user/mine/commit/{COMMIT}"
-            told = {"commitUrl": url, "commitOid": COMMIT, "success": True}
+            reply = {"commitUrl": url, "commitOid": COMMIT, "success": True}
         elif self.path.endswith("/repos/create"):
-            told = {"url": f"http://{self.headers['Host']}/user/mine", "name": "user/mine"}
-        self.answer(json.dumps(told).encode(), Content_Type="application/json")
+            reply = {"url": f"http://{self.headers['Host']}/user/mine", "name": "user/mine"}
+        self.answer(json.dumps(reply).encode(), Content_Type="application/json")
 
     def do_GET(self):
         name = self.path.rpartition("/")[2]

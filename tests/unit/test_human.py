@@ -173,10 +173,10 @@ def test_fog_hides_opponent():
 
 def test_help_over_picture():
     canvas = Canvas(SPEC, 48)
-    plain, told = (canvas.draw(session(), whole_board=True, help_shown=shown) for shown in (False, True))
-    assert told.shape == plain.shape
-    assert told.mean() < plain.mean()
-    assert (told == (255, 214, 90)).all(axis=2).any()  # its title
+    plain, shown_help = (canvas.draw(session(), whole_board=True, help_shown=shown) for shown in (False, True))
+    assert shown_help.shape == plain.shape
+    assert shown_help.mean() < plain.mean()
+    assert (shown_help == (255, 214, 90)).all(axis=2).any()  # its title
 
 
 def test_every_action_has_key_in_help():
@@ -197,15 +197,15 @@ def test_finds_seat():
 
 
 @pytest.mark.parametrize(
-    ("scenario", "side", "seat", "said"),
+    ("scenario", "side", "seat", "message"),
     [
         ("1v1", None, "red_1", "--seat: expected blue_0, red_0, got red_1"),
         ("1v1", "blue", "red_0", "--seat: expected a seat of --side blue, got red_0"),
         ("single", "blue", None, "--side: expected a side of red_0, got blue"),
     ],
 )
-def test_rejects_unknown_seats(scenario, side, seat, said):
-    with pytest.raises(ConfigError, match=said):
+def test_rejects_unknown_seats(scenario, side, seat, message):
+    with pytest.raises(ConfigError, match=message):
         find_seat(load_scenario(scenario).spec, side, seat)
 
 
@@ -232,7 +232,7 @@ def test_seats_other_players(scenario, seat, opponent, mate, names, catalogue):
 
 
 @pytest.mark.parametrize(
-    ("scenario", "opponent", "mate", "error", "said"),
+    ("scenario", "opponent", "mate", "error", "message"),
     [
         ("coop", "random", None, ConfigError, "--opponent: expected nothing for coop, .* got random"),
         ("1v1", None, "random", ConfigError, "--mate: expected nothing for 1v1, .* got random"),
@@ -242,8 +242,8 @@ def test_seats_other_players(scenario, seat, opponent, mate, names, catalogue):
         ("2v2", "random", "./nowhere", PlayerError, r"card\.json"),
     ],
 )
-def test_rejects_unknown_players(scenario, opponent, mate, error, said, catalogue):
-    with pytest.raises(error, match=said):
+def test_rejects_unknown_players(scenario, opponent, mate, error, message, catalogue):
+    with pytest.raises(error, match=message):
         find_other_players(load_scenario(scenario), catalogue, "red_0", opponent, mate)
 
 

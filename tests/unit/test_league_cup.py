@@ -66,13 +66,15 @@ def test_history_pairs_newest_with_each_earlier_snapshot(cup):
         ("step_000001000", "step_000000200"),
     ]
     found = with_shares(cup, step_000000100=(0.75, 0.9), step_000000200=(0.625, 0.8))
-    said = "step_000001000 has forgotten nobody: the smallest share is 62%, against step_000000200"
-    assert history_sentence(found.history) == said
+    message = "step_000001000 has forgotten nobody: the smallest share is 62%, against step_000000200"
+    assert history_sentence(found.history) == message
     for high, doubt in ((0.45, "beyond doubt"), (0.55, "within chance")):
         found = with_shares(cup, step_000000100=(0.25, high), step_000000200=(0.625, 0.8))
-        said = history_sentence(found.history)
-        assert said.startswith("step_000001000 takes less than half against step_000000100: the smallest share is 25%")
-        assert said.endswith(f", {doubt}")
+        message = history_sentence(found.history)
+        assert message.startswith(
+            "step_000001000 takes less than half against step_000000100: the smallest share is 25%"
+        )
+        assert message.endswith(f", {doubt}")
 
 
 def test_page_shows_ratings_over_training_if_recorded(cup):
@@ -80,7 +82,7 @@ def test_page_shows_ratings_over_training_if_recorded(cup):
     assert '<section id="history"' in page
     assert "Rating over training" in page
     assert "Against earlier selves" in page
-    told = json.loads(cup.model_dump_json())
-    for entry in told["entries"]:
+    data = json.loads(cup.model_dump_json())
+    for entry in data["entries"]:
         del entry["env_steps"]
-    assert '<section id="history"' not in cup_page(CupResults.model_validate(told))
+    assert '<section id="history"' not in cup_page(CupResults.model_validate(data))

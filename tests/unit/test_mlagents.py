@@ -158,7 +158,7 @@ def changed(**parts):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (changed(trainer_type="sac", hyperparameters__tau=0.005), "Walker.trainer_type: expected ppo, got sac"),
         (changed(trainer_type="poca"), "Walker.trainer_type: expected ppo, got poca"),
@@ -176,14 +176,14 @@ def changed(**parts):
         (changed(behavioral_cloning__demo_path="x.demo"), "behavioral_cloning: expected no demonstrations, got"),
     ],
 )  # fmt: skip
-def test_rejects_unsupported_settings_by_name(tmp_path, settings, said):
+def test_rejects_unsupported_settings_by_name(tmp_path, settings, message):
     result = call("import-mlagents", written(tmp_path, settings), "-o", tmp_path / "recipe.yaml")
-    assert said in complaint(result)
+    assert message in complaint(result)
     assert not (tmp_path / "recipe.yaml").exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "behaviors: expected settings by behaviour, got none"),
         ("[1, 2", "expected trainer settings of ML-Agents, got not valid yaml"),
@@ -193,12 +193,12 @@ def test_rejects_unsupported_settings_by_name(tmp_path, settings, said):
         ("behaviours: {A: {}}\nbehaviors: {A: {}}", "got behaviours (did you mean behaviors?)"),
     ],
 )
-def test_rejects_broken_file_in_one_line(tmp_path, text, said):
+def test_rejects_broken_file_in_one_line(tmp_path, text, message):
     path = tmp_path / "broken.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         translate(path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -114,21 +114,21 @@ def test_takes_external_objective(own_parts):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("own_parts:tripled", "got own_parts:tripled: module 'own_parts' has no attribute 'tripled'"),
         ("nowhere:f", "train.objective: expected module:function, got nowhere:f: No module named"),
         ("reinforce", "train.objective: expected ppo, policy_gradient or module:function, got reinforce"),
     ],
 )
-def test_rejects_unknown_objective(own_parts, name, told):
+def test_rejects_unknown_objective(own_parts, name, expected):
     with pytest.raises(ConfigError) as error:
         objective_of(name)
-    assert told in str(error.value)
+    assert expected in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("train.objective=reinforce", "train.objective: expected ppo, policy_gradient or module:function"),
         ("train.objective=own_parts:meaned", "expected shape (3,) for 3 rows, got ()"),
@@ -144,12 +144,12 @@ def test_rejects_unknown_objective(own_parts, name, told):
         ("model.name=broken_parts:Net", "expected module:Class, got broken_parts:Net"),
     ],
 )
-def test_rejects_bad_parts_before_run_folder_exists(own_parts, override, said):
+def test_rejects_bad_parts_before_run_folder_exists(own_parts, override, message):
     (own_parts / "broken_parts.py").write_text("class Net(:\n")
     run = own_parts / "run"
-    told = complaint(call("train", "env_id=CartPole-v1", override, f"run_dir={run}"))
-    assert all(part in told for part in override.split("="))
-    assert said in told
+    output = complaint(call("train", "env_id=CartPole-v1", override, f"run_dir={run}"))
+    assert all(part in output for part in override.split("="))
+    assert message in output
     assert not run.exists()
 
 
@@ -261,7 +261,7 @@ def test_seats_external_players_alone_and_mixed(own_bots):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         (
             "own_bots:Wild",
@@ -273,9 +273,9 @@ def test_seats_external_players_alone_and_mixed(own_bots):
         ("own_bots:np", "got own_bots:np: <module 'numpy'"),
     ],
 )
-def test_rejects_bad_players_before_run_folder_exists(own_bots, name, said):
+def test_rejects_bad_players_before_run_folder_exists(own_bots, name, message):
     run = own_bots / "run"
-    assert said in complaint(call("train", f"scenario.seats.blue_0={name}", f"run_dir={run}"))
+    assert message in complaint(call("train", f"scenario.seats.blue_0={name}", f"run_dir={run}"))
     assert not run.exists()
 
 
@@ -304,7 +304,7 @@ def test_takes_scenario_and_network_by_name(own_parts, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"),
+    ("name", "change", "message"),
     [
         ("1v1", {}, "scenario: expected a file with a name of its own, of letters, digits and -, got ./1v1.yaml"),
         ("mine", {"seats": {"blue_0": "a:B", "red_0": "learn"}}, "'scenario.seats.blue_0=a:B' in mine.yaml; trust_rec"),
@@ -316,16 +316,16 @@ def test_takes_scenario_and_network_by_name(own_parts, monkeypatch):
         ("none", None, "No such file"),
     ],
 )
-def test_rejects_invalid_and_unsafe_scenario_files(own_parts, monkeypatch, name, change, said):
+def test_rejects_invalid_and_unsafe_scenario_files(own_parts, monkeypatch, name, change, message):
     mine = {**yaml.safe_load((data_root() / "configs/scenario/1v1.yaml").read_text()), "aliases": []}
     if name != "none":
         (own_parts / f"{name}.yaml").write_text(yaml.safe_dump([1] if change is None else {**mine, **change}))
     monkeypatch.chdir(own_parts)
     with pytest.raises(ConfigError) as error:
         compose([f"scenario=./{name}.yaml"])
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
-    if "trust_rec" in said and "seats" in (change or {}):
+    if "trust_rec" in message and "seats" in (change or {}):
         assert compose([f"scenario=./{name}.yaml", "trust_recipe=true"]).scenario.seats["blue_0"] == "a:B"
 
 

@@ -70,16 +70,16 @@ def with_files(factory: MatchFactory, name: str, **changes: bytes) -> MatchFacto
         ["scenario=2v2", *TEAM.format("2v2-rookie").split()],
         ["scenario=coop"],
     ],
-    ids=["frozen", "mixture", "scripted", "mirrored", "team", "nobody"],
+    ids=["frozen", "mixture", "scripted", "mirrored", "team", "empty"],
 )
 def test_packed_factory_plays_same_games_without_folder(overrides, root):
     plain = factory_of(root, *overrides)
     expected, packed = played(plain), sent(plain.packed())
-    told = {seat: [(row.name, row.sha256, row.strength) for row in rows] for seat, rows in plain.load().items()}
+    players = {seat: [(row.name, row.sha256, row.strength) for row in rows] for seat, rows in plain.load().items()}
     shutil.rmtree(root)
     for one, two in zip(expected, played(packed), strict=True):
         np.testing.assert_array_equal(one, two)
-    assert {s: [(r.name, r.sha256, r.strength) for r in rows] for s, rows in packed.load().items()} == told
+    assert {s: [(r.name, r.sha256, r.strength) for r in rows] for s, rows in packed.load().items()} == players
 
 
 def test_folder_player_is_packed_too(root, tmp_path, monkeypatch):

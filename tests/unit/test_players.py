@@ -265,9 +265,11 @@ def test_episode_table_adds_up():
 def test_episode_events_explain_return():
     table = played(FAIR, 300, red_0="key-runner", blue_0="random")
     events = dict(zip(EVENTS, np.moveaxis(table.events, 2, 0), strict=True))
-    told = 0.5 * events["key_pickup"] - 0.001 * events["invalid_pickup"] + events["success"] - events["got_eliminated"]
+    explained = (
+        0.5 * events["key_pickup"] - 0.001 * events["invalid_pickup"] + events["success"] - events["got_eliminated"]
+    )
     # Success is assigned, not added: it replaces the 0.5 that the winner's last elimination would have paid.
-    np.testing.assert_allclose(table.returns, told, atol=1e-6)
+    np.testing.assert_allclose(table.returns, explained, atol=1e-6)
     assert ((events["door_win"] + events["elimination_win"]).sum(1) == (table.winner >= 0)).all()
 
 

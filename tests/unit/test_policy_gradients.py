@@ -88,8 +88,8 @@ def test_vpg_equals_plain_loop_step_for_step():
     for k in range(5):
         rollout = collector.collect()[AGENT]
         reference.learn(rollout)
-        told = update.learn({AGENT: estimate(rollout, Estimator(0.99, 0.95, "baselined_return"))}, k)[AGENT]
-        assert told["gradient_steps"] == 14
+        statistics = update.learn({AGENT: estimate(rollout, Estimator(0.99, 0.95, "baselined_return"))}, k)[AGENT]
+        assert statistics["gradient_steps"] == 14
         for ours, theirs in ((net.policy, reference.policy), (net.value, reference.value)):
             for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
@@ -101,8 +101,8 @@ def test_target_kl_stops_policy_passes_not_value_passes():
         collector, net, space = parts()
         config = replace(VPG, target_kl=target, lr=Schedule(0.05, 0.05, 1))
         update = Update({AGENT: net}, space, config, device=CPU)
-        told = update.learn({AGENT: estimate(collector.collect()[AGENT], Estimator(0.99, 0.95))}, 0)[AGENT]
-        steps.append(told["gradient_steps"])
+        statistics = update.learn({AGENT: estimate(collector.collect()[AGENT], Estimator(0.99, 0.95))}, 0)[AGENT]
+        steps.append(statistics["gradient_steps"])
     assert steps == [14, 11]  # the first pass has ratio 1 and steps; the second one is already too far
 
 
@@ -140,8 +140,8 @@ def test_normaliser_is_updated_after_learning():
     for k in range(3):
         rollout = collector.collect()[AGENT]
         batch = estimate(rollout, Estimator(0.9, 0.8))
-        told = update.learn({AGENT: batch}, k)[AGENT]
-        assert told["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+        statistics = update.learn({AGENT: batch}, k)[AGENT]
+        assert statistics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
         seen.append(batch.obs)
         targets.append(batch.targets)
         every = np.concatenate(seen).astype(np.float64)

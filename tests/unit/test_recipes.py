@@ -44,8 +44,8 @@ def test_other_overrides_win_over_file(recipe):
 
 def test_rejects_non_recipe_files(recipe, tmp_path):
     assert "nowhere.yaml" in error_of("experiment=nowhere.yaml")
-    said = error_of(f"experiment={recipe}", "scenario=coop")
-    assert said == f"scenario: expected single-obstacle with experiment={recipe}, or experiment=none, got coop"
+    message = error_of(f"experiment={recipe}", "scenario=coop")
+    assert message == f"scenario: expected single-obstacle with experiment={recipe}, or experiment=none, got coop"
     for text in ("- 1\n", "defaults: [train]\n", "defaults: {a: b}\n", "3: 4\n", "a: [\n"):
         recipe.write_text(text)
         assert "experiment: expected a recipe" in error_of(f"experiment={recipe}")
@@ -54,7 +54,7 @@ def test_rejects_non_recipe_files(recipe, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ('scenario: {description: "${oc.env:SECRET}"}\n', "'scenario.description=${oc.env:SECRET}'"),
         ('scenario: {description: "\\x24{oc.env:SECRET}"}\n', "${oc.env:SECRET}"),
@@ -74,12 +74,12 @@ def test_rejects_non_recipe_files(recipe, tmp_path):
         ("defaults:\n- override /cluster: ray\n", "'cluster=ray'"),
     ],
 )
-def test_rejects_dangerous_values_of_untrusted_files(recipe, monkeypatch, text, told):
+def test_rejects_dangerous_values_of_untrusted_files(recipe, monkeypatch, text, expected):
     monkeypatch.setenv("SECRET", "told")
     recipe.write_text(text)
-    said = error_of(f"experiment={recipe}")
-    assert told in said
-    assert "trust_recipe=true" in said
+    message = error_of(f"experiment={recipe}")
+    assert expected in message
+    assert "trust_recipe=true" in message
     # Whoever types it himself, or has read the file, may say all that.
     assert recipe_overrides(str(recipe), trusted=True)
 
@@ -88,8 +88,8 @@ def test_trusted_file_is_taken_unchanged(recipe, monkeypatch):
     monkeypatch.setenv("PLACE", "somewhere")
     recipe.write_text('run_dir: mine\ntrain: {shaping: "some:code"}\nscenario: {description: "${oc.env:PLACE}"}\n')
     config = compose([f"experiment={recipe}", "trust_recipe=true"])
-    told = (config.run_dir, config.train.shaping, config.scenario.description)
-    assert told == ("mine", "some:code", "somewhere")
+    values = (config.run_dir, config.train.shaping, config.scenario.description)
+    assert values == ("mine", "some:code", "somewhere")
     assert "trust_recipe=true" in error_of(f"experiment={recipe}", "trust_recipe=false")
     assert error_of(f"experiment={recipe}", "trust_recipe=yes") == "trust_recipe: expected true or false, got yes"
     recipe.write_text("trust_recipe: true\nrun_dir: mine\n")
@@ -105,7 +105,7 @@ def test_null_is_harmless_in_untrusted_file(recipe):
 def test_rejects_bombs_and_huge_files_at_once(recipe):
     doubled = "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]\n" for k in range(1, 40))
     many = "".join(f"a{k}: 1\n" for k in range(2000))
-    for text, told in (
+    for text, message in (
         ("a0: &a0 [1]\n" + doubled, "anchors and aliases are not allowed"),
         ("train: &t {lr: 3}\n", "anchors and aliases are not allowed"),
         (many, "at most 1000 values"),
@@ -116,6 +116,6 @@ def test_rejects_bombs_and_huge_files_at_once(recipe):
         ("a: " + "[" * 5000 + "\n", "recursion"),
     ):
         recipe.write_text(text)
-        assert told in error_of(f"experiment={recipe}")
+        assert message in error_of(f"experiment={recipe}")
     recipe.write_bytes(b"a: \xff\n")
     assert "invalid start byte" in error_of(f"experiment={recipe}")

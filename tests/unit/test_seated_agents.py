@@ -59,12 +59,12 @@ def _seated(spec, **names):
 
 
 def test_games_restart_under_their_numbers(recorder):
-    folder, told = recorder
+    folder, read_messages = recorder
     match = Match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[folder], blue_0=["idle"])), 2)
     for _ in range(SPEC.max_steps + 5):
         match.step({})
         assert match.actions[:, 1].tolist() == [0, 1]
-    messages = told()
+    messages = read_messages()
     assert [message["type"] for message in messages].count("hello") == 1
     assert messages[0]["games"] == 2
     last = max(k for k, message in enumerate(messages) if message["type"] == "end")
@@ -72,18 +72,18 @@ def test_games_restart_under_their_numbers(recorder):
 
 
 def test_finished_games_are_not_asked_about_again(recorder):
-    folder, told = recorder
+    folder, messages = recorder
     spec = replace(SPEC, max_steps=3)
     players = seat_players(spec, _seated(spec, red_0=[folder], blue_0=["idle"]), once=True)
     match = Match(spec, players, 2, auto_reset=False)
     for _ in range(5):
         match.step({})
     players["red_0"].close()
-    assert [message["type"] for message in told()] == ["hello", "act", "act", "act", "end"]
+    assert [message["type"] for message in messages()] == ["hello", "act", "act", "act", "end"]
 
 
 def test_plays_only_its_own_games_in_mixture(recorder):
-    folder, told = recorder
+    folder, messages = recorder
     spec = replace(SPEC, max_steps=4)
     match = Match(spec, seat_players(spec, _seated(spec, red_0=[folder, "idle"], blue_0=["idle"])), 12, seed=3)
     for _ in range(10):
@@ -92,7 +92,7 @@ def test_plays_only_its_own_games_in_mixture(recorder):
         match.step({})
         assert match.actions[its, 1].tolist() == [k % 7 for k in np.flatnonzero(its)]
     known = set()
-    for message in told()[1:]:
+    for message in messages()[1:]:
         if message["type"] == "act":
             known |= {game["game"] for game in message["games"]}
         else:  # the end of a game that somebody else played is none of its business
@@ -101,15 +101,15 @@ def test_plays_only_its_own_games_in_mixture(recorder):
 
 
 def test_plays_whole_team_or_one_seat_beside_others(recorder):
-    folder, told = recorder
+    folder, messages = recorder
     spec = replace(load_scenario("2v2").spec, max_steps=3)
     together = seat_players(spec, _seated(spec, red_0=[folder], red_1=[folder], blue_0=["idle"], blue_1=["idle"]))
     assert set(together) == {"red", "blue_0", "blue_1"}
     Match(spec, together, 1).step({})
-    assert told()[0]["seats"] == ["red_0", "red_1"]
+    assert messages()[0]["seats"] == ["red_0", "red_1"]
     apart = seat_players(spec, _seated(spec, red_0=["idle"], red_1=[folder], blue_0=["idle"], blue_1=["idle"]))
     Match(spec, apart, 1).step({})
-    assert told()[-2]["seats"] == ["red_1"]
+    assert messages()[-2]["seats"] == ["red_1"]
 
 
 def test_fault_ends_run_with_one_line(tmp_path, unfenced):
@@ -120,14 +120,14 @@ def test_fault_ends_run_with_one_line(tmp_path, unfenced):
 
 
 def test_agent_files_are_sent_to_processes_without_folder(recorder):
-    folder, told = recorder
+    folder, messages = recorder
     catalogue = Catalogue(data_root() / "checkpoints").packed([folder, "idle"])
     sha256 = folder_sha256(Path(folder))
     shutil.rmtree(folder)
     row = catalogue.seat(folder, SPEC, "red_0")
     assert row.sha256 == sha256
     Match(SPEC, seat_players(SPEC, {"red_0": (row,), **_seated(SPEC, blue_0=["idle"])}), 1).step({})
-    assert told()[0]["scenario"] == "own"
+    assert messages()[0]["scenario"] == "own"
 
 
 def test_untrusted_file_seats_no_program(recorder, tmp_path):

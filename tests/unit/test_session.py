@@ -118,25 +118,25 @@ def test_gives_ray_token_if_home_is_unwritable(monkeypatch, tmp_path):
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the kernel tells of a lost raylet")
 @pytest.mark.parametrize("lost", [False, True])
 def test_lost_raylet_ends_process_with_status_3(monkeypatch, caplog, raylet, lost):
-    statuses, told = [], threading.Event()
-    monkeypatch.setattr(os, "_exit", lambda status: (statuses.append(status), told.set()))
+    statuses, ended = [], threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda status: (statuses.append(status), ended.set()))
     with session._watched(raylet.pid):
         if lost:
             raylet.kill()
-            assert told.wait(60)
+            assert ended.wait(60)
     assert statuses == ([3] if lost else [])
     assert ("Ray: its raylet on this machine was lost" in caplog.text) == lost
 
 
 @pytest.mark.parametrize(
-    ("cluster", "said"),
+    ("cluster", "message"),
     [
         (["cluster.gpus_per_learner=1"], "expected 0, or a cluster.address, got 1: torch sees 0 GPU(s) here for 1 "),
         (["cluster.num_learners=2", "cluster.gpus_per_learner=0.5"], "got 0.5: torch sees 0 GPU(s) here for 2 learner"),
     ],
 )
-def test_rejects_learners_on_missing_gpus_before_ray_starts(monkeypatch, tmp_path, cluster, said):
+def test_rejects_learners_on_missing_gpus_before_ray_starts(monkeypatch, tmp_path, cluster, message):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr(ray, "init", lambda **settings: pytest.fail("Ray starts"))
-    assert said in complaint(call("train", *cluster, f"run_dir={tmp_path / 'run'}"))
+    assert message in complaint(call("train", *cluster, f"run_dir={tmp_path / 'run'}"))
     assert not (tmp_path / "run").exists()

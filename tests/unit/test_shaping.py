@@ -35,16 +35,16 @@ DUEL = GameSpec()
 # --- weights
 
 
-def events_of(**told: tuple[float, float]) -> np.ndarray:
+def events_of(**output: tuple[float, float]) -> np.ndarray:
     """One game's events by name: (blue_0, red_0)."""
     events = np.zeros((1, 2, c.NUM_EVENTS), np.float32)
-    for name, values in told.items():
+    for name, values in output.items():
         events[0, :, c.EVENTS.index(name)] = values
     return events
 
 
-def shaped(weights, canonical=(0.0, 0.0), **told) -> list[float]:
-    return EventBonus(DUEL, weights)(events_of(**told), np.array([canonical]))[0].tolist()
+def shaped(weights, canonical=(0.0, 0.0), **events) -> list[float]:
+    return EventBonus(DUEL, weights)(events_of(**events), np.array([canonical]))[0].tolist()
 
 
 def test_all_weights_add_to_canonical_reward_of_every_seat():
@@ -55,8 +55,8 @@ def test_all_weights_add_to_canonical_reward_of_every_seat():
 
 def test_seat_entry_replaces_single_weights_of_all():
     weights = {"all": {"key_pickup": 2.0, "success": 3.0}, "red_0": {"key_pickup": -1.0, "door_open": 0.25}}
-    told = {"key_pickup": (1, 1), "success": (0.5, 0.5), "door_open": (1, 1)}
-    assert shaped(weights, **told) == [2 + 1.5, -1 + 1.5 + 0.25]
+    values = {"key_pickup": (1, 1), "success": (0.5, 0.5), "door_open": (1, 1)}
+    assert shaped(weights, **values) == [2 + 1.5, -1 + 1.5 + 0.25]
 
 
 def test_step_cost_is_constant_and_door_ready_is_revoked():

@@ -11,7 +11,7 @@ KILLS = [20.0, 40.0, 60.0]
 AWAY = [(20.0, 28.0), (40.0, 47.0)]
 
 
-def told(speed_after: float = 1000.0, seconds: int = 59):
+def recorded(speed_after: float = 1000.0, seconds: int = 59):
     """Rows ten times a second: 1000 steps a second with both runners, 500 with one."""
     rows, steps = [], 0.0
     for tick in range(seconds * 10):
@@ -27,7 +27,7 @@ def told(speed_after: float = 1000.0, seconds: int = 59):
 
 
 def test_reports_runner_downtime_and_surrounding_speed():
-    rows, memory = told()
+    rows, memory = recorded()
     found = summary(rows, KILLS[:2], memory)
     assert (found["kills"], found["recovered"], found["speeds_compared"]) == (2, 2, 2)
     assert (found["away_s"]["min"], found["away_s"]["max"]) == pytest.approx((7.0, 8.0), abs=0.11)
@@ -40,7 +40,7 @@ def test_reports_runner_downtime_and_surrounding_speed():
 
 
 def test_shows_slowdown_after_first_loss():
-    rows, memory = told(speed_after=800.0)
+    rows, memory = recorded(speed_after=800.0)
     found = summary(rows, KILLS[:2], memory)
     assert found["speed_after_over_before"]["min"] == pytest.approx(0.8, abs=0.01)
     assert found["speed_after_over_before"]["max"] == pytest.approx(1.0, abs=0.01)
@@ -48,13 +48,13 @@ def test_shows_slowdown_after_first_loss():
 
 
 def test_downtime_is_excluded_from_speed_before_next_kill():
-    rows, memory = told()
+    rows, memory = recorded()
     found = summary(rows, [20.0, 32.0, 40.0], memory)  # 4 seconds after the first return
     assert found["speed_after_over_before"]["max"] == pytest.approx(1.0, abs=0.01)
 
 
 def test_reports_very_short_soak():
-    rows, memory = told(seconds=10)
+    rows, memory = recorded(seconds=10)
     found = summary(rows, [], memory)
     assert (found["kills"], found["away_s"], found["speed_first_and_last_tenth"]) == (0, {}, [])
 

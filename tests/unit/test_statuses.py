@@ -62,16 +62,16 @@ def test_crash_without_writable_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("raised", "said"),
+    ("raised", "message"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
         (PermissionError(errno.EACCES, "Permission denied", "runs/x"), "runs/x: Permission denied"),
         (TimeoutError("no answer"), "no answer"),
     ],
 )
-def test_os_errors_are_one_line_and_status_3(raised, said):
+def test_os_errors_are_one_line_and_status_3(raised, message):
     result = ended(raised)
-    assert (result.exit_code, result.stderr) == (3, f"multigrid-rl: {said}\n")
+    assert (result.exit_code, result.stderr) == (3, f"multigrid-rl: {message}\n")
 
 
 @pytest.mark.parametrize("raised", [ConfigError("seed: expected a number, got x"), PlayerError("nobody: unknown")])
@@ -135,8 +135,8 @@ def test_closed_standard_output(monkeypatch):
     sys.stdout.close()
 
 
-@pytest.mark.parametrize(("target", "said"), [("full", "multigrid-rl: No space left on device\n"), ("pipe", "")])
-def test_full_disk_and_broken_pipe_are_status_3(target, said):
+@pytest.mark.parametrize(("target", "message"), [("full", "multigrid-rl: No space left on device\n"), ("pipe", "")])
+def test_full_disk_and_broken_pipe_are_status_3(target, message):
     if target == "full":
         out = os.open("/dev/full", os.O_WRONLY)
     else:
@@ -149,7 +149,7 @@ def test_full_disk_and_broken_pipe_are_status_3(target, said):
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     os.close(out)
-    assert (done.returncode, done.stderr) == (3, said)
+    assert (done.returncode, done.stderr) == (3, message)
 
 
 def test_docs_list_every_status():

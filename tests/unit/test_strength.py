@@ -134,7 +134,7 @@ RANDOM = LoadedPlayer(RandomPlayer(), "random", None, [])
 
 
 @pytest.mark.parametrize(
-    ("seated", "said"),
+    ("seated", "message"),
     [
         ({"red_0": (TEAM,)}, r"^scenario\.seats\.red_0=team: .*, got red_0: team 100%, red_1: learn$"),
         ({"red_0": (TEAM,), "red_1": (RANDOM,)}, r"^scenario\.seats\.red_0=team: .* red_1: random 100%$"),
@@ -142,6 +142,6 @@ RANDOM = LoadedPlayer(RandomPlayer(), "random", None, [])
     ],
     ids=["part", "beside another", "in turns with another"],
 )
-def test_rejects_team_player_without_whole_team(seated, said):
-    with pytest.raises(PlayerError, match=said):
+def test_rejects_team_player_without_whole_team(seated, message):
+    with pytest.raises(PlayerError, match=message):
         seat_players(FOUR, seated)

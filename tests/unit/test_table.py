@@ -50,10 +50,11 @@ def test_non_contiguous_upstream_gradient():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "told"), [([[8, 3]], "8, 3"), ([[0, 0], [-1, 0]], "-1, 0"), ([[1]], "tokens: expected 2 columns, got 1")]
+    ("tokens", "message"),
+    [([[8, 3]], "8, 3"), ([[0, 0], [-1, 0]], "-1, 0"), ([[1]], "tokens: expected 2 columns, got 1")],
 )
-def test_rejects_tokens_without_row(tokens, told):
-    with pytest.raises(IndexError, match=told):
+def test_rejects_tokens_without_row(tokens, message):
+    with pytest.raises(IndexError, match=message):
         sum_of_rows(torch.tensor(tokens), first_rows([9, 2], []), torch.ones(11, 2))
 
 

@@ -67,9 +67,9 @@ def wandb(monkeypatch):
 
 
 def test_library_receives_config_and_metrics(tmp_path, wandb):
-    told = Tracking("wandb", tmp_path, {"seed": 3})
-    told.log(ROWS[1])
-    told.close()
+    tracker = Tracking("wandb", tmp_path, {"seed": 3})
+    tracker.log(ROWS[1])
+    tracker.close()
     assert (wandb[0]["config"], wandb[0]["name"]) == ({"seed": 3}, tmp_path.name)
     assert wandb[1:] == [{"env_steps": 8, "gates/x": 2.0}, "finish"]
     Tracking("wandb", tmp_path, {})
@@ -77,10 +77,10 @@ def test_library_receives_config_and_metrics(tmp_path, wandb):
 
 
 def test_run_survives_failing_library(tmp_path, wandb, caplog):
-    told = Tracking("wandb", tmp_path, {})
+    tracker = Tracking("wandb", tmp_path, {})
     for row in ({"fail": 1, "env_steps": 4}, {"fail": 1, "env_steps": 8}, ROWS[0]):
-        told.log(row)
-    told.close()
+        tracker.log(row)
+    tracker.close()
     assert len(wandb) == 1
     assert [record.message for record in caplog.records] == [
         "tracking=wandb: FakeError: no network; the run goes on without"
@@ -120,8 +120,8 @@ def test_mlflow_itself_in_file(tmp_path, monkeypatch):
 
 def _track_twice(kind, folder):
     for rows in (ROWS[:2], ROWS[2:]):
-        told = Tracking(kind, folder, {"train": {"lr": 1e-3}})
+        tracker = Tracking(kind, folder, {"train": {"lr": 1e-3}})
         for row in rows:
-            told.log(row)
-        told.close()
-    assert told._tracker is not None
+            tracker.log(row)
+        tracker.close()
+    assert tracker._tracker is not None

@@ -111,8 +111,8 @@ def update_of(net, agent: AgentSpec, **changes) -> Update:
 def gradient_of(net, agent: AgentSpec, batch: Batch, **changes) -> tuple[torch.Tensor, dict[str, float]]:
     """Gradient of one step on the whole batch, and what the update told."""
     update = update_of(net, agent, **changes)
-    told = update.learn({"red": batch}, 0)
-    return update._flat["red"][0].gradient.clone(), told["red"]
+    statistics = update.learn({"red": batch}, 0)
+    return update._flat["red"][0].gradient.clone(), statistics["red"]
 
 
 @pytest.mark.parametrize("seats", [1, 2, 3])
@@ -135,9 +135,9 @@ def test_loss_and_gradient_equal_rllib(seats, entropy_coef):
 def test_mlp_step_gradient_equals_rllib(seats):
     batch = batch_of(seats)
     _, theirs = rllibs(batch, 0.05)
-    ours, told = gradient_of(module_of(seats).net, agent_of(seats), batch)
+    ours, statistics = gradient_of(module_of(seats).net, agent_of(seats), batch)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
-    assert told["grad_norm"] == pytest.approx(float(theirs.norm()), rel=1e-4)
+    assert statistics["grad_norm"] == pytest.approx(float(theirs.norm()), rel=1e-4)
 
 
 def test_two_learners_average_to_gradient_of_one(monkeypatch):
@@ -199,9 +199,11 @@ def test_gaussian_step_gradient_equals_torch_density():
     vf = (values - torch.from_numpy(batch.targets)).pow(2).mean()
     loss = -policy + 0.5 * vf - 0.05 * density.entropy().sum(1).mean()
     wanted = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(net.parameters()))])
-    found, told = gradient_of(net, agent, batch)
+    found, statistics = gradient_of(net, agent, batch)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
-    assert told["entropy"] == pytest.approx(2 * Gaussian([-1], [1], "clip").entropy(torch.zeros(1, 2)).item(), rel=1e-5)
+    assert statistics["entropy"] == pytest.approx(
+        2 * Gaussian([-1], [1], "clip").entropy(torch.zeros(1, 2)).item(), rel=1e-5
+    )
 
 
 # --- batches
@@ -334,14 +336,14 @@ def test_schedules_advance_for_network_without_batches(name):
     agent, nets = agent_of(1), {"red": module_of(1).net, "blue": module_of(1).net}
     falling = replace(CONFIG, lr=Schedule(1e-3, 1e-4, 1000), entropy_coef=Schedule(0.1, 0.0, 1000))
     update = Update(nets, dict.fromkeys(nets, agent.action_space), falling, device=torch.device("cpu"))
-    told = update.learn({"red": batch_of(1)}, 500)
+    stats = update.learn({"red": batch_of(1)}, 500)
     (group,) = update.optimizers[name][0].param_groups
     assert group["lr"] == pytest.approx(5.5e-4)
     assert update._entropy_coef == pytest.approx(0.05)
-    assert set(told) == {"red", SECONDS}  # statistics of the networks of the batch only
+    assert set(stats) == {"red", SECONDS}  # statistics of the networks of the batch only
     statistics = {"policy_loss", "vf_loss", "entropy", "grad_norm", "lr", "entropy_coef", "dropped_updates"}
     statistics |= {"approx_kl", "clip_fraction", "gradient_steps"}
-    assert statistics == set(told["red"])
+    assert statistics == set(stats["red"])
 
 
 def test_learner_follows_run_configuration():
