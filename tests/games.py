@@ -111,8 +111,8 @@ def play(w: World, order: tuple[str, ...] | None = None, **actions: int) -> Outc
     step = w.step(row, given)
     # door_ready tells that a position became ready or ceased to be. Positions set by hand become so out of nothing, in
     # whatever step is played next: unit/test_shaping.py looks at that event, everybody else leaves it out.
-    told = [{k: float(v) for k, v in zip(c.EVENTS, row, strict=True) if v} for row in step.events[0]]
-    events = [{name: value for name, value in row.items() if name != "door_ready"} for row in told]
+    rows = [{k: float(v) for k, v in zip(c.EVENTS, row, strict=True) if v} for row in step.events[0]]
+    events = [{name: value for name, value in row.items() if name != "door_ready"} for row in rows]
     return Outcome(
         reward=dict(zip(seats, step.reward[0].tolist(), strict=True)),
         events=dict(zip(seats, events, strict=True)),

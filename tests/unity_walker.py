@@ -71,24 +71,24 @@ class FakeWalker(threading.Thread):
             call = channel.unary_unary(METHOD, message.SerializeToString, message.FromString)
 
             def exchange(status=200, **parts):
-                said = message(header={"status": status})
+                reply = message(header={"status": status})
                 for name, part in parts.items():
-                    getattr(said.unity_output, name).CopyFrom(part)
-                return call(said, wait_for_ready=True, timeout=600)
+                    getattr(reply.unity_output, name).CopyFrom(part)
+                return call(reply, wait_for_ready=True, timeout=600)
 
             hello = kinds["InitialOutput"](name="scripted", communication_version=self.version, package_version="2.2.1")
-            told = exchange(rl_initialization_output=hello)
-            self.initial = told.unity_input.rl_initialization_input
-            if told.header.status == 200:
-                told = exchange()
-            while told.header.status == 200 and told.unity_input.rl_input.command != QUIT:
-                output = self._played(told.unity_input.rl_input)
+            answer = exchange(rl_initialization_output=hello)
+            self.initial = answer.unity_input.rl_initialization_input
+            if answer.header.status == 200:
+                answer = exchange()
+            while answer.header.status == 200 and answer.unity_input.rl_input.command != QUIT:
+                output = self._played(answer.unity_input.rl_input)
                 if self.over is not None and self.played > self.over:
                     exchange(status=500, rl_output=output)
                     return
                 if self.steps is not None and self.played > self.steps:
                     return
-                told = exchange(rl_output=output, rl_initialization_output=self._brains())
+                answer = exchange(rl_output=output, rl_initialization_output=self._brains())
             self.quit = True
 
     def _brains(self):
@@ -100,17 +100,17 @@ class FakeWalker(threading.Thread):
             brain.action_spec.discrete_branch_sizes.extend(self.discrete)
         return found
 
-    def _played(self, told):
+    def _played(self, request):
         """Do what is told; returns what the agents see then."""
         output, rng = messages()["Output"](), self.rng
-        if told.side_channel:
-            self.side.append(told.side_channel)
-        if told.command == RESET:
+        if request.side_channel:
+            self.side.append(request.side_channel)
+        if request.command == RESET:
             self.resets += 1
             self.here, self.ended = [self._new() for _ in range(self.agents)], []
         else:
             self.played += 1
-            rows = told.agent_actions[self.names[0]].value
+            rows = request.agent_actions[self.names[0]].value
             asked = [agent for agent in self.here if agent.asked]
             assert len(rows) == len(asked), (len(rows), len(asked))
             for agent, row in zip(asked, rows, strict=True):
@@ -119,8 +119,8 @@ class FakeWalker(threading.Thread):
         for name in self.names[1:]:
             self._tell(output.agentInfos[name].value, Agent(0), 0.0)
         for agent in list(self.here):
-            self._go_on(agent, infos, told.command == RESET)
-        while told.command != RESET and len(self.here) < self.agents and rng.uniform() < 0.5:
+            self._go_on(agent, infos, request.command == RESET)
+        while request.command != RESET and len(self.here) < self.agents and rng.uniform() < 0.5:
             agent = self._new()
             self.here.append(agent)
             self._tell(infos, agent, float(rng.normal()))  # paid before it did anything

@@ -61,15 +61,15 @@ def browser():
 @pytest.fixture
 def visit(browser):
     """Opens a file; afterwards nothing must have been said on the console or asked of the network."""
-    contexts, told = [], []
+    contexts, events = [], []
 
     def opened(path, **options):
         contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}))
         page = contexts[-1].new_page()
-        page.on("console", lambda message: told.append(message.text))
-        page.on("pageerror", lambda error: told.append(str(error)))
-        page.on("dialog", lambda dialog: told.append(dialog.message))
-        page.on("request", lambda asked: told.append(asked.url) if not asked.url.startswith("file:") else None)
+        page.on("console", lambda message: events.append(message.text))
+        page.on("pageerror", lambda error: events.append(str(error)))
+        page.on("dialog", lambda dialog: events.append(dialog.message))
+        page.on("request", lambda asked: events.append(asked.url) if not asked.url.startswith("file:") else None)
         page.goto(path.as_uri())
         if options.get("java_script_enabled", True):
             page.wait_for_selector("#replay .scene", state="attached")  # games are decompressed after the page is there
@@ -78,4 +78,4 @@ def visit(browser):
     yield opened
     for context in contexts:
         context.close()
-    assert told == []
+    assert events == []

@@ -62,8 +62,8 @@ def test_script_decodes_packed_games(browser, spec):
     for game, frames in zip(games, found, strict=True):
         truth = replay(game)
         for field in ("cells", "position", "heading", "hand", "out", "tokens"):
-            told = np.array([frame[field] for frame in frames])
-            np.testing.assert_array_equal(told, np.asarray(getattr(truth, field), np.int64), err_msg=field)
+            decoded = np.array([frame[field] for frame in frames])
+            np.testing.assert_array_equal(decoded, np.asarray(getattr(truth, field), np.int64), err_msg=field)
         cells = view_tables(spec.view_size).cells[truth.position.astype(int) * 4 + truth.heading]
         seen = truth.tokens[:, :, : spec.view_size**2] > 0
         for t, frame in enumerate(frames):
@@ -75,7 +75,7 @@ def test_script_decodes_packed_games(browser, spec):
 # --- the replay
 
 
-def test_buttons_and_keys_step_through_the_game(visit, run_file):
+def test_buttons_and_keys_step_through_game(visit, run_file):
     page = visit(run_file)
     board, last = page.get_by_role("group", name="Board"), last_step(page)
     start = board.screenshot()
@@ -108,14 +108,14 @@ def test_agent_panels(visit, run_file):
     page = visit(run_file)
     assert page.locator(".panel").count() == 4
     page.get_by_role("group", name="Board").press("End")
-    told = page.locator(".panels").inner_text()
-    assert "wins" in told
-    assert "the red key" in told
+    text = page.locator(".panels").inner_text()
+    assert "wins" in text
+    assert "the red key" in text
     game = games_of(TEAMS, 3)[0]
     winner = ("Red", "Blue")[replay(game).winner]
     result = page.locator(".result").inner_text()
     assert re.fullmatch(rf"{winner} wins (by elimination|through its door) after {game.steps} steps", result)
-    assert "<b>red_0</b>" in told
+    assert "<b>red_0</b>" in text
 
 
 def test_moments_jump_to_their_step(visit, run_file):
@@ -243,18 +243,18 @@ def test_controls_are_focusable_and_named(visit, request, name):
     page.keyboard.press("Tab")
     reached = 0
     for _ in range(60):
-        told = page.evaluate(
+        focus = page.evaluate(
             """() => { const e = document.activeElement;
                 const labels = e.labels ? [...e.labels].map((label) => label.innerText).join(" ") : "";
                 const ring = getComputedStyle(e);
                 return [e.tagName, (e.getAttribute("aria-label") || labels || e.innerText || "").trim(),
                         ring.outlineStyle !== "none" && parseFloat(ring.outlineWidth) >= 2]; }"""
         )
-        if told[0] == "BODY":
+        if focus[0] == "BODY":
             break
         reached += 1
-        assert told[1], told
-        assert told[2], f"no visible focus: {told}"
+        assert focus[1], focus
+        assert focus[2], f"no visible focus: {focus}"
         page.keyboard.press("Tab")
     assert reached > 15
 
@@ -341,7 +341,7 @@ def test_page_without_javascript(visit, cup_file):
     assert page.locator("#payoff table").count() == 3
 
 
-def test_page_without_decompression_says_so(browser, cup_file):
+def test_page_without_decompression_shows_notice(browser, cup_file):
     page = browser.new_page()
     page.add_init_script("delete window.DecompressionStream")
     page.goto(cup_file.as_uri())

@@ -27,24 +27,24 @@ def catalogue() -> Catalogue:
     return Catalogue(ROOT)
 
 
-def test_the_catalogue_knows_every_built_in_and_every_listed_player_once(catalogue):
+def test_catalogue_lists_each_player_once(catalogue):
     names = catalogue.names()
     assert len(names) == len(set(names))
     assert set(names) == set(BUILT_IN) | set(LISTED)
 
 
-def test_there_is_no_folder_without_an_entry_and_no_entry_without_a_folder():
+def test_catalogue_entries_match_folders():
     folders = sorted(path.name for path in ROOT.iterdir() if path.is_dir())
     assert folders == sorted(FROZEN)
 
 
-def test_nothing_but_players_is_shipped():
+def test_only_players_are_shipped():
     stray = [p for p in ROOT.rglob("*") if p.is_file() and p.name not in (MODEL_FILE, CARD_FILE, CATALOGUE_FILE)]
     assert stray == []
 
 
 @pytest.mark.parametrize("name", FROZEN)
-def test_a_frozen_player_is_small_and_what_its_entry_and_card_say(name):
+def test_frozen_player_is_small_and_matches_entry_and_card(name):
     card, data = read_card(ROOT / name), (ROOT / name / MODEL_FILE).read_bytes()
     assert card.name == name
     assert LISTED[name] == {"scenario": card.scenario, "seats": card.seats, "sha256": card.sha256}
@@ -59,14 +59,14 @@ def test_a_frozen_player_is_small_and_what_its_entry_and_card_say(name):
 
 
 @pytest.mark.parametrize("name", EXPERTS)
-def test_an_experts_return_was_measured(name):
+def test_expert_return_was_measured(name):
     returns = read_card(ROOT / name).returns
     assert set(returns) == {"stochastic", "argmax"}
     assert all(row.episodes >= 100 and row.low < row.mean < row.high for row in returns.values())
 
 
 @pytest.mark.parametrize("name", OPPONENTS)
-def test_a_frozen_players_strength_against_random_was_measured_beside_randoms_own(name):
+def test_frozen_player_has_measured_strength_and_baseline(name):
     card = read_card(ROOT / name)
     for rows in (card.strength, card.baseline):
         measured = [row for row in rows if row.opponent == "random" and row.scenario == card.scenario]
@@ -78,14 +78,14 @@ def test_a_frozen_players_strength_against_random_was_measured_beside_randoms_ow
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_scenarios_default_opponents_are_in_the_catalogue_and_fit(scenario, catalogue):
+def test_default_opponents_are_in_catalogue_and_fit(scenario, catalogue):
     loaded = load_scenario(scenario)
     for seat, name in [(seat, name) for seat, names in loaded.opponents.items() for name in names]:
         assert name in catalogue.names()
         catalogue.seat(name, loaded.spec, seat)
 
 
-def test_every_frozen_player_is_somebodys_opponent_in_a_scenario_or_a_recipe():
+def test_every_frozen_player_is_used_as_opponent():
     # Where a recipe names no seats, opponents are those of its scenario.
     texts = {
         name: (data_root() / "configs" / "experiment" / f"{name}.yaml").read_text() for name in names_in("experiment")
@@ -96,6 +96,6 @@ def test_every_frozen_player_is_somebodys_opponent_in_a_scenario_or_a_recipe():
     assert set(OPPONENTS) - {"blue-grandmaster", "2v2-master"} <= used  # the top of each ladder
 
 
-def test_built_in_players_with_a_listed_strength_were_measured_often_enough(catalogue):
+def test_built_in_strengths_rest_on_enough_games(catalogue):
     rows = {name: catalogue.strength(name) for name in BUILT_IN}
     assert [name for name, listed in rows.items() if any(row.episodes < MIN_EPISODES for row in listed)] == []

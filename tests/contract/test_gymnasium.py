@@ -39,26 +39,26 @@ def seat_env(scenario, player="random", **settings):
 def transcript(env, steps, seed=None, start=True):
     """All that ``steps`` steps answer under actions from one fixed generator; finished games start anew."""
     rng = np.random.default_rng(7)
-    told = [env.reset(seed=seed)] if start else []
+    record = [env.reset(seed=seed)] if start else []
     for _ in range(steps):
-        told.append(env.step(int(rng.integers(len(c.ACTIONS)))))
-        if told[-1][2] or told[-1][3]:
-            told.append(env.reset())
-    return told
+        record.append(env.step(int(rng.integers(len(c.ACTIONS)))))
+        if record[-1][2] or record[-1][3]:
+            record.append(env.reset())
+    return record
 
 
 # The contract --------------------------------------------------------------------------------------------------------
 
 
 @every_scenario
-def test_passes_the_gymnasium_checker(scenario):
+def test_passes_gymnasium_checker(scenario):
     made = gymnasium.make(f"multigrid_rl/{scenario}-v0", players=others(scenario), disable_env_checker=True)
     assert isinstance(made.unwrapped, SeatEnv)
     check_env(made.unwrapped)
 
 
 @every_scenario
-def test_made_environments_play_through_their_wrappers(scenario):
+def test_made_environments_play_through_wrappers(scenario):
     env = gymnasium.make(f"multigrid_rl/{scenario}-v0", players=others(scenario), render_mode="rgb_array")
     seen, _ = env.reset(seed=1)
     for _ in range(5):
@@ -75,11 +75,11 @@ def test_registering_can_be_repeated():
 
 
 @every_scenario
-def test_is_the_parallel_environment_with_the_other_seats_filled(scenario):
+def test_matches_parallel_env_with_other_seats_filled(scenario):
     one, all_seats = seat_env(scenario, "idle"), parallel_env(scenario)
     rng = np.random.default_rng(4)
-    (seen, told), (every_seen, every_told) = one.reset(seed=6), all_seats.reset(seed=6)
-    assert data_equivalence((seen, told), (every_seen[FOCAL], every_told[FOCAL]))
+    (seen, info), (every_seen, every_info) = one.reset(seed=6), all_seats.reset(seed=6)
+    assert data_equivalence((seen, info), (every_seen[FOCAL], every_info[FOCAL]))
     for _ in range(300):
         if FOCAL not in all_seats.agents:
             break
@@ -96,7 +96,7 @@ def test_every_seat_can_be_played(scenario):
         assert env.seat == seat
 
 
-def test_plays_in_a_vector_of_environments():
+def test_plays_in_vector_of_environments():
     env = gymnasium.vector.SyncVectorEnv([lambda: seat_env("1v1")] * 3)
     seen, _ = env.reset(seed=[1, 2, 3])
     assert seen["image"].shape == (3, 5, 5, 3)
@@ -110,13 +110,13 @@ def test_plays_in_a_vector_of_environments():
 
 
 @every_scenario
-def test_twins_under_one_seed_play_alike(scenario):
+def test_same_seed_plays_alike(scenario):
     one, two = seat_env(scenario), seat_env(scenario)
     assert data_equivalence(transcript(one, 400, seed=5), transcript(two, 400, seed=5))
     assert data_equivalence(transcript(one, 50, seed=5), transcript(seat_env(scenario), 50, seed=5))
 
 
-def test_games_without_a_seed_differ_in_keys_and_in_what_opponents_do():
+def test_unseeded_games_differ_in_keys_and_opponent_actions():
     env = seat_env("1v1")
     boards = set()
     for _ in range(20):
@@ -137,7 +137,7 @@ def test_games_without_a_seed_differ_in_keys_and_in_what_opponents_do():
 
 @every_scenario
 @pytest.mark.parametrize("pickler", [pickle, cloudpickle])
-def test_a_pickled_game_goes_on_as_the_original(scenario, pickler):
+def test_pickled_game_continues_identically(scenario, pickler):
     env = seat_env(scenario, render_mode="rgb_array")
     transcript(env, 20, seed=9)
     twin = pickler.loads(pickler.dumps(env))
@@ -149,14 +149,14 @@ def test_a_pickled_game_goes_on_as_the_original(scenario, pickler):
 
 
 @every_scenario
-def test_an_idle_game_is_truncated_and_not_terminated(scenario):
+def test_idle_game_is_truncated_not_terminated(scenario):
     env = seat_env(scenario, "idle")
     env.reset(seed=0)
     for step in range(1, env.game.max_steps + 1):
-        seen, reward, terminated, truncated, told = env.step(c.RIGHT)
+        seen, reward, terminated, truncated, info = env.step(c.RIGHT)
         last = step == env.game.max_steps
         assert (reward, terminated, truncated) == (0.0, False, last)
-        assert told["winner"] == -1
+        assert info["winner"] == -1
     # The observation is that of the last state, not of a game begun anew.
     assert seen["direction"] == (WEST + env.game.max_steps) % 4
     assert env.match.world.state.clock[0] == env.game.max_steps
@@ -166,7 +166,7 @@ def test_an_idle_game_is_truncated_and_not_terminated(scenario):
 
 @every_scenario
 @pytest.mark.parametrize("last", [False, True])
-def test_a_win_is_terminated_and_in_the_last_step_truncated_too(scenario, last):
+def test_win_terminates_and_in_last_step_also_truncates(scenario, last):
     env = seat_env(scenario, "idle")
     env.reset(seed=0)
     world = env.match.world
@@ -174,51 +174,51 @@ def test_a_win_is_terminated_and_in_the_last_step_truncated_too(scenario, last):
     place(world, FOCAL, *RED_FRONT, WEST, RED_KEY_USED)
     if last:
         world.state.clock[0] = env.game.max_steps - 1
-    seen, reward, terminated, truncated, told = env.step(c.TOGGLE)
+    seen, reward, terminated, truncated, info = env.step(c.TOGGLE)
     assert (terminated, truncated) == (True, last)
     assert reward == pytest.approx(0.1 if last else 1 - 0.9 / env.game.max_steps)
-    assert told["winner"] == c.RED
-    assert told["door_win"] == told["door_open"] == 1.0
+    assert info["winner"] == c.RED
+    assert info["door_win"] == info["door_open"] == 1.0
     # The final observation: the door ahead is open.
     middle = env.game.view_size // 2
     assert seen["image"][middle, env.game.view_size - 2].tolist() == [4, 0, 0]
     assert np.array_equal(seen["image"], image(world, FOCAL))
 
 
-def test_losing_is_terminated_with_the_winner_named():
+def test_loss_terminates_and_names_winner():
     env = SeatEnv("1v1", "blue_0", {"red_0": "key-runner"})
     env.reset(seed=0)
     terminated, steps = False, 0
     while not terminated:
-        _, _, terminated, truncated, told = env.step(c.DONE)
+        _, _, terminated, truncated, info = env.step(c.DONE)
         steps += 1
         assert not truncated
-    assert told["winner"] == c.RED
+    assert info["winner"] == c.RED
     assert steps < 60
 
 
 @pytest.mark.parametrize("scenario", TEAM_DEATH_MATCHES)
-def test_an_eliminated_seat_is_terminated_while_its_team_plays_on(scenario):
+def test_eliminated_seat_terminates_while_team_plays_on(scenario):
     env = SeatEnv(scenario, FOCAL, others(scenario, "idle") | {"blue_0": "key-runner"})
     env.reset(seed=0)
     world = env.match.world
     place(world, FOCAL, 7, 3, NORTH)
     place(world, "blue_0", 6, 3, EAST)  # a key-runner toggles whoever stands in front of it
-    _, reward, terminated, truncated, told = env.step(c.DONE)
+    _, reward, terminated, truncated, info = env.step(c.DONE)
     assert (reward, terminated, truncated) == (-1.0, True, False)
-    assert told["got_eliminated"] == 1.0
-    assert told["winner"] == -1
+    assert info["got_eliminated"] == 1.0
+    assert info["winner"] == -1
     with pytest.raises(RuntimeError, match=r"call reset\(\)"):
         env.step(c.DONE)
-    _, told = env.reset()
-    assert told["got_eliminated"] == 0.0
+    _, info = env.reset()
+    assert info["got_eliminated"] == 0.0
     assert not env.step(c.DONE)[2]
 
 
 # Who may sit where ---------------------------------------------------------------------------------------------------
 
 
-def test_seats_not_named_keep_the_scenarios_players():
+def test_unnamed_seats_keep_scenario_players():
     env = SeatEnv("2v2", FOCAL, {"red_1": "idle", "blue_1": "hunter"})
     assert {seat: player.name for seat, player in env.match._players.items()} == {
         "blue_0": "+".join(load_scenario("2v2").opponents["blue_0"]),
@@ -227,18 +227,18 @@ def test_seats_not_named_keep_the_scenarios_players():
     }
 
 
-def test_original_names_are_understood():
+def test_accepts_original_names():
     assert SeatEnv("MultiGrid-CompetativeRedBlueDoor-v2-DTDE-Red-Single").game.view_size == 7
 
 
 @pytest.mark.parametrize("scenario", [name for name in scenario_names() if len(load_scenario(name).learning) > 1])
-def test_a_seat_that_would_learn_must_be_filled(scenario):
+def test_rejects_unfilled_learning_seat(scenario):
     with pytest.raises(ValueError, match=r"^players\['red_1'\]: expected one of random, idle, .*, got none"):
         SeatEnv(scenario)
 
 
 @pytest.mark.parametrize(
-    ("args", "error", "said"),
+    ("args", "error", "message"),
     [
         (("1v2",), ConfigError, "^scenario: expected .*, got 1v2"),
         (("1v1", "green_0", {"blue_0": "idle"}), ValueError, "seat: expected blue_0, red_0, got 'green_0'"),
@@ -248,8 +248,8 @@ def test_a_seat_that_would_learn_must_be_filled(scenario):
         (("1v1", FOCAL, None, "human"), ValueError, "render_mode.*human"),
     ],
 )
-def test_rejects_unknown_names(args, error, said):
-    with pytest.raises(error, match=said):
+def test_rejects_unknown_names(args, error, message):
+    with pytest.raises(error, match=message):
         SeatEnv(*args)
 
 
@@ -260,7 +260,7 @@ class Mine:
         return np.full(len(view.tokens), c.ACTIONS.index("left")), state
 
 
-def test_seats_objects_and_mixtures():
+def test_seats_player_objects_and_mixtures():
     alone, mixed = SeatEnv(players={"blue_0": Mine()}), SeatEnv(players={"blue_0": {Mine(): 1, "idle": 3}})
     before = int(alone.reset(seed=1)[0]["direction"]), int(alone.match.world.state.heading[0, 0])
     alone.step(c.ACTIONS.index("done"))
@@ -281,7 +281,7 @@ def test_rejects_unknown_actions_and_negative_seeds():
         env.reset(seed=-1)
 
 
-def test_frozen_players_come_from_the_given_folder(tmp_path):
+def test_frozen_players_come_from_given_folder(tmp_path):
     written = read_card(bundle(tmp_path / "tiny", ["blue_0"]))
     (tmp_path / "catalogue.yaml").write_text(f"players: {{tiny: {{sha256: {written.sha256}}}}}\n", encoding="utf-8")
     env = SeatEnv("1v1", FOCAL, {"blue_0": "tiny"}, checkpoints=tmp_path)

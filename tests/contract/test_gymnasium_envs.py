@@ -63,7 +63,7 @@ def assert_equal(one, two):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_environment_gets_actions_of_its_own_space(kind):
+def test_environment_gets_actions_of_its_own_space(kind):
     envs = echo(kind)
     for row in drawn(envs, 3):
         step = envs.step({AGENT: row})  # the environment itself asserts that its space contains them
@@ -83,7 +83,7 @@ def test_an_environment_gets_actions_of_its_own_space(kind):
         ("double", spaces.Box(-1.0, 3.0, (4,), np.float32)),
     ],
 )
-def test_the_agents_action_space_is_flat(kind, wanted):
+def test_agent_action_space_is_flat(kind, wanted):
     specs = GymnasiumFactory("Echo-v0", 0, {"actions": kind}).specs
     (agent,) = specs.agents
     assert agent.action_space == wanted
@@ -103,7 +103,7 @@ def _seed_of(seed: int, number: int, episode: int) -> int:
     return int(np.random.SeedSequence((seed, number, episode)).generate_state(1)[0])
 
 
-def test_a_dict_is_flattened_with_its_choices_as_one_hot():
+def test_dict_is_flattened_with_choices_as_one_hot():
     envs = echo(seen="dict")
     (agent,) = GymnasiumFactory("Echo-v0", 0, {"seen": "dict"}).specs.agents
     assert agent.observation_size == 5
@@ -116,7 +116,7 @@ def test_a_dict_is_flattened_with_its_choices_as_one_hot():
 
 
 @pytest.mark.parametrize("kind", ["started", "vector"])
-def test_twins_with_one_seed_live_the_same_life_and_another_seed_another(kind):
+def test_seed_determines_the_run(kind):
     one, two, other = (echo(kind, seed=seed) for seed in (7, 7, 8))
     actions = drawn(one, 15)
     first = story(one, actions)
@@ -124,7 +124,7 @@ def test_twins_with_one_seed_live_the_same_life_and_another_seed_another(kind):
     assert pickle.dumps(first) != pickle.dumps(story(other, actions))
 
 
-def test_an_environment_is_the_same_whoever_plays_beside_it():
+def test_environment_is_independent_of_its_neighbours():
     crowd, alone = echo(num_envs=4, seed=5), echo(num_envs=1, seed=5, first=2)
     for row in drawn(crowd, 12):
         together, single = crowd.step({AGENT: row}), alone.step({AGENT: row[2:3]})
@@ -132,7 +132,7 @@ def test_an_environment_is_the_same_whoever_plays_beside_it():
         assert together.done[2] == single.done[0]
 
 
-def test_an_episode_does_not_depend_on_how_the_one_before_was_played():
+def test_episode_is_independent_of_previous_actions():
     one, two = echo(seed=5), echo(seed=5)
     for a, b in zip(drawn(one, 4, seed=1), drawn(two, 4, seed=2), strict=True):
         one.step({AGENT: a})
@@ -140,7 +140,7 @@ def test_an_episode_does_not_depend_on_how_the_one_before_was_played():
     assert (one.observations()[AGENT] == two.observations()[AGENT]).all()
 
 
-def test_reset_starts_the_first_episode_again():
+def test_reset_restarts_first_episode():
     envs = echo(seed=2)
     actions = drawn(envs, 10)
     first = story(envs, actions)
@@ -153,7 +153,7 @@ def test_reset_starts_the_first_episode_again():
 # --- ends
 
 
-def test_termination_and_truncation_are_told_apart():
+def test_distinguishes_termination_from_truncation():
     ended, cut = echo(ends=3), echo()
     for k, row in enumerate(drawn(ended, 3)):
         step = ended.step({AGENT: row})
@@ -168,7 +168,7 @@ def test_termination_and_truncation_are_told_apart():
     assert (step.observations[AGENT][:, 2] == 0).all()
 
 
-def test_a_termination_in_the_last_step_is_no_truncation():
+def test_termination_in_last_step_is_not_truncation():
     envs = GymnasiumEnvs("EchoCut-v0", 2, env_args={"ends": 4})
     for _ in range(4):
         step = envs.step({AGENT: np.zeros((2, 1), np.int64)})
@@ -177,7 +177,7 @@ def test_a_termination_in_the_last_step_is_no_truncation():
     assert not step.truncated.any()
 
 
-def test_only_finished_environments_start_afresh():
+def test_only_finished_environments_restart():
     envs = echo(num_envs=2, ends=2)
     envs.step({AGENT: np.zeros((2, 1), np.int64)})
     native(envs, 1).taken.pop()  # this one has one step more to go
@@ -197,7 +197,7 @@ def collector_of(kind: str, network: dict = MLP, env_id: str = "EchoCut-v0") -> 
     )
 
 
-def test_a_truncated_episode_bootstraps_from_its_final_observation():
+def test_truncated_episode_bootstraps_from_final_observation():
     collector = collector_of("started")
     rollout = collector.collect()[AGENT]
     cut = rollout.done[3]
@@ -216,7 +216,7 @@ def test_a_truncated_episode_bootstraps_from_its_final_observation():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_state_goes_on_exactly_even_when_the_callers_arrays_are_written_over(kind):
+def test_restored_state_survives_overwritten_arrays(kind):
     envs, twin = echo(kind, seed=3), echo(kind, seed=3)
     buffer = drawn(envs, 1)[0]
     for row in drawn(envs, 6, seed=9):
@@ -234,7 +234,7 @@ def test_a_state_goes_on_exactly_even_when_the_callers_arrays_are_written_over(k
 @pytest.mark.parametrize("kind", ["parts", "vector"])
 @pytest.mark.parametrize("env_id", ["Echo-v0", "EchoCut-v0"])
 @pytest.mark.parametrize("name", ["mlp", "gru"])
-def test_sampling_goes_on_exactly_from_a_state(kind, name, env_id):
+def test_sampling_resumes_exactly_from_state(kind, name, env_id):
     network = {"name": name, "hidden": [8], "activation": "tanh"}
     one, two = (collector_of(kind, network, env_id) for _ in range(2))
     one.collect()
@@ -246,12 +246,12 @@ def test_sampling_goes_on_exactly_from_a_state(kind, name, env_id):
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"num_envs": 2}])
-def test_rejects_a_state_of_other_environments(change):
+def test_rejects_state_of_other_environments(change):
     with pytest.raises(ValueError, match=r"^state: expected 3 environments with seed 0, got \d"):
         echo().set_state(echo(**change).get_state())
 
 
-def test_warns_of_an_environment_that_does_not_repeat_itself(caplog):
+def test_warns_of_nondeterministic_environment(caplog):
     envs, twin = echo(seed=3), echo(seed=3)
     for row in drawn(envs, 2):
         envs.step({AGENT: row})
@@ -264,7 +264,7 @@ def test_warns_of_an_environment_that_does_not_repeat_itself(caplog):
 
 
 @pytest.mark.parametrize("args", [{}, {"continuous": True, "enable_wind": True}])
-def test_landers_go_on_exactly(args):
+def test_lander_state_resumes_exactly(args):
     factory = GymnasiumFactory("LunarLander-v3", 0, args)
     envs, twin = factory.build(3, 2), factory.build(3, 2)
     actions = [{AGENT: row} for row in drawn(envs, 150)]
@@ -278,7 +278,7 @@ def test_landers_go_on_exactly(args):
 
 @pytest.mark.parametrize("what", ["observation", "reward"])
 @pytest.mark.parametrize("value", [np.nan, -np.inf, 1e39])
-def test_ends_where_something_is_not_finite(what, value):
+def test_non_finite_value_ends_run(what, value):
     envs = GymnasiumEnvs("Broken-v0", 2, env_args={"what": what, "value": value}, first=4)
     action = {AGENT: np.zeros((2, 2))}
     envs.step(action)
@@ -286,10 +286,10 @@ def test_ends_where_something_is_not_finite(what, value):
     if (what, value) == ("reward", 1e39):  # a large number, but one: float64 holds it
         assert (envs.step(action).rewards[AGENT] == value).all()
         return
-    said = (
+    message = (
         r"^env_id=Broken-v0: expected finite .*, got an? \w+ of (nan|-?inf) in environment 4, step 3 of its episode 1$"
     )
-    with pytest.raises(BrokenEnvError, match=said) as caught:
+    with pytest.raises(BrokenEnvError, match=message) as caught:
         envs.step(action)
     assert what in str(caught.value)
 
@@ -298,7 +298,7 @@ def test_ends_where_something_is_not_finite(what, value):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_factory_survives_a_journey_and_builds_what_it_announces(kind):
+def test_pickled_factory_builds_what_it_announces(kind):
     factory = GymnasiumFactory("EchoCut-v0", 4, {"actions": kind})
     announced = factory.specs
     sent = pickle.loads(pickle.dumps(factory))
@@ -315,7 +315,7 @@ def test_a_factory_survives_a_journey_and_builds_what_it_announces(kind):
 
 @pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
 @pytest.mark.parametrize(
-    ("env_id", "args", "said"),
+    ("env_id", "args", "message"),
     [
         ("CartPole-v7", {}, r"env_id: .*registered environment, got CartPole-v7 \(did you mean CartPole-v1\?\)"),
         ("LunarLander-v2", {}, r"env_id: .*registered environment, got LunarLander-v2 .*LunarLander-v3"),
@@ -335,9 +335,9 @@ def test_a_factory_survives_a_journey_and_builds_what_it_announces(kind):
         ("Echo-v0", {"actions": "many"}, r"env_id: expected .*at most 100 choices.*, got Echo-v0: Discrete\(101\)"),
     ],
 )
-def test_rejects_what_no_network_here_plays(env_id, args, said):
+def test_rejects_unsupported_spaces(env_id, args, message):
     for build in (lambda: make_env(env_id, args), lambda: GymnasiumFactory(env_id, 0, args).load()):
-        with pytest.raises(ValueError, match=said) as caught:
+        with pytest.raises(ValueError, match=message) as caught:
             build()
         assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("scenario.env_")
@@ -347,7 +347,7 @@ def test_rejects_what_no_network_here_plays(env_id, args, said):
     ("env_id", "module", "advice"),
     [("HalfCheetah-v5", "mujoco", "pip install mujoco"), ("LunarLander-v3", "Box2D", "pip install box2d")],
 )
-def test_names_the_package_that_an_environment_lacks(monkeypatch, env_id, module, advice):
+def test_names_missing_package(monkeypatch, env_id, module, advice):
     for name in [name for name in sys.modules if name.startswith((f"gymnasium.envs.{module.lower()}", module))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not there

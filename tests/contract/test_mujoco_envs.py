@@ -54,7 +54,7 @@ def assert_equal(one, two):
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_equals_gymnasium_in_every_number(name):
+def test_equals_gymnasium_exactly(name):
     env_id, args = BODIES[name]
     args = {**args, "max_episode_steps": 40}
     theirs = GymnasiumEnvs(env_id, 3, env_args=args, seed=3, first=2)
@@ -68,7 +68,7 @@ def test_equals_gymnasium_in_every_number(name):
     assert_equal(list(ours.drain_episodes()), list(episodes))
 
 
-def test_equals_gymnasium_from_any_state_that_it_is_set_to():
+def test_equals_gymnasium_from_any_set_state():
     """Step by step: Gymnasium's own class gets the state of a body that is long on its way."""
     envs, env = bodies("Hopper-v5"), gymnasium.make("Hopper-v5").unwrapped
     env.reset(seed=0)
@@ -84,7 +84,7 @@ def test_equals_gymnasium_from_any_state_that_it_is_set_to():
 
 
 @pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Humanoid-v5"])
-def test_threads_change_nothing(env_id):
+def test_result_is_independent_of_threads(env_id):
     one, two, three = (bodies(env_id, 13, seed=4, threads=threads) for threads in (1, 2, 3))
     assert (one.threads, two.threads, three.threads) == (1, 2, 3)
     for action in drawn(one, 30):
@@ -95,7 +95,7 @@ def test_threads_change_nothing(env_id):
         use_threads(1)
 
 
-def test_a_body_is_the_same_alone_and_among_others():
+def test_body_is_independent_of_batch():
     crowd, alone = bodies("Walker2d-v5", 16, seed=5), bodies("Walker2d-v5", 1, seed=5, first=9)
     for action in drawn(crowd, 60):
         together, single = crowd.step(action), alone.step({AGENT: action[AGENT][9:10]})
@@ -104,7 +104,7 @@ def test_a_body_is_the_same_alone_and_among_others():
 
 
 @pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "Walker-v0"])
-def test_a_state_goes_on_exactly(env_id):
+def test_state_resumes_exactly(env_id):
     args = {"max_episode_steps": 50}
     envs, twin = (bodies(env_id, 5, args, seed=3) for _ in range(2))
     actions = drawn(envs, 30)
@@ -122,7 +122,7 @@ def test_a_state_goes_on_exactly(env_id):
         twin.set_state(bodies(env_id, 4).get_state())
 
 
-def test_carries_only_what_is_a_body_and_nothing_else(tmp_path):
+def test_compiles_only_supported_bodies(tmp_path):
     assert not carries("CartPole-v1")
     assert not carries("Ant-v5")
     own = gymnasium.make("Hopper-v5").unwrapped.fullpath
@@ -134,15 +134,15 @@ def test_carries_only_what_is_a_body_and_nothing_else(tmp_path):
     assert body_of(gymnasium.wrappers.ClipAction(gymnasium.make("Hopper-v5"))) is None
 
 
-@pytest.mark.parametrize(("told", "wanted"), [("", 4), ("2", 2), ("9", 4), ("0", 4), ("all", 4)])
-def test_threads_are_the_cores_or_fewer_where_a_process_was_told_its_share(monkeypatch, told, wanted):
+@pytest.mark.parametrize(("value", "wanted"), [("", 4), ("2", 2), ("9", 4), ("0", 4), ("all", 4)])
+def test_threads_respect_cores_and_process_share(monkeypatch, value, wanted):
     monkeypatch.setattr("multigrid_rl.envs.mujoco.available_cpus", lambda: 4)
-    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert threads_to_use() == wanted
 
 
 @pytest.mark.parametrize("scenario", ["halfcheetah", "walker2d", "hopper", "humanoid", "walker"])
-def test_scenarios_of_bodies_are_carried(scenario):
+def test_body_scenarios_are_supported(scenario):
     assert isinstance(env_factory(compose([f"scenario={scenario}"])).build(1, 0), MujocoEnvs)
 
 
@@ -150,7 +150,7 @@ def test_scenarios_of_bodies_are_carried(scenario):
     ("scenario", "size"),
     [("cartpole", 4), ("lunarlander", 8), ("lunarlander-continuous", 8), ("humanoid", 45), ("walker", 87)],
 )
-def test_scenarios_of_control_show_what_their_files_say(scenario, size):
+def test_control_scenarios_match_their_files(scenario, size):
     assert env_factory(compose([f"scenario={scenario}"])).specs.agents[0].observation_size == size
 
 
@@ -158,7 +158,7 @@ def test_scenarios_of_control_show_what_their_files_say(scenario, size):
 
 
 @pytest.mark.filterwarnings("ignore:.*A Box observation space m.*imum value is")
-def test_walker_passes_gymnasiums_own_check():
+def test_walker_passes_gymnasium_checker():
     env = gymnasium.make("multigrid_rl.envs:Walker-v0").unwrapped
     assert env.model.opt.integrator == mujoco.mjtIntegrator.mjINT_EULER  # a quarter of the time of Humanoid's
     check_env(env, skip_render_check=True)
@@ -186,23 +186,23 @@ def walker_at(velocity, yaw=0.0, height=1.4, target=(5.0, 0.0)):
         ((2.0, 0.0, 0.0), np.pi, 0.0),
     ],
 )
-def test_walker_pays_what_ml_agents_pays(velocity, yaw, reward):
+def test_walker_reward_equals_ml_agents(velocity, yaw, reward):
     assert walker_at(velocity, yaw)[0] == pytest.approx(reward, abs=1e-12)
 
 
-def test_walker_falls_and_its_target_moves_on_when_it_is_near():
+def test_walker_falls_and_target_moves_when_reached():
     assert [walker_at((2, 0, 0), height=height)[1] for height in (0.9, 1.4, 2.1)] == [True, False, True]
     assert walker_at((2, 0, 0), target=(1.1, 0))[3].tolist() == [1.1, 0]
     assert walker_at((2, 0, 0), target=(0.9, 0))[3].tolist() == [9, 9]
 
 
-def test_walker_sees_the_same_wherever_the_target_is():
+def test_walker_observation_is_relative_to_target():
     turned = walker_at((0, 0, 0), yaw=1.0, target=(5 * np.cos(1.0), 5 * np.sin(1.0)))[2]
     assert turned == pytest.approx(walker_at((0, 0, 0))[2])
     assert turned != pytest.approx(walker_at((0, 0, 0), yaw=1.0)[2])
 
 
-def test_walker_refuses_a_speed_that_is_none():
+def test_walker_rejects_invalid_speed():
     with pytest.raises(
         ValueError, match=r"^env_args: expected arguments of Walker-v0, .*speed: expected a number above 0"
     ):

@@ -71,14 +71,14 @@ def from_package(env, shown, agent):
 # --- every id
 
 
-def test_all_environments_of_the_package_are_known():
+def test_all_package_environments_are_known():
     assert len(IDS) >= 13
     assert {EMPTY, RANDOM, HALLWAY, DOORS, BLOCKED, "MultiGrid-Playground-v0"} <= set(IDS)
 
 
 @pytest.mark.parametrize("agents", [1, 2])
 @pytest.mark.parametrize("env_id", IDS)
-def test_every_environment_builds_and_plays_within_its_categories(env_id, agents):
+def test_every_environment_plays_within_its_categories(env_id, agents):
     envs = MultigridEnvs(env_id, 2, agents=agents, seed=3)
     bound = np.array(envs.categories)
     for actions in drawn(envs, 40):
@@ -93,7 +93,7 @@ def test_every_environment_builds_and_plays_within_its_categories(env_id, agents
 
 
 @pytest.mark.parametrize(("env_id", "agents"), [(EMPTY, 1), (HALLWAY, 1), (DOORS, 2), (BLOCKED, 2)])
-def test_tokens_are_what_the_package_shows(env_id, agents):
+def test_tokens_equal_package_observations(env_id, agents):
     envs = MultigridEnvs(env_id, 2, agents=agents, seed=1)
     for actions in drawn(envs, 30):
         tokens = envs.step(actions).observations
@@ -103,7 +103,7 @@ def test_tokens_are_what_the_package_shows(env_id, agents):
                 assert tokens[seat][n].tolist() == from_package(env, shown, a)
 
 
-def test_categories_are_those_of_the_package():
+def test_categories_equal_the_package():
     categories = token_categories(make_env(BLOCKED, 1))
     assert categories == (11,) * 49 + (6,) * 49 + (4,) * 49 + (4, 12)  # 6 colours times box or key
     assert token_categories(make_env(EMPTY, 3))[-1] == 1
@@ -113,7 +113,7 @@ def test_categories_are_those_of_the_package():
 
 
 @pytest.mark.parametrize("env_id", [RANDOM, HALLWAY, BLOCKED])
-def test_twins_with_one_seed_live_the_same_life_and_another_seed_another(env_id):
+def test_seed_determines_the_run(env_id):
     one, two, other = (cut_short(MultigridEnvs(env_id, 3, agents=2, seed=seed), 15) for seed in (7, 7, 8))
     actions = drawn(one, 50)
     assert_equal(story(one, actions), story(two, actions))
@@ -121,7 +121,7 @@ def test_twins_with_one_seed_live_the_same_life_and_another_seed_another(env_id)
 
 
 @pytest.mark.parametrize("env_id", [RANDOM, HALLWAY, BLOCKED])
-def test_a_game_is_the_same_whoever_plays_beside_it(env_id):
+def test_game_is_independent_of_its_neighbours(env_id):
     crowd = cut_short(MultigridEnvs(env_id, 4, seed=5), 12)
     alone = cut_short(MultigridEnvs(env_id, 1, seed=5, first=2), 12)
     for actions in drawn(crowd, 40):
@@ -131,7 +131,7 @@ def test_a_game_is_the_same_whoever_plays_beside_it(env_id):
         assert together.done[2] == single.done[0]
 
 
-def test_an_episode_does_not_depend_on_how_the_one_before_was_played():
+def test_episode_is_independent_of_previous_actions():
     long, short = MultigridEnvs(RANDOM, 1, seed=5), MultigridEnvs(RANDOM, 1, seed=5)
     cut_short(long, 9)
     cut_short(short, 4)
@@ -141,7 +141,7 @@ def test_an_episode_does_not_depend_on_how_the_one_before_was_played():
     assert (long.observations()["agent_0"] == short.observations()["agent_0"]).all()
 
 
-def test_reset_starts_the_first_episode_again():
+def test_reset_restarts_first_episode():
     envs = cut_short(MultigridEnvs(RANDOM, 3, seed=2), 10)
     first = story(envs, drawn(envs, 25))
     envs.reset(2)
@@ -151,7 +151,7 @@ def test_reset_starts_the_first_episode_again():
     assert (other != first[0]["agent_0"]).any()
 
 
-def test_layouts_differ_between_games_and_between_episodes():
+def test_layouts_differ_between_games_and_episodes():
     envs = cut_short(MultigridEnvs(BLOCKED, 8, seed=0), 1)
     before = envs.observations()["agent_0"].copy()
     after = envs.step(same(envs, DONE)).observations["agent_0"]
@@ -162,7 +162,7 @@ def test_layouts_differ_between_games_and_between_episodes():
 # --- ends
 
 
-def test_the_goal_terminates_and_pays_what_the_package_says():
+def test_goal_terminates_and_pays_package_reward():
     envs = MultigridEnvs(EMPTY, 2)
     for action in TO_GOAL[:-1]:
         step = envs.step(same(envs, action))
@@ -186,7 +186,7 @@ def test_the_goal_terminates_and_pays_what_the_package_says():
     assert envs.drain_episodes().episodes == 0
 
 
-def test_the_last_step_truncates_and_is_no_termination():
+def test_last_step_truncates_without_termination():
     envs = cut_short(MultigridEnvs(RANDOM, 2, seed=1), 3)
     for k in range(3):
         final = envs.observations()["agent_0"].copy()
@@ -198,14 +198,14 @@ def test_the_last_step_truncates_and_is_no_termination():
     assert (table.length.tolist(), table.winner.tolist()) == ([3, 3], [-1, -1])
 
 
-def test_success_in_the_last_step_is_a_termination():
+def test_success_in_last_step_terminates():
     envs = cut_short(MultigridEnvs(EMPTY, 1), len(TO_GOAL))
     for action in TO_GOAL:
         step = envs.step(same(envs, action))
     assert (step.done[0], step.truncated[0], step.terminated["agent_0"][0]) == (True, False, True)
 
 
-def test_only_finished_games_start_afresh():
+def test_only_finished_games_restart():
     envs = MultigridEnvs(EMPTY, 2)
     for action in TO_GOAL:
         step = envs.step({"agent_0": np.array([action, DONE])})
@@ -214,7 +214,7 @@ def test_only_finished_games_start_afresh():
     assert envs.envs[1].step_count == 5
 
 
-def test_one_agents_success_ends_the_episode_of_all():
+def test_success_of_one_agent_ends_episode_for_all():
     envs = MultigridEnvs(EMPTY, 1, agents=2)
     for action in TO_GOAL:
         step = envs.step({"agent_0": np.array([DONE]), "agent_1": np.array([action])})
@@ -225,7 +225,7 @@ def test_one_agents_success_ends_the_episode_of_all():
     assert envs.drain_episodes().winner.tolist() == [0]
 
 
-def test_an_agent_that_has_finished_stays_without_acting_until_all_have():
+def test_finished_agent_stays_inactive_until_episode_ends():
     envs = MultigridEnvs(EMPTY, 1, agents=2)
     envs.envs[0].success_termination_mode = "all"
     for action in TO_GOAL:
@@ -260,7 +260,7 @@ def test_failure_terminates_without_reward():
 # --- the recipe, and mistakes
 
 
-def test_the_factory_announces_what_it_builds():
+def test_factory_specs_match_built_environment():
     factory = MultigridFactory(HALLWAY, num_agents=2, seed=4)
     built = pickle.loads(pickle.dumps(factory)).build(3, 5)
     assert built.specs == factory.specs
@@ -273,7 +273,7 @@ def test_the_factory_announces_what_it_builds():
     assert (built.observations()["agent_1"] == bare.observations()["agent_1"]).all()
 
 
-def test_an_unknown_id_is_one_line_with_a_suggestion_and_all_ids():
+def test_unknown_id_error_suggests_and_lists_ids():
     with pytest.raises(
         ValueError, match=r"scenario.env_id: expected one of .*, got MultiGrid-Empty-8x9-v0 \(did you"
     ) as caught:
@@ -284,12 +284,12 @@ def test_an_unknown_id_is_one_line_with_a_suggestion_and_all_ids():
     assert "\n" not in text
 
 
-def test_an_environment_of_another_package_is_refused():
+def test_rejects_environment_of_another_package():
     with pytest.raises(ValueError, match=r"env_id: expected one of MultiGrid-.*, got CartPole-v1"):
         MultigridEnvs("CartPole-v1", 1)
 
 
-def test_more_missions_than_a_token_has_values_are_refused():
+def test_rejects_more_missions_than_token_values():
     env = make_env(EMPTY, 1)
     space = type(make_env(BLOCKED, 1).mission_space)
     env.mission_space = space(lambda a, b: f"{a} {b}", [[str(k) for k in range(20)]] * 2)

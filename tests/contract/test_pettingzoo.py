@@ -38,12 +38,12 @@ def moves(env, rng):
 def transcript(env, steps, seed=None, start=True):
     """All that ``steps`` steps answer under actions from one fixed generator; finished games start anew."""
     rng = np.random.default_rng(7)
-    told = [env.reset(seed=seed)] if start else []
+    record = [env.reset(seed=seed)] if start else []
     for _ in range(steps):
         if not env.agents:
-            told.append(env.reset())
-        told.append(env.step(moves(env, rng)))
-    return told
+            record.append(env.reset())
+        record.append(env.step(moves(env, rng)))
+    return record
 
 
 def face(env, seat="red_0"):
@@ -56,12 +56,12 @@ def face(env, seat="red_0"):
 
 
 @every_scenario
-def test_passes_the_parallel_api_test(scenario):
+def test_passes_parallel_api_test(scenario):
     parallel_api_test(parallel_env(scenario), num_cycles=1500)
 
 
 @every_scenario
-def test_passes_the_parallel_seed_test(scenario):
+def test_passes_parallel_seed_test(scenario):
     parallel_seed_test(lambda: parallel_env(scenario))
 
 
@@ -69,13 +69,13 @@ def test_passes_the_parallel_seed_test(scenario):
 # Two remarks that api_test makes on every environment whose observations are dictionaries.
 @pytest.mark.filterwarnings("ignore:Observation is not a NumPy array:UserWarning")
 @pytest.mark.filterwarnings("ignore:Observation space for each agent probably should be:UserWarning")
-def test_passes_the_sequential_tests_after_conversion(scenario):
+def test_passes_sequential_tests_after_conversion(scenario):
     api_test(parallel_to_aec(parallel_env(scenario, render_mode="rgb_array")), num_cycles=200)
     seed_test(lambda: parallel_to_aec(parallel_env(scenario)), num_cycles=200)
 
 
 @every_scenario
-def test_agents_are_the_seats_and_observations_fit_their_spaces(scenario):
+def test_agents_are_seats_and_observations_fit_spaces(scenario):
     env, spec = parallel_env(scenario), load_scenario(scenario).spec
     assert (tuple(env.possible_agents), env.agents) == (spec.seats, [])
     observations, infos = env.reset(seed=1)
@@ -87,7 +87,7 @@ def test_agents_are_the_seats_and_observations_fit_their_spaces(scenario):
 
 
 @every_scenario
-def test_plays_the_very_games_of_the_world(scenario):
+def test_plays_same_games_as_world(scenario):
     env, rng = parallel_env(scenario), np.random.default_rng(3)
     spec = env.spec
     world = World(spec, 1, seed=11, auto_reset=False)
@@ -126,7 +126,7 @@ def test_metadata_and_missing_or_unknown_render_mode():
 # Names ---------------------------------------------------------------------------------------------------------------
 
 
-def test_takes_names_of_the_original_course_and_rejects_unknown_ones():
+def test_accepts_original_names_and_rejects_unknown():
     assert parallel_env("MultiGrid-CompetativeRedBlueDoor-v3-CTDE-2v2").metadata["name"] == "2v2-peace"
     with pytest.raises(ConfigError, match=r"^scenario: expected .*1v1.*, got 1v2"):
         parallel_env("1v2")
@@ -154,7 +154,7 @@ def layouts(env, seeds):
 
 
 @pytest.mark.parametrize("scenario", RANDOM_KEYS)
-def test_seeds_and_resets_without_a_seed_give_other_games(scenario):
+def test_other_seeds_and_unseeded_resets_give_other_games(scenario):
     env, fresh = parallel_env(scenario), parallel_env(scenario)
     # Two environments that never saw a seed do not start alike.
     assert layouts(env, [None] * 10) != layouts(fresh, [None] * 10)
@@ -170,7 +170,7 @@ def test_rejects_negative_seeds():
 
 @every_scenario
 @pytest.mark.parametrize("pickler", [pickle, cloudpickle])
-def test_a_pickled_game_goes_on_as_the_original(scenario, pickler):
+def test_pickled_game_continues_identically(scenario, pickler):
     env = parallel_env(scenario, render_mode="rgb_array")
     transcript(env, 20, seed=9)
     twin = pickler.loads(pickler.dumps(env))
@@ -184,7 +184,7 @@ def test_a_pickled_game_goes_on_as_the_original(scenario, pickler):
 
 
 @every_scenario
-def test_an_idle_game_is_truncated_after_max_steps(scenario):
+def test_idle_game_is_truncated_after_max_steps(scenario):
     env = parallel_env(scenario)
     env.reset(seed=0)
     for step in range(1, env.spec.max_steps + 1):
@@ -193,7 +193,7 @@ def test_an_idle_game_is_truncated_after_max_steps(scenario):
         assert set(truncated.values()) == {last}
         assert set(terminated.values()) == {False}
         assert set(rewards.values()) == {0.0}
-        assert all(told["winner"] == -1 for told in infos.values())
+        assert all(info["winner"] == -1 for info in infos.values())
     assert env.agents == []
     with pytest.raises(RuntimeError, match=r"call reset\(\)"):
         env.step({})
@@ -201,7 +201,7 @@ def test_an_idle_game_is_truncated_after_max_steps(scenario):
 
 @every_scenario
 @pytest.mark.parametrize("last", [False, True])
-def test_a_win_terminates_everybody_and_in_the_last_step_is_truncated_too(scenario, last):
+def test_win_terminates_all_and_in_last_step_also_truncates(scenario, last):
     env = parallel_env(scenario)
     env.reset(seed=0)
     clear(env.world)
@@ -212,20 +212,20 @@ def test_a_win_terminates_everybody_and_in_the_last_step_is_truncated_too(scenar
     assert set(terminated.values()) == {True}
     assert set(truncated.values()) == {last}
     assert rewards["red_0"] == pytest.approx(0.1 if last else 1 - 0.9 / env.spec.max_steps)
-    assert all(told["winner"] == c.RED for told in infos.values())
+    assert all(info["winner"] == c.RED for info in infos.values())
     assert infos["red_0"]["door_win"] == 1.0
     assert env.agents == []
 
 
 @every_death_match
-def test_an_eliminated_agent_leaves_in_that_step(scenario):
+def test_eliminated_agent_leaves_in_same_step(scenario):
     env = parallel_env(scenario)
     env.reset(seed=0)
     clear(env.world)
     place(env.world, "blue_0", *face(env), NORTH)
     observations, rewards, terminated, truncated, infos = env.step({"red_0": c.TOGGLE})
-    everybody, rest = set(env.possible_agents), set(env.possible_agents) - {"blue_0"}
-    assert all(set(part) == everybody for part in (observations, rewards, terminated, truncated, infos))
+    all_agents, rest = set(env.possible_agents), set(env.possible_agents) - {"blue_0"}
+    assert all(set(part) == all_agents for part in (observations, rewards, terminated, truncated, infos))
     assert terminated["blue_0"]
     assert infos["blue_0"]["got_eliminated"] == infos["red_0"]["eliminated_opponents"] == 1.0
     assert rewards["blue_0"] == -1.0
@@ -240,11 +240,11 @@ def test_an_eliminated_agent_leaves_in_that_step(scenario):
     # Afterwards only the others are answered for, and what the eliminated one sends is not looked at.
     parts = env.step({"red_0": c.RIGHT, "blue_0": "no action at all"})
     assert all(set(part) == rest for part in parts)
-    assert set(env.reset()[0]) == everybody == set(env.agents)
+    assert set(env.reset()[0]) == all_agents == set(env.agents)
 
 
 @every_death_match
-def test_eliminating_the_last_opponent_ends_the_game(scenario):
+def test_eliminating_last_opponent_ends_game(scenario):
     env = parallel_env(scenario)
     env.reset(seed=0)
     clear(env.world)
@@ -258,7 +258,7 @@ def test_eliminating_the_last_opponent_ends_the_game(scenario):
 
 
 @pytest.mark.parametrize("scenario", [name for name in DEATH_MATCHES if load_scenario(name).game.blue > 1])
-def test_under_classic_rules_eliminated_agents_stay_to_the_end(scenario):
+def test_classic_rules_keep_eliminated_agents_to_end(scenario):
     env = parallel_env(scenario, rules="classic")
     env.reset(seed=0)
     clear(env.world)
@@ -273,7 +273,7 @@ def test_under_classic_rules_eliminated_agents_stay_to_the_end(scenario):
 # What goes in, and the state -----------------------------------------------------------------------------------------
 
 
-def test_rejects_unknown_agents_and_actions_and_steps_before_reset():
+def test_rejects_unknown_agents_actions_and_early_steps():
     env = parallel_env("1v1")
     with pytest.raises(RuntimeError, match=r"call reset\(\)"):
         env.step({})
@@ -289,7 +289,7 @@ def test_rejects_unknown_agents_and_actions_and_steps_before_reset():
     assert env.world.state.heading[0].tolist() == [EAST, SOUTH]
 
 
-def test_the_state_is_the_board_with_living_agents():
+def test_state_is_board_with_living_agents():
     env = parallel_env("2v2")
     env.reset(seed=0)
     clear(env.world)

@@ -82,7 +82,7 @@ def same(one, two):
 
 
 @pytest.mark.parametrize(("code", "obj"), OBJECTS)
-def test_objects_look_as_the_package_draws_them(code, obj):
+def test_objects_look_as_package_draws_them(code, obj):
     w = world(blue=0)
     put(w, UNSEEN_CELL, code)
     assert same(tile_of(render_frame(w, 0), UNSEEN_CELL), drawn(obj))
@@ -90,7 +90,7 @@ def test_objects_look_as_the_package_draws_them(code, obj):
 
 @pytest.mark.parametrize("heading", [EAST, SOUTH, WEST, NORTH])
 @pytest.mark.parametrize(("seat", "colour"), [("red_0", "red"), ("blue_0", "blue")])
-def test_agents_are_triangles_of_their_team_that_point_where_they_head(seat, colour, heading):
+def test_agents_are_team_coloured_triangles_with_heading(seat, colour, heading):
     w = world()
     place(w, seat, 8, 4, heading)
     w.observe()
@@ -101,7 +101,7 @@ def test_agents_are_triangles_of_their_team_that_point_where_they_head(seat, col
 
 
 @pytest.mark.parametrize("scenario", scenario_names())
-def test_the_first_frame_of_every_scenario_shows_the_board(scenario):
+def test_first_frame_of_every_scenario_shows_board(scenario):
     w = World(load_scenario(scenario).spec, 1, seed=1)
     frame = render_frame(w, 0)
     assert frame.shape == (8 * TILE, 16 * TILE, 3)
@@ -124,7 +124,7 @@ def test_the_first_frame_of_every_scenario_shows_the_board(scenario):
 # What changes --------------------------------------------------------------------------------------------------------
 
 
-def test_a_frame_changes_where_the_game_does():
+def test_frame_changes_only_where_game_changes():
     w = world(blue=0)
     place(w, "red_0", 8, 4, WEST)
     w.observe()
@@ -139,7 +139,7 @@ def test_a_frame_changes_where_the_game_does():
     assert (8, 4) in changed_tiles(before, render_frame(w, 0))
 
 
-def test_an_opened_door_and_its_winner_are_in_the_last_frame():
+def test_last_frame_shows_opened_door_and_winner():
     w = world("fair")
     place(w, "red_0", 5, 6, WEST, RED_KEY_USED)
     outcome = play(w, red_0=c.TOGGLE)
@@ -153,7 +153,7 @@ def test_an_opened_door_and_its_winner_are_in_the_last_frame():
 
 @pytest.mark.parametrize("rules", ["classic", "fair"])
 @pytest.mark.parametrize("blue", [1, 2])
-def test_the_eliminated_are_gone(rules, blue):
+def test_eliminated_agents_are_not_drawn(rules, blue):
     w = world(rules, blue=blue)
     place(w, "red_0", 7, 2, EAST)
     place(w, "blue_0", 8, 2, NORTH, BLUE_KEY_USED)
@@ -170,7 +170,7 @@ def test_the_eliminated_are_gone(rules, blue):
 
 
 @pytest.mark.parametrize("heading", [EAST, SOUTH, WEST, NORTH])
-def test_what_an_agent_carries_is_framed_at_its_front_left(heading):
+def test_carried_object_is_framed_at_front_left(heading):
     w = world(blue=0)
     clear(w)
     pictures = {}
@@ -192,7 +192,7 @@ def test_what_an_agent_carries_is_framed_at_its_front_left(heading):
 # Light ---------------------------------------------------------------------------------------------------------------
 
 
-def test_cells_in_view_are_lighter_and_walls_end_the_view():
+def test_cells_in_view_are_lighter_up_to_walls():
     w = world(blue=0)
     clear(w)
     place(w, "red_0", 6, 3, NORTH)
@@ -221,7 +221,7 @@ def test_tiles_of_any_size(size):
     assert same(tile_of(frame, RED_DOOR, size), drawn(Door("red", is_locked=True), size=size))
 
 
-def test_each_game_of_a_batch_has_its_own_frame_and_drawing_changes_nothing():
+def test_batch_games_have_own_frames_and_drawing_is_pure():
     w = World(load_scenario("1v1").spec, 3, seed=5)
     before = [part.copy() for part in (*w.state, *w.outputs)]
     frames = [render_frame(w, g) for g in range(3)]

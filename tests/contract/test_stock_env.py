@@ -46,24 +46,24 @@ def random_action(env, name, rng):
 def transcript(env, steps, seed):
     """All that ``steps`` random steps answer; finished games start anew."""
     rng = np.random.default_rng(7)
-    told = [env.reset(seed=seed)]
+    record = [env.reset(seed=seed)]
     for _ in range(steps):
-        told.append(env.step({name: random_action(env, name, rng) for name in env.possible_agents}))
-        if told[-1][2][ALL] or told[-1][3][ALL]:
-            told.append(env.reset())
-    return told
+        record.append(env.step({name: random_action(env, name, rng) for name in env.possible_agents}))
+        if record[-1][2][ALL] or record[-1][3][ALL]:
+            record.append(env.reset())
+    return record
 
 
 @every_game
-def test_rllib_finds_nothing_wrong_and_observations_are_in_their_space(overrides):
+def test_passes_rllib_checker_and_observations_fit_spaces(overrides):
     env = game(overrides)
     check_multiagent_environments(env)
-    for told in transcript(env, 50, seed=1):
-        assert all(env.get_observation_space(name).contains(tokens) for name, tokens in told[0].items())
+    for step in transcript(env, 50, seed=1):
+        assert all(env.get_observation_space(name).contains(tokens) for name, tokens in step[0].items())
 
 
 @every_game
-def test_the_same_actions_give_what_the_batched_face_gives(overrides):
+def test_same_actions_match_batched_environment(overrides):
     env, batched = game(overrides, worker=2, index=3), factory_of(overrides).build(1, 2 * GAMES_PER_RUNNER + 3)
     rng = np.random.default_rng(0)
     shown, _ = env.reset(seed=5)
@@ -94,25 +94,25 @@ def test_the_same_actions_give_what_the_batched_face_gives(overrides):
     assert ends > 0 or overrides == SINGLE
 
 
-def test_an_eliminated_agent_is_terminated_once_and_heard_of_no_more():
+def test_eliminated_agent_terminates_once():
     env, rng, seen = game(TEAM), np.random.default_rng(1), 0
     for _ in range(30):
         living = set(env.reset()[0])
         assert living == {"red_0", "red_1"}
         over = False
         while not over:
-            told = env.step({name: random_action(env, name, rng) for name in living})
-            for part in told[:3]:
+            step = env.step({name: random_action(env, name, rng) for name in living})
+            for part in step[:3]:
                 assert set(part) - {ALL} == living
-            out = {name for name in living if told[2][name]}
+            out = {name for name in living if step[2][name]}
             living -= out
-            over = told[2][ALL] or told[3][ALL]
-            assert told[2][ALL] is (not living)
+            over = step[2][ALL] or step[3][ALL]
+            assert step[2][ALL] is (not living)
             seen += bool(out) and not over
     assert seen > 5
 
 
-def test_a_game_that_goes_on_without_its_agents_is_played_out_and_counted_once():
+def test_game_without_its_agents_is_played_out_and_counted_once():
     env = game([*TEAM, "scenario.seats.red_1=random"])
     rng, longer = np.random.default_rng(2), 0
     for _ in range(30):
@@ -128,7 +128,7 @@ def test_a_game_that_goes_on_without_its_agents_is_played_out_and_counted_once()
 
 
 @pytest.mark.parametrize("overrides", [DUEL, [*TEAM, "scenario.game.max_steps=3"]], ids=["1v1", "2v2"])
-def test_rllib_takes_a_game_cut_off_for_truncated_and_a_won_one_for_terminated(overrides):
+def test_rllib_sees_cutoff_as_truncated_and_win_as_terminated(overrides):
     env, rng, kinds = game(overrides), np.random.default_rng(3), set()
     for _ in range(40):
         episode = MultiAgentEpisode(agent_to_module_mapping_fn=lambda unit, *_: unit)
@@ -150,25 +150,25 @@ def test_rllib_takes_a_game_cut_off_for_truncated_and_a_won_one_for_terminated(o
     assert len(kinds) == 2 or "2v2" in overrides[0]
 
 
-def test_the_same_seed_gives_the_same_games_and_another_place_others():
-    told = transcript(game(TEAM, index=1), 200, seed=4)
-    np.testing.assert_equal(transcript(game(TEAM, index=1), 200, seed=4), told)
+def test_seed_and_place_determine_games():
+    expected = transcript(game(TEAM, index=1), 200, seed=4)
+    np.testing.assert_equal(transcript(game(TEAM, index=1), 200, seed=4), expected)
     again = game(TEAM, index=1)
     transcript(again, 17, seed=9)  # left in the middle of a game
-    np.testing.assert_equal(transcript(again, 200, seed=4), told)
+    np.testing.assert_equal(transcript(again, 200, seed=4), expected)
     for other in (game(TEAM, index=2), game(TEAM, worker=1, index=1)):
         with pytest.raises(AssertionError):
-            np.testing.assert_equal(transcript(other, 200, seed=4), told)
+            np.testing.assert_equal(transcript(other, 200, seed=4), expected)
 
 
-def test_the_games_of_one_vector_take_one_place_each_of_the_context_they_share():
+def test_vector_games_take_separate_places_of_shared_context():
     context = EnvContext({"factory": factory_of(DUEL)}, worker_index=1)
     first, second = GameEnv(context), GameEnv(context)
     numbers = [env.env.env.world.first_game for env in (first, second)]
     assert numbers == [GAMES_PER_RUNNER, GAMES_PER_RUNNER + 1]
 
 
-def test_a_game_left_in_the_middle_is_followed_by_a_new_one():
+def test_reset_of_unfinished_game_starts_new_one():
     env = game(SINGLE)
     env.reset(seed=1)
     world = env.env.env.world
@@ -178,13 +178,13 @@ def test_a_game_left_in_the_middle_is_followed_by_a_new_one():
     assert world.state.clock[0] == 0
 
 
-def test_training_rewards_reach_the_units():
+def test_units_receive_training_rewards():
     plain = transcript(game(SINGLE), 20, seed=2)
     paid = transcript(game([*SINGLE, "train.bonus.all.step=0.25"]), 20, seed=2)
     gained = [after[1]["red_0"] - before[1]["red_0"] for before, after in zip(plain[1:], paid[1:], strict=True)]
     assert gained == pytest.approx([0.25] * 20)
 
 
-def test_rejects_a_central_critic():
+def test_rejects_central_critic():
     with pytest.raises(ValueError, match=r"^scheme: expected dtde or ctce.*, got ctde$"):
         game([*TEAM, "scheme=ctde"])

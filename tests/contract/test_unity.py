@@ -48,7 +48,7 @@ def scene():
         assert not walker.is_alive()
 
 
-def test_messages_are_those_of_ml_agents():
+def test_messages_equal_ml_agents():
     """The bytes were written once by the descriptors of mlagents-envs 0.28.0."""
     one = messages()["UnityMessage"](header={"status": 200})
     info = {"id": 3, "reward": 1.5, "observations": [{"shape": [2], "float_data": {"data": [1, 2]}}]}
@@ -62,12 +62,12 @@ def test_messages_are_those_of_ml_agents():
     assert one.SerializeToString() == wanted
 
 
-def test_settings_travel_as_side_channels():
-    told, found = side_channels({"width": 84, "height": 60, "time_scale": 20, "timeout_s": 3}, {"mass": 2}), []
-    while told:
-        length = struct.unpack_from("<i", told, 16)[0]
-        found.append((str(uuid.UUID(bytes_le=told[:16])), told[20 : 20 + length]))
-        told = told[20 + length :]
+def test_settings_are_sent_as_side_channels():
+    sent, found = side_channels({"width": 84, "height": 60, "time_scale": 20, "timeout_s": 3}, {"mass": 2}), []
+    while sent:
+        length = struct.unpack_from("<i", sent, 16)[0]
+        found.append((str(uuid.UUID(bytes_le=sent[:16])), sent[20 : 20 + length]))
+        sent = sent[20 + length :]
     engine, parameters = "e951342c-4f7e-11ea-b238-784f4387d1f7", "534c891e-810f-11ea-a9d0-822485860400"
     assert found == [
         (engine, struct.pack("<iii", 0, 84, 60)),
@@ -76,7 +76,7 @@ def test_settings_travel_as_side_channels():
     ]
 
 
-def test_who_is_there_is_what_unity_says_and_it_is_told_to_quit(scene):
+def test_specs_come_from_unity_and_close_quits_it(scene):
     factory, walker = scene(args={**QUICK, "areas": 4, "time_scale": 9, "parameters": {"mass": 2}})
     (agent,) = factory.specs.agents
     assert agent.observation_space.shape == (5,)
@@ -99,7 +99,7 @@ def collector(factory, places: int, steps: int) -> Collector:
 
 
 @pytest.mark.parametrize("discrete", [(), (2, 3)])
-def test_ten_walkers_that_come_and_go_lose_nothing(scene, discrete):
+def test_ten_intermittent_walkers_lose_no_data(scene, discrete):
     factory, walker = scene(discrete=discrete)
     playing = collector(factory, 12, 40)
     found, finished = {}, []
@@ -113,11 +113,11 @@ def test_ten_walkers_that_come_and_go_lose_nothing(scene, discrete):
             end = "truncated" if cut[k] else "terminated" if ended[k] else "next"
             found[seen.tobytes()] = (batch.actions[k], rewards[k], end)
         finished.append(playing.env.drain_episodes())
-    told, open_ = walker.stories
+    story, open_ = walker.stories
     bounded = playing.distributions[AGENT].bounded
-    assert set(found) == {seen.tobytes() for seen, *_ in told}
-    assert {end for *_, end in told} == {"next", "terminated", "truncated"}
-    for seen, action, paid, end in told:
+    assert set(found) == {seen.tobytes() for seen, *_ in story}
+    assert {end for *_, end in story} == {"next", "terminated", "truncated"}
+    for seen, action, paid, end in story:
         drawn, reward, mine = found[seen.tobytes()]
         assert action == pytest.approx(bounded(drawn[None])[0].tolist())
         assert reward == pytest.approx(paid, abs=1e-5)
@@ -129,7 +129,7 @@ def test_ten_walkers_that_come_and_go_lose_nothing(scene, discrete):
     assert sorted(lengths) == sorted(len(agent.story) for agent in walker.ended)
 
 
-def test_a_state_is_empty_and_whoever_goes_on_begins_afresh(scene):
+def test_state_is_empty_and_resuming_starts_fresh(scene):
     factory, _ = scene()
     playing = collector(factory, 10, 8)
     playing.collect()
@@ -143,7 +143,7 @@ def test_a_state_is_empty_and_whoever_goes_on_begins_afresh(scene):
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ({"version": "2.0.0"}, "expected communication 1.3 or later, below 2, got 2.0.0"),
         ({"version": "1.2.0"}, "got 1.2.0"),
@@ -154,21 +154,21 @@ def test_a_state_is_empty_and_whoever_goes_on_begins_afresh(scene):
         ({"behavior": "Walkr"}, "scenario.env_id: expected one of Walker, got Walkr (did you mean Walker?)"),
     ],
 )
-def test_another_unity_than_can_be_spoken_to_is_told_in_one_line(scene, script, said):
+def test_rejects_incompatible_unity_version(scene, script, message):
     factory, _ = scene(**script)
     with pytest.raises(RunError) as caught:
         _ = factory.specs
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_one_of_several_behaviours_can_be_chosen(scene):
+def test_selects_one_of_several_behaviours(scene):
     factory, _ = scene(behavior="Walker", names=("Walker?team=0", "Goalie?team=1"))
     assert factory.build(10, 0).deciding().all()
 
 
 @pytest.mark.parametrize(
-    ("script", "kind", "said"),
+    ("script", "kind", "message"),
     [
         ({"steps": 3}, RunError, "expected an answer within 0.5 s, got none"),
         ({"over": 3}, RunError, "expected an answer, got its end: quit"),
@@ -176,17 +176,17 @@ def test_one_of_several_behaviours_can_be_chosen(scene):
         ({"bad": float("nan")}, BrokenEnvError, "finite observations and rewards, got a reward of nan of agent"),
     ],
 )  # fmt: skip
-def test_a_peer_that_stops_or_says_nonsense_ends_the_run_in_one_line(scene, script, kind, said):
+def test_silent_or_invalid_peer_ends_run_with_one_line(scene, script, kind, message):
     factory, _ = scene(**script)
     _ = factory.specs
     factory._peer()._timeout_s = 0.5 if "steps" in script else 60.0
     with pytest.raises(kind) as caught:
         collector(factory, 10, 30).collect()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_nobody_calls_and_a_port_that_is_taken():
+def test_rejects_missing_connection_and_missing_program():
     port = free_port()
     with pytest.raises(RunError, match=rf"^Unity on port {port}: expected an answer within 0.3 s, got none$"):
         UnityPeer(port, [], timeout_s=0.3)
@@ -201,7 +201,7 @@ def program(tmp_path, body: str) -> str:
     return str(path)
 
 
-def test_a_program_is_started_on_its_port_and_ends_with_us(tmp_path, monkeypatch):
+def test_program_starts_on_its_port_and_ends_with_environment(tmp_path, monkeypatch):
     here = Path(__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here), *sys.path]))
     path = program(tmp_path, f'echo "$@" > {tmp_path}/words; exec {sys.executable} {here}/unity_walker.py "$@"')
@@ -215,13 +215,13 @@ def test_a_program_is_started_on_its_port_and_ends_with_us(tmp_path, monkeypatch
     assert words == ["-level", "2", "-nographics", "-batchmode", "--mlagents-port", str(port)]
 
 
-def test_a_program_that_ends_is_told_at_once(tmp_path):
+def test_exited_program_is_reported_at_once(tmp_path):
     with pytest.raises(RunError, match=r"expected an answer, got the program's end, status 3$"):
         UnityPeer(free_port(), [program(tmp_path, "exit 3")])
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["env_args={time_scal: 3}"], "env_args: expected one of quality_level, time_scale"),
         (["env_args={time_scale: fast}"], "scenario.env_args.time_scale: expected a number, got fast"),
@@ -233,21 +233,21 @@ def test_a_program_that_ends_is_told_at_once(tmp_path):
         (["scenario=cartpole", "port=5004"], "scenario.port: expected one of the keys"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_before_anybody_listens(overrides, said):
+def test_rejects_mistakes_before_listening(overrides, message):
     with pytest.raises((ConfigError, ValueError)) as caught:
         env_factory(compose(["scenario=unity", "experiment=none", *overrides])).load()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_episodes_of_unity_cannot_be_asked_for(tmp_path):
+def test_rejects_playing_unity_episodes(tmp_path):
     with pytest.raises(
         ConfigError, match=r"^scenario.package: expected gymnasium or multigrid, to play episodes, got unity$"
     ):
         run_env_target(tmp_path, compose(["scenario=unity", "env_path=/no/such program, 1"]))
 
 
-def test_a_recipe_may_not_start_a_program(tmp_path):
+def test_recipe_may_not_start_program(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text("defaults: [{override /scenario: unity}]\nscenario: {env_path: /bin/true}\n")
     with pytest.raises(ConfigError, match=r"neither interpolates, nor imports code"):

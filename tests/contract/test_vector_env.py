@@ -28,7 +28,7 @@ def filled(scenario, player="random"):
 
 @pytest.mark.parametrize("scenario", NAMES)
 @pytest.mark.parametrize("flat", [False, True])
-def test_every_scenario_steps_within_its_spaces(scenario, flat):
+def test_every_scenario_steps_within_spaces(scenario, flat):
     env = SeatVectorEnv(GAMES, scenario, players=filled(scenario), flat=flat)
     seen, infos = env.reset(seed=3)
     rng = np.random.default_rng(0)
@@ -40,7 +40,7 @@ def test_every_scenario_steps_within_its_spaces(scenario, flat):
     assert all(infos[name].shape == (GAMES,) for name in (*c.EVENTS, "mission", "winner"))
 
 
-def test_games_are_those_of_the_batched_engine_and_the_seed_decides():
+def test_games_equal_batched_engine_and_follow_seed():
     envs = [SeatVectorEnv(GAMES, "1v1", players={"blue_0": "hunter"}) for _ in range(2)]
     rng = np.random.default_rng(1)
     ends = 0
@@ -59,7 +59,7 @@ def test_games_are_those_of_the_batched_engine_and_the_seed_decides():
     assert ends > GAMES
 
 
-def test_the_last_observation_is_that_of_the_seat_alone():
+def test_final_observation_is_of_own_seat():
     env, one = SeatVectorEnv(2, "1v1", players={"blue_0": "idle"}), SeatEnv("1v1", players={"blue_0": "idle"})
     seen, _ = env.reset(seed=4)
     alone, _ = one.reset(seed=4)  # game 0 of the same seed
@@ -73,7 +73,7 @@ def test_the_last_observation_is_that_of_the_seat_alone():
     assert seen["direction"].tolist() == [2, 2]  # of new games
 
 
-def test_an_eliminated_seat_begins_a_new_game_while_the_others_play_on():
+def test_eliminated_seat_starts_new_game_while_others_play():
     env = SeatVectorEnv(3, "2v2-deathmatch", players=filled("2v2-deathmatch", "idle") | {"blue_0": "key-runner"})
     env.reset(seed=0)
     world = env.match.world
@@ -89,7 +89,7 @@ def test_an_eliminated_seat_begins_a_new_game_while_the_others_play_on():
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: SeatVectorEnv(1), "^num_envs: expected at least 2, got 1$"),
         (lambda: SeatVectorEnv(2, "1v1", "green_0"), "^seat: expected blue_0, red_0"),
@@ -98,12 +98,12 @@ def test_an_eliminated_seat_begins_a_new_game_while_the_others_play_on():
         (lambda: SeatVectorEnv(2).step(np.zeros(3, int)), r"got \(3,\): \[0, 0, 0\]"),
     ],
 )
-def test_tells_mistakes_in_one_line(make, said):
-    with pytest.raises(ValueError, match=said):
+def test_rejects_mistakes_with_one_line(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_ids_name_a_side_and_make_one_game_or_many():
+def test_ids_name_side_and_make_one_or_many_games():
     teams = {
         name: {load_scenario(name).spec.team_of(seat) for seat in load_scenario(name).spec.seats} for name in NAMES
     }
@@ -119,17 +119,17 @@ def test_ids_name_a_side_and_make_one_game_or_many():
     assert "multigrid_rl/single-blue-v0" not in register_envs()
 
 
-def test_registering_costs_nothing():
+def test_registering_imports_nothing_heavy():
     code = (
         "import sys, gymnasium, multigrid_rl.gym; gymnasium.spec('multigrid_rl/1v1-red-v0'); "
         "print([name for name in ('torch', 'pydantic', 'numba', 'ray') if name in sys.modules])"
     )
     root = Path(__file__).parents[2]
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
-    assert told.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert done.stdout.strip() == "[]"
 
 
-def test_flat_views_say_the_same():
+def test_flat_views_hold_same_content():
     whole, flat = parallel_env("2v2"), parallel_env("2v2", flat=True)
     seen, vectors = whole.reset(seed=5)[0], flat.reset(seed=5)[0]
     for seat, vector in vectors.items():

@@ -125,14 +125,14 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_one_line_in_time_and_leaves_no_process(name, tmp_path, groups):
-    code, said = FAULTS[name]
-    limits = replace(QUICK, start_s=0.5) if name == "is not ready" else QUICK if "within" in said else PATIENT
-    assert said in fault(tmp_path, groups, code, limits)
+def test_fault_is_one_timely_line_and_leaves_no_process(name, tmp_path, groups):
+    code, message = FAULTS[name]
+    limits = replace(QUICK, start_s=0.5) if name == "is not ready" else QUICK if "within" in message else PATIENT
+    assert message in fault(tmp_path, groups, code, limits)
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         ("[no-such-program]", "start: exited with status 127: no-such-program: No such file or directory"),
         ("[./agent.py]", "start: exited with status 127: ./agent.py: Permission denied"),
@@ -142,24 +142,24 @@ def test_a_fault_is_one_line_in_time_and_leaves_no_process(name, tmp_path, group
         ("[cat]", 'start: answer: expected {"type":"ready"}, got {"type":"hello",'),
     ],
 )
-def test_a_command_that_is_no_agent_is_told(command, said, tmp_path, groups):
-    assert fault(tmp_path, groups, "", command=command).startswith(said)
+def test_rejects_command_that_is_no_agent(command, message, tmp_path, groups):
+    assert fault(tmp_path, groups, "", command=command).startswith(message)
 
 
-def test_an_agent_that_does_not_read_cannot_make_the_referee_wait(tmp_path, groups):
+def test_unresponsive_reader_does_not_block_referee(tmp_path, groups):
     # More than any pipe holds: writing it all would need somebody who reads.
     reason = fault(tmp_path, groups, FAULTS["stops reading"][0], QUICK, games=2000)
     assert reason == "step 0: no answer within 0.3 s"
 
 
-def test_thinking_time_adds_up(tmp_path, groups):
+def test_thinking_time_accumulates(tmp_path, groups):
     code = "def act(m): time.sleep(0.2); say(json.dumps({'actions': [6] * len(m['games'])}))"
     # On a busy machine fewer answers fit; the last may come late to a referee that was kept waiting: it counts.
     reason = fault(tmp_path, groups, code, replace(PATIENT, total_s=1.0))
     assert re.fullmatch("step [1-5]: more than 1 s for all answers", reason)
 
 
-def test_a_fault_in_the_middle_keeps_what_was_played_until_then(tmp_path, groups):
+def test_fault_keeps_games_played_before_it(tmp_path, groups):
     agent = agent_of(tmp_path / "culprit", "def act(m): say('{\"actions\":[2,2,2]}' if m['step'] < 5 else 'x')")
     with player_of(agent, PATIENT) as player:
         played = play(player)
@@ -168,7 +168,7 @@ def test_a_fault_in_the_middle_keeps_what_was_played_until_then(tmp_path, groups
     np.testing.assert_array_equal(played.table.length, 5)
 
 
-def test_an_agent_that_failed_stays_so_until_other_games_begin(tmp_path, groups):
+def test_failed_agent_stays_failed_until_next_games(tmp_path, groups):
     agent = agent_of(tmp_path / "culprit", ACT + "say('x' if not os.path.exists('now') else '{\"actions\":[3,3,3]}')")
     with player_of(agent, PATIENT) as player:
         first = play(player).fault
@@ -192,7 +192,7 @@ def hello(message):
 
 
 @pytest.mark.parametrize("how", ["close", "fault", "forgotten", "ignores goodbye"])
-def test_children_of_an_agent_end_with_it(how, tmp_path, groups):
+def test_child_processes_end_with_agent(how, tmp_path, groups):
     code = CHILDREN + {"fault": ACT + "sys.exit(1)", "ignores goodbye": "def bye(m): time.sleep(60)"}.get(how, "")
     # Its children keep the pipe open: that nobody answers is all that tells of a fault.
     player = player_of(agent_of(tmp_path / "parent", code), replace(PATIENT, step_s=1.0))
@@ -217,14 +217,14 @@ def interrupted(player):
         raise KeyboardInterrupt
 
 
-def test_nothing_of_an_agent_outlives_an_interrupted_referee(tmp_path, groups):
+def test_agent_processes_end_with_interrupted_referee(tmp_path, groups):
     agent = agent_of(tmp_path / "parent", CHILDREN)
     with pytest.raises(KeyboardInterrupt):
         interrupted(player_of(agent, PATIENT))
     assert gone(groups[0])
 
 
-def test_open_files_and_folders_do_not_pile_up(tmp_path, groups, monkeypatch):
+def test_open_files_and_folders_do_not_leak(tmp_path, groups, monkeypatch):
     agent = agent_of(tmp_path / "culprit", ACT + "sys.exit(1)")
     scratch = tmp_path / "scratch"  # in that of the machine, others may start agents meanwhile
     scratch.mkdir()

@@ -86,11 +86,11 @@ def commands(folder: Path) -> list[str]:
     return [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:200] for pid in ours(folder)]
 
 
-def wait_until(true, seconds: float, told) -> None:
-    """Wait for ``true()``; ``told()`` says what happened instead."""
+def wait_until(true, seconds: float, read_log) -> None:
+    """Wait for ``true()``; ``read_log()`` says what happened instead."""
     deadline = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < deadline, told()
+        assert time.monotonic() < deadline, read_log()
         time.sleep(0.2)
 
 
@@ -120,10 +120,12 @@ class Containers:
 
     def up(self, service: str) -> None:
         """Start a service and wait until its Ray has come; one that ends is started again, as the file says."""
-        said = self.file["services"][service]
-        command = [word.replace("6379", str(self.port)).replace("head:", "127.0.0.1:") for word in said["entrypoint"]]
+        definition = self.file["services"][service]
+        command = [
+            word.replace("6379", str(self.port)).replace("head:", "127.0.0.1:") for word in definition["entrypoint"]
+        ]
         command = [*command[:-1], f"{command[-1]} {' '.join(NODE)}"] if command[0] == "sh" else [*command, *NODE]
-        assert said["restart"] == "unless-stopped"
+        assert definition["restart"] == "unless-stopped"
         log = self.scratch / f"{service}-{len(self.running)}.log"
 
         def come() -> bool:
@@ -147,7 +149,7 @@ class Containers:
 
 
 @pytest.mark.long
-def test_what_compose_starts_trains_on_all_three_nodes(scratch, environment, tmp_path):
+def test_compose_cluster_trains_on_all_nodes(scratch, environment, tmp_path):
     containers, run = Containers(environment, scratch), tmp_path / "run"
     try:
         containers.up("head")
@@ -200,9 +202,7 @@ SCONTROL = """#!/usr/bin/env bash
 
 
 @pytest.mark.long
-def test_the_slurm_script_makes_a_cluster_and_a_warning_from_slurm_ends_the_run_in_order(
-    scratch, environment, tmp_path
-):
+def test_slurm_script_runs_cluster_and_ends_on_warning(scratch, environment, tmp_path):
     (tmp_path / "bin").mkdir()
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         (tmp_path / "bin" / name).write_text(text)
@@ -228,17 +228,17 @@ def test_the_slurm_script_makes_a_cluster_and_a_warning_from_slurm_ends_the_run_
             start_new_session=True,
         )
 
-    def told() -> str:
+    def read_log() -> str:
         return (tmp_path / "job.log").read_text()
 
     def playing() -> bool:
-        assert job.poll() is None, told()
+        assert job.poll() is None, read_log()
         return len(rows_of(run)) >= 3
 
-    wait_until(playing, 150, told)
-    assert "cluster:  2 node(s), 2 CPUs, 0 GPUs" in told()
+    wait_until(playing, 150, read_log)
+    assert "cluster:  2 node(s), 2 CPUs, 0 GPUs" in read_log()
     job.send_signal(signal.SIGTERM)  # to the script alone, as Slurm does with B:TERM
-    assert job.wait(timeout=90) == 130, told()
+    assert job.wait(timeout=90) == 130, read_log()
     verdict = json.loads((run / "verdict.json").read_text())
     assert verdict["ended"] == "interrupted"
     assert verdict["env_steps"] == rows_of(run)[-1]["env_steps"]

@@ -106,7 +106,7 @@ def played(entries, tmp_path_factory):
     return found, output, time.monotonic() - began
 
 
-def test_everybody_has_a_place_and_the_sound_ones_win(played, entries):
+def test_sound_entries_win_and_all_are_placed(played, entries):
     found, _, _ = played
     assert [row["name"] for row in found["standings"]][:2] == ["key-runner", "good"]
     assert len(found["standings"]) + len(found["unranked"]) == len(list(entries.iterdir())) + 1
@@ -116,7 +116,7 @@ def test_everybody_has_a_place_and_the_sound_ones_win(played, entries):
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_an_agent_that_fails_in_play_forfeits_with_the_reason(played, name):
+def test_agent_failing_in_play_forfeits_with_reason(played, name):
     faults = {entry["name"]: entry["faults"] for entry in played[0]["entries"]}[name]
     assert AGENTS[name][1] in faults[0]["reason"]
     assert any("out after 3" in fault["reason"] for fault in faults)
@@ -134,24 +134,24 @@ def test_an_agent_that_fails_in_play_forfeits_with_the_reason(played, name):
         ("zipped.zip", "got a file"),
     ],
 )
-def test_a_bundle_that_cannot_play_is_listed_with_the_reason(played, name, reason):
+def test_unplayable_bundle_is_listed_with_reason(played, name, reason):
     entry = next(entry for entry in played[0]["entries"] if entry["name"] == name)
     assert entry["kind"] == "broken"
     assert reason in entry["problem"]
     assert str(played[1].parent) not in entry["problem"]
 
 
-def test_nothing_was_unpickled(played, entries):
+def test_unpickles_nothing(played, entries):
     assert not (entries / "trap-went-off").exists()
 
 
-def test_one_that_never_starts_costs_its_start_limit_and_no_more(played):
+def test_hanging_start_costs_only_start_limit(played):
     entry = next(entry for entry in played[0]["entries"] if entry["name"] == "never-ready")
     assert "2" in entry["faults"][0]["reason"]
     assert played[2] < 300  # it would sleep for twice as long
 
 
-def test_the_reasons_are_on_the_page(played):
+def test_page_shows_reasons(played):
     page = (played[1] / "report.html").read_text(encoding="utf-8")
     for text in ("finite numbers", "no answer within", "neither card.json nor agent.yaml"):
         assert text in page

@@ -38,15 +38,15 @@ def fault_of(folder: Path, code: str, *, fenced: bool) -> str | None:
 
 @pytest.mark.parametrize("fenced", [FENCED, False])
 @pytest.mark.parametrize("name", GREEDY)
-def test_what_all_processes_use_together_is_bounded(name, fenced, tmp_path):
-    code, said = GREEDY[name]
+def test_total_use_of_processes_is_bounded(name, fenced, tmp_path):
+    code, message = GREEDY[name]
     reason = fault_of(tmp_path / "greedy", f"def act(message): {code}", fenced=fenced)
     # In a sandbox of this size the write itself may fail first.
-    assert said in str(reason) or (fenced and "No space left" in str(reason)), reason
+    assert message in str(reason) or (fenced and "No space left" in str(reason)), reason
 
 
 @pytest.mark.parametrize("fenced", [FENCED, False])
-def test_an_honest_agent_plays_and_may_write_into_its_folder(fenced, tmp_path):
+def test_honest_agent_plays_and_writes_into_its_folder(fenced, tmp_path):
     code = "open('log.txt', 'a').write('x'); open(os.environ['TMPDIR'] + '/y', 'w'); import numpy, torch"
     agent = agent_of(tmp_path / "a", code, "[python3, agent.py]")
     with player_of(agent, replace(LIMITS, fence=fenced, memory_mb=4096)) as player:
@@ -55,7 +55,7 @@ def test_an_honest_agent_plays_and_may_write_into_its_folder(fenced, tmp_path):
 
 
 @pytest.mark.skipif(not sandbox.at_hand(), reason="bubblewrap is not at hand")
-def test_from_a_sandbox_nothing_of_the_machine_is_in_reach(tmp_path):
+def test_sandbox_hides_the_machine(tmp_path):
     (tmp_path / "secret").write_text("31337")
     listening = socket.create_server(("127.0.0.1", 0))
     reach = f"""
@@ -76,25 +76,25 @@ def act(message):
     found.append(len([name for name in os.listdir("/proc") if name.isdigit()]) < 9)
     sys.exit(" ".join(map(str, found)))
 """
-    said = fault_of(tmp_path / "curious", reach, fenced=True)
+    message = fault_of(tmp_path / "curious", reach, fenced=True)
     listening.close()
     nowhere = "FileNotFoundError FileNotFoundError ConnectionRefusedError ProcessLookupError"
-    assert said == f"step 0: exited with status 1: {nowhere} OSError OSError OSError OSError True"
+    assert message == f"step 0: exited with status 1: {nowhere} OSError OSError OSError OSError True"
 
 
 @pytest.mark.skipif(not sandbox.at_hand(), reason="bubblewrap is not at hand")
-def test_everything_in_a_sandbox_ends_with_its_game(tmp_path):
+def test_sandboxed_processes_end_with_game(tmp_path):
     code = "if os.fork() == 0: os.setsid(); os.close(0); os.close(1); os.close(2); time.sleep(300)"
     agent = agent_of(tmp_path / "a", code)
     with player_of(agent, replace(LIMITS, fence=True)) as player:
         player.start(1)
         pid = player._process.pid
     assert not exists(pid)
-    told = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert not any(str(tmp_path).encode() in line for line in told)
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not any(str(tmp_path).encode() in line for line in lines)
 
 
-def test_a_machine_whose_bubblewrap_does_not_work_has_no_sandbox(tmp_path, monkeypatch):
+def test_broken_bubblewrap_means_no_sandbox(tmp_path, monkeypatch):
     for body, there in (("#!/bin/sh\nexit 1\n", False), ("#!/bin/sh\nexit 0\n", True)):
         (tmp_path / "bwrap").write_text(body)
         (tmp_path / "bwrap").chmod(0o755)

@@ -46,7 +46,7 @@ def processor_s() -> float:
 
 
 @pytest.mark.long
-def test_a_class_of_thirty_is_graded_in_minutes_and_goes_on_after_a_kill(tmp_path):
+def test_class_of_thirty_is_graded_and_resumes_after_kill(tmp_path):
     handed_in = class_of(tmp_path / "in")
     began, used = time.monotonic(), processor_s()
     first = grading(handed_in, tmp_path / "killed.csv")

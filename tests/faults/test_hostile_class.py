@@ -27,9 +27,9 @@ FENCED = pytest.param("--isolate", marks=pytest.mark.skipif(not sandbox.at_hand(
 FIND = """
 import glob, signal, socket
 def referees():
-    told = open(f"/proc/{os.getppid()}/cmdline").read().split(chr(0))
-    if "multigrid_rl.cli.main" not in told: sys.exit("no referee in sight")
-    return os.getppid(), told[told.index("cup") + 1], told[told.index("-o") + 1]
+    words = open(f"/proc/{os.getppid()}/cmdline").read().split(chr(0))
+    if "multigrid_rl.cli.main" not in words: sys.exit("no referee in sight")
+    return os.getppid(), words[words.index("cup") + 1], words[words.index("-o") + 1]
 """
 WRITE = """
 def hello(message):
@@ -43,7 +43,7 @@ def hello(message):
     say('{"type":"ready"}')
     _, _, cup = referees()
     for name in glob.glob(cup + "/pairings/*.json"):
-        told = json.load(open(name)); told["outcomes"] = "R" * len(told["outcomes"]); json.dump(told, open(name, "w"))
+        data = json.load(open(name)); data["outcomes"] = "R" * len(data["outcomes"]); json.dump(data, open(name, "w"))
     for name in ("sound", "master"): open(cup + f"/pairings/forger--{name}--00000000.json", "w").write("{}")
 """
 KILL = "\ndef act(message): os.kill(referees()[0], signal.SIGKILL); time.sleep(60)"
@@ -111,9 +111,9 @@ def between_the_sound(cup: Path) -> dict[str, object]:
     """The pairings of those who do nothing wrong."""
     found = {}
     for path in (cup / "pairings").glob("*.json"):
-        told = json.loads(path.read_text())
-        if {told["red"], told["blue"]} <= {"sound", "honest", "random"}:
-            found[path.name] = {key: told[key] for key in ("outcomes", "length", "return_red", "reason")}
+        data = json.loads(path.read_text())
+        if {data["red"], data["blue"]} <= {"sound", "honest", "random"}:
+            found[path.name] = {key: data[key] for key in ("outcomes", "length", "return_red", "reason")}
     return found
 
 
@@ -134,7 +134,7 @@ REASONS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("option", [FENCED, "--no-isolate"])
-def test_a_hostile_class_changes_nobodys_result_and_is_named(option, tmp_path):
+def test_hostile_class_is_named_and_changes_no_result(option, tmp_path):
     fenced = option == "--isolate"
     names = (*HOSTILE, "killer") if fenced else HOSTILE
     alone = class_of(tmp_path / "alone" / "in")
@@ -145,9 +145,9 @@ def test_a_hostile_class_changes_nobodys_result_and_is_named(option, tmp_path):
     assert len(entries) == len(names) + 3
     for name, reasons in REASONS.items():
         if (reason := reasons[not fenced]) is not None and name in names:
-            told = " ".join(fault["reason"] for fault in entries[name]["faults"])
+            text = " ".join(fault["reason"] for fault in entries[name]["faults"])
             others = ("No space left", "no answer within") if name == "filler" else ()  # a slow disk
-            assert any(its in told for its in (reason, *others)), (name, told)
+            assert any(its in text for its in (reason, *others)), (name, text)
     alike = {"clone": "blue-adept (the same)", "near": "blue-adept (0.", "renamed": "blue-master (the same)"}
     for name, original in alike.items():
         assert entries[name]["same_as"][0].startswith(original)
@@ -155,12 +155,12 @@ def test_a_hostile_class_changes_nobodys_result_and_is_named(option, tmp_path):
     for name in ("sound", "honest", "random"):
         assert not entries[name]["faults"]
     assert not (tmp_path / "loud" / "pairings" / "forger--sound--00000000.json").exists()
-    told = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
-    assert not any(b"4321.25" in line for line in told)
+    text = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+    assert not any(b"4321.25" in line for line in text)
 
 
 @pytest.mark.long
-def test_without_a_sandbox_whoever_kills_the_cup_loses_and_is_named(tmp_path):
+def test_without_sandbox_killer_of_cup_loses_and_is_named(tmp_path):
     handed_in = class_of(tmp_path / "in", "killer")
     play(class_of(tmp_path / "alone" / "in"), tmp_path / "quiet", "--no-isolate")
     found, starts = play(handed_in, tmp_path / "cup", "--no-isolate", starts=8)

@@ -35,7 +35,7 @@ def start(tmp_path):
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_all_of_a_group_ends_a_run_that_goes_on_number_for_number(start, tmp_path, number):
+def test_run_resumes_exactly_after_signal_to_group(start, tmp_path, number):
     run, whole = tmp_path / "run", tmp_path / "whole"
     training = start(*SMALL, f"run_dir={run}", "--until", "1e9")
     training.until(lambda: len(rows_of(run)) > 3, "the first rows")
@@ -62,7 +62,7 @@ def test_a_signal_to_all_of_a_group_ends_a_run_that_goes_on_number_for_number(st
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
-def test_a_terminal_that_closes_leaves_a_checkpoint(tmp_path):
+def test_closed_terminal_leaves_checkpoint(tmp_path):
     run = tmp_path / "run"
     number, terminal = pty.fork()
     if number == 0:
@@ -79,7 +79,7 @@ def test_a_terminal_that_closes_leaves_a_checkpoint(tmp_path):
 
 
 @pytest.mark.long
-def test_a_pipe_without_a_reader_leaves_a_checkpoint_and_nothing_on_stderr(tmp_path):
+def test_broken_pipe_leaves_checkpoint_and_clean_stderr(tmp_path):
     run = tmp_path / "run"
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", *SMALL, f"run_dir={run}", "--until", "1e9"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -48,7 +48,7 @@ def start(tmp_path):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_driver_killed_while_it_writes_goes_on_without_gap_or_duplicate(start, tmp_path, seed):
+def test_driver_killed_while_writing_resumes_without_gaps(start, tmp_path, seed):
     run, rng = tmp_path / "run", random.Random(seed)
     # A checkpoint after every iteration: most of the time it writes one.
     often = [f"run_dir={run}", "train.checkpoint_every=512", "train.keep_checkpoints=2"]
@@ -64,14 +64,16 @@ def test_a_driver_killed_while_it_writes_goes_on_without_gap_or_duplicate(start,
     assert clear_lines(second.end()) == []
     rows = rows_of(run)
     assert [row["env_steps"] for row in rows] == list(range(512, kept.env_steps + 4 * 512 + 1, 512))
-    told = {row["env_steps"]: row["episodes"] for row in rows}
-    assert all(told[row["env_steps"]] == row["episodes"] for row in reported)  # nothing reported was lost or changed
+    episodes = {row["env_steps"]: row["episodes"] for row in rows}
+    assert all(
+        episodes[row["env_steps"]] == row["episodes"] for row in reported
+    )  # nothing reported was lost or changed
     assert not (run / "checkpoints" / "unfinished").exists()
     assert len(list((run / "checkpoints").glob("step_*"))) <= 3
     assert first.gone()  # Ray takes its time to notice that its driver is dead
 
 
-def test_a_killed_env_runner_is_replaced_and_a_signal_to_all_of_the_group_ends_the_run(start, tmp_path):
+def test_killed_env_runner_is_replaced_and_signal_ends_run(start, tmp_path):
     run = tmp_path / "run"
     training = start(f"run_dir={run}", "cluster.num_env_runners=2", "--until", "1e9")
     training.until(lambda: len(rows_of(run)) > 3, "the first rows")
@@ -101,7 +103,7 @@ def test_a_killed_env_runner_is_replaced_and_a_signal_to_all_of_the_group_ends_t
     assert training.gone()
 
 
-def test_a_runner_that_is_lost_again_and_again_ends_the_run_with_one_line(start, tmp_path):
+def test_repeatedly_lost_runner_ends_run_with_one_line(start, tmp_path):
     # A player that takes its process with it is what running out of memory looks like from outside.
     (tmp_path / "deadly.py").write_text(f"{ON_A_RUNNER}        os._exit(1)\n    return reward\n")
     before = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
@@ -120,7 +122,7 @@ def test_a_runner_that_is_lost_again_and_again_ends_the_run_with_one_line(start,
     assert training.gone()
 
 
-def test_an_error_inside_the_game_ends_the_run_at_once_with_its_reason(start, tmp_path):
+def test_error_inside_game_ends_run_with_reason(start, tmp_path):
     (tmp_path / "broken.py").write_text(f"{ON_A_RUNNER}        raise KeyError('no such event')\n    return reward\n")
     sys.path.insert(0, str(tmp_path))
     try:
@@ -136,7 +138,7 @@ def test_an_error_inside_the_game_ends_the_run_at_once_with_its_reason(start, tm
     assert "no such event" in lines[0]
 
 
-def test_a_killed_learner_stops_the_run_with_one_line_and_it_can_go_on(start, tmp_path):
+def test_killed_learner_stops_run_resumably(start, tmp_path):
     run = tmp_path / "run"
     remote = ["cluster.num_learners=2", "train.checkpoint_every=512"]
     training = start(f"run_dir={run}", *remote, "--until", "1e9")
@@ -153,7 +155,7 @@ def test_a_killed_learner_stops_the_run_with_one_line_and_it_can_go_on(start, tm
     assert [row["env_steps"] for row in rows_of(run)] == list(range(512, steps + 1024 + 1, 512))
 
 
-def test_a_full_disk_stops_the_run_with_one_line_and_keeps_the_last_checkpoint(start, tmp_path):
+def test_full_disk_stops_run_and_keeps_last_checkpoint(start, tmp_path):
     run = tmp_path / "run"
     big = ["train.checkpoint_every=512", "model.hidden=[256,256]", "train.until=1e9"]
     training = start(f"run_dir={run}", *big)
@@ -175,7 +177,7 @@ def test_a_full_disk_stops_the_run_with_one_line_and_keeps_the_last_checkpoint(s
     assert [row["episodes"] for row in rows[: len(reported)]] == [row["episodes"] for row in reported]
 
 
-def test_an_opponent_removed_mid_run_harms_nobody_until_it_is_needed_again(start, tmp_path):
+def test_removed_opponent_only_prevents_resume(start, tmp_path):
     run, players = tmp_path / "run", tmp_path / "checkpoints"
     shutil.copytree(data_root() / "checkpoints", players)
     training = start(

@@ -53,7 +53,7 @@ class Story:
         return self.chapter == "both play again"
 
 
-def test_a_run_survives_a_lost_node_and_takes_in_a_new_one(cluster, tmp_path, caplog):
+def test_run_survives_lost_node_and_uses_new_one(cluster, tmp_path, caplog):
     nodes = [cluster.add_node(num_cpus=1, **STORE) for _ in range(2)]
     cluster.wait_for_nodes()
     config = compose([*SMALL, f"address={cluster.address}", "cluster.num_env_runners=2", "train.until=1e9"])

@@ -75,7 +75,7 @@ def soon(condition, within: float = 60.0) -> bool:
     return True
 
 
-def test_daemons_of_an_agent_end_with_its_pairing(tmp_path):
+def test_agent_daemons_end_with_pairing(tmp_path):
     note = tmp_path / "note"
     agent = agent_of(tmp_path / "agent", DAEMON % {"note": str(note)})
     entry = Entry("agent", "external", "", agent.sha256, files=tuple(read_parts(agent.folder)))
@@ -91,7 +91,7 @@ def test_daemons_of_an_agent_end_with_its_pairing(tmp_path):
         bystander.wait()
 
 
-def test_daemons_of_an_agent_end_with_its_inspection(tmp_path, monkeypatch):
+def test_agent_daemons_end_with_inspection(tmp_path, monkeypatch):
     monkeypatch.setattr(inspection, "at_hand", lambda: False)
     note = tmp_path / "note"
     agent = agent_of(tmp_path / "agent", DAEMON % {"note": str(note)})
@@ -100,7 +100,7 @@ def test_daemons_of_an_agent_end_with_its_inspection(tmp_path, monkeypatch):
     assert not any(map(running, noted(note)))
 
 
-def test_whoever_starts_processes_without_end_is_ended(tmp_path):
+def test_fork_bomb_is_ended(tmp_path):
     note = tmp_path / "note"
     # 400 at most: they would never end by themselves.
     chain = f'echo $$ >> {note}; sleep 0.05; [ $(wc -l < {note}) -lt 400 ] && setsid sh -c "$1" x "$1" & '
@@ -140,17 +140,17 @@ def stubborn(tmp_path):
 
 
 @pytest.mark.parametrize(("verb", "number"), [("cup", signal.SIGTERM), ("inspect", signal.SIGHUP)])
-def test_a_referee_that_is_asked_to_end_leaves_no_process_and_no_folder(verb, number, stubborn, tmp_path):
+def test_terminated_referee_leaves_no_process_or_folder(verb, number, stubborn, tmp_path):
     process, agent = stubborn(verb)
     process.send_signal(number)
-    said = process.communicate(timeout=120)[1].splitlines()
+    lines = process.communicate(timeout=120)[1].splitlines()
     assert process.returncode == 130
-    assert said[-1].startswith("multigrid-rl: interrupted")
+    assert lines[-1].startswith("multigrid-rl: interrupted")
     assert not running(agent)
     assert not list((tmp_path / "tmp").iterdir())
 
 
-def test_an_agent_ends_with_a_referee_that_is_killed(stubborn, tmp_path, monkeypatch):
+def test_agent_ends_with_killed_referee(stubborn, tmp_path, monkeypatch):
     process, agent = stubborn("cup")
     process.kill()
     process.wait()

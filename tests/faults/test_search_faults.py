@@ -66,7 +66,7 @@ def all_gone(marker: str, seconds: float, but: str = "nothing") -> bool:
     return left_behind(marker, but) == []
 
 
-def test_killed_then_interrupted_then_carried_out_to_its_end(tmp_path):
+def test_search_completes_after_kill_and_interrupt(tmp_path):
     folder = tmp_path / f"search-{os.getpid()}"
     killed = started(folder, 1, *BASE, "--folder", str(folder))
     killed.kill()

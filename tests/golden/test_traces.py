@@ -48,12 +48,12 @@ def with_meta(data: dict, **changes) -> dict:
     return {**data, "meta_json": np.array(json.dumps(meta))}
 
 
-def test_there_are_recordings_of_all_15_configurations():
+def test_all_15_configurations_are_recorded():
     assert len(FILES) == 15
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_array_of_every_recorded_episode_is_reproduced(path):
+def test_recorded_episodes_are_reproduced_exactly(path):
     with np.load(path, allow_pickle=False) as archive:
         lengths = archive["ep_len"]
     report = verify_trace(path)
@@ -63,7 +63,7 @@ def test_every_array_of_every_recorded_episode_is_reproduced(path):
 
 
 @pytest.mark.parametrize("name", [*STATE_ARRAYS, *STEP_ARRAYS])
-def test_one_changed_value_is_reported_with_its_place(name, small, tmp_path):
+def test_changed_value_is_reported_with_position(name, small, tmp_path):
     row = row_of(small, name)
     changed = small[name].copy()
     place = (row, *(LAST for _ in changed.shape[1:]))
@@ -80,7 +80,7 @@ def test_one_changed_value_is_reported_with_its_place(name, small, tmp_path):
 
 
 @pytest.mark.parametrize(("factor", "accepted"), [(1 + 1e-9, False), (1 + 1e-14, True)])
-def test_rewards_are_compared_to_a_relative_1e_12(factor, accepted, small, tmp_path):
+def test_rewards_are_compared_to_relative_1e_12(factor, accepted, small, tmp_path):
     reward = small["agent_reward"].copy()
     row = int(np.argmax(np.abs(reward[:, 0])))
     reward[row, 0] *= factor
@@ -88,7 +88,7 @@ def test_rewards_are_compared_to_a_relative_1e_12(factor, accepted, small, tmp_p
     assert (report.divergence is None) == accepted
 
 
-def test_the_first_of_two_differences_is_reported(small, tmp_path):
+def test_first_of_two_differences_is_reported(small, tmp_path):
     heading = small["agent_dir"].copy()
     mission = small["agent_mission"].copy()
     heading[row_of(small, "agent_dir") + 5, 0] += 1
@@ -99,7 +99,7 @@ def test_the_first_of_two_differences_is_reported(small, tmp_path):
     assert (found.episode, found.step, found.array) == (EPISODE, STEP, "agent_mission[0]")
 
 
-def test_the_order_of_handling_matters(small, tmp_path):
+def test_handling_order_matters(small, tmp_path):
     backwards = {**small, "order": np.ascontiguousarray(small["order"][:, ::-1])}
     assert verify_trace(save(tmp_path / "order.npz", backwards)).divergence is not None
 
@@ -124,7 +124,7 @@ def test_rejects_damaged_archives(content, tmp_path):
         verify_trace(path)
 
 
-def test_rejects_a_single_array(tmp_path):
+def test_rejects_single_array(tmp_path):
     np.save(tmp_path / "one.npy", np.zeros(3))
     with pytest.raises(TraceError, match="expected a NumPy archive"):
         verify_trace(tmp_path / "one.npy")
@@ -151,7 +151,7 @@ def test_names_missing_arrays(name, small, tmp_path):
         ({"env_class": None}, "expected a trace of this game"),
     ],
 )
-def test_rejects_meta_that_does_not_fit_the_arrays(changes, message, small, tmp_path):
+def test_rejects_meta_that_does_not_fit_arrays(changes, message, small, tmp_path):
     with pytest.raises(TraceError, match=message):
         verify_trace(save(tmp_path / "meta.npz", with_meta(small, **changes)))
 

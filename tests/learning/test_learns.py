@@ -12,7 +12,7 @@ from tiny_runs import rows_of
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
 
-def test_red_learns_to_win_against_idle_within_131_072_steps(tmp_path):
+def test_red_learns_to_beat_idle_within_131_072_steps(tmp_path):
     verdict = run_training(
         [f"run_dir={tmp_path / 'run'}", "scenario.seats.blue_0=idle", "train.until=131072", "seed=0"]
     )
@@ -43,13 +43,13 @@ def test_a2c_learns_cartpole(tmp_path):
 
 
 @pytest.mark.long
-def test_a_gaussian_learns_to_swing_a_pendulum_up(tmp_path):
+def test_gaussian_learns_pendulum_swing_up(tmp_path):
     # Chance earns about -1,200.
     assert learned(tmp_path, "experiment=pendulum", "train.until=70000")["return_mean/agent_0"] > -500
 
 
 @pytest.mark.parametrize(("model", "low", "high"), [("gru", 0.95, 1.0), ("mlp", 0.3, 0.7)])
-def test_only_a_network_with_memory_recalls_a_cue(tmp_path, monkeypatch, model, low, high):
+def test_only_recurrent_network_recalls_cue(tmp_path, monkeypatch, model, low, high):
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
     sizes = (
         "train.num_envs=32",
@@ -67,12 +67,12 @@ def test_central_critics_learn_together(tmp_path):
     assert last["team_return_mean/red"] > 1.0
 
 
-def test_a_joint_action_learns(tmp_path):
+def test_joint_action_learns(tmp_path):
     last = learned(tmp_path, "scenario=2v2", "train.until=120000")
     assert last["team_return_mean/red"] > 1.0
 
 
-def test_a_mixture_of_opponents_is_beaten_one_by_one(tmp_path):
+def test_mixture_of_opponents_is_beaten_one_by_one(tmp_path):
     last = learned(tmp_path, "scenario=1v1", "scenario.seats.blue_0=random:1,idle:1", "train.until=125000")
     assert last["win_against/red_0/random"] > 0.8
     assert last["win_against/red_0/idle"] > 0.8

@@ -43,7 +43,7 @@ def demo(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["gail", "airl"])
-def test_a_run_with_learnt_rewards_resumes_number_for_number(demo, tmp_path, kind):
+def test_learnt_reward_run_resumes_exactly(demo, tmp_path, kind):
     whole = tmp_path / "whole"
     verdict, rows = tiny_run(whole, *SMALL, f"train={kind}", f"data={demo}")
     names = {name for row in rows for name in row}
@@ -52,8 +52,8 @@ def test_a_run_with_learnt_rewards_resumes_number_for_number(demo, tmp_path, kin
     assert all(np.isfinite(row["learner/agent_0/learnt_reward"]) for row in rows)
     # Pendulum pays nothing above 0; 20 steps of a reward that is learnt would.
     assert all(row["return_mean/agent_0"] < 0 for row in rows if "return_mean/agent_0" in row)
-    told = json.loads((whole / "provenance.json").read_text())["data"]
-    assert (told["who"], told["rows"]) == ("pusher", 200)
+    data = json.loads((whole / "provenance.json").read_text())["data"]
+    assert (data["who"], data["rows"]) == ("pusher", 200)
     broken = shutil.copytree(whole, tmp_path / "broken")
     (broken / "verdict.json").unlink()
     shutil.rmtree(broken / "checkpoints" / "step_000001024")
@@ -61,7 +61,7 @@ def test_a_run_with_learnt_rewards_resumes_number_for_number(demo, tmp_path, kin
     assert without_time(rows_of(broken)) == without_time(rows)
 
 
-def test_what_airl_learnt_pays_a_fresh_policy(demo, tmp_path):
+def test_airl_reward_trains_fresh_policy(demo, tmp_path):
     first, again = tmp_path / "first", tmp_path / "again"
     few = ["train.until=512", f"data={demo}"]
     tiny_run(first, *SMALL, "train=airl", *few)
@@ -71,7 +71,7 @@ def test_what_airl_learnt_pays_a_fresh_policy(demo, tmp_path):
         np.testing.assert_array_equal(value, after["discriminator"][name])
     assert np.isfinite(rows[-1]["learner/agent_0/learnt_reward"])
     assert "learner/agent_0/discriminator_loss" not in rows[-1]
-    for words, said in (
+    for words, message in (
         (["train=airl", f"train.adversarial.reward={again}"], "expected a run of train=airl"),  # it learnt none itself
         (["train=gail", f"train.adversarial.reward={first}"], "expected a run of train=airl, with train=airl"),
         (
@@ -79,16 +79,16 @@ def test_what_airl_learnt_pays_a_fresh_policy(demo, tmp_path):
             "train.adversarial.hidden",
         ),
     ):
-        assert said in complaint(call("train", *SMALL, *few, *words, f"run_dir={tmp_path / 'refused'}"))
+        assert message in complaint(call("train", *SMALL, *few, *words, f"run_dir={tmp_path / 'refused'}"))
 
 
-def test_recorded_play_of_another_environment_is_refused(demo, tmp_path):
+def test_rejects_demonstrations_of_another_environment(demo, tmp_path):
     other = ["env_id=CartPole-v1", "experiment=none", "train=gail", f"data={demo}", f"run_dir={tmp_path / 'run'}"]
     assert "env: expected CartPole-v1, got Pendulum-v1" in complaint(call("train", *other))
 
 
 @pytest.mark.parametrize("head", ["mixture", "bins"])
-def test_heads_with_probabilities_are_trained_by_ppo_and_judged(tmp_path, head):
+def test_probabilistic_heads_train_by_ppo_and_evaluate(tmp_path, head):
     run = tmp_path / "run"
     _, rows = tiny_run(run, "env_id=Pendulum-v1", f"model.head={head}", "train.until=512", "train.checkpoint_every=512")
     assert np.isfinite([row["entropy/agent_0"] for row in rows]).all()

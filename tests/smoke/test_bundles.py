@@ -60,7 +60,7 @@ def played(run: Path):
 
 
 @pytest.mark.parametrize(("name", "seat"), [("mlp", "red_0"), ("gru", "red_0"), ("ctce", "red"), ("dtde", "red")])
-def test_the_bundle_takes_the_actions_of_the_runs_own_network(runs, name, seat, tmp_path):
+def test_bundle_acts_as_run_network(runs, name, seat, tmp_path):
     result = export(runs[name], "--seat", seat, "-o", tmp_path / "mine")
     assert result.exit_code == 0, result.output
     spec = load_scenario(RUNS[name][0].removeprefix("scenario=")).spec
@@ -80,7 +80,7 @@ def test_the_bundle_takes_the_actions_of_the_runs_own_network(runs, name, seat, 
         assert rollout.done.any()  # games ended on the way, so that memory was cleared, too
 
 
-def test_a_bundle_holds_what_the_run_had_and_is_small(runs, tmp_path):
+def test_bundle_holds_run_content_and_is_small(runs, tmp_path):
     folder = tmp_path / "deep" / "my-agent"
     result = export(runs["mlp"], "--seat", "red_0", "-o", folder)
     assert result.output.startswith(f"exported {folder}: ")
@@ -96,7 +96,7 @@ def test_a_bundle_holds_what_the_run_had_and_is_small(runs, tmp_path):
     assert f"`{card.sha256}`" in (folder / "README.md").read_text()
 
 
-def test_a_team_of_two_networks_is_a_folder_for_each_seat(runs, tmp_path):
+def test_team_of_two_networks_has_folder_per_seat(runs, tmp_path):
     folder = tmp_path / "pair"
     assert export(runs["dtde"], "--seat", "red", "-o", folder, "--name", "duo").exit_code == 0
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "red_0", "red_1"]
@@ -110,7 +110,7 @@ def test_a_team_of_two_networks_is_a_folder_for_each_seat(runs, tmp_path):
     assert play_games(spec, {**red, **blue}, 4, seed=1).finished.all()
 
 
-def test_a_team_of_one_and_a_team_with_one_network_are_plain_bundles(runs, tmp_path):
+def test_single_seat_and_shared_network_are_plain_bundles(runs, tmp_path):
     assert export(runs["mlp"], "--seat", "red", "-o", tmp_path / "one").exit_code == 0
     assert list(read_cards(tmp_path / "one")) == [""]
     assert export(runs["ctce"], "--seat", "red", "-o", tmp_path / "two").exit_code == 0
@@ -120,7 +120,7 @@ def test_a_team_of_one_and_a_team_with_one_network_are_plain_bundles(runs, tmp_p
         assert (player.members, player.mirrored) == (2, mirrored)
 
 
-def test_one_seat_of_a_team_plays_beside_others_but_is_no_team(runs, tmp_path):
+def test_single_seat_of_team_is_no_team(runs, tmp_path):
     assert export(runs["dtde"], "--seat", "red_1", "-o", tmp_path / "second").exit_code == 0
     with pytest.raises(PlayerError, match=r"does not fit seat red_0"):
         load_team(tmp_path / "second", load_scenario("2v2").spec, "red")
@@ -130,7 +130,7 @@ def test_one_seat_of_a_team_plays_beside_others_but_is_no_team(runs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("--seat", "green_0"), ", got green_0"),
         (("--seat", "blue"), ", got blue"),
@@ -139,15 +139,15 @@ def test_one_seat_of_a_team_plays_beside_others_but_is_no_team(runs, tmp_path):
         (("--seat", "red_0", "--name", ""), "name: expected 1 to 64"),
     ],
 )
-def test_rejects_mistakes_and_writes_nothing(runs, args, said, tmp_path):
+def test_rejects_mistakes_and_writes_nothing(runs, args, message, tmp_path):
     result = export(runs["mlp"], *args, "-o", tmp_path / "x" / "mine")
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
-    assert said in line
+    assert message in line
     assert list(tmp_path.iterdir()) == []
 
 
-def test_never_touches_an_existing_folder(runs, tmp_path):
+def test_never_touches_existing_folder(runs, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("mine", "link"):
@@ -157,7 +157,7 @@ def test_never_touches_an_existing_folder(runs, tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "mine"]
 
 
-def test_the_readmes_python_plays_without_ray_and_without_the_run(runs, tmp_path, monkeypatch):
+def test_readme_snippet_plays_without_ray_or_run(runs, tmp_path, monkeypatch):
     export(runs["mlp"], "--seat", "red_0", "-o", tmp_path / "mine")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)  # whoever imports it fails
@@ -169,7 +169,7 @@ def test_the_readmes_python_plays_without_ray_and_without_the_run(runs, tmp_path
     assert played.finished.all()
 
 
-def test_inspect_tells_what_a_fresh_bundle_is(runs, tmp_path):
+def test_inspect_describes_fresh_bundle(runs, tmp_path):
     export(runs["mlp"], "--seat", "red_0", "-o", tmp_path / "mine")
     result = call("inspect", tmp_path / "mine", "--scenario", "1v1")
     assert result.exit_code == 0, result.output

@@ -71,10 +71,10 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("args", "said"), MISTAKES, ids=[" ".join(args) for args, _ in MISTAKES])
-def test_train_rejects_mistakes_and_writes_nothing(args, said, root, tmp_path):
+@pytest.mark.parametrize(("args", "message"), MISTAKES, ids=[" ".join(args) for args, _ in MISTAKES])
+def test_train_rejects_mistakes_and_writes_nothing(args, message, root, tmp_path):
     before = everything(tmp_path)
-    assert re.search(said, complaint(train(root, *args)))
+    assert re.search(message, complaint(train(root, *args)))
     assert everything(tmp_path) == before
 
 
@@ -85,7 +85,7 @@ def change_a_byte(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (change_a_byte, f"{MODEL_FILE}.*sha256"),
         (lambda folder: (folder / MODEL_FILE).unlink(), MODEL_FILE),
@@ -96,10 +96,10 @@ def change_a_byte(folder: Path) -> None:
     ],
     ids=["changed byte", "missing", "unknown architecture"],
 )
-def test_train_rejects_damaged_player_and_writes_nothing(damage, said, root, tmp_path):
+def test_train_rejects_damaged_player_and_writes_nothing(damage, message, root, tmp_path):
     damage(root / "rookie")
     before = everything(tmp_path)
-    assert re.search(rf"scenario\.seats\.blue_0.*rookie.*{root / 'rookie'}/{said}", complaint(train(root)))
+    assert re.search(rf"scenario\.seats\.blue_0.*rookie.*{root / 'rookie'}/{message}", complaint(train(root)))
     assert everything(tmp_path) == before
 
 
@@ -148,11 +148,11 @@ ONLY = "(training reward only; gates score the game's own)"
 
 
 def test_preflight_and_explain_name_reward_changes(root):
-    said = f"key_pickup +1 for all {ONLY}"
-    assert f"bonus:    {said}" in train(root, "scenario=1v1").stdout
-    told = call("explain", "scenario=1v1").stdout
-    assert said in told
-    (row,) = [row for row in told.splitlines() if row.startswith("training reward")]
+    message = f"key_pickup +1 for all {ONLY}"
+    assert f"bonus:    {message}" in train(root, "scenario=1v1").stdout
+    output = call("explain", "scenario=1v1").stdout
+    assert message in output
+    (row,) = [row for row in output.splitlines() if row.startswith("training reward")]
     assert row.split("  ", 1)[1].split()[:2] == ["with", "bonus"]  # nothing claims that nothing is added
     assert f"bonus:    key_pickup -0.5, success +2 for red_0 {ONLY}" in preflight_of(
         "train.bonus={red_0: {key_pickup: -0.5, success: 2}}"
@@ -165,7 +165,7 @@ def test_preflight_and_explain_name_reward_changes(root):
 
 
 @pytest.mark.parametrize(("ended", "more"), [("until", " --until 8192"), ("interrupted", "")])
-def test_closing_names_what_one_would_do_next(ended, more):
+def test_closing_names_next_steps(ended, more):
     verdict = {"gates": [], "held": False, "stage": 0, "stages": 1, "ended": ended, "env_steps": 4096}
     verdict |= {
         "policy_updates": 1,
@@ -184,10 +184,10 @@ def test_preflight_and_explain_name_schedules():
     overrides = ["experiment=none", "train.lr=3e-4", "train.lr_final=1e-4", "train.until=300_000"]
     rate, entropy = ("learning rate", "0.0003 to 0.0001"), ("entropy bonus", "0.02 to 0")
     lines = preflight_of(*overrides)
-    told = call("explain", *overrides).stdout
+    output = call("explain", *overrides).stdout
     for (name, values), steps in ((rate, "300,000"), (entropy, "400,000")):
         assert f"schedule: {name} {values}, {line.format(steps)}" in lines
-        (row,) = [row for row in told.splitlines() if row.startswith(name)]
+        (row,) = [row for row in output.splitlines() if row.startswith(name)]
         assert values in row
         assert line.format(steps) in row
     constant = preflight_of("experiment=none", "train.entropy_final=null")
@@ -234,7 +234,7 @@ def run(tmp_path, root) -> Path:
     return tmp_path / "run"
 
 
-def test_freeze_makes_a_player_that_train_accepts(run, root):
+def test_freeze_makes_player_that_train_accepts(run, root):
     result = call("freeze", run, "--seat", "blue_0", "--name", "fresh", "--episodes", 100, "--checkpoints", root)
     assert result.exit_code == 0, result.output
     assert read_card(root / "fresh").sha256 in result.stdout
@@ -243,7 +243,7 @@ def test_freeze_makes_a_player_that_train_accepts(run, root):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"--seat": "red_0"}, "seat.*red_0"),
         ({"--name": "rookie"}, "name.*rookie"),
@@ -251,8 +251,8 @@ def test_freeze_makes_a_player_that_train_accepts(run, root):
         ({"--checkpoint": "step_9"}, "checkpoint.*step_9"),
     ],
 )
-def test_freeze_rejects_mistakes_and_writes_nothing(changes, said, run, root, tmp_path):
+def test_freeze_rejects_mistakes_and_writes_nothing(changes, message, run, root, tmp_path):
     options = {"--seat": "blue_0", "--name": "fresh", "--checkpoints": str(root), **changes}
     before = everything(tmp_path)
-    assert re.search(said, complaint(call("freeze", run, *(word for option in options.items() for word in option))))
+    assert re.search(message, complaint(call("freeze", run, *(word for option in options.items() for word in option))))
     assert everything(tmp_path) == before

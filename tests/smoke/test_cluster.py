@@ -58,27 +58,27 @@ def stages():
     return stages_of(compose(["scenario=1v1"]))
 
 
-def test_two_nodes_that_fit_together_are_told_in_full(cluster, tmp_path, stages):
+def test_matching_nodes_are_reported_in_full(cluster, tmp_path, stages):
     lines = preflight(tmp_path, stages)
     assert lines[0] == "cluster:  2 node(s), 5 CPUs, 0 GPUs"
-    told = dict(line.split(":", 1) for line in lines if not line.startswith("node"))
+    lines_by_name = dict(line.split(":", 1) for line in lines if not line.startswith("node"))
     assert [line for line in lines if line.startswith("node")] == [
         f"node:     {node.address} ({node.id[:8]}), host {platform.node()}: {node.cpus:g} CPUs, 0 GPUs"
         for node in nodes()
     ]
-    assert f"python {versions()['python']}, " in told["versions"]
-    assert told["storage"] == f"  {tmp_path} is shared by every node"
+    assert f"python {versions()['python']}, " in lines_by_name["versions"]
+    assert lines_by_name["storage"] == f"  {tmp_path} is shared by every node"
     sha256 = stages[-1].factory.packed().hashes["blue-rookie"]
-    assert told["arrived"] == f"  blue-rookie (sha256 {sha256[:16]}): checked on every node"
+    assert lines_by_name["arrived"] == f"  blue-rookie (sha256 {sha256[:16]}): checked on every node"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nodes_are_those_of_ray(cluster):
+def test_nodes_equal_ray_nodes(cluster):
     assert {node.id for node in nodes()} == {node.node_id for node in cluster.list_all_nodes()}
     assert sorted(node.cpus for node in nodes()) == [2, 3]
 
 
-def test_the_doctor_tells_the_same(cluster, tmp_path, monkeypatch):
+def test_doctor_reports_the_same(cluster, tmp_path, monkeypatch):
     # What it says in a process of its own, said here, where a session is connected already.
     monkeypatch.setattr(doctor, "_isolated", lambda words, patience_s: doctor.run_check(*words))
     monkeypatch.setattr(ray, "init", lambda *_, **__: None)
@@ -93,13 +93,13 @@ def of_another_checkout(token, factories):
     """A function that travels by its name alone: no other process finds this file."""
 
 
-def test_a_node_with_a_broken_installation_is_named_with_what_is_missing(cluster, tmp_path, monkeypatch):
+def test_broken_installation_is_named_with_missing_package(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_module, "look_around", of_another_checkout)
-    said = rf"\({nodes()[0].id[:8]}\): expected the driver's installation, got .*No module named '{__name__}'"
-    assert re.search(said, refusal(tmp_path))
+    message = rf"\({nodes()[0].id[:8]}\): expected the driver's installation, got .*No module named '{__name__}'"
+    assert re.search(message, refusal(tmp_path))
 
 
-def test_a_node_that_does_not_answer_in_time_is_named(cluster, tmp_path, monkeypatch):
+def test_unresponsive_node_is_named(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_module, "look_around", lambda token, factories: time.sleep(600))
     assert f"({nodes()[0].id[:8]}): expected an answer within 1 s, got none" in refusal(tmp_path, patience_s=1)
 
@@ -130,7 +130,7 @@ def elsewhere(cluster, tmp_path, monkeypatch) -> tuple[Path, str]:
     shutil.rmtree(local)
 
 
-def test_other_versions_are_refused_and_storage_that_is_not_shared_where_somebody_writes(elsewhere, monkeypatch):
+def test_rejects_other_versions_and_unshared_storage(elsewhere, monkeypatch):
     folder, node = elsewhere
     numpy = f"numpy: expected {versions()['numpy']}, got 1.0.7"
     assert refusal(folder).endswith(f"({node[:8]}), host {platform.node()}: {numpy}")
@@ -154,7 +154,7 @@ def with_factory(stage, **changes):
     return stage._replace(factory=SimpleNamespace(**{"load": stage.factory.load, **changes}))
 
 
-def test_a_player_that_arrives_damaged_is_named_with_its_hash(cluster, tmp_path, stages):
+def test_damaged_arriving_player_is_named_with_hash(cluster, tmp_path, stages):
     factory = stages[-1].factory.packed()
     files = factory.catalogue._files
     model = read_files(files["blue-rookie"].home).model
@@ -164,14 +164,14 @@ def test_a_player_that_arrives_damaged_is_named_with_its_hash(cluster, tmp_path,
     assert f"sha256: expected {factory.hashes['blue-rookie'][:16]}... of its card" in text
 
 
-def test_rejects_another_player_than_the_drivers(cluster, tmp_path, stages):
+def test_rejects_player_differing_from_driver(cluster, tmp_path, stages):
     (player,) = stages[-1].factory.load()["blue_0"]
     announced = {"blue_0": (player._replace(sha256="a" * 64),)}
     text = refusal(tmp_path, [with_factory(stages[-1], load=lambda: announced, packed=stages[-1].factory.packed)])
     assert f"player blue-rookie: expected sha256 {'a' * 64}, got {player.sha256}" in text
 
 
-def test_players_of_every_stage_are_looked_for(cluster, tmp_path):
+def test_checks_players_of_every_stage(cluster, tmp_path):
     config = compose(["scenario=1v1", "curriculum=[{seats:{blue_0:blue-adept},steps:1000}]", "cluster=ray"])
     chosen, lines = fit_to_cluster(config, tmp_path / "run", stages_of(config))
     assert chosen.cluster.num_env_runners == 4
@@ -185,5 +185,5 @@ def test_players_of_every_stage_are_looked_for(cluster, tmp_path):
     [(0, 256, 1), (1, 256, 1), (2, 256, 1), (3, 256, 2), (4, 256, 2), (5, 256, 4), (1001, 256, 256), (8, 30, 6),
      (8, 7, 7), (7, 7, 1), (100, 1, 1)],
 )  # fmt: skip
-def test_all_runners_are_as_many_as_share_the_games_evenly_and_leave_the_driver_a_cpu(cpus, num_envs, expected):
+def test_runner_count_shares_games_and_spares_driver_cpu(cpus, num_envs, expected):
     assert runners_for(cpus, num_envs) == expected

@@ -94,7 +94,7 @@ def test_same_seed_same_output(sides):
         assert Path(f"one.{suffix}").read_bytes() == Path(f"two.{suffix}").read_bytes()
 
 
-def test_sides_may_be_many_words(sides):
+def test_sides_accept_several_words(sides):
     words = ["a/0", "a/1", "--against", "b/0", "b/1", "b/2", "--json", "c.json", "a/2"]
     done = call("compare", *words)
     assert done.exit_code == 0, (done.output, done.exception)
@@ -104,7 +104,7 @@ def test_sides_may_be_many_words(sides):
 
 
 @pytest.mark.parametrize("given", [["b"], ["b/*"], ["b/[0-2]", "b/3", "b/4"]], ids=["folder", "pattern", "both"])
-def test_a_side_may_be_a_folder_or_a_pattern(given, sides):
+def test_side_may_be_folder_or_pattern(given, sides):
     assert find_runs(given) == [Path("b") / str(k) for k in range(5)]
     assert find_runs([str(Path.cwd() / text) for text in given]) == [Path.cwd() / "b" / str(k) for k in range(5)]
 
@@ -125,7 +125,7 @@ def test_several_scenarios_are_strata(sides):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["a"], "runs: expected two folders of runs, or A... --against B..., got 1"),
         (["a", "b", "a/0"], "got 3 without --against"),
@@ -139,12 +139,12 @@ def test_several_scenarios_are_strata(sides):
         (["a", "b", "--json", "a/0/config.yaml"], "a/0/config.yaml"),
     ],
 )
-def test_rejects_mistakes_and_writes_nothing(args, said, sides, tmp_path):
+def test_rejects_mistakes_and_writes_nothing(args, message, sides, tmp_path):
     write_run(tmp_path / "other", 0, scenario="coop")
     write_run(tmp_path / "running", 0, running=True)
     write_run(tmp_path / "stopped", 0, ended="interrupted")
     before = {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    assert said in complaint(call("compare", *args))
+    assert message in complaint(call("compare", *args))
     assert {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
@@ -159,18 +159,18 @@ def test_force_overwrites(sides):
 # --- what must be said
 
 
-def test_runs_that_differ_in_more_than_the_seed_are_reported(tmp_path):
+def test_reports_runs_differing_in_more_than_seed(tmp_path):
     for k, (seed, lr) in enumerate([(0, 0.1), (1, 0.2), (1, 0.1)]):
         write_run(tmp_path / "a" / str(k), seed, lr=lr)
     for k in range(2):
         write_run(tmp_path / "b" / str(k), k)
     ours, theirs = (read_set(name, [str(tmp_path / name.lower())]) for name in ("A", "B"))
-    said = list(notes(ours, theirs))
-    assert said[0] == "warning: A: seed 1 of 1v1 twice; the same seed is no second run"
-    assert said[1].startswith("warning: A: not only the seed differs: train.lr 0.1 / 0.2 in ")
-    assert said[2] == "A and B differ in nothing that a run records"
-    assert said[3] == "fewer than 3 runs on a side: intervals mean little"
-    assert len(said) == 4
+    message = list(notes(ours, theirs))
+    assert message[0] == "warning: A: seed 1 of 1v1 twice; the same seed is no second run"
+    assert message[1].startswith("warning: A: not only the seed differs: train.lr 0.1 / 0.2 in ")
+    assert message[2] == "A and B differ in nothing that a run records"
+    assert message[3] == "fewer than 3 runs on a side: intervals mean little"
+    assert len(message) == 4
 
 
 def comparison(better: tuple[float, float, float], p: float, **changes) -> SetComparison:
@@ -179,7 +179,7 @@ def comparison(better: tuple[float, float, float], p: float, **changes) -> SetCo
     return SetComparison(**{**values, **changes}, ours=any_interval, theirs=any_interval, better=Interval(*better), p=p)
 
 
-def test_sentences_are_no_surer_than_the_seeds():
+def test_wording_matches_uncertainty_of_seeds():
     assert sentence(comparison((0.38, 0.16, 0.62), 0.4), 5, 5) == (
         f"{LENGTH}: B is lower in 62% of the pairs, 95 % interval 38% to 84%: no significant difference."
     )
@@ -191,8 +191,8 @@ def test_sentences_are_no_surer_than_the_seeds():
         f"{LENGTH}: A is lower in 100% of the pairs (one run has no interval): no significant difference "
         "(permutation test, p = 1.000: so few runs differ as much by chance)."
     )
-    told = sentence(comparison((0.04, 0, 0.12), 0.0005, metric=HELD, never=(3, 0)), 5, 6)
-    assert told == (
+    result = sentence(comparison((0.04, 0, 0.12), 0.0005, metric=HELD, never=(3, 0)), 5, 6)
+    assert result == (
         f"{HELD}: B is sooner in 96% of the pairs, 95 % interval 88% to 100%; never held: 3 of 5 in A, 0 of 6 in B: "
         "a significant difference (permutation test, p < 0.001)."
     )
@@ -202,7 +202,7 @@ def test_sentences_are_no_surer_than_the_seeds():
 # --- numbers
 
 
-def test_the_final_value_looks_back_as_a_gate_does():
+def test_final_value_uses_gate_window():
     series = Series(np.array([50.0, 100.0, 150.0, 200.0]), np.array([1.0, 2.0, 4.0, 8.0]))
     assert final_value(series, 100) == 6  # reports after 100
     assert final_value(series, 101) == pytest.approx(14 / 3)
@@ -228,14 +228,14 @@ def test_missing_metrics_and_gates_are_left_out(tmp_path):
     assert [row.metric for row in rows] == ["win/red_0"]
 
 
-def test_runs_are_found_once_however_often_they_are_named(sides):
+def test_repeated_runs_are_counted_once(sides):
     assert find_runs(["a", "a/0", "./a/1", "a/*"]) == [Path("a") / str(k) for k in range(5)]
 
 
 # --- the picture
 
 
-def test_there_is_a_panel_for_what_is_compared(sides):
+def test_each_comparison_has_panel(sides):
     ours, theirs = read_set("A", ["a"]), read_set("B", ["b"])
     assert comparison_panels(ours, theirs) == [("1v1", metric) for metric in (HELD, LENGTH, ENTROPY, "win/red_0")]
     figure = draw_comparison(ours, theirs, np.random.default_rng(0))
@@ -252,7 +252,7 @@ def test_there_is_a_panel_for_what_is_compared(sides):
     assert [text.get_text() for text in figure.legends[0].texts][:2] == ["A: a, 5 runs", "B: b, 5 runs"]
 
 
-def test_a_band_covers_its_curve_and_closes_where_runs_agree():
+def test_band_covers_curve_and_closes_where_runs_agree():
     values = np.stack([np.linspace(0, 1, 5) * k for k in range(8)])
     middle, low, high = bootstrap_band(values, np.random.default_rng(0), iqm)
     assert (middle[0], low[0], high[0]) == (0, 0, 0)
@@ -261,7 +261,7 @@ def test_a_band_covers_its_curve_and_closes_where_runs_agree():
     assert (high[1:] > middle[1:]).all()
 
 
-def test_runs_in_which_nobody_is_seated_are_compared_by_their_returns(tmp_path, monkeypatch):
+def test_runs_without_seats_are_compared_by_returns(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for side, total in (("a", 30.0), ("b", 20.0)):
         folder = write_run(tmp_path / side / "0", 1, None, gates=False)

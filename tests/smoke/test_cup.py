@@ -41,7 +41,7 @@ def unbroken(entries, tmp_path_factory):
     return output, result.output
 
 
-def test_the_ranking_is_the_ladders(unbroken):
+def test_ranking_equals_ladder(unbroken):
     output, printed = unbroken
     last = json.loads(printed.splitlines()[-1])
     assert [name for name in last["ranking"] if name in LADDER] == LADDER[::-1]
@@ -50,7 +50,7 @@ def test_the_ranking_is_the_ladders(unbroken):
     assert (output / "report.html").stat().st_size < 3_000_000
 
 
-def test_everybody_meets_the_same_layouts_on_both_sides(unbroken):
+def test_all_entries_meet_same_layouts_on_both_sides(unbroken):
     rows = json.loads((unbroken[0] / "results.json").read_text())
     assert len(rows["sides"]) == 20
     assert {(side["red"], side["blue"]) for side in rows["sides"]} == {
@@ -59,7 +59,7 @@ def test_everybody_meets_the_same_layouts_on_both_sides(unbroken):
     assert {game["seed"] for game in rows["games"]} == {30_000}
 
 
-def test_a_finished_cup_is_not_played_again(unbroken, entries):
+def test_finished_cup_is_not_replayed(unbroken, entries):
     output, _ = unbroken
     before = {name: (output / name).read_bytes() for name in TABLES}
     again = cup(entries, output, "--with", "random", "--with", "hunter")
@@ -68,7 +68,7 @@ def test_a_finished_cup_is_not_played_again(unbroken, entries):
     assert {name: (output / name).read_bytes() for name in TABLES} == before
 
 
-def test_a_killed_cup_goes_on_and_ends_with_the_same_tables(unbroken, entries, tmp_path):
+def test_killed_cup_resumes_to_same_tables(unbroken, entries, tmp_path):
     output = tmp_path / "killed"
     command = [sys.executable, "-m", "multigrid_rl.cli.main", "cup", str(entries), "--games", "40", "-o", str(output)]
     process = subprocess.Popen(
@@ -91,7 +91,7 @@ def test_a_killed_cup_goes_on_and_ends_with_the_same_tables(unbroken, entries, t
         assert (output / name).read_bytes() == (unbroken[0] / name).read_bytes()
 
 
-def test_rejects_another_cup_in_the_same_folder(unbroken, entries):
+def test_rejects_other_cup_in_same_folder(unbroken, entries):
     output, _ = unbroken
     for options, message in (
         (["--with", "random"], "entry hunter, which is gone"),

@@ -31,7 +31,7 @@ def test_stages_change_at_their_steps(tmp_path):
     assert read_card(last).scenario == "1v1"
 
 
-def test_a_stage_ends_when_its_gates_are_held_and_gates_begin_anew(tmp_path):
+def test_stage_ends_with_its_gates_and_gates_reset(tmp_path):
     stage = "{steps:100000,held:true}"
     easy = f"curriculum=[{stage}]"
     verdict, rows = tiny_run(
@@ -47,7 +47,7 @@ def test_a_stage_ends_when_its_gates_are_held_and_gates_begin_anew(tmp_path):
 
 
 @pytest.mark.parametrize("kept", ["step_000001024", "step_000001536"])
-def test_a_resumed_curriculum_is_in_the_right_stage(tmp_path, kept):
+def test_resumed_curriculum_is_in_right_stage(tmp_path, kept):
     many = ["train.checkpoint_every=512", "train.keep_checkpoints=9", "scenario.game.max_steps=40"]
     verdict, whole = tiny_run(tmp_path / "whole", STAGES, *many)
     broken = shutil.copytree(tmp_path / "whole", tmp_path / "broken")
@@ -60,7 +60,7 @@ def test_a_resumed_curriculum_is_in_the_right_stage(tmp_path, kept):
     assert json.loads((broken / "checkpoints" / "step_000002048" / "manifest.json").read_text())["stage"] == 2
 
 
-def test_a_run_that_ended_with_its_stage_goes_on_in_the_next_one(tmp_path):
+def test_run_ended_with_stage_resumes_in_next(tmp_path):
     verdict, whole = tiny_run(tmp_path / "whole", STAGES, "scenario.game.max_steps=40")
     tiny_run(tmp_path / "broken", STAGES, "scenario.game.max_steps=40", "train.until=1024")
     again = resume_training(tmp_path / "broken", ["train.until=4096"])
@@ -69,7 +69,7 @@ def test_a_run_that_ended_with_its_stage_goes_on_in_the_next_one(tmp_path):
 
 
 @pytest.mark.long
-def test_remote_runners_change_the_stage_together(session, tmp_path, cores):
+def test_remote_runners_change_stage_together(session, tmp_path, cores):
     _, remote = tiny_run(tmp_path / "remote", STAGES, "cluster.num_env_runners=2", "train.until=2560")
     assert [row["stage"] for row in remote] == [0, 0, 1, 1, 2]
 
@@ -79,7 +79,7 @@ def test_networks_must_fit_all_stages():
         stages_of(compose(["scenario.game.view_size=3", "experiment=none", "curriculum=[{scenario:1v1,steps:9}]"]))
 
 
-def test_everybody_is_loaded_before_the_first_stage():
+def test_loads_all_players_before_first_stage():
     stages = stages_of(compose(["curriculum=[{seats:{blue_0:{random:1,hunter:1}},steps:9}]"]))
     assert [player.name for player in seated_in(stages)["blue_0"]] == ["random", "hunter", "blue-rookie"]
 

@@ -18,7 +18,7 @@ from tiny_runs import rows_of, tiny_run
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
 
-def test_weights_that_grow_beyond_all_numbers_end_the_run_without_a_checkpoint(tmp_path, capsys):
+def test_diverged_weights_end_run_without_checkpoint(tmp_path, capsys):
     with pytest.raises(DivergedError, match=r"^step [0-9,]+: weight net\.\S+ of red_0 is not finite: the run diverged"):
         tiny_run(tmp_path / "run", "train.lr=1e38", "train.checkpoint_every=1")
     assert "is not finite" in (tmp_path / "run" / "run.log").read_text()
@@ -29,7 +29,7 @@ def test_weights_that_grow_beyond_all_numbers_end_the_run_without_a_checkpoint(t
     assert not (tmp_path / "run" / "verdict.json").exists()
 
 
-def test_hint_after_weights_diverged_is_to_lower_the_step_size(tmp_path):
+def test_diverged_weights_hint_is_smaller_step_size(tmp_path):
     with pytest.raises(DivergedError) as caught, hints(write_checkpoint(tmp_path, 2048)):
         raise DivergedError("step 4,096: weight net.table of red_0 is not finite")
     assert caught.value.hint == (
@@ -38,7 +38,7 @@ def test_hint_after_weights_diverged_is_to_lower_the_step_size(tmp_path):
     )
 
 
-def test_hint_after_an_env_runner_was_lost_is_to_resume(tmp_path):
+def test_lost_env_runner_hint_is_to_resume(tmp_path):
     with pytest.raises(RunError) as caught, hints(write_checkpoint(tmp_path, 2048)):
         raise RunError("env runner 1 was lost")
     assert caught.value.hint.endswith(f"a checkpoint at step 2,048; go on: train --resume {tmp_path}")
@@ -52,7 +52,7 @@ def write_checkpoint(run, steps):
     return run
 
 
-def test_a_reward_that_is_no_number_ends_the_run_after_some_iterations(tmp_path, monkeypatch, capsys):
+def test_nan_reward_ends_run_after_some_iterations(tmp_path, monkeypatch, capsys):
     (tmp_path / "turning.py").write_text(
         "calls = 0  # two of them when kernels are warmed up\n"
         "def reward(events, reward):\n"
@@ -70,14 +70,16 @@ def test_a_reward_that_is_no_number_ends_the_run_after_some_iterations(tmp_path,
     # Weights are finite all the time, and so is every checkpoint.
     assert str(caught.value).endswith("the last checkpoint with finite weights is step_000007168")
     assert "go on: train --resume" in caught.value.hint
-    said = [line for line in capsys.readouterr().err.splitlines() if "not finite" in line]
-    assert said == ["multigrid-rl: step 3,584: the training reward of red_0 (train.shaping, train.bonus) is not finite"]
+    message = [line for line in capsys.readouterr().err.splitlines() if "not finite" in line]
+    assert message == [
+        "multigrid-rl: step 3,584: the training reward of red_0 (train.shaping, train.bonus) is not finite"
+    ]
     rows = rows_of(run)
     assert [row["learner/red_0/dropped_updates"] for row in rows] == [0.0] * 6 + [4.0] * PATIENCE
     assert [row["learner/red_0/grad_norm"] is None for row in rows] == [False] * 6 + [True] * PATIENCE
 
 
-def test_weights_that_the_last_step_broke_are_in_no_checkpoint_and_nobody_goes_on_with_such(tmp_path, monkeypatch):
+def test_broken_weights_are_never_saved_or_resumed(tmp_path, monkeypatch):
     clip, calls = FlatWeights.clip, []
 
     def break_at_the_end(self, largest):

@@ -22,19 +22,19 @@ def silent_port():
         yield taken.getsockname()[1]
 
 
-def test_doctor_of_a_sound_machine():
+def test_doctor_passes_sound_machine():
     done = call("doctor", "--json", "--patience", "240")
     assert done.exit_code == 0, done.output
     *lines, last = done.stdout.splitlines()
-    told = json.loads(last)
-    assert told["problems"] == 0
-    checks = [finding["check"] for finding in told["findings"]]
+    data = json.loads(last)
+    assert data["problems"] == 0
+    checks = [finding["check"] for finding in data["findings"]]
     assert {"python", "packages", "cpus", "threads", "torch", "gpu", "kernels", "shm", "disk"} <= set(checks)
     assert checks[-1] == "ray"
     shown = [line.split() for line in lines if not line.startswith(" ")]
-    assert [words[:2] for words in shown[:-1]] == [[row["level"], row["check"]] for row in told["findings"]]
-    assert sum(line.lstrip().startswith("-> ") for line in lines) == told["warnings"]
-    assert lines[-1].endswith(f"{told['warnings']} warning(s), 0 problem(s)")
+    assert [words[:2] for words in shown[:-1]] == [[row["level"], row["check"]] for row in data["findings"]]
+    assert sum(line.lstrip().startswith("-> ") for line in lines) == data["warnings"]
+    assert lines[-1].endswith(f"{data['warnings']} warning(s), 0 problem(s)")
 
 
 def test_silent_address_is_a_problem(silent_port, monkeypatch):
@@ -51,7 +51,7 @@ def test_silent_address_is_a_problem(silent_port, monkeypatch):
 @pytest.mark.parametrize(
     "address", ["nowhere", "", "head:", "head:0", "head:70000", "http://head:8265", "a b:1", "auto:1x"]
 )
-def test_rejects_what_is_no_address_before_anything_is_checked(address):
+def test_rejects_invalid_address_before_checks(address):
     result = call("doctor", "--address", address)
     assert (result.exit_code, result.stdout) == (2, "")
     wanted = f"multigrid-rl: address: expected auto, host:port or ray://host:port, got {address}"

@@ -42,7 +42,7 @@ def master(tmp_path_factory):
     return folder, result.output
 
 
-def test_last_line_is_json_of_the_table(master):
+def test_last_line_is_json_of_table(master):
     folder, printed = master
     line = json.loads(printed.splitlines()[-1])
     rows = [row for row in rows_of(folder) if row["mode"] == "stochastic"]
@@ -65,7 +65,7 @@ def test_results_follow_win_flag_and_seats(master):
         assert row["layout"].startswith("red key ")
 
 
-def test_both_sides_play_the_same_layouts(master):
+def test_both_sides_play_same_layouts(master):
     rows = rows_of(master[0])
     sides = {
         side: [row["layout"] for row in rows if row["side"] == side and row["mode"] == "argmax"]
@@ -99,7 +99,7 @@ def test_table_follows_from_seed(master, tmp_path):
         assert ((folder / "episodes.csv").read_bytes() == (master[0] / "episodes.csv").read_bytes()) is same
 
 
-def test_parquet_has_the_same_rows(master):
+def test_parquet_has_same_rows(master):
     from pyarrow import parquet  # noqa: PLC0415
 
     table = parquet.read_table(master[0] / "episodes.parquet").to_pylist()
@@ -108,7 +108,7 @@ def test_parquet_has_the_same_rows(master):
     assert [row["length"] for row in table] == [int(row["length"]) for row in rows]
 
 
-def test_batches_make_no_difference(monkeypatch):
+def test_result_is_independent_of_batches(monkeypatch):
     target = player_target("blue-adept", compose(["scenario=1v1"]))
     whole = evaluate(target, episodes=90, seed=4, modes=("stochastic",))
     monkeypatch.setattr("multigrid_rl.judge.evaluation.BATCH", 32)

@@ -27,7 +27,7 @@ def table_of(run, seed, mode):
     return evaluate(run_target(run), episodes=40, seed=seed, modes=(mode,)).parts[0].table
 
 
-def test_a_team_policy_plays_games_that_follow_from_seed_and_mode(team_run):
+def test_team_policy_games_follow_seed_and_mode(team_run):
     drawn, again, other, likely = (
         table_of(team_run, seed, mode) for seed, mode in ((9, MODES[0]), (9, MODES[0]), (10, MODES[0]), (9, MODES[1]))
     )
@@ -61,11 +61,11 @@ def row(seed: int, held: int | None, *, gates: bool = True):
     }  # fmt: skip
 
 
-def told(*rows):
+def study_of(*rows):
     return {"study": "x", "command": "c seed=SEED", "required": "much", "jobs": 1, "rows": list(rows)}
 
 
-def test_a_run_that_did_not_hold_counts_as_later_than_all_others_in_the_median():
+def test_run_that_never_held_counts_last_in_median():
     assert held_sentence([row(0, 100), row(1, 300), row(2, None)]).startswith(
         "Held on 2 of 3 seeds. Environment steps to held: median 300, 100 to 300."
     )
@@ -73,14 +73,14 @@ def test_a_run_that_did_not_hold_counts_as_later_than_all_others_in_the_median()
     assert held_sentence([row(0, None, gates=False)]) == "This scenario has no gates."
 
 
-def test_page_and_summary_say_what_was_missed():
-    text = page(told(row(0, 100), row(1, None)))
+def test_page_and_summary_report_misses():
+    text = page(study_of(row(0, 100), row(1, None)))
     assert "| 1 | no | - | - | 3 | 900 | 0.250 |" in text
     assert "Held on 1 of 2 seeds." in text
-    assert "| 1/3 | - |" in summary_row(told(row(0, 100), row(1, None), row(2, None)))
+    assert "| 1/3 | - |" in summary_row(study_of(row(0, 100), row(1, None), row(2, None)))
 
 
-def test_every_study_is_a_command_that_composes():
+def test_every_study_command_composes():
     for study in STUDIES:
         config = compose([*study.overrides, "seed=0"])
         assert not study.recipe or config.experiment == study.recipe

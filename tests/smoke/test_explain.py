@@ -28,8 +28,8 @@ def rows_of(*overrides: str) -> dict[str, str]:
     """Name -> value of everything that is explained."""
     config = compose(list(overrides))
     factory = env_factory(config)
-    told = sections(config, factory.specs, factory.load())
-    return {name: value for rows in told.values() for name, value, _ in rows}
+    tables = sections(config, factory.specs, factory.load())
+    return {name: value for rows in tables.values() for name, value, _ in rows}
 
 
 def sizes(*overrides: str):
@@ -45,18 +45,18 @@ def sizes(*overrides: str):
     [[], ["model=gru", "model.hidden=[16]", "train.minibatch_size=128"], ["train.num_steps=24", "train.epochs=3"]],
     ids=["mlp", "gru", "another batch"],
 )
-def test_sizes_match_a_real_run(tmp_path, more):
+def test_sizes_match_real_run(tmp_path, more):
     overrides = [*ODD, *more]
     verdict, rows = tiny_run(tmp_path / "run", *overrides[len(TINY) :])
-    told, size = rows_of(*overrides), sizes(*overrides)
+    explained, size = rows_of(*overrides), sizes(*overrides)
     assert (size.updates, compose(overrides).train.env_steps) == (rows[-1]["policy_updates"], rows[-1]["env_steps"])
     assert size.gradient_steps == rows[-1]["gradient_steps"]
     assert size.gradient_steps_per_update == rows[0]["gradient_steps"]
-    assert told["updates"] == f"{rows[-1]['policy_updates']}"
-    assert told["gradient steps"] == f"{rows[-1]['gradient_steps']}"
-    assert told["checkpoints"] == f"{len(list((tmp_path / 'run' / 'checkpoints').glob('step_*')))}"
+    assert explained["updates"] == f"{rows[-1]['policy_updates']}"
+    assert explained["gradient steps"] == f"{rows[-1]['gradient_steps']}"
+    assert explained["checkpoints"] == f"{len(list((tmp_path / 'run' / 'checkpoints').glob('step_*')))}"
     weights = safetensors.numpy.load_file(tmp_path / "run" / verdict["checkpoint"] / "players" / "red_0" / MODEL_FILE)
-    assert told["network red_0"] == f"{sum(array.size for array in weights.values()):,} weights"
+    assert explained["network red_0"] == f"{sum(array.size for array in weights.values()):,} weights"
     assert compose(overrides).train.schedules["entropy_coef"].at(rows[0]["env_steps"]) == pytest.approx(
         rows[0]["learner/red_0/entropy_coef"]
     )

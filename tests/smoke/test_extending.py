@@ -33,7 +33,7 @@ def _sections() -> dict[str, tuple[dict[str, str], list[str]]]:
 
 
 @pytest.mark.parametrize("heading", _sections())
-def test_snippets_run_in_an_empty_folder(heading, tmp_path, monkeypatch):
+def test_snippets_run_in_empty_folder(heading, tmp_path, monkeypatch):
     files, lines = _sections()[heading]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -51,5 +51,5 @@ def test_snippets_run_in_an_empty_folder(heading, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("runs/evaluations/*:*"))  # Windows has no such names, and paths list folders with it
 
 
-def test_every_kind_of_part_is_shown():
+def test_docs_show_every_kind_of_part():
     assert {"A scenario", "A player", "A training reward", "An environment"} < set(_sections())

@@ -59,7 +59,7 @@ def grade(tmp_path, rubric=RUBRIC, bundle=BUNDLE, *options):
     return result, json.loads(last) if last.startswith("{") else None
 
 
-def test_a_good_bundle_passes_and_the_line_says_why(tmp_path):
+def test_good_bundle_passes_with_reason(tmp_path):
     result, line = grade(tmp_path)
     assert result.exit_code == 0, result.output
     assert (line["passed"], line["points"], line["of"]) == (True, 7.0, 9.0)
@@ -71,7 +71,7 @@ def test_a_good_bundle_passes_and_the_line_says_why(tmp_path):
     assert "31337" not in result.output
 
 
-def test_the_same_grade_again_and_another_seed_gives_other_games(tmp_path):
+def test_grade_repeats_and_other_seed_gives_other_games(tmp_path):
     values = []
     for options in ([], [], ["--seed", "5"]):
         _, line = grade(tmp_path, RUBRIC, BUNDLE, *options)
@@ -85,7 +85,7 @@ def test_too_few_points_are_status_1(tmp_path):
     assert line["passed"] is False
 
 
-def test_a_hidden_opponent_lies_beside_the_rubric(tmp_path):
+def test_hidden_opponent_lies_beside_rubric(tmp_path):
     shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "secret")
     exams = [EXAM | {"opponent": "secret"}]
     result, line = grade(tmp_path, RUBRIC | {"exams": exams})
@@ -93,7 +93,7 @@ def test_a_hidden_opponent_lies_beside_the_rubric(tmp_path):
     assert line["exams"][0]["checks"][0]["met"]
 
 
-def test_a_bundle_that_cannot_be_played_gets_no_points_and_the_reason(tmp_path):
+def test_unplayable_bundle_gets_no_points_with_reason(tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(BUNDLE, broken)
     (broken / "model.safetensors").write_bytes(b"\x80\x04no tensors")
@@ -103,7 +103,7 @@ def test_a_bundle_that_cannot_be_played_gets_no_points_and_the_reason(tmp_path):
     assert "bytes" in line["problem"]
 
 
-def test_weights_too_large_for_probabilities_get_no_points_and_valid_json(tmp_path):
+def test_overflowing_weights_get_no_points_and_valid_json(tmp_path):
     large = bundle(tmp_path / "large", ("blue_0",))
     weights = load_file(large / MODEL_FILE)
     save_file({name: torch.sign(w) * 3e38 for name, w in weights.items()}, large / MODEL_FILE)
@@ -120,7 +120,7 @@ def test_weights_too_large_for_probabilities_get_no_points_and_valid_json(tmp_pa
 SHORT = RUBRIC | {"exams": [EXAM | {"opponent": "idle", "episodes": 100}]}
 
 
-def test_rubric_hash_does_not_depend_on_the_seed(tmp_path):
+def test_rubric_hash_does_not_depend_on_seed(tmp_path):
     hashes = [grade(tmp_path, SHORT | change)[1]["rubric_sha256"] for change in ({}, {"seed": 5}, {"pass_points": 6})]
     assert hashes[0] == hashes[1] != hashes[2]
 
@@ -136,7 +136,7 @@ def test_rejects_unwritable_outputs_before_playing(tmp_path, where, monkeypatch)
     assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "rubric.yaml"])
 
 
-def test_a_full_disk_after_the_games_is_no_verdict_and_tells_the_grade(tmp_path, monkeypatch):
+def test_full_disk_after_games_prints_grade_without_verdict(tmp_path, monkeypatch):
     def full(path, *_, **__):
         path.touch()
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -153,7 +153,7 @@ def test_a_full_disk_after_the_games_is_no_verdict_and_tells_the_grade(tmp_path,
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_fault_of_the_program_is_no_verdict(tmp_path, monkeypatch):
+def test_program_fault_gives_no_verdict(tmp_path, monkeypatch):
     def fails(*_):
         raise RuntimeError("cannot cache function: no locator available")
 
@@ -197,12 +197,12 @@ def test_rejects_bad_rubrics_before_any_game(tmp_path, monkeypatch, change, mess
     assert "31337" not in line
 
 
-def test_the_shipped_rubric_is_one():
+def test_shipped_rubric_is_valid():
     rubric = read_rubric(data_root() / "configs" / "grade" / "1v1.yaml")
     assert rubric.points == 100
 
 
-def test_entropy_is_that_of_the_decisions_that_were_made():
+def test_entropy_is_of_decisions_made():
     spec = replace(SPEC, max_steps=60)
     plain = load_team(BUNDLE, spec, "blue")
     metered = {seat: Metered(player) for seat, player in plain.items()}
@@ -219,20 +219,20 @@ def test_entropy_is_that_of_the_decisions_that_were_made():
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("nowhere", "nowhere: expected a folder with a bundle, got nothing there"),
         ("a.zip", "a.zip: expected a folder with a bundle, got a file"),
         ("class", "-o grades.csv grades each folder in it, got one with other folders, anna first"),
     ],
 )
-def test_rejects_what_is_no_hand_in(name, said, tmp_path):
+def test_rejects_invalid_hand_in(name, message, tmp_path):
     bundle(tmp_path / "class" / "anna", ("blue_0",))
     (tmp_path / "a.zip").touch()
-    assert said in complaint(grade(tmp_path, SHORT, tmp_path / name)[0])
+    assert message in complaint(grade(tmp_path, SHORT, tmp_path / name)[0])
 
 
-def test_without_a_seed_every_grading_draws_one_and_tells_it_to_whoever_grades(tmp_path):
+def test_unseeded_grading_draws_and_reports_seed(tmp_path):
     fresh = {key: value for key, value in SHORT.items() if key != "seed"}
     one, two = (grade(tmp_path, fresh)[0].stderr for _ in range(2))
     assert one != two
@@ -261,7 +261,7 @@ def table_of(path):
         return {row["student"]: row for row in csv.DictReader(file)}
 
 
-def test_a_class_is_a_table_with_points_for_each_check_and_feedback_for_each_student(tmp_path, a_class):
+def test_class_grading_writes_points_table_and_feedback(tmp_path, a_class):
     result, line = grade(tmp_path, SHORT, a_class, "-o", tmp_path / "out" / "grades.csv")
     assert result.exit_code == 0, result.output
     assert (line["graded"], line["refused"]) == (5, 2)
@@ -271,16 +271,16 @@ def test_a_class_is_a_table_with_points_for_each_check_and_feedback_for_each_stu
     points = [float(value) for key, value in rows["anna"].items() if key.startswith("against")]
     assert float(rows["anna"]["points"]) == sum(points)
     for name, row in rows.items():
-        told = (tmp_path / "out" / "grades" / row["feedback"]).read_text()
-        assert f"{float(row['points']):g} of 9 points" in told
-        assert ("could not be played" in told) == bool(row["problem"]), name
-        assert "31337" not in told
+        output = (tmp_path / "out" / "grades" / row["feedback"]).read_text()
+        assert f"{float(row['points']):g} of 9 points" in output
+        assert ("could not be played" in output) == bool(row["problem"]), name
+        assert "31337" not in output
     key = tmp_path / "out" / "grades" / "keep-to-yourself.json"
     assert key.stat().st_mode & 0o077 == 0
     assert json.loads(key.read_text())["seed"] == 31_337
 
 
-def test_a_class_that_is_cut_off_goes_on_and_ends_with_the_same_table(tmp_path, a_class, monkeypatch):
+def test_interrupted_class_resumes_to_same_table(tmp_path, a_class, monkeypatch):
     fresh = {key: value for key, value in SHORT.items() if key != "seed"}
     played, sit = [], gradebook.grade
 
@@ -308,7 +308,7 @@ def test_a_class_that_is_cut_off_goes_on_and_ends_with_the_same_table(tmp_path, 
     assert "rubric and seed it began with" in complaint(grade(tmp_path, SHORT, a_class, "-o", table)[0])
 
 
-def test_rejects_a_class_without_hand_ins_or_with_a_folder_that_is_something_else(tmp_path, a_class):
+def test_rejects_empty_class_and_foreign_folders(tmp_path, a_class):
     (tmp_path / "empty").mkdir()
     assert "one folder for each student" in complaint(grade(tmp_path, SHORT, tmp_path / "empty", "-o", "g.csv")[0])
     assert "something else" in complaint(grade(tmp_path, SHORT, a_class, "-o", tmp_path / "class.csv")[0])

@@ -45,14 +45,14 @@ def judged(output, *args: object) -> dict:
     """Summary of an evaluation, without its time; the last line says the same."""
     result = call("evaluate", *args, "-o", output)
     assert result.exit_code == 0, (result.output, result.exception)
-    told = json.loads((output / "summary.json").read_text())
+    data = json.loads((output / "summary.json").read_text())
     last = json.loads(result.output.splitlines()[-1])
-    for mode, row in told["modes"].items():
+    for mode, row in data["modes"].items():
         assert last[mode if mode in last else "mode"] in (mode, {k: round(v, 6) for k, v in row.items() if k in last})
-    return {key: value for key, value in told.items() if key not in ("seconds", "player")}
+    return {key: value for key, value in data.items() if key not in ("seconds", "player")}
 
 
-def test_an_environment_by_its_id_trains_and_tells_its_story(pole):
+def test_environment_id_trains_and_writes_run_folder(pole):
     path, verdict, rows = pole
     assert (verdict["scenario"], verdict["experiment"], verdict["ended"]) == ("gymnasium", "gymnasium", "until")
     assert (verdict["opponents"], verdict["gates"]) == ([], [])
@@ -66,7 +66,7 @@ def test_an_environment_by_its_id_trains_and_tells_its_story(pole):
     assert json.loads((path / "provenance.json").read_text())["versions"]["gymnasium"]
 
 
-def test_a_run_and_its_frozen_player_are_judged_alike_and_the_seed_decides(pole, frozen, tmp_path):
+def test_run_and_frozen_player_evaluate_alike_by_seed(pole, frozen, tmp_path):
     run = judged(tmp_path / "run", pole[0], "--episodes", 40, "--seed", 5)
     player = judged(tmp_path / "player", frozen / "pole", "--episodes", 40, "--seed", 5)
     other = judged(tmp_path / "other", frozen / "pole", "--episodes", 40, "--seed", 6, "--mode", "argmax")
@@ -80,7 +80,7 @@ def test_a_run_and_its_frozen_player_are_judged_alike_and_the_seed_decides(pole,
         assert 8 < low < row["return_mean"] < high <= 500
 
 
-def test_a_checkpoint_and_other_arguments_can_be_judged(pole, tmp_path):
+def test_evaluates_chosen_checkpoint_and_env_arguments(pole, tmp_path):
     short = judged(
         tmp_path / "short", pole[0], "env_id=CartPole-v1", "env_args={max_episode_steps: 9}", "--episodes", 9
     )
@@ -90,7 +90,7 @@ def test_a_checkpoint_and_other_arguments_can_be_judged(pole, tmp_path):
     assert early["modes"] != late["modes"]
 
 
-def test_a_resumed_run_is_the_unbroken_one(pole, tmp_path):
+def test_resumed_run_equals_unbroken_run(pole, tmp_path):
     whole, verdict, rows = pole
     broken = shutil.copytree(whole, tmp_path / "broken")
     (broken / "verdict.json").unlink()
@@ -99,7 +99,7 @@ def test_a_resumed_run_is_the_unbroken_one(pole, tmp_path):
     assert without_time(rows_of(broken)) == without_time(rows)
 
 
-def test_a_frozen_player_is_in_the_catalogue_with_what_it_plays(pole, frozen):
+def test_catalogue_lists_frozen_player_with_environment(pole, frozen):
     path, verdict, _ = pole
     card = read_card(frozen / "pole")
     (source,) = (path / verdict["checkpoint"]).glob("players/agent_0")
@@ -112,7 +112,7 @@ def test_a_frozen_player_is_in_the_catalogue_with_what_it_plays(pole, frozen):
 
 
 @pytest.mark.parametrize("kind", ["vector", "numbers", "memory", "a2c"])
-def test_other_spaces_networks_and_objectives_train_and_are_judged(tmp_path, monkeypatch, kind):
+def test_other_spaces_networks_and_objectives_train(tmp_path, monkeypatch, kind):
     overrides = {
         "vector": ["env_id=strangers:EchoCut-v0", "env_args={actions: parts, seen: dict}"],
         "numbers": ["env_id=strangers:EchoCut-v0", "env_args={actions: vector}", "model.bound=tanh"],
@@ -123,15 +123,15 @@ def test_other_spaces_networks_and_objectives_train_and_are_judged(tmp_path, mon
     verdict, rows = tiny_run(run, *overrides, *SHORT)
     assert rows[-1]["learner/agent_0/grad_norm"] > 0
     assert rows[0]["gradient_steps"] == (1 if kind == "a2c" else 4)
-    told = judged(tmp_path / "judged", run, "--episodes", 8)
-    assert np.isfinite(told["modes"]["argmax"]["return_mean"])
+    judgement = judged(tmp_path / "judged", run, "--episodes", 8)
+    assert np.isfinite(judgement["modes"]["argmax"]["return_mean"])
     card = read_card(run / verdict["checkpoint"] / "players" / "agent_0")
     assert (card.architecture["bound"], card.members) == ("tanh" if kind == "numbers" else "clip", 1)
     if kind == "numbers":
-        assert told["modes"]["argmax"]["return_mean"] <= 4 * 3  # within its bounds
+        assert judgement["modes"]["argmax"]["return_mean"] <= 4 * 3  # within its bounds
 
 
-def test_a_body_resumes_number_for_number(tmp_path):
+def test_body_run_resumes_exactly(tmp_path):
     """Episodes of these cut hoppers end within and between batches."""
     hopper = [
         "scenario=hopper",
@@ -146,18 +146,20 @@ def test_a_body_resumes_number_for_number(tmp_path):
     assert without_time(rows_of(tmp_path / "halves")) == without_time(unbroken)
 
 
-def test_a_run_ends_where_an_environment_shows_what_is_no_number(tmp_path):
+def test_nan_observation_ends_run(tmp_path):
     result = call("train", "env_id=strangers:Broken-v0", f"run_dir={tmp_path / 'run'}", "train.until=4096")
     assert result.exit_code == 3
-    said = "env_id=strangers:Broken-v0: expected finite observations and rewards, got a reward of nan in environment 0"
-    assert said in result.stderr
+    message = (
+        "env_id=strangers:Broken-v0: expected finite observations and rewards, got a reward of nan in environment 0"
+    )
+    assert message in result.stderr
 
 
 # --- what has no meaning there, and mistakes
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["play", "--opponent", "RUN"], "got gymnasium"),
         (["play", "--opponent", "PLAYER"], "game, got CartPole-v1"),
@@ -172,7 +174,7 @@ def test_a_run_ends_where_an_environment_shows_what_is_no_number(tmp_path):
     ],
     ids=lambda part: " ".join(part[:3]) if isinstance(part, list) else None,
 )
-def test_rejects_what_has_no_meaning_there(pole, frozen, tmp_path, args, said):
+def test_rejects_options_without_meaning(pole, frozen, tmp_path, args, message):
     names = {"RUN": pole[0], "PLAYER": frozen / "pole"}
     words = [str(word) for word in args]
     for name, path in names.items():
@@ -181,11 +183,11 @@ def test_rejects_what_has_no_meaning_there(pole, frozen, tmp_path, args, said):
         words += ["-o", str(tmp_path / "out")]
     if words[0] == "train":
         words += [f"run_dir={tmp_path / 'out'}"]
-    assert said in complaint(call(*words))
+    assert message in complaint(call(*words))
     assert not (tmp_path / "out").exists()
 
 
-def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
+def test_forfeits_cup_with_reason(frozen, tmp_path):
     shutil.copytree(frozen / "pole", tmp_path / "cup" / "pole")
     result = call("cup", tmp_path / "cup", "--with", "random", "--games", 2, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
@@ -197,7 +199,7 @@ def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["env_id=CartPole-v9"], "scenario.env_id: expected the id of a registered environment, got CartPole-v9"),
         (
@@ -219,16 +221,16 @@ def test_in_a_cup_it_forfeits_with_the_reason(frozen, tmp_path):
         (["train.objective=math:pi"], "train.objective: expected module:function, got math:pi: 3.14"),
     ],
 )
-def test_rejects_a_mistake_before_anything_starts(tmp_path, overrides, said):
+def test_rejects_mistakes_before_start(tmp_path, overrides, message):
     with pytest.raises(ConfigError) as caught:
         run_training([*overrides, f"run_dir={tmp_path / 'run'}"])
     text = str(caught.value)
-    assert said in text
+    assert message in text
     assert "\n" not in text
     assert not (tmp_path / "run").exists()
 
 
-def test_the_docs_own_objective_and_network_train_and_play(tmp_path, monkeypatch, capsys):
+def test_documented_objective_and_network_train_and_play(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
     blocks = dict(re.findall(r"```python\n# (my_\w+)\.py\n(.*?)```", page, re.DOTALL))
     assert {"my_objectives", "my_networks"} <= set(blocks)

@@ -40,7 +40,7 @@ def run(demo, tmp_path_factory):
     return path, cloned(demo, path, "train.until=16384")
 
 
-def test_clone_learns_and_tells_its_story(run, demo):
+def test_clone_learns_and_writes_run_folder(run, demo):
     path, rows = run
     names = {name for row in rows for name in row}
     assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
@@ -53,20 +53,20 @@ def test_clone_learns_and_tells_its_story(run, demo):
     assert played[-1]["entropy/red_0"] < np.log(7)
     verdict = json.loads((path / "verdict.json").read_text())
     assert [gate["metric"].split("/")[0] for gate in verdict["gates"]] == ["episode_len_mean", "return_mean", "entropy"]
-    told = json.loads((path / "provenance.json").read_text())["data"]
-    assert (told["who"], told["folder"], told["rows"]) == ("key-runner", str(demo), 12_000)
+    data = json.loads((path / "provenance.json").read_text())["data"]
+    assert (data["who"], data["folder"], data["rows"]) == ("key-runner", str(demo), 12_000)
     result = call("evaluate", path, "--episodes", 20, "-o", path.parent / "judged")
     assert result.exit_code == 0, (result.output, result.exception)
 
 
-def test_interrupted_and_resumed_clone_equals_the_unbroken_one(run, demo, tmp_path):
+def test_resumed_clone_equals_unbroken_clone(run, demo, tmp_path):
     path = tmp_path / "short"
     cloned(demo, path, "train.until=5120")
     resume_training(path, ["train.until=16384"])
     assert without_time(rows_of(path)) == without_time(run[1])
 
 
-def test_run_ends_when_held_out_episodes_gain_nothing_more(demo, tmp_path):
+def test_run_ends_when_held_out_loss_stalls(demo, tmp_path):
     path = tmp_path / "still"
     verdict = run_training(
         ["scenario=1v1", "train=bc", f"data={demo}", f"run_dir={path}", *TINY, "train.lr=1e-30",
@@ -75,7 +75,7 @@ def test_run_ends_when_held_out_episodes_gain_nothing_more(demo, tmp_path):
     assert (verdict["ended"], verdict["env_steps"]) == ("plateau", 3072)
 
 
-def test_other_data_does_not_go_on_with_a_run(run, demo, tmp_path):
+def test_rejects_resuming_with_other_data(run, demo, tmp_path):
     path, _ = run
     card = demo / "card.json"
     text = card.read_text()
@@ -92,7 +92,7 @@ DAGGER = ["train=dagger", "expert=key-runner", "train.cloning.play_every=2048", 
           "train.lr_final=null"]  # fmt: skip
 
 
-def test_asked_expert_teaches_a_network_with_memory_and_the_run_goes_on_exactly(tmp_path):
+def test_expert_teaches_recurrent_network_and_run_resumes(tmp_path):
     run_training(["scenario=1v1", *DAGGER, f"run_dir={tmp_path / 'whole'}", "train.until=3072"])
     run_training(["scenario=1v1", *DAGGER, f"run_dir={tmp_path / 'short'}", "train.until=1536"])
     resume_training(tmp_path / "short", ["train.until=3072"])
@@ -107,7 +107,7 @@ def test_asked_expert_teaches_a_network_with_memory_and_the_run_goes_on_exactly(
     assert [row["env_steps"] for row in rows if "win/red_0" in row] == [2048]
 
 
-def test_training_begins_with_a_clone(run, tmp_path):
+def test_training_begins_with_clone(run, tmp_path):
     path, _ = run
     verdict = run_training(
         ["scenario=1v1", f"init={path}", f"run_dir={tmp_path / 'ppo'}", "train.num_envs=32", "train.num_steps=16",

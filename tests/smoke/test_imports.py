@@ -36,12 +36,12 @@ none_of("ray", "matplotlib.pyplot")
 """
 
 
-def test_everything_is_loaded_where_it_is_needed_and_ray_and_pyplot_nowhere(tmp_path):
+def test_imports_are_lazy_and_avoid_ray_and_pyplot(tmp_path):
     write_run(tmp_path / "run")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert all(said in done.stdout for said in ("Train the learning seats", "red/blue-door games", "--version"))
+    assert all(message in done.stdout for message in ("Train the learning seats", "red/blue-door games", "--version"))
     assert len(done.stderr.splitlines()) == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["picture.png", "run"]

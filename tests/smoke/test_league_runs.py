@@ -50,13 +50,13 @@ def snapshots(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "league").glob("step_*"))
 
 
-def test_learner_joins_its_opponents_and_they_are_players_as_any_other(whole):
+def test_learner_joins_opponents_as_ordinary_player(whole):
     path, verdict, rows = whole
     assert snapshots(path) == NAMES
     assert [row["league/size"] for row in rows] == [3, 3, 4, 4, 5, 5, 6, 6]
     assert all(0 <= row["league/min_win"] <= 1 for row in rows)
-    told = {name for row in rows for name in row if name.startswith("win_against/")}
-    assert told == {f"win_against/red_0/{name}" for name in ("random", "blue-rookie", "key-runner", "snapshots")}
+    names = {name for row in rows for name in row if name.startswith("win_against/")}
+    assert names == {f"win_against/red_0/{name}" for name in ("random", "blue-rookie", "key-runner", "snapshots")}
     assert any(row.get("win_against/red_0/snapshots") is not None for row in rows)
     card = read_card(path / "league" / NAMES[-1] / "red_0")
     last = read_card(path / "checkpoints" / "step_000004096" / "players" / "red_0")
@@ -78,7 +78,7 @@ def test_checkpoints_hold_no_snapshots(whole):
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.long] if kind in ("mates", "env runners") else []) for kind in KINDS]
 )
-def test_resumed_run_is_the_unbroken_one(tmp_path, whole, kind):
+def test_resumed_run_equals_unbroken_run(tmp_path, whole, kind):
     if kind == "driver":
         path, whole_verdict, rows = whole
     else:
@@ -96,7 +96,7 @@ def test_resumed_run_is_the_unbroken_one(tmp_path, whole, kind):
 
 
 @pytest.mark.long
-def test_run_goes_on_with_other_env_runners(whole, tmp_path):
+def test_run_resumes_with_other_env_runners(whole, tmp_path):
     copy = broken(whole[0], tmp_path / "broken")
     verdict = resume_training(copy, ["cluster.num_env_runners=1"])
     assert verdict["env_steps"] == 4096
@@ -123,36 +123,36 @@ def _foreign(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("damage", [_missing, _changed, _foreign])
-def test_rejects_to_go_on_without_a_snapshot_and_touches_nothing(whole, tmp_path, damage):
+def test_rejects_resuming_without_snapshot_and_changes_nothing(whole, tmp_path, damage):
     copy = broken(whole[0], tmp_path / "broken")
-    said = damage(copy / "league" / NAMES[0] / "red_0")
+    message = damage(copy / "league" / NAMES[0] / "red_0")
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError) as caught:
         resume_training(copy, [])
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert NAMES[0] in str(caught.value)
     assert "\n" not in str(caught.value)
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
 
-def test_unknown_anchor_is_one_line():
+def test_rejects_unknown_anchor():
     result = call("train", "scenario=1v1-league", "scenario.league.anchors=random:1,nobody:2")
     assert result.exit_code == 2, result.output
     assert "scenario.seats.blue_0=nobody: player: expected random" in result.stderr.splitlines()[-1]
 
 
-def test_players_that_are_held_out_are_played_in_the_end(tmp_path, capfd, monkeypatch):
+def test_held_out_players_are_played_at_end(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("multigrid_rl.cli.train.HELD_OUT_GAMES", 40)
     path = tmp_path / "run"
     tiny_run(path, "scenario=1v1-robust", *QUICK, *SHORT, "train.until=1024", "scenario.held_out=[hunter,blue-adept]")
-    told = json.loads((path / "held_out.json").read_text())
-    assert {name: row["episodes"] for name, row in told.items()} == {"hunter": 40, "blue-adept": 40}
-    low, high = told["hunter"]["win_interval"]
-    assert low <= told["hunter"]["win"] <= high
+    data = json.loads((path / "held_out.json").read_text())
+    assert {name: row["episodes"] for name, row in data.items()} == {"hunter": 40, "blue-adept": 40}
+    low, high = data["hunter"]["win_interval"]
+    assert low <= data["hunter"]["win"] <= high
     assert "held out: wins" in capfd.readouterr().out
 
 
-def test_unknown_player_to_hold_out_is_one_line():
+def test_rejects_unknown_held_out_player():
     result = call("train", "scenario=1v1-robust", "scenario.held_out=[nobody]")
     assert result.exit_code == 2, result.output
     assert "player: expected random" in result.stderr.splitlines()[-1]

@@ -25,7 +25,7 @@ MEMORY = ["scenario=single-obstacle", "model=gru", "model.hidden=[16]"]
 
 
 @pytest.mark.parametrize("kind", [["scenario=1v1"], pytest.param(MEMORY, marks=pytest.mark.long)])
-def test_two_learners_do_what_one_does_with_the_whole_batch(session, tmp_path, kind):
+def test_two_learners_equal_one_on_whole_batch(session, tmp_path, kind):
     # Each computes half of every minibatch: only the order of additions differs.
     _, alone = tiny_run(tmp_path / "one", *kind, "train.until=1024")
     _, both = tiny_run(tmp_path / "two", *kind, "train.until=1024", "cluster.num_learners=2")
@@ -45,14 +45,14 @@ def weights_of_start(tmp_path, kind):
     return weights_of(tmp_path / "start")
 
 
-def test_learners_must_be_able_to_share_a_minibatch(tmp_path):
+def test_learners_must_divide_minibatch(tmp_path):
     with pytest.raises(ConfigError, match=r"train.minibatch_size: expected what 3 learners can share"):
         tiny_run(tmp_path / "run", "cluster.num_learners=3")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.long
-def test_one_remote_learner_is_the_driver_elsewhere(session, tmp_path):
+def test_remote_learner_equals_driver(session, tmp_path):
     tiny_run(tmp_path / "here", *ONE_STEP)
     tiny_run(tmp_path / "there", *ONE_STEP, "cluster.num_learners=1")
     here, there = weights_of(tmp_path / "here"), weights_of(tmp_path / "there")

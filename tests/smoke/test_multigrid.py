@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn ab
 SCENARIO = ["scenario=multigrid", "env_id=MultiGrid-Empty-Random-5x5-v0", "train.until=2048"]
 
 
-def test_an_environment_of_the_package_trains_and_its_run_tells_its_story(tmp_path):
+def test_package_environment_trains_and_writes_run_folder(tmp_path):
     verdict, rows = tiny_run(tmp_path / "run", *SCENARIO, "train.until=16384")
     assert (verdict["scenario"], verdict["experiment"], verdict["ended"]) == ("multigrid", "multigrid", "until")
     assert (verdict["opponents"], verdict["gates"]) == ([], [])
@@ -49,7 +49,7 @@ def test_two_agents_train_in_every_scheme(tmp_path, scheme, networks):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["env_id=MultiGrid-Empty-8x9-v0"], ["scenario.env_id", "8x9-v0", "mean MultiGrid-Empty-8x8-v0"]),
         (["train.shaping=math:sqrt"], ["train.shaping: expected null", "no events", "got math:sqrt"]),
@@ -59,10 +59,10 @@ def test_two_agents_train_in_every_scheme(tmp_path, scheme, networks):
         (["scheme=ctce"], ["scheme: expected dtde", "agents of multigrid has one agent", "got ctce"]),
     ],
 )
-def test_a_mistake_is_one_line_before_anything_starts(tmp_path, overrides, said):
+def test_rejects_mistakes_before_start(tmp_path, overrides, message):
     with pytest.raises(ConfigError) as caught:
         run_training(["scenario=multigrid", f"run_dir={tmp_path / 'run'}", *overrides])
     text = str(caught.value)
-    assert [part for part in said if part not in text] == []
+    assert [part for part in message if part not in text] == []
     assert "\n" not in text
     assert not (tmp_path / "run").exists()

@@ -76,7 +76,7 @@ def test_help_and_view_keys():
     assert helped.mean() < start.mean() < whole.mean()
 
 
-def test_closing_and_ctrl_c_keep_the_score(monkeypatch):
+def test_closing_and_ctrl_c_keep_score(monkeypatch):
     game = session()
     shown = window(game)
     press(pygame.K_LEFT)
@@ -138,7 +138,7 @@ def test_play_keeps_games_that_video_shows(keys, tmp_path):
     assert str(file) in complaint(call("play", "--record", file))
 
 
-def test_no_record_without_a_finished_game(keys, tmp_path):
+def test_no_record_without_finished_game(keys, tmp_path):
     keys += [pygame.K_LEFT, pygame.K_ESCAPE]
     done = call("play", "--opponent", "idle", "--side", "blue", "--record", tmp_path / "mine.json")
     assert done.exit_code == 0, done.output
@@ -148,7 +148,7 @@ def test_no_record_without_a_finished_game(keys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["scenario=nowhere"], ", got nowhere"),
         (["scenario=multigrid", "env_id=MultiGrid-Empty-5x5-v0"], "scenario: expected one of the red/blue-door game"),
@@ -158,15 +158,15 @@ def test_no_record_without_a_finished_game(keys, tmp_path):
         (["--delay", "nan"], "got nan"),
     ],
 )
-def test_play_rejects_mistakes(args, said):
-    assert said in complaint(call("play", *args))
+def test_play_rejects_mistakes(args, message):
+    assert message in complaint(call("play", *args))
 
 
-def test_play_without_a_screen(monkeypatch):
+def test_play_without_screen(monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
-    said = complaint(call("play", "--opponent", "idle"))
-    assert said.startswith("multigrid-rl: window: expected a machine with a screen")
+    message = complaint(call("play", "--opponent", "idle"))
+    assert message.startswith("multigrid-rl: window: expected a machine with a screen")
 
 
 def test_rejects_broken_display(monkeypatch):

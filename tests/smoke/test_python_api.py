@@ -71,7 +71,7 @@ def test_train_look_improve(notebook):
     assert returns[0] != returns[1]
 
 
-def test_your_player_in_a_cup(notebook):
+def test_custom_player_in_cup(notebook):
     _, step, interval, win, entries = shown_by(notebook, cells_of(NOTEBOOKS[1]))
     assert step[1:3] == (False, False)
     assert len(interval) == 2
@@ -81,7 +81,7 @@ def test_your_player_in_a_cup(notebook):
     assert multigrid_rl.evaluate(notebook.run, episodes=2)["episodes"] == 2  # classes that were handed over are trusted
 
 
-def test_the_page_does_what_it_says(notebook):
+def test_page_snippets_run(notebook):
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "python.md").read_text(), re.M | re.S)
     exec("".join(blocks).replace("200_000", "20_480"), notebook.__dict__)
     assert notebook.rewards.shape == (1024,)
@@ -93,7 +93,7 @@ def test_the_page_does_what_it_says(notebook):
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "said"),
+    ("call", "error", "message"),
     [
         (
             lambda: multigrid_rl.train("1v1", lrr=3),
@@ -109,18 +109,18 @@ def test_the_page_does_what_it_says(notebook):
         (lambda: multigrid_rl.trian, AttributeError, "no attribute 'trian'"),
     ],
 )
-def test_mistakes_are_told_in_one_line(call, error, said, tmp_path, monkeypatch):
+def test_mistakes_are_reported_in_one_line(call, error, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=said) as told:
+    with pytest.raises(error, match=message) as caught:
         call()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_importing_does_nothing_and_takes_no_time():
+def test_import_is_fast_and_has_no_side_effects():
     code = (
         "import sys, multigrid_rl; print([name for name in sys.modules if name.startswith(('multigrid_rl.', 'numpy'))])"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert told.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
     assert (Path(multigrid_rl.__file__).with_suffix(".pyi")).read_text().count(" as ") == 5

@@ -50,7 +50,7 @@ def copy(half, tmp_path):
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.long] if "runner" in kind else []) for kind in KINDS]
 )
-def test_resumed_run_is_the_unbroken_one(tmp_path, kind):
+def test_resumed_run_equals_unbroken_run(tmp_path, kind):
     # Killed after its last checkpoint: the rows that followed it are played once more, and kept aside.
     whole_verdict, whole = tiny_run(tmp_path / "whole", *KINDS[kind], "train.checkpoint_every=1024")
     broken = shutil.copytree(tmp_path / "whole", tmp_path / "broken")
@@ -73,7 +73,7 @@ def _without_seconds(value):
     return [_without_seconds(inner) for inner in value] if isinstance(value, list) else value
 
 
-def test_run_goes_on_beyond_its_budget_and_tells_its_story(copy):
+def test_run_continues_beyond_budget_and_logs_it(copy):
     verdict = resume_training(copy, ["train.until=3072"])
     rows = rows_of(copy)
     assert verdict["env_steps"] == rows[-1]["env_steps"] == 3072
@@ -87,7 +87,7 @@ def test_run_goes_on_beyond_its_budget_and_tells_its_story(copy):
     assert "until: 3072" in (copy / "config.yaml").read_text()
 
 
-def test_run_killed_before_its_verdict_gets_it_without_another_step(copy):
+def test_run_killed_before_verdict_gets_it_without_steps(copy):
     missing, rows = json.loads((copy / "verdict.json").read_text()), rows_of(copy)
     (copy / "verdict.json").unlink()
     resume_training(copy, [])
@@ -98,7 +98,7 @@ def test_run_killed_before_its_verdict_gets_it_without_another_step(copy):
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_run_killed_after_it_held_its_gates_has_held_them(tmp_path, kept):
+def test_run_killed_after_holding_gates_has_held_them(tmp_path, kept):
     run = tmp_path / "run"
     easy = "scenario.gates=[{metric:episode_len_mean,at_most:1000,window:512}]"
     tiny_run(run, easy, "scenario.game.max_steps=10", "train.num_envs=128", "train.until=16384")
@@ -125,7 +125,7 @@ def test_run_killed_after_it_held_its_gates_has_held_them(tmp_path, kept):
         (["until"], ["until", "key=value"]),
     ],
 )
-def test_rejects_changes_of_what_a_run_keeps(copy, overrides, parts):
+def test_rejects_changes_of_fixed_settings(copy, overrides, parts):
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError) as caught:
         resume_training(copy, overrides)
@@ -142,7 +142,7 @@ def test_rejects_folders_that_are_no_runs(tmp_path):
         resume_training(tmp_path, [])
 
 
-def test_rejects_changed_opponents_and_touches_nothing(copy):
+def test_rejects_changed_opponents_and_changes_nothing(copy):
     path = copy / "provenance.json"
     provenance = json.loads(path.read_text())
     provenance["opponents"][0]["sha256"] = "0" * 64
@@ -159,7 +159,7 @@ def test_order_of_cluster_overrides_does_not_matter(copy):
         assert (cluster.address, cluster.num_env_runners) == ("there:6379", 2)
 
 
-def test_rejects_a_second_writer(copy):
+def test_rejects_second_writer(copy):
     with (copy / "run.lock").open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(ConfigError, match="another process is writing to it"):
@@ -167,21 +167,21 @@ def test_rejects_a_second_writer(copy):
     assert (copy / "verdict.json").exists()
 
 
-def test_damaged_checkpoint_gives_way_to_the_one_before(copy, capfd):
+def test_damaged_checkpoint_falls_back_to_previous(copy, capfd):
     newest = copy / "checkpoints" / "step_000002048"
     state = newest / "run.pkl"
     state.write_bytes(state.read_bytes()[:-1] + b"?")
     verdict = resume_training(copy, ["train.until=3072"])
-    told = capfd.readouterr().err
-    assert "step_000002048 is damaged and passed over" in told
-    assert "run.pkl" in told
-    assert "going on from step_000001536" in told
+    output = capfd.readouterr().err
+    assert "step_000002048 is damaged and passed over" in output
+    assert "run.pkl" in output
+    assert "going on from step_000001536" in output
     assert [row["env_steps"] for row in rows_of(copy)] == list(range(512, 3073, 512))
     assert verdict["env_steps"] == 3072
     assert "step_000002048 is damaged" not in (copy / "verdict.json").read_text()
 
 
-def test_without_a_whole_checkpoint_nothing_is_touched(copy):
+def test_nothing_changes_without_sound_checkpoint(copy):
     for path in (copy / "checkpoints").glob("step_*"):
         (path / "manifest.json").unlink()
     with pytest.raises(ConfigError, match=r"--resume: expected a run with a whole checkpoint, got .*manifest.json"):
@@ -191,7 +191,7 @@ def test_without_a_whole_checkpoint_nothing_is_touched(copy):
 
 
 @pytest.mark.long
-def test_other_env_runners_play_fresh_games_with_the_weights_of_before(copy, session, capfd):
+def test_other_env_runners_play_new_games_with_same_weights(copy, session, capfd):
     resume_training(copy, ["train.until=3072", "cluster.num_env_runners=2"])
     assert "games start afresh" in capfd.readouterr().err
     rows = rows_of(copy)
@@ -205,11 +205,11 @@ def test_other_env_runners_play_fresh_games_with_the_weights_of_before(copy, ses
 
 
 @pytest.mark.long
-def test_losses_of_env_runners_are_counted_over_resumptions(copy, session):
+def test_env_runner_losses_are_counted_across_resumes(copy, session):
     state = copy / "checkpoints" / "step_000002048" / "run.pkl"
-    told = pickle.loads(state.read_bytes())
+    saved = pickle.loads(state.read_bytes())
     (copy / "checkpoints" / "step_000002048" / "manifest.json").unlink()
-    write_state(state.parent, {**told, "env_runner_restarts": 7})
+    write_state(state.parent, {**saved, "env_runner_restarts": 7})
     seal(state.parent, {"env_steps": 2048, "stage": 0, "gate_margin": None, "metrics_bytes": _size(copy)})
     resume_training(copy, ["train.until=2560"])
     resume_training(copy, ["train.until=3072", "cluster.num_env_runners=1"])
@@ -220,7 +220,7 @@ def _size(run):
     return (run / "metrics.jsonl").stat().st_size
 
 
-def test_full_disk_ends_a_run_with_one_line(tmp_path, monkeypatch):
+def test_full_disk_ends_run_with_one_line(tmp_path, monkeypatch):
     def full(self, row):
         self._metrics.close()
         self._metrics = Path("/dev/full").open("w")  # noqa: SIM115 - the folder closes it
@@ -232,7 +232,7 @@ def test_full_disk_ends_a_run_with_one_line(tmp_path, monkeypatch):
         tiny_run(tmp_path / "run")
 
 
-def test_values_of_the_configuration_take_effect_over_those_of_the_checkpoint(half):
+def test_configuration_values_override_checkpoint(half):
     # A search goes on from another trial's checkpoint with values of its own (ray issue 62173: they were overwritten).
     config = compose([*TINY, "train.lr=7e-4", "train.lr_final=7e-4", "train.entropy_coef=0.5", "train.clip=0.33"])
     algorithm = algorithm_config(config).build_algo()

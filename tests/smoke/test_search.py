@@ -49,7 +49,7 @@ def space_file(path: Path, **variables: str) -> str:
 
 
 @pytest.mark.parametrize("on_tune", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_three_stages_in_two_sessions_leave_files_and_run_folders(tmp_path, capfd, monkeypatch, request, on_tune):
+def test_three_stages_in_two_sessions_write_files(tmp_path, capfd, monkeypatch, request, on_tune):
     if on_tune:
         request.getfixturevalue("session")
     else:
@@ -113,24 +113,24 @@ def test_ends_with_status_1_when_all_trials_fail(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("session")
-def test_tune_runs_trials_in_processes_of_their_own_and_tells_which_failed(tmp_path, capfd):
+def test_tune_isolates_trials_and_names_failed(tmp_path, capfd):
     space = space_file(tmp_path / "some.yaml", train__shaping="{choice: [null, 'math:floor']}")
     tiny = "search=asha search.max_concurrent=1 search.trials=2 search.startup=2 search.until=1536 search.grace=1024"
     folder = tmp_path / "search"
     result = invoke(*BASE, *tiny.split(), "search.report_every=1024", space, "seed=0", "--folder", str(folder))
     assert result.exit_code == 0, result.output
-    told = {row["status"]: row for row in outcomes(folder)}
-    assert sorted(told) == ["failed", "finished"]
-    assert told["failed"]["reason"] == "TypeError: math.floor() takes exactly one argument (2 given)"
+    reported = {row["status"]: row for row in outcomes(folder)}
+    assert sorted(reported) == ["failed", "finished"]
+    assert reported["failed"]["reason"] == "TypeError: math.floor() takes exactly one argument (2 given)"
     assert "Traceback" not in capfd.readouterr().err
-    run = folder / "trials" / told["finished"]["spec"]["id"]
-    assert rows_of(run)[-1]["env_steps"] == told["finished"]["env_steps"] == 1536
+    run = folder / "trials" / reported["finished"]["spec"]["id"]
+    assert rows_of(run)[-1]["env_steps"] == reported["finished"]["env_steps"] == 1536
     assert json.loads((run / "provenance.json").read_text())["command"].startswith("multigrid-rl train scenario=1v1")
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("session")
-def test_asha_stops_trials_that_lag_behind_and_leaves_whole_run_folders(tmp_path):
+def test_asha_stops_lagging_trials_and_keeps_run_folders(tmp_path):
     folder = tmp_path / "search"
     asha = "search=asha search.max_concurrent=1 search.trials=4 search.startup=3 search.until=16384 search.grace=4096"
     result = invoke(*BASE, *asha.split(), "search.reduction=2", "search.report_every=1024", "--folder", str(folder))
@@ -170,7 +170,7 @@ def spied(monkeypatch) -> list[dict]:
     return seen
 
 
-def test_perturbed_values_act_after_a_checkpoint_is_taken_over(tmp_path, monkeypatch):
+def test_perturbed_values_apply_after_checkpoint_copy(tmp_path, monkeypatch):
     # A restored checkpoint brings its optimiser's step size and its schedules along (ray issue 62173).
     seen = spied(monkeypatch)
 
@@ -227,7 +227,7 @@ def here(monkeypatch) -> None:
     monkeypatch.setattr(tuning, "run_on_tune", run_here)
 
 
-def test_population_goes_on_from_the_best_with_values_of_its_own(tmp_path, monkeypatch):
+def test_population_continues_from_best_with_own_values(tmp_path, monkeypatch):
     here(monkeypatch)
     seen, read_network = [], catalogue.read_network
     monkeypatch.setattr(catalogue, "read_network", lambda at, card: seen.append(at.name) or read_network(at, card))
@@ -260,7 +260,7 @@ def test_population_goes_on_from_the_best_with_values_of_its_own(tmp_path, monke
         (["--resume", "nowhere", "seed=3"], "expected no overrides and no --folder beside it"),
     ],
 )
-def test_rejects_mistakes_in_one_line_with_status_2(given, message):
+def test_rejects_mistakes_with_status_2(given, message):
     result = invoke(*given)
     assert result.exit_code == 2
     assert message in result.output

@@ -35,7 +35,7 @@ def living(session):
     return found
 
 
-def test_a_session_is_used_and_left_alone_and_out_of_the_way_of_signals_and_leaves_no_files():
+def test_session_ignores_signals_and_leaves_no_files():
     before = signal.signal(signal.SIGTERM, ours := lambda number, frame: None)
     try:
         with ray_session():
@@ -63,7 +63,7 @@ def test_a_session_is_used_and_left_alone_and_out_of_the_way_of_signals_and_leav
 
 
 @pytest.mark.long
-def test_the_command_trains_writes_its_folder_and_leaves_no_ray_behind(tmp_path):
+def test_train_command_writes_folder_and_stops_ray(tmp_path):
     assert not ray.is_initialized()
     path = tmp_path / "run"
     result = call("train", *TINY, "train.runner=stock", "seed=5", f"run_dir={path}", "--until", "512")

@@ -28,7 +28,7 @@ def local(session, tmp_path_factory):
     return path, *tiny_run(path, *STOCK)
 
 
-def test_a_run_says_the_same_things_as_ours(local, tmp_path):
+def test_run_reports_same_metrics_as_own_loop(local, tmp_path):
     _, verdict, rows = local
     _, ours = tiny_run(tmp_path / "ours", "train.until=600", "seed=5")
     # RLlib's env runner and learner do not tell what they spend their time on, nor all that ours measure.
@@ -52,7 +52,7 @@ def test_a_run_says_the_same_things_as_ours(local, tmp_path):
             assert row[name] == pytest.approx(other[name], rel=0.02)
 
 
-def test_the_networks_begin_with_the_same_weights(session):
+def test_networks_start_with_same_weights(session):
     weights = []
     for runner in ("batched", "stock"):
         config = compose([*TINY, f"train.runner={runner}", "seed=5"])
@@ -61,7 +61,7 @@ def test_the_networks_begin_with_the_same_weights(session):
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(local, tmp_path):
+def test_seed_determines_run(local, tmp_path):
     _, verdict, rows = local
     again, its = tiny_run(tmp_path / "again", *STOCK)
     other, _ = tiny_run(tmp_path / "other", *STOCK, "seed=6")
@@ -69,7 +69,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(local, tmp_pa
     assert again["weights"] == verdict["weights"] != other["weights"]
 
 
-def test_a_checkpoint_loads_into_rllib_and_as_a_player(local):
+def test_checkpoint_loads_into_rllib_and_as_player(local):
     path, verdict, _ = local
     folder = path / verdict["checkpoint"]
     player = folder / "players" / "red_0"
@@ -96,7 +96,7 @@ def test_teams_train_with_eliminated_seats(session, tmp_path, overrides, network
 
 
 @pytest.mark.long
-def test_remote_runners_share_the_games_out(session, tmp_path, monkeypatch):
+def test_remote_runners_share_games(session, tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)
     verdict, rows = tiny_run(tmp_path / "run", *STOCK, "cluster.num_env_runners=2", "train.until=512")
     assert BATCH <= rows[0]["env_steps"] < BATCH + GAMES
@@ -105,7 +105,7 @@ def test_remote_runners_share_the_games_out(session, tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_another_algorithm_trains_as_the_docs_say(session):
+def test_documented_other_algorithm_trains(session):
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
     (example,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "DQNConfig" in block]
     scope: dict = {}

@@ -37,7 +37,7 @@ def local(tmp_path_factory):
     return path, *tiny_run(path, "seed=5")
 
 
-def test_run_folder_tells_its_own_story(local):
+def test_run_folder_is_self_describing(local):
     path, verdict, rows = local
     assert json.loads((path / "verdict.json").read_text()) == verdict
     config = yaml.safe_load((path / "config.yaml").read_text())
@@ -51,11 +51,11 @@ def test_run_folder_tells_its_own_story(local):
     assert [event.step for event in board.Scalars("run/env_steps_per_s")] == [row["env_steps"] for row in rows]
     lengths = {row["env_steps"]: row["episode_len_mean"] for row in rows if "episode_len_mean" in row}
     assert all("/" in tag for tag in board.Tags()["scalars"])
-    told = {event.step: event.value for event in board.Scalars("run/episode_len_mean")}
-    assert told == pytest.approx(lengths)
+    logged = {event.step: event.value for event in board.Scalars("run/episode_len_mean")}
+    assert logged == pytest.approx(lengths)
 
 
-def test_every_row_tells_where_its_time_went(local):
+def test_every_row_accounts_for_its_time(local):
     _, _, rows = local
     seconds, missed = [0.0, *(row["seconds"] for row in rows)], []
     for before, after, row in zip(seconds[:-1], seconds[1:], rows, strict=True):
@@ -74,7 +74,7 @@ def read_card_of(name):
     return read_card(Catalogue().folder(name))
 
 
-def test_verdict_holds_what_the_readme_promises(local):
+def test_verdict_holds_documented_keys(local):
     _, verdict, _ = local
     assert verdict["held"] is False
     assert {"env_steps_to_held", "policy_updates_to_held", "seconds_to_held", "env_steps_per_s", "gates"} <= set(
@@ -91,7 +91,7 @@ def test_verdict_holds_what_the_readme_promises(local):
     ]
 
 
-def test_rows_use_exactly_the_documented_metrics(local):
+def test_rows_use_exactly_documented_metrics(local):
     _, _, rows = local
     names = {name for row in rows for name in row}
     assert [name for name in names if not any(matches(name, pattern) for pattern in METRICS)] == []
@@ -104,15 +104,15 @@ def test_rows_use_exactly_the_documented_metrics(local):
 def test_reports_wins_by_opponent_where_several_take_turns(tmp_path):
     seats = "scenario.seats.blue_0=random:1,idle:1"
     _, rows = tiny_run(tmp_path / "run", "seed=5", seats, "scenario.game.max_steps=20", "train.until=4096")
-    told = [row for row in rows if "win/red_0" in row]
-    assert told
-    for row in told:
+    reports = [row for row in rows if "win/red_0" in row]
+    assert reports
+    for row in reports:
         apart = [row[f"win_against/red_0/{name}"] for name in ("random", "idle")]
         assert min(apart) <= row["win/red_0"] <= max(apart)
         assert all(matches(f"win_against/red_0/{name}", "win_against/<seat>/<player>") for name in ("random", "idle"))
 
 
-def test_same_seed_gives_the_same_run_and_another_seed_another(local, tmp_path):
+def test_seed_determines_run(local, tmp_path):
     _, _, rows = local
     _, again = tiny_run(tmp_path / "again", "seed=5")
     _, other = tiny_run(tmp_path / "other", "seed=6")
@@ -120,7 +120,7 @@ def test_same_seed_gives_the_same_run_and_another_seed_another(local, tmp_path):
     assert without_time(other) != without_time(rows)
 
 
-def test_checkpoint_loads_into_rllib_and_as_a_player(local):
+def test_checkpoint_loads_into_rllib_and_as_player(local):
     path, verdict, _ = local
     folder = path / verdict["checkpoint"]
     assert (path / "checkpoints" / "latest").read_text().strip() == folder.name
@@ -136,7 +136,7 @@ def test_checkpoint_loads_into_rllib_and_as_a_player(local):
         algorithm.stop()
 
 
-def test_both_seats_learn_with_a_module_each(tmp_path):
+def test_both_seats_learn_with_module_each(tmp_path):
     verdict, rows = tiny_run(tmp_path / "both", "scenario.seats.blue_0=learn")
     assert {"entropy/blue_0", "entropy/red_0", "learner/blue_0/vf_loss", "learner/red_0/vf_loss"} <= set(rows[0])
     assert verdict["opponents"] == []
@@ -158,14 +158,14 @@ def built(*overrides):
         algorithm.stop()
 
 
-def test_a_driver_that_plays_with_other_weights_than_it_was_sent_ends_the_run():
+def test_wrong_driver_weights_end_run():
     with built() as algorithm:
         next(iter(algorithm.env_runner.module["red_0"].parameters())).data.add_(1e-3)
         with pytest.raises(RunError, match="an env runner played with weights"):
             algorithm.iterate()
 
 
-def test_env_runners_play_the_drivers_games_take_them_up_again_and_are_replaced(session, local, tmp_path, cores):
+def test_env_runners_play_driver_games_resume_and_are_replaced(session, local, tmp_path, cores):
     with built("cluster.num_env_runners=2") as algorithm:
         row = algorithm.iterate()
         # Played with the same weights by the same games: only the order of a batch's rows differs.
@@ -195,14 +195,14 @@ def test_env_runners_play_the_drivers_games_take_them_up_again_and_are_replaced(
             algorithm.iterate()
 
 
-def test_runner_rejects_an_opponent_that_changed_since_it_was_announced():
+def test_runner_rejects_changed_opponent():
     config = compose(TINY)
     factory = env_factory(config, {"blue-rookie": "0" * 64})
     with pytest.raises(PlayerError, match=r"scenario.seats.blue_0=blue-rookie: sha256: expected 0000"):
         factory.build(4, 0)
 
 
-def test_shaping_changes_what_is_learned_but_not_what_is_judged(tmp_path, monkeypatch):
+def test_shaping_changes_learning_but_not_evaluation(tmp_path, monkeypatch):
     (tmp_path / "my_shaping.py").write_text("def ten(events, reward):\n    return 10 * reward\n")
     monkeypatch.syspath_prepend(tmp_path)
     _, rows = tiny_run(tmp_path / "shaped", "seed=5", "train.shaping=my_shaping:ten")
@@ -246,23 +246,23 @@ def test_every_scheme_trains_and_reports_its_networks(kind):
     seats = {seat for its in MODULES[name].values() for seat in its}
     assert {row.split("/")[1] for row in rows[-1] if row.startswith("return_mean/")} <= seats
     for module in MODULES[name]:
-        told = [rows[-1][f"{metric}/{module}"] for metric in ("entropy", "explained_variance")]
-        told += [rows[-1][f"learner/{module}/{part}"] for part in ("policy_loss", "vf_loss", "grad_norm")]
-        assert all(isinstance(value, float) and abs(value) < 1e3 for value in told)
+        values = [rows[-1][f"{metric}/{module}"] for metric in ("entropy", "explained_variance")]
+        values += [rows[-1][f"learner/{module}/{part}"] for part in ("policy_loss", "vf_loss", "grad_norm")]
+        assert all(isinstance(value, float) and abs(value) < 1e3 for value in values)
         assert rows[-1][f"learner/{module}/grad_norm"] > 0
         assert rows[0][f"learner/{module}/vf_loss"] != rows[-1][f"learner/{module}/vf_loss"]
     unknown = [name for row in rows for name in row if not any(matches(name, pattern) for pattern in METRICS)]
     assert unknown == []
 
 
-def test_every_scheme_plays_the_same_run_with_the_same_seed(kind, tmp_path):
+def test_every_scheme_plays_same_run_with_same_seed(kind, tmp_path):
     name, _, verdict, rows = kind
     again_verdict, again = tiny_run(tmp_path / "again", *KINDS[name], *SHORT)
     assert without_time(again) == without_time(rows)
     assert again_verdict["weights"] == verdict["weights"]
 
 
-def test_every_scheme_exports_players_that_decide_as_the_training_networks(kind):
+def test_every_scheme_exports_players_acting_as_trained(kind):
     name, path, verdict, _ = kind
     folder = path / verdict["checkpoint"]
     with without_object_store():
@@ -291,7 +291,7 @@ def test_every_scheme_exports_players_that_decide_as_the_training_networks(kind)
 
 
 @pytest.mark.long
-def test_remote_runner_plays_the_same_run_as_the_driver_for_a_team_with_a_joint_action(session, tmp_path, cores):
+def test_remote_runner_equals_driver_with_joint_action(session, tmp_path, cores):
     once = [
         *KINDS["2v2 ctce"],
         "seed=5",
@@ -322,7 +322,7 @@ def test_every_recipe_starts_and_trains_two_iterations(recipe, tmp_path):
     assert (verdict["experiment"], verdict["ended"]) == (recipe, "until")
 
 
-def test_network_without_living_seats_learns_nothing_and_the_run_goes_on(tmp_path):
+def test_network_without_living_seats_does_not_learn(tmp_path):
     _, rows = tiny_run(
         tmp_path / "run", "scenario=2v2-deathmatch", "seed=1", "train.num_envs=1", "train.minibatch_size=4",
         "train.num_steps=4", "train.until=200", "scenario.seats.blue_0=hunter", "scenario.seats.blue_1=hunter",

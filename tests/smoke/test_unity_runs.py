@@ -15,7 +15,7 @@ from unity_walker import FakeWalker, free_port
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def test_a_run_with_unity_breaks_off_in_one_line_keeps_its_checkpoint_and_goes_on(tmp_path):
+def test_broken_unity_run_keeps_checkpoint_and_resumes(tmp_path):
     port, run = free_port(), tmp_path / "run"
     FakeWalker(port, over=70).start()
     short = ["train.num_envs=10", "train.num_steps=20", "train.minibatch_size=100", "train.checkpoint_every=400"]

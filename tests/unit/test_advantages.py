@@ -44,19 +44,19 @@ def test_three_steps_by_hand():
     assert column_of(path([1, 2, 4], [4, 2, 6], [2, 6, 8])) == [-1.125, 3.5, 2.0]
 
 
-def test_lambda_0_is_the_one_step_error_and_lambda_1_the_discounted_return():
+def test_lambda_0_is_td_error_and_lambda_1_is_return():
     given = path([1, 2, 4], [4, 2, 6], [2, 6, 8])
     assert column_of(given, 0.0) == [-2.0, 3.0, 2.0]
     # returns with bootstrap 8: 4 + 4 = 8, 2 + 4 = 6, 1 + 3 = 4; minus the values 6, 2, 4
     assert column_of(given, 1.0) == [0.0, 4.0, 2.0]
 
 
-def test_termination_drops_the_bootstrap():
+def test_termination_drops_bootstrap():
     # delta_2 = 4 - 6 = -2; A_1 = 3 - .5 = 2.5; A_0 = -2 + .625
     assert column_of(path([1, 2, 4], [4, 2, 6], [2, 6, 8], terminated=[2], done=[2])) == [-1.375, 2.5, -2.0]
 
 
-def test_truncation_bootstraps_from_the_final_observation():
+def test_truncation_bootstraps_from_final_observation():
     given = path([1, 2, 4], [4, 2, 6], [2, 6, 8], done=[2])
     assert column_of(given) == [-1.125, 3.5, 2.0]
     further = given | {"next_values": given["next_values"] + np.array([[0], [0], [10]], np.float32)}
@@ -64,7 +64,7 @@ def test_truncation_bootstraps_from_the_final_observation():
 
 
 @pytest.mark.parametrize("ending", ["terminated", "truncated"])
-def test_nothing_leaks_back_over_an_episode_boundary(ending):
+def test_nothing_leaks_across_episode_boundary(ending):
     flags = {"done": [1], "terminated": [1] if ending == "terminated" else []}
     poor = column_of(path([1, 2, 0, 0], [4, 2, 6, 1], [2, 6, 1, 0], **flags))
     rich = column_of(path([1, 2, 999, -50], [4, 2, -77, 1], [2, 6, 1, 0], **flags))
@@ -72,7 +72,7 @@ def test_nothing_leaks_back_over_an_episode_boundary(ending):
     assert poor[2:] != rich[2:]
 
 
-def test_rows_out_of_the_game_are_0_and_do_not_leak():
+def test_rows_out_of_game_are_zero_and_do_not_leak():
     # The seat is eliminated in step 1 (terminated, the game goes on until step 3), and plays again from step 4.
     flags = {"terminated": [1, 3], "done": [3], "absent": [2, 3]}
     given = path([1, 2, 50, 60, 3], [4, 2, 70, 80, 1], [2, 90, 95, 99, 2], **flags)
@@ -80,7 +80,7 @@ def test_rows_out_of_the_game_are_0_and_do_not_leak():
     assert column_of(given) == [-2.0, 0.0, 0.0, 0.0, 3.0]
 
 
-def test_rows_out_of_the_game_are_cut_even_where_the_flag_of_termination_is_missing():
+def test_rows_out_of_game_are_cut_without_termination_flag():
     given = path([1, 2, 50], [4, 2, 70], [2, 6, 95], absent=[2])
     assert column_of(given) == [-2 + 0.25 * 3, 3.0, 0.0]
 
@@ -136,14 +136,14 @@ def reference(given, gamma: float, lam: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("gamma", "lam"), [(0.99, 0.95), (1.0, 1.0), (0.9, 0.0)])
-def test_agrees_with_a_plain_reference_for_each_episode(gamma, lam):
+def test_matches_plain_reference_per_episode(gamma, lam):
     given = random_trajectories()
     assert (~given["active"]).any()
     assert (given["done"] & ~given["terminated"]).any()
     np.testing.assert_allclose(gae(**given, gamma=gamma, lam=lam), reference(given, gamma, lam), rtol=1e-4, atol=1e-4)
 
 
-def test_inputs_are_left_alone_and_the_result_is_float32():
+def test_inputs_are_unchanged_and_result_is_float32():
     given = random_trajectories(5, 3)
     before = {name: array.copy() for name, array in given.items()}
     assert gae(**given, gamma=0.99, lam=0.95).dtype == np.float32
@@ -158,7 +158,7 @@ def test_standardise_gives_zero_mean_and_unit_variance():
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e6])
-def test_standardise_turns_a_constant_into_zeros(value):
+def test_standardise_turns_constant_into_zeros(value):
     assert standardise(np.full(1000, value, np.float32)).tolist() == [0.0] * 1000
 
 
@@ -185,7 +185,7 @@ def test_psi_by_hand(psi, weights, targets):
     assert [column[:, 0].tolist() for column in found] == [weights, targets]
 
 
-def test_total_reward_is_that_of_each_path_of_the_batch():
+def test_total_reward_is_per_path():
     # The first path was under way, ends with step 1 for good, and counts from the batch's first step.
     given = path([1, 2, 4, 8], [0, 0, 0, 0], [0, 0, 0, 0], terminated=[1], done=[1])
     starts = np.array([[False], [False], [True], [False]])
@@ -194,7 +194,7 @@ def test_total_reward_is_that_of_each_path_of_the_batch():
     assert targets[:, 0].tolist() == [2, 2, 8, 8]
 
 
-def test_running_out_of_time_counts_as_death_where_one_asks_for_it():
+def test_time_limit_counts_as_death_if_configured():
     # Two steps of reward 1, then the time is over: worth 10 from there on, or nothing.
     discrete = distribution_of(spaces.MultiDiscrete([2]))
     rollout = Rollout.empty(np.array([[False], [True]]), np.zeros((1, 3), np.float32), discrete, 0)

@@ -93,27 +93,27 @@ def steps_of(rows: int = 6) -> Steps:
     return Steps(*columns, torch.tensor([0.0, 1.0] * (rows // 2)), torch.linspace(-3, 0, rows))
 
 
-def test_gail_rewards_what_looks_like_the_expert():
+def test_gail_rewards_expert_like_steps():
     net, steps = Discriminator(3, 2, GAIL), steps_of()
     chance = torch.sigmoid(net(steps))  # that a step is the expert's
     torch.testing.assert_close(net.rewards(steps), -torch.log(1 - chance))
     torch.testing.assert_close(net(steps), net.reward(torch.cat([steps.obs, steps.actions], 1))[:, 0])
 
 
-def test_gail_pays_the_logit_where_asked_to():
+def test_gail_pays_logit_if_configured():
     net, steps = Discriminator(3, 2, replace(GAIL, payoff="logit")), steps_of()
     chance = torch.sigmoid(net(steps))
     torch.testing.assert_close(net.rewards(steps), torch.log(chance) - torch.log(1 - chance))
 
 
-def test_airl_pays_f_alone_where_asked_to():
+def test_airl_pays_f_alone_if_configured():
     net, whole = Discriminator(3, 2, replace(AIRL, payoff="f")), Discriminator(3, 2, AIRL)
     steps = steps_of()
     torch.testing.assert_close(net.rewards(steps), whole.rewards(steps) + steps.logp)
     torch.testing.assert_close(net(steps), whole(steps))
 
 
-def test_gradient_penalty_is_how_far_the_slope_of_the_reward_is_from_one():
+def test_gradient_penalty_measures_distance_of_slope_from_one():
     net, steps = Discriminator(3, 2, GAIL), steps_of()
     net.normaliser.std.fill_(2.0)  # slopes are by what the network reads
     weights = torch.tensor([[3.0, 0.0, 0.0, 0.0, 4.0]])
@@ -125,7 +125,7 @@ def test_gradient_penalty_is_how_far_the_slope_of_the_reward_is_from_one():
     torch.testing.assert_close(net.reward.weight.grad, 2 * (5.0 - 1.0) * weights / 5.0)
 
 
-def test_a_penalty_makes_the_discriminator_less_steep():
+def test_gradient_penalty_flattens_discriminator():
     slopes = []
     for weight in (0.0, 10.0):
         collector, _, update = parts(replace(GAIL, steps=40, gradient_penalty=weight))
@@ -139,7 +139,7 @@ def test_a_penalty_makes_the_discriminator_less_steep():
     assert slopes[1] < slopes[0] / 2
 
 
-def test_airl_rewards_f_less_the_log_probability():
+def test_airl_rewards_f_less_log_probability():
     net, steps = Discriminator(3, 2, AIRL), steps_of()
     g = net.reward(torch.cat([steps.obs, steps.actions], 1))[:, 0]
     before, after = net.shaping(steps.obs)[:, 0], net.shaping(steps.next_obs)[:, 0]
@@ -150,13 +150,13 @@ def test_airl_rewards_f_less_the_log_probability():
     torch.testing.assert_close(torch.sigmoid(net(steps)), chance)
 
 
-def test_actions_are_read_as_they_lie_in_their_bounds_and_choices_as_ones_among_zeros():
+def test_actions_are_scaled_to_bounds_and_choices_one_hot():
     numbers = encoded(Gaussian([-2, 0], [2, 1], "clip"), np.array([[-2.0, 0.75]], np.float32))
     np.testing.assert_allclose(numbers, [[-1.0, 0.5]])
     np.testing.assert_array_equal(encoded(Categorical((2, 3)), np.array([[1, 0]])), [[0, 1, 1, 0, 0]])
 
 
-def test_what_follows_a_step_is_the_next_or_what_was_seen_at_the_end():
+def test_next_observation_is_next_row_or_final_one():
     flags = np.zeros((3, 2), np.bool_)
     done, cut, ended = flags.copy(), flags.copy(), flags.copy()
     done[1] = True
@@ -171,25 +171,25 @@ def test_what_follows_a_step_is_the_next_or_what_was_seen_at_the_end():
 
 
 @pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
-def test_the_whole_batch_is_paid_by_the_discriminator(config):
+def test_discriminator_pays_whole_batch(config):
     collector, _, update = parts(config)
     adversary, kept = update.adversaries[AGENT], {}
     learn = adversary.learn
 
     def spied(batch, paths):
-        kept["paths"], told = learn(batch, paths)
+        kept["paths"], statistics = learn(batch, paths)
         kept["mine"] = adversary._policy_steps(batch, paths)
-        return kept["paths"], told
+        return kept["paths"], statistics
 
     adversary.learn = spied
-    told, batch = once(collector, update)
+    statistics, batch = once(collector, update)
     (path,) = kept["paths"]
     with torch.no_grad():
         wanted = adversary.discriminator.rewards(kept["mine"]).numpy()
     np.testing.assert_allclose(path.rewards.reshape(-1), wanted, rtol=1e-5)
-    assert told["learnt_reward"] == pytest.approx(float(wanted.mean()), rel=1e-5)
+    assert statistics["learnt_reward"] == pytest.approx(float(wanted.mean()), rel=1e-5)
     np.testing.assert_allclose(kept["mine"].logp, batch.logp)
-    assert {"discriminator_loss", "discriminator_accuracy", "explained_variance", "policy_loss"} <= set(told)
+    assert {"discriminator_loss", "discriminator_accuracy", "explained_variance", "policy_loss"} <= set(statistics)
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,8 @@ def test_the_whole_batch_is_paid_by_the_discriminator(config):
     [(GAIL, False), (AIRL, True), (STEADY, False), (replace(AIRL, replay=300), False)],
     ids=["gail", "airl", "steady", "replay"],
 )
-def test_a_resumed_update_goes_on_as_the_unbroken_one(config, recompute):
-    told = []
+def test_resumed_update_equals_unbroken_update(config, recompute):
+    statistics = []
     for halves in (False, True):
         collector, net, update = parts(config, recompute=recompute)
         once(collector, update)
@@ -210,12 +210,12 @@ def test_a_resumed_update_goes_on_as_the_unbroken_one(config, recompute):
             again.optimizers[AGENT][0].load_state_dict(adam)
             again.set_state(update.get_state())
             collector.networks, update = {AGENT: other}, again
-        told.append([once(collector, update)[0] for _ in range(2)])
-    assert told[0] == told[1]
+        statistics.append([once(collector, update)[0] for _ in range(2)])
+    assert statistics[0] == statistics[1]
 
 
 @pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
-def test_a_policy_comes_to_do_what_was_shown(config):
+def test_policy_learns_to_imitate(config):
     """The environment pays the sum of an action; what was shown pays little, and nothing of it is told."""
     collector, net, update = parts(replace(config, allow_variable_horizon=True))
 
@@ -226,10 +226,10 @@ def test_a_policy_comes_to_do_what_was_shown(config):
 
     before = distance()
     for _ in range(30):
-        told, _ = once(collector, update)
+        statistics, _ = once(collector, update)
     assert before > 0.7
     assert distance() < 0.35
-    assert told["discriminator_accuracy"] < 1.0
+    assert statistics["discriminator_accuracy"] < 1.0
 
 
 # --- earlier policies
@@ -240,7 +240,7 @@ def numbered(first: int, count: int) -> Steps:
     return Steps(*[numbers[:, None]] * 3, numbers, numbers)
 
 
-def test_replay_keeps_any_step_as_likely_as_any_other():
+def test_replay_samples_steps_uniformly():
     counts = np.zeros(100)
     for seed in range(2000):
         replay = Replay(10, np.random.default_rng(seed))
@@ -256,7 +256,7 @@ def test_replay_keeps_any_step_as_likely_as_any_other():
     assert np.abs(counts - 200).max() < 5 * 13.4
 
 
-def test_half_of_the_steps_beside_the_experts_are_of_earlier_policies():
+def test_half_of_policy_steps_are_replayed():
     collector, _, update = parts(replace(AIRL, replay=10_000, steps=1))
     adversary, given = update.adversaries[AGENT], []
     descend = adversary._descend
@@ -274,25 +274,25 @@ def test_half_of_the_steps_beside_the_experts_are_of_earlier_policies():
 # --- horizons
 
 
-def test_early_ends_are_refused_unless_they_are_allowed():
-    said = r"^train\.adversarial: %s: expected episodes of one length, or " + (
+def test_rejects_early_ends_unless_allowed():
+    message = r"^train\.adversarial: %s: expected episodes of one length, or " + (
         r"train\.adversarial\.allow_variable_horizon=true: .*, got \d+ that ended early$"
     )
     collector, _, update = parts(GAIL, ends=3)
-    with pytest.raises(RunError, match=said % "the policy's episodes"):
+    with pytest.raises(RunError, match=message % "the policy's episodes"):
         once(collector, update)
     collector, net, update = parts(replace(GAIL, allow_variable_horizon=True), ends=3)
     once(collector, update)
     early = shown()._replace(terminated=np.arange(400) % 4 == 3)
     space = {AGENT: GymnasiumFactory("EchoCut-v0", 1, {"actions": "vector"}).specs.agents[0].action_space}
-    with pytest.raises(RunError, match=said % "demonstrations"):
+    with pytest.raises(RunError, match=message % "demonstrations"):
         AdversarialUpdate(GAIL, early, {AGENT: net}, space, PPO, device=CPU)
 
 
 # --- what a run may say
 
 
-def test_recipes_of_an_environment_go_with_adversarial_imitation():
+def test_environment_recipes_combine_with_adversarial_imitation():
     config = compose(["experiment=halfcheetah", "train=airl", "data=x", "train.until=5"])
     assert (config.train.num_envs, config.train.recompute, config.train.adversarial.kind) == (32, True, "airl")
     assert (

@@ -13,7 +13,7 @@ from multigrid_rl.players.cards import PlayerError
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "expected"),
         ("[a]", "expected"),
@@ -36,16 +36,16 @@ from multigrid_rl.players.cards import PlayerError
         ("#" * (MAX_AGENT_FILE_BYTES + 1), f"expected at most {MAX_AGENT_FILE_BYTES} bytes"),
     ],
 )
-def test_rejects_an_agent_file_in_one_line(text, said, tmp_path):
+def test_rejects_bad_agent_file_in_one_line(text, message, tmp_path):
     (tmp_path / "agent.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(PlayerError) as caught:
         read_agent(tmp_path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path / 'agent.yaml'}: ")
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_nothing_in_an_agent_file_is_executed_or_converted(tmp_path):
+def test_agent_file_executes_and_converts_nothing(tmp_path):
     (tmp_path / "agent.yaml").write_text("command: [!!python/name:os.system ls, 3, no, 2020-99-99]\nname: 007\n")
     agent = read_agent(tmp_path)
     assert (agent.command, agent.name) == (("ls", "3", "no", "2020-99-99"), "007")
@@ -64,7 +64,7 @@ def test_rejects_special_files(kind, tmp_path):
         read_agent(tmp_path)
 
 
-def test_the_hash_follows_names_and_contents_and_nothing_else(tmp_path):
+def test_hash_depends_only_on_names_and_contents(tmp_path):
     agent = agent_of(tmp_path / "a")
     assert agent.name == "a"
     hashes = [agent.sha256]
@@ -85,7 +85,7 @@ def test_the_hash_follows_names_and_contents_and_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "."])
-def test_links_stay_in_the_folder(target, tmp_path):
+def test_links_must_stay_in_folder(target, tmp_path):
     agent = agent_of(tmp_path / "a")
     (tmp_path / "outside").touch()
     (agent.folder / "link").symlink_to(target)
@@ -96,7 +96,7 @@ def test_links_stay_in_the_folder(target, tmp_path):
         read_agent(agent.folder)
 
 
-def test_a_link_to_itself_and_a_pipe_do_not_hang(tmp_path):
+def test_self_link_and_pipe_do_not_hang(tmp_path):
     agent = agent_of(tmp_path / "a")
     (agent.folder / "loop").symlink_to("loop")
     assert read_agent(agent.folder)

@@ -26,7 +26,7 @@ def run_of(rows):
 
 
 class TestRounds:
-    def test_every_second_round_runs_backwards(self):
+    def test_every_second_round_is_reversed(self):
         seen = []
         results = measure.alternate({name: lambda name=name: seen.append(name) or len(seen) for name in "abc"}, 3)
         assert seen == ["a", "b", "c", "c", "b", "a", "a", "b", "c"]
@@ -35,20 +35,20 @@ class TestRounds:
     def test_spread_is_median_and_range(self):
         assert measure.spread([3.0, 1.0, 8.0]) == (3.0, 1.0, 8.0, 3)
 
-    def test_ratios_are_taken_round_by_round(self):
+    def test_ratios_are_per_round(self):
         assert measure.ratios([10.0, 4.0], [5.0, 4.0]) == [2.0, 1.0]
 
 
 class TestRows:
-    def test_speed_leaves_the_warm_up_out(self):
+    def test_speed_excludes_warm_up(self):
         rows = [row(1, 50.0), row(2, 51.0), row(3, 53.0)]
         assert run_of(rows).speed(1) == 200 / 3
 
-    def test_speed_without_iterations_after_the_warm_up_is_an_error(self):
+    def test_rejects_speed_without_iterations_after_warm_up(self):
         with pytest.raises(BenchmarkError, match="iterations: expected more than the warm-up's 2, got 2"):
             run_of([row(1, 1.0), row(2, 2.0)]).speed(2)
 
-    def test_timing_takes_whatever_columns_there_are(self):
+    def test_timing_uses_available_columns(self):
         rows = [
             row(1, 10.0, **{"timing/learn_s": 9.0}),
             row(2, 11.0, **{"timing/learn_s": 0.5, "timing/new_s": 0.1, "timing/overhead_share": 0.2}),
@@ -60,20 +60,20 @@ class TestRows:
         assert set(parts) == {"learn", "new"}
         assert measure.overhead_share(rows, 1) == pytest.approx(0.3)
 
-    def test_a_run_that_tells_no_overhead_has_none(self):
+    def test_missing_overhead_is_none(self):
         assert measure.overhead_share([row(1, 1.0), row(2, 2.0)], 1) is None
 
 
 class TestProcesses:
-    def test_a_failing_run_is_one_line_with_its_last_words(self):
+    def test_failing_run_is_reported_with_last_output(self):
         program = [sys.executable, "-c", "import sys; print('x'); sys.exit('no such thing')"]
         with pytest.raises(BenchmarkError, match=r"status 1: no such thing$"):
             measure.train_once([], program=program)
 
-    def test_a_run_that_hangs_is_ended(self, tmp_path):
+    def test_hanging_run_is_ended(self, tmp_path):
         self.stuck(tmp_path, "pass")
 
-    def test_one_that_will_not_end_is_killed(self, tmp_path, monkeypatch):
+    def test_run_ignoring_sigterm_is_killed(self, tmp_path, monkeypatch):
         monkeypatch.setattr(measure, "GRACE_S", 0.1)
         self.stuck(tmp_path, "signal.signal(signal.SIGTERM, signal.SIG_IGN)")
 
@@ -86,11 +86,11 @@ class TestProcesses:
         with pytest.raises(ProcessLookupError):
             os.kill(int(note.read_text()), 0)
 
-    def test_missing_peers_are_one_line_that_says_what_to_do(self, tmp_path):
+    def test_missing_peers_are_reported_with_remedy(self, tmp_path):
         with pytest.raises(BenchmarkError, match="run make bench-setup, or leave it out: --skip-peers"):
             Peers(tmp_path)
 
-    def test_the_command_says_so_too_and_fails(self, tmp_path, monkeypatch, capsys):
+    def test_command_reports_missing_peers_and_fails(self, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["training", "--quick", "--only", "sb3", "--peers", str(tmp_path)])
         with pytest.raises(SystemExit, match=f"^benchmarks: no stable_baselines3 in {tmp_path}: run make bench-setup"):
             training.main()
@@ -104,19 +104,19 @@ class TestProcesses:
 
 
 class TestMemory:
-    def test_descendants_are_the_whole_tree_and_nobody_else(self):
+    def test_descendants_are_exactly_the_process_tree(self):
         assert measure.descendants({2: 1, 3: 2, 4: 3, 5: 1, 6: 9}, 2) == [2, 3, 4]
 
-    def test_a_process_name_may_hold_brackets_and_blanks(self):
+    def test_process_name_may_contain_brackets_and_blanks(self):
         stat = "17 (a ) (b) S 4 17 17 0 -1"
         assert measure.fields_of(stat) == ("a ) (b", ["S", "4", "17", "17", "0", "-1"])
 
-    def test_sizes_are_read_by_their_whole_key_and_a_process_that_has_gone_counts_nothing(self):
+    def test_sizes_match_whole_key_and_gone_process_counts_zero(self):
         assert measure.text_of(2**31 - 1, "stat") == ""
         assert measure.kib_of("", "Pss") == 0
         assert measure.kib_of("Pss_Anon:  7 kB\nPss:   5 kB\n", "Pss") == 5
 
-    def test_this_process_is_seen(self):
+    def test_sees_own_process(self):
         with measure.MemoryWatch(os.getpid(), whole_tree=True) as watch:
             pass
         assert watch.peak.driver_mib > 1
@@ -125,45 +125,45 @@ class TestMemory:
 
 
 class TestMachine:
-    def test_busy_ticks_leave_out_idle_and_waiting(self):
+    def test_busy_ticks_exclude_idle_and_waiting(self):
         assert tables.busy_ticks("cpu  1 2 4 100 200 8 16 32 0 0\ncpu0 1 1\n") == 63
 
 
 class TestTables:
-    def test_numbers_are_told_with_three_digits_and_thousands_apart(self):
+    def test_numbers_have_three_digits_and_thousands_separators(self):
         values = (0, 0.01234, 1.234, 99.9, 123.4, 1234567.0)
         assert [tables.figure(value) for value in values] == ["0", "0.012", "1.23", "99.90", "123", "1,234,567"]
 
-    def test_a_table_has_text_left_numbers_right_and_dashes_for_nothing(self):
+    def test_table_alignment_and_dashes_for_missing_values(self):
         assert tables.table(["a", "b"], [["x", 1000.0], ["y", None]]) == [
             "| a | b |", "|---|--:|", "| x | 1,000 |", "| y | - |",
         ]  # fmt: skip
 
-    def test_a_report_writes_both_files_and_ends_with_its_json(self, tmp_path, capsys):
-        told = {
+    def test_report_writes_both_files_and_ends_with_json(self, tmp_path, capsys):
+        printed = {
             "cpu": "a processor", "cores": 2, "memory_gib": 4.0, "system": "Linux", "architecture": "x86_64",
             "versions": {"torch": "2"}, "commit": "abc", "load_average_at_start": 0.1,
             "cores_used_by_others_at_start": 0.0, "busy": False,
         }  # fmt: skip
-        made = tables.Report("Speed", told, {"env_steps_per_s": 7, "ratio_to_sb3": None})
+        made = tables.Report("Speed", printed, {"env_steps_per_s": 7, "ratio_to_sb3": None})
         made.section("One", ["text"], {"rounds": [1.0]})
         made.write(tmp_path / "new" / "bench-x")
         assert json.loads(capsys.readouterr().out.splitlines()[-1]) == made.result
         data = json.loads((tmp_path / "new" / "bench-x.json").read_text())
-        assert (data["machine"], data["result"], data["sections"]) == (told, made.result, made.data)
+        assert (data["machine"], data["result"], data["sections"]) == (printed, made.result, made.data)
         page = (tmp_path / "new" / "bench-x.md").read_text()
         for part in ("# Speed", "a processor, 2 cores", "torch 2", "## One", '"ratio_to_sb3": null'):
             assert part in page
 
 
 class TestTuning:
-    def test_the_best_three_run_again_with_one_and_two_threads(self):
+    def test_best_three_rerun_with_one_and_two_threads(self):
         speeds = {1: 10.0, 2: 40.0, 3: 30.0, 4: 20.0}
         trials = training.sweep([{"n": n} for n in speeds], lambda setting: speeds[setting["n"]] * setting["threads"])
         assert [trial.setting["n"] for trial in trials] == [1, 2, 3, 4, 2, 2, 3, 3, 4, 4]
         assert training.best_of(trials) == {"n": 2, "threads": 2}
 
-    def test_a_setting_that_fails_stays_in_the_table_and_is_never_the_best(self):
+    def test_failing_setting_is_listed_but_never_best(self):
         def speed(setting):
             if setting["n"] == 1:
                 raise BenchmarkError("too large")
@@ -173,24 +173,24 @@ class TestTuning:
         assert trials[0] == ({"n": 1, "threads": 1}, None, "too large")
         assert training.best_of(trials)["n"] == 2
 
-    def test_nothing_ran_is_an_error_that_says_why(self):
+    def test_rejects_tuning_in_which_every_setting_failed(self):
         with pytest.raises(BenchmarkError, match="no setting ran: too large"):
             training.best_of([training.Trial({"n": 1}, None, "too large")])
 
-    def test_every_setting_keeps_the_batch(self):
+    def test_every_setting_keeps_batch(self):
         settings = training.stock_settings(quick=False) + training.sb3_settings(quick=False)
         assert all(training.BATCH % setting["num_envs"] == 0 for setting in settings)
 
 
 class TestSections:
-    def test_without_peers_the_ratio_is_null(self, monkeypatch, capsys):
+    def test_ratio_is_null_without_peers(self, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["training", "--quick", "--only", "sb3", "--skip-peers"])
         monkeypatch.setattr(training, "describe", lambda: {})
         training.main()
-        told = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert told == dict.fromkeys(training.KEYS)
+        data = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert data == dict.fromkeys(training.KEYS)
 
-    def test_a_section_that_fails_does_not_lose_the_ones_before(self, monkeypatch, tmp_path, capsys):
+    def test_failing_section_keeps_earlier_sections(self, monkeypatch, tmp_path, capsys):
         def works(its, options):
             its.result["env_steps_per_s"] = 5
             its.section("Works", ["done"], {"value": 5})
@@ -208,7 +208,7 @@ class TestSections:
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["env_steps_per_s"] == 5
         assert json.loads(out.with_suffix(".json").read_text())["sections"]["Works"] == {"value": 5}
 
-    def test_points_of_growth_fit_the_schema(self):
+    def test_growth_points_fit_schema(self):
         options = argparse.Namespace(steps=1, warmup=3, least=5)
         for _, points, _ in growth.TABLES.values():
             for point in list(points.values())[-1:]:  # composing takes a third of a second
@@ -217,20 +217,20 @@ class TestSections:
                 assert config.train.until == 8 * point.batch
                 assert len(config.scenario.learning) == point.agents
 
-    def test_the_summary_links_pages_of_speed_that_are_there(self):
-        told = results.summary([], ["bench-world"])
-        assert "(bench-world.md)" in told
-        assert "bench-growth" not in told
+    def test_summary_links_existing_speed_pages(self):
+        output = results.summary([], ["bench-world"])
+        assert "(bench-world.md)" in output
+        assert "bench-growth" not in output
         assert "Speed" not in results.summary([])
 
     def test_memory_of_a_game(self):
         assert growth.kib_per_game([(16, 100.0), (1040, 104.0)]) == 4.0
 
-    def test_every_number_of_agents_makes_a_game(self):
+    def test_every_number_of_agents_makes_game(self):
         assert [world.spec_of(agents, 7).num_agents for agents in world.TEAMS] == list(world.TEAMS)
 
 
-def test_stable_baselines_is_told_the_recipe_of_halfcheetah():
+def test_stable_baselines_gets_halfcheetah_recipe():
     train = compose(["scenario=halfcheetah", "experiment=halfcheetah"]).train
     batch = train.num_envs * train.num_steps
     assert (batch, train.minibatch_size, train.epochs) == (control.BATCH, control.MINIBATCH, control.EPOCHS)

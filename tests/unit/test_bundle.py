@@ -26,7 +26,7 @@ def folder(tmp_path) -> Path:
 
 @pytest.mark.parametrize("team", ["red", "blue"])
 @pytest.mark.parametrize("greedy", [False, True])
-def test_one_network_plays_every_seat_of_either_side(team, greedy, tmp_path):
+def test_one_network_plays_every_seat(team, greedy, tmp_path):
     path = bundle(tmp_path / "two", ("red_0", "red_1"))
     players = load_team(path, TWO, team, greedy=greedy)
     assert list(players) == [f"{team}_0", f"{team}_1"]
@@ -34,7 +34,7 @@ def test_one_network_plays_every_seat_of_either_side(team, greedy, tmp_path):
     assert len({id(player.network) for player in players.values()}) == 1
 
 
-def test_a_joint_player_is_keyed_by_its_team(tmp_path):
+def test_joint_player_is_keyed_by_its_team(tmp_path):
     path = bundle(tmp_path / "joint", ("red_0", "red_1"), members=2)
     red, blue = (load_team(path, TWO, team) for team in ("red", "blue"))
     assert (list(red), list(blue)) == (["red"], ["blue"])
@@ -42,7 +42,7 @@ def test_a_joint_player_is_keyed_by_its_team(tmp_path):
     assert "members: expected 1 or 1, got 2" in refusal(path)
 
 
-def test_a_folder_for_each_seat_plays_the_seats_of_either_side(tmp_path):
+def test_folder_per_seat_plays_either_side(tmp_path):
     for seat in ("red_0", "red_1"):
         bundle(tmp_path / seat, (seat,), seed=int(seat[-1]))
     hashes = {seat: player.sha256 for seat, player in load_team(tmp_path, TWO, "red").items()}
@@ -54,7 +54,7 @@ def test_a_folder_for_each_seat_plays_the_seats_of_either_side(tmp_path):
     assert load_team(tmp_path, TWO, "blue")["blue_1"].sha256 == read_card(own).sha256
 
 
-def test_rejects_a_missing_or_misplaced_seat(tmp_path):
+def test_rejects_missing_or_misplaced_seat(tmp_path):
     bundle(tmp_path / "red_0", ("red_0",))
     assert refusal(tmp_path, TWO) == f"{tmp_path}: seat: expected one that has a folder, red_0, got red_1"
     assert list(load_team(tmp_path, TWO, "red", partly=True)) == ["red_0"]
@@ -63,13 +63,13 @@ def test_rejects_a_missing_or_misplaced_seat(tmp_path):
     assert "red_1: seats: expected a player of red_1 alone, got red_0" in refusal(tmp_path, TWO)
 
 
-def test_rejects_a_team_that_is_not_in_the_game(folder):
+def test_rejects_team_missing_from_game(folder):
     single = load_scenario("single-v3").spec
     assert list(load_team(folder, single, "red")) == ["red_0"]
     assert "team: expected one with seats among red_0, got blue" in refusal(folder, single, "blue")
 
 
-def test_the_hash_is_the_models_or_one_over_all_seats(folder, tmp_path):
+def test_hash_is_of_model_or_over_all_seats(folder, tmp_path):
     assert bundle_sha256(folder) == read_card(folder).sha256
     team = tmp_path / "team"
     for seat in ("red_0", "red_1"):
@@ -80,7 +80,7 @@ def test_the_hash_is_the_models_or_one_over_all_seats(folder, tmp_path):
     assert bundle_sha256(team) != before
 
 
-def test_a_folder_is_one_thing(folder, tmp_path):
+def test_folder_is_either_bundle_or_agent(folder, tmp_path):
     assert folder_kind(folder) == "bundle"
     assert folder_kind(agent_of(tmp_path / "agent").folder) == "agent"
     with pytest.raises(PlayerError, match="expected a bundle, got an agent"):
@@ -95,7 +95,7 @@ def test_a_folder_is_one_thing(folder, tmp_path):
 # --- inspect
 
 
-def test_inspect_tells_from_which_sides_a_bundle_fits(folder, tmp_path):
+def test_inspect_names_sides_that_fit(folder, tmp_path):
     result = call("inspect", folder, "--scenario", "1v1")
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     assert result.exit_code == 0
@@ -110,22 +110,22 @@ def test_inspect_tells_from_which_sides_a_bundle_fits(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("scenario", "said"),
+    ("scenario", "message"),
     [
         ("single", "observation: expected views of 7x7 cells, 51 tokens, got views of 5x5 cells, 27 tokens"),
         ("nowhere", ", got nowhere"),
         ("multigrid", "scenario: expected one of the red/blue-door game, got multigrid"),
     ],
 )
-def test_inspect_refuses_what_does_not_fit(scenario, said, folder):
+def test_inspect_rejects_unfit_bundle(scenario, message, folder):
     result = call("inspect", folder, "--scenario", scenario)
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
-    assert said in line
+    assert message in line
     assert "ok:" not in result.stdout
 
 
-def test_inspect_names_the_environment_of_a_player_of_another_one(folder):
+def test_inspect_names_other_environment_of_player(folder):
     edit(folder, scenario="gymnasium", seats=["agent_0"], env={"package": "gymnasium", "env_id": "CartPole-v1"})
     result = call("inspect", folder)
     assert result.exit_code == 0, result.output
@@ -137,7 +137,7 @@ def test_inspect_names_the_environment_of_a_player_of_another_one(folder):
     assert "env: expected the red/blue-door game, got CartPole-v1" in refused.stderr
 
 
-def test_export_of_a_player_of_another_environment_says_how_to_play_it(folder, tmp_path):
+def test_export_for_other_environment_explains_playing(folder, tmp_path):
     edit(folder, scenario="gymnasium", seats=["agent_0"], env={"package": "gymnasium", "env_id": "CartPole-v1"})
     export({"": folder}, tmp_path / "copy")
     page = (tmp_path / "copy" / "README.md").read_text()
@@ -146,7 +146,7 @@ def test_export_of_a_player_of_another_environment_says_how_to_play_it(folder, t
     assert "multigrid-rl evaluate copy/\n" in page
 
 
-def test_export_of_a_network_of_ones_own_says_what_it_needs(folder, tmp_path, monkeypatch):
+def test_export_of_external_network_says_what_it_needs(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.runs.players.players_for", lambda *_: {"": folder})
     monkeypatch.setattr("multigrid_rl.players.bundle.read_network", lambda *_: network())
     assert "warning" not in call("export", "run", "--seat", "red_0", "-o", tmp_path / "ours").output
@@ -158,26 +158,26 @@ def test_export_of_a_network_of_ones_own_says_what_it_needs(folder, tmp_path, mo
     assert "own_nets" not in (tmp_path / "ours" / "README.md").read_text()
 
 
-def test_inspect_says_that_a_class_has_no_folder():
-    said = complaint(call("inspect", "my_bots:Left"))
-    assert said.endswith("takes part as an agent that calls it, docs/extending.md), got my_bots:Left")
+def test_inspect_rejects_class():
+    message = complaint(call("inspect", "my_bots:Left"))
+    assert message.endswith("takes part as an agent that calls it, docs/extending.md), got my_bots:Left")
 
 
-def test_inspect_of_a_bundle_for_an_unknown_game_asks_for_one(folder):
+def test_inspect_asks_for_game_if_unknown(folder):
     edit(folder, scenario="3v3")
     result = call("inspect", folder)
     assert (result.exit_code, "say which game with --scenario" in result.stderr) == (2, True)
     assert call("inspect", folder, "--scenario", "1v1").exit_code == 0
 
 
-def test_inspect_shows_nothing_that_a_stranger_could_use(folder):
+def test_inspect_output_is_safe_to_print(folder):
     edit(folder, provenance={"commit": "\x1b[2J", "versions": {"a\n": ["b"] * 10**4}, "opponents": [{"seat": "\n"}, 3]})
     result = call("inspect", folder)
     assert result.exit_code == 0, result.output
     assert all(line.isprintable() and len(line) < 400 for line in result.output.splitlines())
 
 
-def test_inspect_tells_the_first_of_very_many_opponents(folder):
+def test_inspect_lists_only_first_opponents(folder):
     row = {"scenario": "1v1", "opponent": "x" * 99, "episodes": 9, "win": 1, "draw": 0, "loss": 0}
     edit(folder, strength=[{**row, "length_mean": 1, "seed": 1}] * 2000)
     result = call("inspect", folder)
@@ -186,7 +186,7 @@ def test_inspect_tells_the_first_of_very_many_opponents(folder):
     assert "and 1,970 rows more" in result.output
 
 
-def test_inspect_starts_an_agent_and_tells_its_pace(tmp_path):
+def test_inspect_starts_agent_and_reports_pace(tmp_path):
     result = call("inspect", agent_of(tmp_path / "mine").folder)
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     assert result.exit_code == 0, result.output
@@ -196,13 +196,13 @@ def test_inspect_starts_an_agent_and_tells_its_pace(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("def act(m): sys.exit('help')", "agent mine, as red: step 0: exited with status 1: help"),
         ("def hello(m): say('hi')", "agent mine, as red: start: answer: expected JSON, got hi"),
     ],
 )
-def test_inspect_tells_the_fault_of_an_agent(code, said, tmp_path):
+def test_inspect_reports_agent_fault(code, message, tmp_path):
     result = call("inspect", agent_of(tmp_path / "mine", code).folder)
     assert result.exit_code == 2
-    assert result.stderr == f"multigrid-rl: {said}\n"
+    assert result.stderr == f"multigrid-rl: {message}\n"

@@ -124,16 +124,16 @@ def test_rejects_hostile_folders(harm, folder):
 def test_rejects_special_files(kind, name, folder):
     path = folder / name
     path.rename(folder / ".moved")
-    said = "expected a plain file, got a symbolic link"
+    message = "expected a plain file, got a symbolic link"
     if kind == "folder":
         path.mkdir()
-        said = "cannot be read: Is a directory"
+        message = "cannot be read: Is a directory"
     elif kind == "pipe":
         os.mkfifo(path)
-        said = "expected a plain file, got a pipe or a device"
+        message = "expected a plain file, got a pipe or a device"
     else:
         path.symlink_to({"link": ".moved", "dangling": "nowhere", "device": "/dev/zero"}[kind])
-    assert refusal(folder) == f"{path}: {said}"
+    assert refusal(folder) == f"{path}: {message}"
 
 
 ABSURD = [
@@ -151,7 +151,7 @@ ABSURD = [
 
 
 @pytest.mark.parametrize("architecture", ABSURD, ids=[str(row)[:40] for row in ABSURD])
-def test_rejects_an_absurd_network_without_taking_memory(architecture, folder):
+def test_rejects_huge_network_without_allocating(architecture, folder):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     edit(folder, architecture=architecture, observation={"view_size": 5, "categories": [256] * 1000}, actions=100)
     refusal(folder, ONE)  # the game shows something else
@@ -202,14 +202,14 @@ def sound(tmp_path_factory) -> Spoilt:
 
 def load_or_refuse(path: Path) -> None:
     """Load it and let it act, or be told why not."""
-    said = ""
+    message = ""
     players = {}
     try:
         players = load_team(path, ONE, "red")
     except PlayerError as error:
-        said = str(error)
-    assert bool(said) != bool(players)
-    assert said.isprintable(), repr(said)
+        message = str(error)
+    assert bool(message) != bool(players)
+    assert message.isprintable(), repr(message)
     rng = Streams(1, np.arange(3), 0)
     tokens = np.zeros((3, ONE.num_tokens), np.uint8)
     for player in players.values():
@@ -224,7 +224,7 @@ def load_or_refuse(path: Path) -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_loads_or_rejects_a_model_with_changed_bytes(sound, changes, kept, header, vouched):
+def test_loads_or_rejects_model_with_changed_bytes(sound, changes, kept, header, vouched):
     path, model, card = sound.path, sound.model, sound.card
     data = bytearray(model)
     # Most bytes are weights: half of the time it is the header that suffers.
@@ -240,7 +240,7 @@ def test_loads_or_rejects_a_model_with_changed_bytes(sound, changes, kept, heade
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4), st.floats(0.9, 1))
-def test_loads_or_rejects_a_card_with_changed_bytes(sound, changes, kept):
+def test_loads_or_rejects_card_with_changed_bytes(sound, changes, kept):
     path, model, card = sound.path, sound.model, sound.card
     data = bytearray(card.encode())
     for place, value in changes:
@@ -258,7 +258,7 @@ def places(node) -> list[tuple]:
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6), st.sampled_from(JUNK))
-def test_loads_or_rejects_a_card_with_a_changed_value(sound, number, junk):
+def test_loads_or_rejects_card_with_changed_value(sound, number, junk):
     path, model, card = sound.path, sound.model, sound.card
     content = json.loads(card)
     # Each of the many categories is as good as any other: three of them will do.
@@ -275,6 +275,6 @@ def test_loads_or_rejects_a_card_with_a_changed_value(sound, number, junk):
     load_or_refuse(path)
 
 
-def test_hidden_files_of_a_desktop_do_no_harm(folder):
+def test_ignores_hidden_desktop_files(folder):
     (folder / ".DS_Store").touch()
     assert load_team(folder, ONE, "red")

@@ -23,7 +23,7 @@ from multigrid_rl.show.captions import ACTION_WORDS, Commentator
 from multigrid_rl.world import constants as c
 
 
-class Told:
+class Captioned:
     """A game set up by hand, with its commentator."""
 
     def __init__(self, **settings) -> None:
@@ -43,11 +43,11 @@ class Told:
 
 
 @pytest.fixture
-def alone() -> Told:
+def alone() -> Captioned:
     """Red on (8, 3), heading west, nothing on the board."""
-    told = Told(blue=0)
-    place(told.world, "red_0", 8, 3, WEST)
-    return told
+    game = Captioned(blue=0)
+    place(game.world, "red_0", 8, 3, WEST)
+    return game
 
 
 def test_start_names_players(alone):
@@ -93,52 +93,52 @@ def test_pickup_of_nothing(alone):
 
 
 def test_ball_pays_again():
-    told = Told(blue=0, obstacle=True)
-    put(told.world, RED_FRONT, BLUE_BALL)
-    place(told.world, "red_0", 6, 6, WEST)
-    told.begin()
-    assert told.words(red_0=c.PICKUP) == "pick up, picks up the ball"
-    assert told.words(red_0=c.PICKUP) == "pick up, is paid for the ball again"
+    game = Captioned(blue=0, obstacle=True)
+    put(game.world, RED_FRONT, BLUE_BALL)
+    place(game.world, "red_0", 6, 6, WEST)
+    game.begin()
+    assert game.words(red_0=c.PICKUP) == "pick up, picks up the ball"
+    assert game.words(red_0=c.PICKUP) == "pick up, is paid for the ball again"
 
 
 def test_door_win():
-    told = Told()
-    place(told.world, "red_0", *RED_FRONT, WEST, RED_KEY_USED)
-    told.begin()
-    caption = told.play(red_0=c.TOGGLE)
+    game = Captioned()
+    place(game.world, "red_0", *RED_FRONT, WEST, RED_KEY_USED)
+    game.begin()
+    caption = game.play(red_0=c.TOGGLE)
     assert caption.agents[1].words == "toggle, opens its door, wins"
     assert caption.result == "red wins through its door after 1 step"
     assert not any(line.out for line in caption.agents)
 
 
 def test_elimination_names_victim():
-    told = Told()
-    place(told.world, "blue_0", 7, 3, EAST, BLUE_KEY_USED)
-    place(told.world, "red_0", 8, 3, NORTH)
-    told.begin()
-    caption = told.play(blue_0=c.TOGGLE)
+    game = Captioned()
+    place(game.world, "blue_0", 7, 3, EAST, BLUE_KEY_USED)
+    place(game.world, "red_0", 8, 3, NORTH)
+    game.begin()
+    caption = game.play(blue_0=c.TOGGLE)
     assert [line.words for line in caption.agents] == ["toggle, eliminates red_0, wins", "wait, is eliminated"]
     assert [line.out for line in caption.agents] == [False, True]
     assert caption.result == "blue wins by elimination after 1 step"
 
 
 def test_eliminated_agent_while_mates_play_on():
-    told = Told(blue=1, red=2)
-    place(told.world, "blue_0", 7, 3, EAST)
-    place(told.world, "red_0", 8, 3, NORTH)
-    place(told.world, "red_1", 10, 5, NORTH)
-    told.begin()
-    caption = told.play(blue_0=c.TOGGLE)
+    game = Captioned(blue=1, red=2)
+    place(game.world, "blue_0", 7, 3, EAST)
+    place(game.world, "red_0", 8, 3, NORTH)
+    place(game.world, "red_1", 10, 5, NORTH)
+    game.begin()
+    caption = game.play(blue_0=c.TOGGLE)
     assert caption.result == ""
     assert [line.out for line in caption.agents] == [False, True, False]
-    caption = told.play(red_0=c.FORWARD)
+    caption = game.play(red_0=c.FORWARD)
     assert [line.words for line in caption.agents] == ["wait", "out of the game", "wait"]
     assert caption.agents[1].total == pytest.approx(-1.0)
 
 
 def test_draw_at_last_step():
-    told = Told(max_steps=2)
-    told.begin()
-    assert told.play().result == ""
-    caption = told.play()
+    game = Captioned(max_steps=2)
+    game.begin()
+    assert game.play().result == ""
+    caption = game.play()
     assert (caption.step, caption.result) == (2, "nobody wins in 2 steps")

@@ -44,7 +44,7 @@ def replace_weights(path: Path, change: Callable[[dict], object]) -> None:
 # --- sound players
 
 
-def test_what_was_written_plays_the_same_actions(folder):
+def test_written_player_plays_same_actions(folder):
     loaded = Catalogue(folder.parent).seat(str(folder), ONE, "red_0").player
     written, read, another = (
         play_episodes(ONE, {"red_0": player, "blue_0": BUILT_IN["random"](ONE)}, 30, seed=3)
@@ -55,7 +55,7 @@ def test_what_was_written_plays_the_same_actions(folder):
     assert another.returns.tolist() != written.returns.tolist()
 
 
-def test_every_bit_of_the_weights_survives(folder, tmp_path):
+def test_weights_survive_bit_for_bit(folder, tmp_path):
     loaded = read_network(folder, read_card(folder)).state_dict()
     assert {name: value.numpy().tobytes() for name, value in loaded.items()} == {
         name: value.numpy().tobytes() for name, value in network().state_dict().items()
@@ -63,7 +63,7 @@ def test_every_bit_of_the_weights_survives(folder, tmp_path):
     assert everything(bundle(tmp_path / "again", name="tester")) == everything(folder)
 
 
-def test_a_greedy_player_takes_the_likeliest_action_whatever_the_random_numbers():
+def test_greedy_player_takes_likeliest_action():
     net, tokens = network(), np.random.default_rng(1).integers(0, 4, (9, ONE.num_tokens)).astype(np.uint8)
     player = FrozenPlayer("g", net, "", greedy=True)
     for seed in range(3):
@@ -72,7 +72,7 @@ def test_a_greedy_player_takes_the_likeliest_action_whatever_the_random_numbers(
         assert actions.tolist() == net(torch.from_numpy(tokens))[0].argmax(1).tolist()
 
 
-def test_a_player_is_never_overwritten(folder):
+def test_player_is_never_overwritten(folder):
     before = everything(folder)
     with pytest.raises(FileExistsError):
         bundle(folder, seed=2)
@@ -93,7 +93,7 @@ def test_rejects_one_changed_byte_with_both_hashes(place, folder):
 
 
 @pytest.mark.parametrize("change", [lambda data: b"", lambda data: data[:-1], lambda data: data + b"\0"])
-def test_rejects_a_model_of_another_size(change, folder):
+def test_rejects_model_of_another_size(change, folder):
     data = (folder / MODEL_FILE).read_bytes()
     (folder / MODEL_FILE).write_bytes(change(data))
     text = refusal(folder)
@@ -102,7 +102,7 @@ def test_rejects_a_model_of_another_size(change, folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda w: w["bias"].__setitem__(3, float("nan")), "bias: expected finite numbers"),
         (lambda w: w["bias"].__setitem__(3, float("-inf")), "bias: expected finite numbers"),
@@ -117,11 +117,11 @@ def test_rejects_a_model_of_another_size(change, folder):
     ],
     ids=["nan", "infinite", "length", "rank", "missing", "extra", "integers", "flags", "float8", "none"],
 )
-def test_rejects_tensors_of_another_network(change, said, folder):
+def test_rejects_tensors_of_another_network(change, message, folder):
     replace_weights(folder, change)
     text = refusal(folder)
     assert text.startswith(f"{folder / MODEL_FILE}: tensor ")
-    assert said in text
+    assert message in text
 
 
 class Bomb:
@@ -135,7 +135,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("save", [pickle.dumps, lambda bomb: pickle.dumps({"bias": bomb}, 0), "torch"])
-def test_rejects_a_pickle_and_does_not_execute_it(save, folder, tmp_path):
+def test_rejects_pickle_and_does_not_execute_it(save, folder, tmp_path):
     mark = tmp_path / "executed"
     if save == "torch":
         torch.save({"bias": Bomb(mark)}, tmp_path / "archive")
@@ -149,7 +149,7 @@ def test_rejects_a_pickle_and_does_not_execute_it(save, folder, tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff" * 64, b"\x08" + bytes(7) + b"{nojson}", b'{"a": 1}'])
-def test_rejects_bytes_that_are_no_safetensors_file(data, folder):
+def test_rejects_bytes_that_are_not_safetensors(data, folder):
     replace_model(folder, data)
     assert "expected a safetensors file" in refusal(folder)
 
@@ -158,13 +158,13 @@ def test_rejects_bytes_that_are_no_safetensors_file(data, folder):
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'"card"', b'{"name": "x"}', b"\x00", b"\xff\xfe\x80"])
-def test_rejects_a_malformed_card(data, folder):
+def test_rejects_malformed_card(data, folder):
     (folder / CARD_FILE).write_bytes(data)
     assert refusal(folder).startswith(f"{folder / CARD_FILE}: ")
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda c: c.update(colour="red"), "colour: Extra inputs are not permitted"),
         (lambda c: c["observation"].update(colour="red"), "observation.colour: Extra inputs are not permitted"),
@@ -183,22 +183,22 @@ def test_rejects_a_malformed_card(data, folder):
         (lambda c: c.update(architecture={**MLP, "activation": ["tanh"]}), "architecture.activation: expected"),
     ],
 )
-def test_rejects_a_card_by_key(change, said, folder):
+def test_rejects_card_by_key(change, message, folder):
     content = json.loads((folder / CARD_FILE).read_text())
     change(content)
     (folder / CARD_FILE).write_text(json.dumps(content))
     text = refusal(folder)
     assert text.startswith(f"{folder / CARD_FILE}: ")
-    assert said in text
+    assert message in text
 
 
-def test_rejects_a_card_of_a_larger_network_than_its_file(folder):
+def test_rejects_card_of_larger_network_than_file(folder):
     edit(folder, architecture={**MLP, "hidden": [16]})
     assert "of the card's network" in refusal(folder)
 
 
 @pytest.mark.parametrize("missing", [MODEL_FILE, CARD_FILE])
-def test_names_a_missing_file(missing, folder):
+def test_names_missing_file(missing, folder):
     (folder / missing).unlink()
     with pytest.raises(PlayerError, match=rf"{missing}: cannot be read: No such file or directory$"):
         Catalogue(folder.parent).seat(str(folder), ONE, "red_0")
@@ -208,48 +208,48 @@ def test_names_a_missing_file(missing, folder):
 
 
 @pytest.mark.parametrize(
-    ("seat", "spec", "said"),
+    ("seat", "spec", "message"),
     [
         ("red_1", replace(ONE, blue=2, red=2), "seats: expected red_1 or blue_1, got red_0"),
         ("blue_1", replace(ONE, blue=2, red=2), "seats: expected blue_1 or red_1, got red_0"),
         ("red_0", replace(ONE, view_size=7), "expected views of 7x7 cells, 51 tokens, got views of 5x5 cells, 27 "),
     ],
 )
-def test_rejects_a_seat_that_a_player_does_not_fit(seat, spec, said, folder):
+def test_rejects_unfit_seat(seat, spec, message, folder):
     with pytest.raises(PlayerError) as caught:
         Catalogue(folder.parent).seat(str(folder), spec, seat)
     assert str(caught.value).startswith(f"player tester does not fit seat {seat}: ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"env": {"package": "gymnasium", "env_id": "CartPole-v1"}}, "env: expected .*, got CartPole-v1$"),
         ({"actions": 5}, "actions: expected 7, got 5$"),
         ({"observation": {"size": 3}}, "observation: expected views .*, got a vector of 3 numbers$"),
     ],
 )
-def test_rejects_a_player_of_another_game(changes, said, folder):
+def test_rejects_player_of_another_game(changes, message, folder):
     edit(folder, **changes)
-    with pytest.raises(PlayerError, match=f"^player tester does not fit seat red_0: {said}"):
+    with pytest.raises(PlayerError, match=f"^player tester does not fit seat red_0: {message}"):
         Catalogue(folder.parent).seat(str(folder), ONE, "red_0")
 
 
-def test_a_player_sees_the_same_seat_of_the_other_team_from_its_own_side(folder):
+def test_player_sees_opposite_seat_from_own_side(folder):
     catalogue = Catalogue(folder.parent)
     assert catalogue.seat(str(folder), ONE, "red_0").player.mirrored is False
     assert catalogue.seat(str(folder), ONE, "blue_0").player.mirrored is True
 
 
-def test_rejects_an_unknown_name_with_the_known_ones(tmp_path):
+def test_rejects_unknown_name_with_known_ones(tmp_path):
     with pytest.raises(
         PlayerError, match=r"^player: expected random, idle, key-runner, hunter, a folder .*, got nobody$"
     ):
         Catalogue(tmp_path).seat("nobody", ONE, "blue_0")
 
 
-def test_rejects_a_card_whose_hash_is_not_the_catalogues(folder):
+def test_rejects_card_hash_differing_from_catalogue(folder):
     entry = f"players:\n  tester: {{scenario: 1v1, seats: [red_0], sha256: {'a' * 64}}}\n"
     (folder.parent / CATALOGUE_FILE).write_text(entry)
     found = read_card(folder).sha256[:16]
@@ -261,14 +261,14 @@ def test_rejects_a_card_whose_hash_is_not_the_catalogues(folder):
     "text",
     ["players: [", "players: [a, b]", "players:\n  tester:\n", "players:\n  tester: {sha256: 12}\n", "just words"],
 )
-def test_rejects_a_malformed_catalogue(text, folder):
+def test_rejects_malformed_catalogue(text, folder):
     (folder.parent / CATALOGUE_FILE).write_text(text)
     with pytest.raises(PlayerError, match=CATALOGUE_FILE) as caught:
         Catalogue(folder.parent).seat("tester", ONE, "red_0")
     assert "\n" not in str(caught.value)
 
 
-def test_a_factory_rejects_another_player_than_the_one_announced(folder):
+def test_factory_rejects_player_differing_from_announced(folder):
     def factory(sha: str) -> MatchFactory:
         return MatchFactory(ONE, {"blue_0": {str(folder): 1.0}}, folder.parent, {str(folder): sha}, seed=1)
 

@@ -39,7 +39,7 @@ def names(run):
     return sorted(path.name for path in (run / "checkpoints").glob("step_*"))
 
 
-def test_what_was_written_is_found_whole(tmp_path):
+def test_written_checkpoint_is_found_complete(tmp_path):
     path = written(tmp_path, 512, margin=-0.5)
     assert check(path) == (path, 512, -0.5, 5120)
     assert read_state(path) == {"env_steps": 512}
@@ -48,7 +48,7 @@ def test_what_was_written_is_found_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "expected"),
     [
         (lambda path: (path / "rllib" / "weights").write_bytes(bytes(100)), ", got 100 bytes with sha256"),
         (lambda path: (path / "rllib" / "weights").write_bytes(b""), ", got 0 bytes with sha256"),
@@ -59,12 +59,12 @@ def test_what_was_written_is_found_whole(tmp_path):
         (lambda path: (path / MANIFEST).write_text('{"files": {}}'), "manifest.json: expected"),
     ],
 )
-def test_passes_over_damaged_checkpoints(tmp_path, caplog, damage, told):
+def test_skips_damaged_checkpoints(tmp_path, caplog, damage, expected):
     before, newest = written(tmp_path, 512), written(tmp_path, 1024)
     damage(newest)
     with pytest.raises(ConfigError) as caught:
         check(newest)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
     assert newest_good(tmp_path).path == before
     assert "step_000001024 is damaged and passed over" in caplog.text
@@ -72,7 +72,7 @@ def test_passes_over_damaged_checkpoints(tmp_path, caplog, damage, told):
 
 
 @pytest.mark.parametrize("at", ["begun", "written", "sealed"])
-def test_kill_before_the_last_move_leaves_the_checkpoint_before(tmp_path, at):
+def test_kill_before_final_rename_leaves_previous_checkpoint(tmp_path, at):
     before = written(tmp_path, 512)
     unfinished = tmp_path / "checkpoints" / UNFINISHED
     unfinished.mkdir()
@@ -92,7 +92,7 @@ def test_kill_before_the_last_move_leaves_the_checkpoint_before(tmp_path, at):
         (((999_000_000, None, 0), (1_000_000_000, None, 0)), 1, (1_000_000_000,), None),  # beyond nine digits
     ],
 )
-def test_keeps_the_newest_and_the_best(tmp_path, written_ones, keep, left, best):
+def test_keeps_newest_and_best(tmp_path, written_ones, keep, left, best):
     for steps, margin, stage in written_ones:
         newest = written(tmp_path, steps, margin, stage)
     assert newest_good(tmp_path).path == newest
@@ -104,7 +104,7 @@ def test_keeps_the_newest_and_the_best(tmp_path, written_ones, keep, left, best)
     assert not (tmp_path / "checkpoints" / REMOVED).exists()
 
 
-def test_damaged_checkpoint_that_was_passed_over_never_costs_a_whole_one(tmp_path):
+def test_skipped_damaged_checkpoint_never_evicts_sound_one(tmp_path):
     before, damaged = written(tmp_path, 600), written(tmp_path, 900)
     (damaged / "run.pkl").unlink()
     set_aside_newer(newest_good(tmp_path).path)
@@ -115,14 +115,14 @@ def test_damaged_checkpoint_that_was_passed_over_never_costs_a_whole_one(tmp_pat
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "{}", "null"])
-def test_damaged_manifest_is_no_best(tmp_path, text):
+def test_damaged_manifest_is_never_best(tmp_path, text):
     first = written(tmp_path, 1, margin=0.5)
     (first / MANIFEST).write_text(text)
     written(tmp_path, 2, margin=0.1)
     assert prune(tmp_path / "checkpoints", 1) == ["step_000000001"]
 
 
-def test_checkpoint_that_is_written_once_more_takes_the_place_of_the_first(tmp_path):
+def test_rewritten_checkpoint_replaces_first(tmp_path):
     first = written(tmp_path, 512, margin=0.1)
     stamp = json.loads((first / MANIFEST).read_text())
     again = written(tmp_path, 512, margin=0.2)
@@ -132,7 +132,7 @@ def test_checkpoint_that_is_written_once_more_takes_the_place_of_the_first(tmp_p
     assert names(tmp_path) == ["step_000000512"]
 
 
-def test_margin_is_that_of_the_worst_gate_in_units_of_its_bound():
+def test_margin_is_of_worst_gate_relative_to_bound():
     keeper = GateKeeper([Gate("length", "<=", 20.0, window=100), Gate("return", ">=", 1.0, window=100)])
     assert math.isnan(keeper.margin())
     keeper.report(Moment(100, 1, 1.0), 200, {"length": 10.0, "return": 1.5})
@@ -143,7 +143,7 @@ def test_margin_is_that_of_the_worst_gate_in_units_of_its_bound():
     assert math.isnan(keeper.margin())
 
 
-def test_gates_go_on_where_they_stood():
+def test_gates_resume_their_state():
     gates = [Gate("length", "<=", 20.0, window=100)]
     whole, first, second = GateKeeper(gates), GateKeeper(gates), GateKeeper(gates)
     reports = [(50, 30.0), (100, 10.0), (150, 12.0), (200, 11.0), (260, 10.0)]

@@ -49,21 +49,21 @@ def cloning_of(folder, head: str | None, net=None, **changes) -> Cloning:
 
 
 @pytest.mark.parametrize("head", [None, *HEADS])
-def test_every_head_learns_what_was_recorded(folder, head):
+def test_every_head_learns_recorded_actions(folder, head):
     cloning = cloning_of(folder, head)
     net = cloning._networks["a"]
     np.testing.assert_allclose(net.normaliser.mean.numpy(), [0, 300, 5], atol=5)
     before, value = cloning.held_out_losses()["a"], [part.detach().clone() for part in net.value.parameters()]
-    told = [cloning.learn(1800 * k, 1800 * (k + 1)) for k in range(4)]
-    assert told[0][SECONDS].keys() == {"loss", "minibatch", "network", "optimizer"}
-    assert told[0]["a"]["gradient_steps"] == 18
-    assert told[3]["a"]["lr"] == pytest.approx(1e-2 - 5400 / 8000 * 9e-3)
-    assert told[3]["a"]["cloning_loss"] < told[0]["a"]["cloning_loss"]
+    statistics = [cloning.learn(1800 * k, 1800 * (k + 1)) for k in range(4)]
+    assert statistics[0][SECONDS].keys() == {"loss", "minibatch", "network", "optimizer"}
+    assert statistics[0]["a"]["gradient_steps"] == 18
+    assert statistics[3]["a"]["lr"] == pytest.approx(1e-2 - 5400 / 8000 * 9e-3)
+    assert statistics[3]["a"]["cloning_loss"] < statistics[0]["a"]["cloning_loss"]
     assert cloning.held_out_losses()["a"] < before - 0.1
     assert all(torch.equal(one, other) for one, other in zip(value, net.value.parameters(), strict=True))
 
 
-def test_what_comes_next_follows_from_weights_optimiser_and_position(folder):
+def test_restored_state_determines_next_updates(folder):
     one = cloning_of(folder, None)
     one.learn(0, 1800)
     other = cloning_of(folder, None)
@@ -84,7 +84,7 @@ def test_weight_decay_pulls_weights_towards_zero(folder):
     assert sizes[1] < sizes[0]
 
 
-def test_heads_without_a_probability_are_cloned_and_not_trained_by_ppo():
+def test_heads_without_probability_clone_but_reject_ppo():
     config = compose(["scenario=halfcheetah", "train=bc", "data=x", "model.head=diffusion"])
     assert (config.model.head, config.model.hidden, config.train.cloning.play_every) == ("diffusion", (256, 256), 10**6)
     assert error_of("scenario=halfcheetah", "model.head=diffusion").startswith("model.head: expected gaussian, ")

@@ -78,11 +78,11 @@ def copied() -> list[str]:
     ]
 
 
-def test_the_dockerfile_passes_its_linter():
+def test_dockerfile_passes_linter():
     lint(tool("hadolint"), "docker/Dockerfile")
 
 
-def test_what_the_image_copies_exists_and_is_let_through():
+def test_image_sources_exist_and_are_not_ignored():
     patterns = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     assert patterns[0] == "*"
     allowed = {line[1:] for line in patterns if line[0] == "!"}
@@ -93,7 +93,7 @@ def test_what_the_image_copies_exists_and_is_let_through():
     assert any(fnmatch.fnmatch("multigrid_rl/__pycache__", line) for line in patterns[1:])
 
 
-def test_packages_are_installed_before_the_source_comes():
+def test_packages_are_installed_before_source():
     order = [rest for word, rest in instructions() if word in ("COPY", "RUN")]
     source = next(k for k, rest in enumerate(order) if rest.startswith("multigrid_rl "))
     installs = [k for k, rest in enumerate(order) if "pip install" in rest and "--requirement" in rest]
@@ -102,7 +102,7 @@ def test_packages_are_installed_before_the_source_comes():
     assert copied()[:2] == ["constraints.txt", "pyproject.toml"]
 
 
-def test_both_images_hold_the_pinned_versions():
+def test_both_images_hold_pinned_versions():
     variables = dict(pair.split("=", 1) for word, rest in instructions() if word == "ENV" for pair in rest.split())
     assert variables["PIP_CONSTRAINT"] == "/src/constraints.txt"
     assert re.search(r"^torch==", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
@@ -123,7 +123,7 @@ def python_of(mark: str) -> str:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="as the image's Python")
-def test_the_list_of_packages_is_what_the_project_says():
+def test_package_list_matches_project():
     code = python_of("tomllib")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     lines = done.stdout.splitlines()
@@ -132,14 +132,14 @@ def test_the_list_of_packages_is_what_the_project_says():
     assert not any("ruff" in line or "pytest" in line for line in lines)
 
 
-def test_the_warm_up_calls_what_there_is():
+def test_warm_up_calls_existing_functions():
     code = python_of("warm_up")
     for module, name in re.findall(r"from (\S+) import (\w+)", code):
         assert callable(getattr(importlib.import_module(module), name))
     assert compose(re.findall(r"'(\w+=\w+)'", code)).scenario.name == "1v1"
 
 
-def test_the_image_is_no_roots_and_runs_the_command():
+def test_image_runs_command_without_root():
     words = dict(instructions())  # of each word the last
     assert words["USER"] == "1000:1000"
     assert words["ENTRYPOINT"] == '["multigrid-rl"]'
@@ -155,7 +155,7 @@ def composed() -> dict:
     return yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text_of("compose.yaml")))
 
 
-def test_compose_has_a_head_and_two_workers_of_one_image(composed):
+def test_compose_has_head_and_two_workers_of_one_image(composed):
     head, worker = composed["services"]["head"], composed["services"]["worker"]
     assert set(composed["services"]) == {"head", "worker"}
     assert worker["scale"] == 2
@@ -171,7 +171,7 @@ def test_compose_has_a_head_and_two_workers_of_one_image(composed):
     assert all(folder in text_of("Dockerfile") for folder in (RUNS, "/home/ray/.ray"))  # owned by who runs there
 
 
-def test_compose_starts_rays_that_find_each_other(composed):
+def test_compose_ray_nodes_find_each_other(composed):
     head, worker = (composed["services"][name] for name in ("head", "worker"))
     shell, flag, script = head["entrypoint"]
     assert (shell, flag) == ("sh", "-c")
@@ -195,14 +195,14 @@ def healthy(command: list[str]) -> None:
     assert f'"{url[2]}"' in (Path(ray.__file__).parent / "dashboard" / "http_server_agent.py").read_text()
 
 
-def test_compose_asks_ray_for_its_health(composed):
+def test_compose_checks_ray_health(composed):
     for service in composed["services"].values():
         kind, *command = service["healthcheck"]["test"]
         assert kind == "CMD"
         healthy(command)
 
 
-def test_what_compose_trains_is_a_run_on_the_cluster(composed):
+def test_compose_trains_on_cluster(composed):
     config = trained(composed["x-train"])
     assert (config.cluster.address, config.cluster.num_env_runners) == ("auto", "all")
     # The command that its comments tell is the same.
@@ -224,7 +224,7 @@ def pods(kube) -> list[dict]:
     return [group["template"]["spec"] for group in groups]
 
 
-def test_the_rayjob_is_of_the_pinned_ray_and_of_one_image(kube):
+def test_rayjob_uses_pinned_ray_and_one_image(kube):
     job = kube["RayJob"]
     assert job["apiVersion"] == "ray.io/v1"
     assert job["spec"]["rayClusterSpec"]["rayVersion"] == PINS["ray"]
@@ -235,7 +235,7 @@ def test_the_rayjob_is_of_the_pinned_ray_and_of_one_image(kube):
     assert text_of("rayjob.yaml").count("image: multigrid-rl:cpu") == 3
 
 
-def test_every_pod_sees_the_same_runs_and_enough_shared_memory(kube):
+def test_every_pod_has_same_runs_and_enough_shared_memory(kube):
     claim = kube["PersistentVolumeClaim"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     for pod in pods(kube):
@@ -251,7 +251,7 @@ def test_every_pod_sees_the_same_runs_and_enough_shared_memory(kube):
             healthy(container[probe]["exec"]["command"])
 
 
-def test_the_rayjob_opens_the_heads_ports_and_starts_rays(kube):
+def test_rayjob_opens_head_ports_and_starts_ray(kube):
     cluster = kube["RayJob"]["spec"]["rayClusterSpec"]
     head = cluster["headGroupSpec"]
     ports = {port["name"]: port["containerPort"] for port in head["template"]["spec"]["containers"][0]["ports"]}
@@ -264,7 +264,7 @@ def test_the_rayjob_opens_the_heads_ports_and_starts_rays(kube):
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
 
 
-def test_what_the_rayjob_trains_is_a_run_on_the_shared_volume(kube):
+def test_rayjob_trains_on_shared_volume(kube):
     config = trained(kube["RayJob"]["spec"]["entrypoint"])
     assert config.cluster.address == "auto"
     assert config.run_dir.startswith(f"{RUNS}/")
@@ -273,13 +273,13 @@ def test_what_the_rayjob_trains_is_a_run_on_the_shared_volume(kube):
 # --- ray up
 
 
-def test_ray_up_passes_rays_own_schema():
+def test_ray_up_file_passes_ray_schema():
     config = prepare_config(yaml.safe_load(text_of("ray-up.yaml")))
     validate_config(config)
     assert config["max_workers"] == len(config["provider"]["worker_ips"])
 
 
-def test_ray_up_starts_the_image_with_what_ray_needs():
+def test_ray_up_starts_image_with_required_options():
     config = yaml.safe_load(text_of("ray-up.yaml"))
     options = config["docker"]["run_options"]
     assert config["docker"]["image"] == "multigrid-rl:cpu"
@@ -298,12 +298,12 @@ def test_ray_up_starts_the_image_with_what_ray_needs():
 # --- Slurm
 
 
-def test_the_slurm_script_passes_its_linters():
+def test_slurm_script_passes_linters():
     lint("bash", "-n", "docker/slurm.sbatch")
     lint(tool("shellcheck"), "docker/slurm.sbatch")
 
 
-def test_the_slurm_script_asks_for_whole_nodes_and_trains_what_it_is_told():
+def test_slurm_script_takes_whole_nodes_and_passes_arguments():
     asked = dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", text_of("slurm.sbatch"), flags=re.MULTILINE))
     assert int(asked["nodes"]) >= 2
     assert asked["ntasks-per-node"] == "1"
@@ -317,13 +317,13 @@ def test_the_slurm_script_asks_for_whole_nodes_and_trains_what_it_is_told():
 # --- what is told about them
 
 
-def test_make_names_files_and_tags_that_there_are():
+def test_makefile_names_existing_files_and_tags():
     text = (ROOT / "Makefile").read_text()
     assert sorted(set(re.findall(r"docker/[\w.-]+", text))) == ["docker/Dockerfile", "docker/compose.yaml"]
     assert "--tag multigrid-rl:$(TORCH)" in text
 
 
-def test_every_training_command_of_the_page_is_one():
+def test_every_documented_training_command_is_valid():
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(?:\w+)?\n(.*?)```", page, flags=re.DOTALL)
     found = re.findall(r"multigrid-rl train [^'\n#]+", "\n".join(blocks))
@@ -338,6 +338,6 @@ def test_every_training_command_of_the_page_is_one():
         assert f"docker/{name}" in page
 
 
-def test_a_command_that_says_nonsense_would_be_noticed():
+def test_invalid_command_is_detected():
     with pytest.raises(ConfigError):
         trained("multigrid-rl train cluster=rya address=auto")

@@ -50,7 +50,7 @@ ORIGINAL = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_scenario_composes_and_plays_by_the_fair_rules(name):
+def test_every_scenario_composes_with_fair_rules(name):
     scenario = load_scenario(name)
     assert compose([f"scenario={name}"]).scenario == scenario
     assert scenario.name == name
@@ -65,19 +65,19 @@ def test_classic_rules_are_one_override_away():
 
 
 @pytest.mark.parametrize(("name", "game"), ORIGINAL.items())
-def test_original_name_resolves_to_the_right_game(name, game):
+def test_original_name_resolves_to_right_game(name, game):
     spec = load_scenario(f"MultiGrid-CompetativeRedBlueDoor-{name}").spec
     found = (spec.blue, spec.red, spec.obstacle, spec.random_keys, spec.death_match, spec.max_steps, spec.view_size)
     assert (*found, spec.mission_observed) == game
 
 
-def test_there_are_no_aliases_but_the_original_names_and_none_twice():
+def test_only_original_names_are_aliases_and_unique():
     aliases = [alias for name in SCENARIOS for alias in load_scenario(name).aliases]
     assert len(aliases) == 18
     assert sorted(aliases) == sorted(f"MultiGrid-CompetativeRedBlueDoor-{name}" for name in ORIGINAL)
 
 
-def test_original_name_composes_as_our_id():
+def test_original_name_composes_as_scenario_id():
     alias = "MultiGrid-CompetativeRedBlueDoor-v2-DTDE-Red-Single"
     assert scenario_id(alias) == "single"
     assert compose([f"scenario={alias}"]) == compose(["scenario=single"])
@@ -87,14 +87,14 @@ def test_original_name_composes_as_our_id():
     ("name", "scheme"),
     [("DTDE-Red", "dtde"), ("CTCE-Red", "ctce"), ("CTDE-2v2", "ctde"), ("CTCE-2v2", "ctce"), ("CTCE-1v1", "dtde")],
 )
-def test_original_name_brings_its_scheme_unless_a_team_has_one_agent(name, scheme):
+def test_original_name_sets_scheme_unless_team_has_one_agent(name, scheme):
     alias = f"scenario=MultiGrid-CompetativeRedBlueDoor-v3-{name}"
     assert compose([alias]).scheme == scheme
     if "2v2" in name:
         assert compose([alias, "scheme=dtde"]).scheme == "dtde"
 
 
-def test_environment_id_brings_its_scenario():
+def test_environment_id_selects_scenario():
     assert compose(["env_id=MultiGrid-Empty-8x8-v0"]).scenario.name == "multigrid"
 
 
@@ -105,14 +105,14 @@ def test_environment_id_brings_its_scenario():
     "value",
     ["runs/lr=3e-4 seed=1", "/tmp/a=b=c", "it's mine", "a,b", "[a]", "{a: b}", "x:y", "#1", "~/é", "a\\b", "a${b"],
 )
-def test_path_survives_as_it_was_typed(value):
+def test_path_is_kept_as_typed(value):
     config = compose([f"run_dir={value}", f"checkpoints={value}"])
     assert (config.run_dir, config.checkpoints) == (value, value)
     player = f"/tmp/my players/{value.replace(':', '')}"
     assert compose([f"scenario.seats.blue_0={player}"]).scenario.opponents == {"blue_0": {player: 1.0}}
 
 
-def test_folders_of_players_are_all_unless_one_is_told(tmp_path):
+def test_all_player_folders_are_searched_by_default(tmp_path):
     assert compose(["checkpoints=null"]).checkpoint_root() is None  # yours, then ours
     assert compose([f"checkpoints={tmp_path}"]).checkpoint_root() == tmp_path
 
@@ -125,11 +125,11 @@ def test_until_is_accepted_in_scientific_notation(text, steps):
 
 
 @pytest.mark.parametrize(("text", "value"), [("False", False), ("false", False), ("0", False), ("true", True)])
-def test_false_is_false(text, value):
+def test_false_stays_false(text, value):
     assert compose([f"train.stop_when_held={text}"]).train.stop_when_held is value
 
 
-def test_overrides_override_and_leave_the_rest():
+def test_overrides_change_only_their_keys():
     plain = compose(["scenario=coop"])
     config = compose(["scenario=coop", "train.lr=7e-4", "seed=7", "model.hidden=[24,16]", "train.epochs=9"])
     train = plain.train.model_copy(update={"lr": 7e-4, "epochs": 9})
@@ -137,18 +137,18 @@ def test_overrides_override_and_leave_the_rest():
     assert config == plain.model_copy(update={"train": train, "model": model, "seed": 7})
 
 
-def test_resolved_configuration_survives_as_yaml():
+def test_resolved_configuration_round_trips_as_yaml():
     config = compose(["scenario=2v2", "seed=5"])
     assert RunConfig.model_validate(yaml.safe_load(to_yaml(config))) == config
 
 
-def test_configuration_cannot_be_changed_afterwards():
+def test_configuration_is_immutable():
     config = compose([])
     with pytest.raises(ValueError, match="frozen"):
         config.train.lr = 1.0
 
 
-def test_default_run_folder_names_scenario_time_and_seed_and_is_a_new_one(tmp_path, monkeypatch):
+def test_default_run_folder_is_new_and_names_scenario_and_seed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config, now = compose(["scenario=coop", "seed=7"]), datetime(2031, 2, 3, 4, 5, 6)
     for again in ("", "-2", "-3"):
@@ -157,7 +157,7 @@ def test_default_run_folder_names_scenario_time_and_seed_and_is_a_new_one(tmp_pa
         path.mkdir(parents=True)
 
 
-def test_default_scenario_is_the_duel_that_red_learns():
+def test_default_scenario_is_1v1_with_red_learning():
     scenario = compose([]).scenario
     assert (scenario.name, scenario.seats["red_0"], scenario.learning) == ("1v1", LEARN, {"red_0": "red"})
 
@@ -179,7 +179,7 @@ def test_shipped_recipes_are_found():
 
 
 @pytest.mark.parametrize("path", files("experiment"))
-def test_shipped_recipe_composes_by_its_name_and_by_its_path(path):
+def test_shipped_recipe_composes_by_name_and_path(path):
     assert path.read_text(encoding="utf-8").startswith("# @package _global_\n")
     assert any("override /scenario" in entry for entry in read(path)["defaults"])
     imitates = any(f"/train: {kind}" in path.read_text(encoding="utf-8") for kind in ("bc", "gail"))
@@ -193,12 +193,12 @@ def test_shipped_recipe_composes_by_its_name_and_by_its_path(path):
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name in names_in("experiment")])
-def test_scenarios_own_recipe_is_taken_unless_told_otherwise(name):
+def test_scenario_recipe_is_default(name):
     assert compose([f"scenario={name}"]) == compose([f"experiment={name}"])
     assert compose([f"scenario={name}", "experiment=none"]).experiment is None
 
 
-def test_recipe_of_a_scheme_is_taken_with_that_scheme(monkeypatch):
+def test_scheme_selects_its_recipe(monkeypatch):
     for scheme in ("ctde", "dtde"):
         config = compose(["scenario=coop", f"scheme={scheme}"])
         assert (config.experiment, config.scheme) == ("coop", scheme)
@@ -210,7 +210,7 @@ def test_recipe_of_a_scheme_is_taken_with_that_scheme(monkeypatch):
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name in names_in("experiment")])
-def test_without_a_recipe_everything_is_as_the_plain_files_say(name):
+def test_plain_files_apply_without_recipe(name):
     config = compose([f"scenario={name}", "experiment=none"])
     assert (config.scheme, config.shared) == ("dtde", False)
     assert config.train.model_dump(mode="json") == TrainConfig.model_validate(
@@ -219,7 +219,7 @@ def test_without_a_recipe_everything_is_as_the_plain_files_say(name):
     assert config.scenario == load_scenario(name)
 
 
-def test_recipe_gives_way_to_what_the_user_says():
+def test_user_overrides_beat_recipe():
     assert compose([]).train.bonus == {"all": {"key_pickup": 1.0}}
     changed = compose(["train.bonus.all.key_pickup=0.25", "train.bonus.red_0.step=-0.01"]).train.bonus
     assert changed == {"all": {"key_pickup": 0.25}, "red_0": {"step": -0.01}}
@@ -228,12 +228,12 @@ def test_recipe_gives_way_to_what_the_user_says():
     assert compose(["train.bonus={red_0:{step:-0.01}}"]).train.bonus == {"red_0": {"step": -0.01}}
 
 
-def test_one_entry_of_the_bonus_is_replaced_as_a_whole():
+def test_bonus_entry_is_replaced_as_whole():
     assert compose(["train.bonus.all={step:-0.01}"]).train.bonus == {"all": {"step": -0.01}}
     assert compose(["train.bonus.all={}"]).train.bonus == {"all": {}}
 
 
-def test_reads_overrides_by_one_grammar():
+def test_overrides_have_one_grammar():
     given = ["train.until=2e5", "train.stop_when_held=false", "cluster=ray", "run_dir=a [b]=c", "cluster.address=null"]
     assert read_overrides(given) == {
         "train.until": 200_000, "train.stop_when_held": False, "cluster": "ray", "run_dir": "a [b]=c",

@@ -20,7 +20,7 @@ def names_of(*overrides: str) -> list[str]:
 
 
 @pytest.mark.parametrize("scenario", ["1v1", "coop", "single-obstacle"])
-def test_gates_are_those_of_the_course(scenario):
+def test_gates_equal_course_gates(scenario):
     bounds = {
         "1v1": (20, 1.3, 0.4, 0.3),
         "coop": (40, 1.3, 0.9, 0.4),
@@ -28,8 +28,8 @@ def test_gates_are_those_of_the_course(scenario):
     }[scenario]
     found = gates(f"scenario={scenario}")
     order = ["episode_len_mean", "return_mean", "explained_variance", "entropy"]
-    told = {(order.index(gate.metric.split("/")[0]), gate.comparison, gate.bound) for gate in found}
-    assert sorted(told) == list(zip(range(4), ("<=", ">=", ">=", "<="), bounds, strict=True))
+    triples = {(order.index(gate.metric.split("/")[0]), gate.comparison, gate.bound) for gate in found}
+    assert sorted(triples) == list(zip(range(4), ("<=", ">=", ">=", "<="), bounds, strict=True))
     assert {(gate.hold, gate.window) for gate in found} == {("every", 100_000)}
 
 
@@ -42,7 +42,7 @@ def test_gate_has_exactly_one_bound(bounds):
 
 
 FOUR = [f"scenario.seats.{seat}" for seat in ("blue_0", "blue_1", "red_0", "red_1")]
-BLUE = [f"{seat}={who}" for seat, who in zip(FOUR, ("learn", "learn", "random", "random"), strict=True)]
+BLUE = [f"{seat}={player}" for seat, player in zip(FOUR, ("learn", "learn", "random", "random"), strict=True)]
 KINDS = ("return_mean", "explained_variance", "entropy")
 
 
@@ -66,14 +66,14 @@ KINDS = ("return_mean", "explained_variance", "entropy")
         (" ".join(["scenario=2v2", *BLUE]), ["team_return_mean/blue", "explained_variance/blue", "entropy/blue"]),
     ],
 )
-def test_star_stands_for_learning_seats_teams_or_networks_as_the_metric_wants(overrides, names):
+def test_star_expands_to_seats_teams_or_networks(overrides, names):
     assert names_of(*overrides.split()) == ["episode_len_mean", *names]
 
 
 @pytest.mark.parametrize(
     "metric", ["foo/red_0", "foo", "entropy/red_0", "return_mean/blue_0", "team_return_mean/red_0"]
 )
-def test_rejects_gates_on_what_is_never_reported(metric):
+def test_rejects_gates_on_unreported_metrics(metric):
     with pytest.raises(ConfigError) as caught:
         names_of("scenario=2v2", f"scenario.gates=[{{metric:{metric},at_least:1}}]")
     text = str(caught.value)

@@ -22,7 +22,7 @@ OPTIONAL = {"league", "report_episodes"}
 
 
 @pytest.mark.parametrize("path", files("train"))
-def test_train_yaml_names_exactly_the_keys_of_its_schema(path):
+def test_train_yaml_has_exactly_schema_keys(path):
     content = read(path)
     if path.stem == "ppo":
         assert set(content) == set(TrainConfig.model_fields)
@@ -34,7 +34,7 @@ def test_train_yaml_names_exactly_the_keys_of_its_schema(path):
 
 
 @pytest.mark.parametrize(("group", "schema"), [("model", ModelConfig), ("cluster", ClusterConfig)])
-def test_model_and_cluster_yaml_name_exactly_the_keys_of_their_schema(group, schema):
+def test_model_and_cluster_yaml_have_exactly_schema_keys(group, schema):
     for path in (CONFIGS / group).glob("*.yaml"):
         content = read(path)
         if content.pop("defaults", None) is None:
@@ -44,7 +44,7 @@ def test_model_and_cluster_yaml_name_exactly_the_keys_of_their_schema(group, sch
 
 
 @pytest.mark.parametrize("path", files("scenario"))
-def test_scenario_yaml_names_exactly_the_keys_of_its_schema(path):
+def test_scenario_yaml_has_exactly_schema_keys(path):
     content = read(path)
     known = set(ScenarioConfig.model_fields) - DERIVED
     optional = {"aliases", "agents", "report_episodes", "league", "env_path", "port", "held_out"}
@@ -59,14 +59,14 @@ def test_scenario_yaml_names_exactly_the_keys_of_its_schema(path):
         assert set(gate) <= set(GateConfig.model_fields)
 
 
-def test_root_yaml_names_exactly_the_keys_of_its_schema():
+def test_root_yaml_has_exactly_schema_keys():
     content = read(CONFIGS / "config.yaml")
     groups = {next(iter(entry)) for entry in content.pop("defaults") if isinstance(entry, dict)}  # what Hydra composes
     assert set(content) | groups == set(RunConfig.model_fields)
     assert groups == set(GROUPS)
 
 
-def test_every_folder_of_configs_is_a_group_or_belongs_to_another_verb():
+def test_every_config_folder_is_group_or_belongs_to_verb():
     folders = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
     assert folders == OF_OTHER_VERBS | set(GROUPS)
     assert all(files(group) for group in GROUPS)
@@ -81,7 +81,7 @@ def test_every_folder_of_configs_is_a_group_or_belongs_to_another_verb():
         pytest.param(CONFIGS / "scenario" / "multigrid.yaml", id="multigrid"),
     ],
 )
-def test_each_key_has_a_comment_beside_its_value(path):
+def test_each_key_has_comment(path):
     rows = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if re.match(r" *[a-z_]+:", line)]
     content = read(path)
     parts = [key for key in ("cloning", "dagger") if isinstance(content.get(key), dict)]
@@ -90,7 +90,7 @@ def test_each_key_has_a_comment_beside_its_value(path):
     assert bare == []
 
 
-def test_all_keys_are_listed_with_their_meaning():
+def test_all_keys_are_listed_with_meaning():
     rows = {key: meaning for key, _, meaning in keys(CONFIGS)}
     parts = {"train": TrainConfig, "model": ModelConfig, "cluster": ClusterConfig, "scenario": ScenarioConfig}
     wanted = {f"{part}.{name}" for part, schema in parts.items() for name in schema.model_fields}
@@ -101,7 +101,7 @@ def test_all_keys_are_listed_with_their_meaning():
     assert all(text in listed.output for text in ("train.lr ", "1.0e-3", "Adam step size at the start"))
 
 
-def test_minibatch_may_be_the_whole_batch():
+def test_minibatch_may_be_whole_batch():
     assert compose(["train.num_envs=8", "train.num_steps=4", "train.minibatch_size=32"]).train.batch_size == 32
 
 

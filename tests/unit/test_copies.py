@@ -51,7 +51,7 @@ def copied(folder: Path, noise: float = 0.0, name: str = "blue-master") -> Path:
     return folder
 
 
-def test_a_copy_is_found_whatever_its_card_says_and_with_noise_on_its_weights(tmp_path, originals):
+def test_finds_copy_despite_changed_card_and_noisy_weights(tmp_path, originals):
     for noise, most in ((0.0, 0.0), (0.01, 0.01), (0.1, 0.02)):
         like = find_similar(originals.fingerprint(copied(tmp_path / f"{noise}", noise)), originals.players)
         assert [likely.name for likely in like] == ["blue-master"]
@@ -59,14 +59,14 @@ def test_a_copy_is_found_whatever_its_card_says_and_with_noise_on_its_weights(tm
         assert (like[0].apart == 0) == (noise == 0)
 
 
-def test_players_that_were_trained_apart_are_no_copies(originals):
+def test_independently_trained_players_are_no_copies(originals):
     names = list(originals.players)
     assert {"blue-rookie", "blue-adept", "blue-master"} <= set(names)
     distances = [distance(originals.players[a], originals.players[b]) for a in names for b in names if a < b]
     assert min(distances) > 1.5 * BOUND
 
 
-def test_untrained_networks_are_alike_and_nobodys_copies(tmp_path, originals):
+def test_untrained_networks_are_no_copies(tmp_path, originals):
     for seed in (1, 2):
         folder = bundle(tmp_path / str(seed), seed=seed)
         save_file({key: 0.01 * its for key, its in load_file(folder / MODEL_FILE).items()}, folder / MODEL_FILE)
@@ -77,12 +77,12 @@ def test_untrained_networks_are_alike_and_nobodys_copies(tmp_path, originals):
 
 
 @pytest.mark.parametrize("scenario", ["2v2", "single", "coop"])
-def test_other_games_have_views_to_compare_in(scenario):
+def test_other_games_provide_views_to_compare(scenario):
     its = Originals(load_scenario(scenario).spec, CATALOGUE)
     assert its.views.shape[:2] == (1024, len(its.spec.seats_of("red")))
 
 
-def test_a_cup_names_copies_and_refuses_those_of_the_catalogue(tmp_path, originals):
+def test_cup_names_copies_and_rejects_catalogue_copies(tmp_path, originals):
     copied(tmp_path / "renamed")
     copied(tmp_path / "near", 0.03)
     bundle(tmp_path / "own", seed=1)
@@ -102,18 +102,18 @@ def test_a_cup_names_copies_and_refuses_those_of_the_catalogue(tmp_path, origina
     allowed = find_copies(found, originals, refuse=False)
     assert not [entry.name for entry in allowed if entry.kind == "broken"]
     pairings = [forfeited(allowed[0], allowed[1], TABLE, {"near": "x"})]
-    told = results(allowed, pairings, TABLE, {})
-    assert [entry.same_as for entry in told.entries if entry.name == "own"] == [["twin (the same)"]]
-    assert "entries are like another player" in cup_page(told)
+    output = results(allowed, pairings, TABLE, {})
+    assert [entry.same_as for entry in output.entries if entry.name == "own"] == [["twin (the same)"]]
+    assert "entries are like another player" in cup_page(output)
 
 
-def test_a_cup_of_the_catalogue_itself_has_no_copies(originals):
+def test_catalogue_cup_has_no_copies(originals):
     found = find_entries(CATALOGUE.root, ["random"], CATALOGUE, TABLE)
     assert all(not entry.same_as for entry in find_copies(found, originals, refuse=True))
     assert isinstance(found[0], Entry)
 
 
-def test_a_rubric_may_refuse_what_is_known(tmp_path):
+def test_rubric_may_reject_known_players(tmp_path):
     exam = "{name: x, opponent: idle, episodes: 100, checks: [{metric: episode_len_mean, at_most: 300, points: 1}]}"
     rubric = tmp_path / "rubric.yaml"
     rubric.write_text(f"scenario: 1v1\nrefuse_known: true\npass_points: 1\nexams: [{exam}]\n")
@@ -138,7 +138,7 @@ def test_a_rubric_may_refuse_what_is_known(tmp_path):
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-39])
-def test_the_widest_network_that_a_bundle_may_hold_cannot_stall_a_cup(scale, tmp_path, originals):
+def test_widest_allowed_network_does_not_stall_cup(scale, tmp_path, originals):
     wide = {"name": "mlp", "hidden": [512, 512], "activation": "tanh"}
     net = build(wide, token_categories(SPEC), len(ACTIONS), 1)
     weights = {key: its * scale if its.dim() > 1 else its for key, its in net.state_dict().items()}
@@ -152,15 +152,15 @@ def test_the_widest_network_that_a_bundle_may_hold_cannot_stall_a_cup(scale, tmp
     assert time.process_time() - begin < 5.0  # 1,024 views; a step of a cup of 200 games is a fifth of that
 
 
-def test_the_page_for_instructors_says_what_is_so():
+def test_instructor_page_is_accurate():
     page = (data_root() / "docs" / "instructors.md").read_text(encoding="utf-8")
     own = f"{MAX_PROCESSES} processes, `--memory-mb` for all together, {Limits().disk_mb} MB, {MAX_FILES:,} files"
     assert own in page
     assert f"is below {BOUND:.0%}".replace("%", " %") in page
     assert KEY_FILE in page
     for verb in ("cup", "grade"):
-        said = call(verb, "--help").output
+        message = call(verb, "--help").output
         for option in ("--isolate", "--no-isolate") if verb == "cup" else ("--earlier",):
-            assert option in said
+            assert option in message
             assert option in page
-        assert "--allow-copies" in said
+        assert "--allow-copies" in message

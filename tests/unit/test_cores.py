@@ -26,7 +26,7 @@ def team(*overrides: str) -> Team:
     return Team(compose(["scenario=1v1", "train.threads=auto", *overrides]))
 
 
-def test_idle_time_is_that_of_the_cores_asked_for(tmp_path):
+def test_idle_time_counts_requested_cores(tmp_path):
     rows = ["cpu  9 9 9 9 9", "cpu0 1 2 3 100 50 0 0", "cpu1 1 2 3 700 0 0 0", "cpu10 1 1 1 900 0 0", "intr 5"]
     (tmp_path / "stat").write_text("\n".join(rows) + "\n")
     ticks = cores.os.sysconf("SC_CLK_TCK")
@@ -45,7 +45,7 @@ def test_idle_time_is_that_of_the_cores_asked_for(tmp_path):
         (["cluster.num_learners=2"], 1),
     ],
 )
-def test_who_plays_or_learns_elsewhere_keeps_its_core(overrides, most):
+def test_remote_runners_and_learners_keep_their_cores(overrides, most):
     assert team(*overrides).most == most
 
 
@@ -58,7 +58,7 @@ def play(ours: Team, seconds: float, free: float = 2.0, iterations: int = 1) -> 
 play.now = time.monotonic() + 1000.0
 
 
-def test_two_threads_while_two_cores_are_free_and_they_are_faster():
+def test_uses_two_threads_if_free_and_faster():
     ours = team()
     play(ours, 0.04, iterations=2)
     assert ours.count == 1  # how long it takes one is not known yet
@@ -70,7 +70,7 @@ def test_two_threads_while_two_cores_are_free_and_they_are_faster():
     assert ours.count == 2 or len(ours._paces) < 3
 
 
-def test_cores_that_others_use_are_left_to_them():
+def test_leaves_busy_cores_to_others():
     ours = team()
     play(ours, 0.04, free=1.6, iterations=50)
     assert ours.count == 1
@@ -79,14 +79,14 @@ def test_cores_that_others_use_are_left_to_them():
 
 
 @pytest.mark.parametrize(("slow", "iterations"), [(0.2, 2), (0.041, 3)])
-def test_two_threads_that_are_slower_than_one_are_given_up_at_once(slow, iterations):
+def test_drops_second_thread_if_slower(slow, iterations):
     ours = team()
     play(ours, 0.04, iterations=3)
     play(ours, slow, iterations=iterations)
     assert ours.count == 1
 
 
-def test_one_slow_iteration_is_no_reason():
+def test_one_slow_iteration_changes_nothing():
     ours = team()
     play(ours, 0.04, iterations=3)
     play(ours, 0.03, iterations=5)
@@ -95,7 +95,7 @@ def test_one_slow_iteration_is_no_reason():
     assert ours.count == 2
 
 
-def test_on_a_busy_machine_ever_less_is_lost_to_trying():
+def test_retries_grow_rarer_on_busy_machine():
     ours, lost, played = team(), 0.0, 0.0
     for _ in range(3000):
         seconds = 0.2 if ours.count == 2 else 0.04
@@ -104,19 +104,19 @@ def test_on_a_busy_machine_ever_less_is_lost_to_trying():
     assert lost < 0.03 * played
 
 
-def test_a_number_of_threads_is_no_matter_of_measuring():
+def test_fixed_thread_count_is_not_measured():
     ours = team("train.threads=2")
     ours.look()
     assert (ours.count, ours.describe()) == (2, "2 thread(s)")
 
 
 @pytest.mark.parametrize("bad", ["0", "many"])
-def test_another_word_is_refused(bad):
+def test_rejects_invalid_thread_setting(bad):
     with pytest.raises(ConfigError, match=r"^train\.threads: expected 'auto', 1 or 2"):
         compose(["scenario=1v1", f"train.threads={bad}"])
 
 
-def test_without_openmp_there_is_one(monkeypatch):
+def test_one_thread_without_openmp(monkeypatch):
     jit.most_threads.cache_clear()
     monkeypatch.setattr(jit, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
     assert jit.most_threads() == 1
@@ -124,7 +124,7 @@ def test_without_openmp_there_is_one(monkeypatch):
 
 
 @pytest.mark.skipif(jit.most_threads() < 2, reason="one CPU, or no OpenMP")
-def test_torch_keeps_its_threads():
+def test_leaves_torch_threads_unchanged():
     # In a process of its own: threads are launched once.
     code = (
         "import torch; torch.set_num_threads(1); from multigrid_rl.rllib.cores import share_out; "

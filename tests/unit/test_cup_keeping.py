@@ -56,7 +56,7 @@ def played(
 # --- seeds
 
 
-def test_what_agents_are_given_does_not_follow_from_the_games(monkeypatch):
+def test_agent_seeds_are_independent_of_games(monkeypatch):
     one, two = (CupConfig("1v1", SPEC, 2, 5, Limits()) for _ in range(2))
     assert one.agents_seed("red") != two.agents_seed("red")
     assert one.agents_seed("red") != one.agents_seed("blue")
@@ -66,7 +66,7 @@ def test_what_agents_are_given_does_not_follow_from_the_games(monkeypatch):
     assert guess not in (one.agents_seed("red"), two.agents_seed("red"))
 
 
-def test_a_cup_draws_its_seeds_once_and_keeps_them(tmp_path):
+def test_cup_draws_seeds_once(tmp_path):
     (tmp_path / "in").mkdir()
     command = ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "2"]
     kept = []
@@ -82,7 +82,7 @@ def test_a_cup_draws_its_seeds_once_and_keeps_them(tmp_path):
     assert "seed: expected" in complaint(call(*command, "-o", tmp_path / "a", "--seed", "1"))
 
 
-def test_inspect_hands_an_agent_a_seed_of_its_own(tmp_path, monkeypatch):
+def test_inspect_gives_agent_its_own_seed(tmp_path, monkeypatch):
     seeds = []
     before = ExternalPlayer.__init__
 
@@ -100,7 +100,7 @@ def test_inspect_hands_an_agent_a_seed_of_its_own(tmp_path, monkeypatch):
 # --- agents that write
 
 
-def test_an_agent_that_writes_into_its_folder_does_not_end_its_cup(tmp_path):
+def test_agent_writing_into_its_folder_does_not_end_cup(tmp_path):
     agent = agent_of(tmp_path / "in" / "logger", LOGGER)
     before = agent.sha256
     with pytest.raises(CutOffError):
@@ -111,13 +111,13 @@ def test_an_agent_that_writes_into_its_folder_does_not_end_its_cup(tmp_path):
     assert json.loads((tmp_path / "cup" / "cup.json").read_text())["entries"][0]["sha256"] == before
 
 
-def test_an_agent_that_rewrites_its_own_code_starts_afresh_each_time(tmp_path):
+def test_self_modifying_agent_restarts_from_original(tmp_path):
     agent_of(tmp_path / "in" / "turncoat", "open('agent.py', 'w').write('raise SystemExit(1)')")
     assert all("r" not in o and "b" not in o for o in played(tmp_path / "in", tmp_path / "cup", "random").values())
 
 
 @pytest.mark.parametrize("change", ["file", "closed", "other"])
-def test_an_agent_whose_folder_changes_plays_on_as_it_was_handed_in(change, tmp_path, caplog):
+def test_changed_agent_folder_does_not_change_play(change, tmp_path, caplog):
     agent = agent_of(tmp_path / "in" / "turncoat")
     with pytest.raises(CutOffError):
         played(tmp_path / "in", tmp_path / "cup", "random", until=1)
@@ -136,7 +136,7 @@ def test_an_agent_whose_folder_changes_plays_on_as_it_was_handed_in(change, tmp_
         played(tmp_path / "in", tmp_path / "cup", "random")
 
 
-def test_a_copy_that_is_damaged_is_made_anew_and_one_that_changes_in_play_harms_nobody(tmp_path, monkeypatch, caplog):
+def test_damaged_copy_is_replaced_and_change_in_play_is_harmless(tmp_path, monkeypatch, caplog):
     agent_of(tmp_path / "in" / "victim")
     copy = tmp_path / "cup" / "entries" / "victim" / "agent.py"
     with pytest.raises(CutOffError):
@@ -155,7 +155,7 @@ def test_a_copy_that_is_damaged_is_made_anew_and_one_that_changes_in_play_harms_
     assert caplog.text.count("changed, not by the cup; written again") == 2
 
 
-def test_a_bundle_that_somebody_changes_in_play_plays_as_it_was_handed_in(tmp_path, monkeypatch):
+def test_bundle_changed_in_play_plays_as_submitted(tmp_path, monkeypatch):
     shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "mine")
     honest = played(tmp_path / "in", tmp_path / "honest", "random")
     entries = entries_in(tmp_path / "in", "random")
@@ -167,7 +167,7 @@ def test_a_bundle_that_somebody_changes_in_play_plays_as_it_was_handed_in(tmp_pa
     assert (kept / "model.safetensors").read_bytes() == model.read_bytes()
 
 
-def test_a_bundle_is_loaded_once_for_each_side(tmp_path, monkeypatch):
+def test_bundle_is_loaded_once_per_side(tmp_path, monkeypatch):
     shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "mine")
     loads = []
     load_team = cup_entries.load_team
@@ -176,7 +176,7 @@ def test_a_bundle_is_loaded_once_for_each_side(tmp_path, monkeypatch):
     assert sorted(loads) == ["blue", "red"]
 
 
-def test_a_copy_keeps_programs_and_links_and_shares_nothing(tmp_path):
+def test_copy_keeps_modes_and_links_but_shares_nothing(tmp_path):
     agent = agent_of(tmp_path / "in" / "a")
     (agent.folder / "sub").mkdir()
     (agent.folder / "sub" / "run").write_text("#!/bin/sh\n")
@@ -207,7 +207,7 @@ def killed_in(folder: Path, output: Path, monkeypatch, *pair: str) -> None:
             played(folder, output)
 
 
-def test_an_agent_that_kills_its_cup_loses_that_pairing_and_is_named(tmp_path, monkeypatch):
+def test_agent_killing_cup_loses_pairing_and_is_named(tmp_path, monkeypatch):
     agent_of(tmp_path / "in" / "killer")
     shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "sound")
     killed_in(tmp_path / "in", tmp_path / "cup", monkeypatch, "killer", "sound")
@@ -216,7 +216,7 @@ def test_an_agent_that_kills_its_cup_loses_that_pairing_and_is_named(tmp_path, m
     assert "r" not in found[1].outcomes
 
 
-def test_of_two_agents_the_one_in_whose_pairings_a_cup_is_killed_again_is_to_blame(tmp_path, monkeypatch):
+def test_repeated_kills_blame_the_common_agent(tmp_path, monkeypatch):
     for name in ("angel", "fiend", "saint"):
         agent_of(tmp_path / "in" / name)
     killed_in(tmp_path / "in", tmp_path / "cup", monkeypatch, "angel", "fiend")
@@ -227,7 +227,7 @@ def test_of_two_agents_the_one_in_whose_pairings_a_cup_is_killed_again_is_to_bla
     assert not set("rb-") & set(found["angel", "saint"] + found["saint", "angel"])
 
 
-def test_a_cup_that_was_cut_off_by_a_restart_of_the_machine_blames_nobody(tmp_path, monkeypatch):
+def test_machine_restart_blames_no_agent(tmp_path, monkeypatch):
     agent_of(tmp_path / "in" / "killer")
     shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "sound")
     killed_in(tmp_path / "in", tmp_path / "cup", monkeypatch, "killer", "sound")
@@ -236,7 +236,7 @@ def test_a_cup_that_was_cut_off_by_a_restart_of_the_machine_blames_nobody(tmp_pa
     assert not set("rb-") & set("".join(played(tmp_path / "in", tmp_path / "cup").values()))
 
 
-def test_an_ordinary_end_leaves_no_mark(tmp_path):
+def test_ordinary_end_leaves_no_mark(tmp_path):
     agent_of(tmp_path / "in" / "a")
     with pytest.raises(CutOffError):
         played(tmp_path / "in", tmp_path / "cup", "random", until=1)
@@ -260,7 +260,7 @@ def forging(monkeypatch, forge) -> None:
     monkeypatch.setattr(cups, "play_pairing", meanwhile)
 
 
-def test_a_result_that_appears_while_the_cup_runs_counts_for_nothing(tmp_path, monkeypatch, caplog):
+def test_foreign_result_during_cup_is_ignored(tmp_path, monkeypatch, caplog):
     (tmp_path / "in").mkdir()
     honest = played(tmp_path / "in", tmp_path / "honest", "random", "idle", "hunter")
     forged = {path.name: path.read_text().replace('"B', '"R') for path in (tmp_path / "honest" / "pairings").iterdir()}
@@ -279,7 +279,7 @@ def test_a_result_that_appears_while_the_cup_runs_counts_for_nothing(tmp_path, m
     assert (tmp_path / "cup" / "pairings" / "extra.refused").exists()
 
 
-def test_results_that_are_changed_or_added_before_an_interruption_do_not_count_later(tmp_path, monkeypatch, caplog):
+def test_forged_results_do_not_count_after_interruption(tmp_path, monkeypatch, caplog):
     (tmp_path / "in").mkdir()
     names = ("random", "idle", "hunter")
     honest = played(tmp_path / "in", tmp_path / "cup", *names)
@@ -302,17 +302,17 @@ def test_results_that_are_changed_or_added_before_an_interruption_do_not_count_l
 # --- one folder, one cup; no room
 
 
-def test_rejects_a_second_cup_at_work_in_the_same_folder(tmp_path):
+def test_rejects_concurrent_cup_in_same_folder(tmp_path):
     (tmp_path / "in").mkdir()
     command = ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "1", "-o", tmp_path / "cup"]
     with alone_in(tmp_path / "cup"):
-        said = complaint(call(*command))
-    assert "another is at work" in said
+        message = complaint(call(*command))
+    assert "another is at work" in message
     assert call(*command).exit_code == 0
 
 
 @pytest.mark.parametrize("what", ["a pairing", "the tables"])
-def test_a_full_disk_is_one_line_and_the_cup_goes_on_later(what, tmp_path, monkeypatch):
+def test_full_disk_is_one_line_and_cup_resumes(what, tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
     command = ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "1", "-o", tmp_path / "cup"]
     calls = []
@@ -336,8 +336,8 @@ def test_a_full_disk_is_one_line_and_the_cup_goes_on_later(what, tmp_path, monke
 def test_rejects_outputs_that_are_files(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "cup").touch()
-    said = complaint(call("cup", tmp_path / "in", "--with", "random", "--with", "idle", "-o", tmp_path / "cup"))
-    assert str(tmp_path / "cup") in said
+    message = complaint(call("cup", tmp_path / "in", "--with", "random", "--with", "idle", "-o", tmp_path / "cup"))
+    assert str(tmp_path / "cup") in message
     with ExitStack() as stack, pytest.raises(PlayerError, match="expected a folder"):
         stack.enter_context(alone_in(tmp_path / "cup"))
 
@@ -345,7 +345,7 @@ def test_rejects_outputs_that_are_files(tmp_path):
 # --- playing it again
 
 
-def test_a_cups_folder_is_enough_to_play_its_games_again(tmp_path):
+def test_cup_folder_suffices_to_replay_games(tmp_path):
     shutil.copytree(data_root() / "checkpoints" / "blue-adept", tmp_path / "in" / "mine")
     cup = tmp_path / "cup"
     played(tmp_path / "in", cup, "random", "key-runner")
@@ -356,9 +356,9 @@ def test_a_cups_folder_is_enough_to_play_its_games_again(tmp_path):
     assert json.loads(again.output.splitlines()[-1]) == {"pairings": 6, "games": 12, "different": 0}
     assert {path: path.read_bytes() for path in cup.rglob("*") if path.is_file()} == before
     (forged,) = (cup / "pairings").glob("mine--random--*")
-    told = json.loads(forged.read_bytes())
-    told["length"][1] += 1
-    forged.write_text(json.dumps(told))
+    data = json.loads(forged.read_bytes())
+    data["length"][1] += 1
+    forged.write_text(json.dumps(data))
     again = call("cup", "verify", cup)
     assert again.exit_code == 1
     assert "mine (red) - random (blue): 1 of 2 games differ, game 1 first" in again.output
@@ -367,7 +367,7 @@ def test_a_cups_folder_is_enough_to_play_its_games_again(tmp_path):
     assert "entry mine, which has changed" in complaint(call("cup", "verify", cup))
 
 
-def test_verify_wants_a_cup_with_games(tmp_path):
+def test_verify_requires_cup_with_games(tmp_path):
     assert "expected the folder of a cup, got nothing there" in complaint(call("cup", "verify", tmp_path / "none"))
     (tmp_path / "in").mkdir()
     agent_of(tmp_path / "in" / "broken")

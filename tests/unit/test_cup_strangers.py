@@ -55,7 +55,7 @@ def without_rights():
 @pytest.mark.parametrize(
     "name", ["M\udcfcller", "Müller", "a" * 200, EVIL, "=cmd|' -C calc'!A0", "-1+1", "..x", "日本"]
 )
-def test_a_name_of_any_kind_is_filed_in_plain_letters(name):
+def test_any_name_is_stored_in_plain_letters(name):
     filed = filed_name(name)
     assert filed.isascii()
     assert filed.isprintable()
@@ -65,11 +65,11 @@ def test_a_name_of_any_kind_is_filed_in_plain_letters(name):
     assert filed != filed_name(name + "x")
 
 
-def test_an_ordinary_name_stays():
+def test_ordinary_name_is_kept():
     assert filed_name("Team 7 v1.2_final-x") == "Team 7 v1.2_final-x"
 
 
-def test_a_cup_of_folders_with_such_names_is_played(tmp_path):
+def test_cup_plays_folders_with_odd_names(tmp_path):
     names = [os.fsdecode(b"M\xfcller"), "Müller", "a" * 250, "b" * 120, "=cmd|' -C calc'!A0", EVIL]
     for name in names:
         (tmp_path / "in" / name).mkdir(parents=True)
@@ -79,19 +79,19 @@ def test_a_cup_of_folders_with_such_names_is_played(tmp_path):
     assert result.exit_code == 0, (result.output, result.exception)
     assert "\x1b" not in result.output
     assert "\nwinner: me" not in result.output
-    told = json.loads((tmp_path / "cup" / "results.json").read_text())["entries"]
-    assert sorted(entry["name"] for entry in told) == sorted(map(filed_name, names))
-    assert {entry["name"] for entry in told if entry["kind"] == "frozen"} == {
+    data = json.loads((tmp_path / "cup" / "results.json").read_text())["entries"]
+    assert sorted(entry["name"] for entry in data) == sorted(map(filed_name, names))
+    assert {entry["name"] for entry in data if entry["kind"] == "frozen"} == {
         filed_name("a" * 250),
         filed_name("Müller"),
     }
-    assert "(folder Müller)" in next(entry["about"] for entry in told if entry["name"] == filed_name("Müller"))
+    assert "(folder Müller)" in next(entry["about"] for entry in data if entry["name"] == filed_name("Müller"))
     for table in (tmp_path / "cup").glob("*.csv"):
         with table.open(newline="") as file:
             assert not [cell for row in csv.DictReader(file) for cell in row.values() if cell[:1] in ("=", "@", "+")]
 
 
-def test_letters_that_a_terminal_lacks_do_not_end_a_cup(tmp_path):
+def test_unprintable_letters_do_not_end_cup(tmp_path):
     bundle(tmp_path / "in" / "日本")
     command = ["cup", tmp_path / "in", "--with", "idle", "--games", "1", "--allow-copies", "-o", tmp_path / "cup"]
     result = CliRunner(charset="ascii").invoke(app, list(map(str, command)))
@@ -102,7 +102,7 @@ def test_letters_that_a_terminal_lacks_do_not_end_a_cup(tmp_path):
 # --- folders
 
 
-def test_a_folder_that_cannot_be_read_is_a_broken_entry_with_its_reason(tmp_path):
+def test_unreadable_folder_is_broken_entry_with_reason(tmp_path):
     for name, mode in (("closed", 0o000), ("listed", 0o644)):
         bundle(tmp_path / name).chmod(mode)
     agent = agent_of(tmp_path / "half")
@@ -141,26 +141,26 @@ def deep(folder: Path, depth: int, name: str) -> None:
     os.close(here)
 
 
-@pytest.mark.parametrize(("name", "said"), [("d", "at most 50 folders in one another"), ("d" * 250, "too long")])
-def test_an_agent_nested_without_end_is_a_broken_entry(name, said, tmp_path):
+@pytest.mark.parametrize(("name", "message"), [("d", "at most 50 folders in one another"), ("d" * 250, "too long")])
+def test_endlessly_nested_agent_is_broken_entry(name, message, tmp_path):
     deep(agent_of(tmp_path / "in" / "deep").folder, 1500, name)
     bundle(tmp_path / "in" / "sound")
     try:
-        assert said in found(tmp_path / "in")["deep"].problem
+        assert message in found(tmp_path / "in")["deep"].problem
     finally:
         remove_tree(tmp_path / "in")
     assert not (tmp_path / "in").exists()
 
 
-def test_names_in_an_agents_folder_are_printed_safely(tmp_path):
+def test_agent_file_names_are_printed_safely(tmp_path):
     agent = agent_of(tmp_path / "in" / "culprit")
     os.mkfifo(agent.folder / os.fsdecode(b"\xff" + EVIL.encode()))
     (tmp_path / "in" / "key").mkdir()
     (tmp_path / "in" / "key" / "agent.yaml").write_text('command: [a]\n"\\e[2J\\nx": 1\n')
     seen = found(tmp_path / "in")
-    for name, said in (("culprit", "expected a plain file"), ("key", "Extra inputs are not permitted")):
+    for name, message in (("culprit", "expected a plain file"), ("key", "Extra inputs are not permitted")):
         problem = seen[name].problem
-        assert said in problem
+        assert message in problem
         assert problem.isprintable()
         problem.encode()
         shown = call("inspect", tmp_path / "in" / name)
@@ -172,7 +172,7 @@ def test_names_in_an_agents_folder_are_printed_safely(tmp_path):
 @pytest.mark.parametrize(
     "error", [PermissionError(13, "Permission denied", "x"), RecursionError("deep"), ValueError("!")]
 )
-def test_whatever_reading_an_entry_raises_breaks_that_entry_alone(error, tmp_path, monkeypatch):
+def test_any_read_error_breaks_only_that_entry(error, tmp_path, monkeypatch):
     bundle(tmp_path / "one")
     bundle(tmp_path / "two")
 
@@ -188,7 +188,7 @@ def test_whatever_reading_an_entry_raises_breaks_that_entry_alone(error, tmp_pat
     assert str(error.args[-1]) in seen["one"].problem or "Permission" in seen["one"].problem
 
 
-def test_a_full_disk_forfeits_nobody(tmp_path, monkeypatch):
+def test_full_disk_causes_no_forfeit(tmp_path, monkeypatch):
     agent = agent_of(tmp_path / "agent")
     entry = external(agent.folder, "agent")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
@@ -210,7 +210,7 @@ def test_rejects_links_to_other_folders(part, tmp_path):
 # --- what agents leave
 
 
-def test_an_agent_that_nests_folders_in_its_scratch_folder_keeps_its_result(tmp_path, monkeypatch):
+def test_deeply_nested_scratch_folder_keeps_result(tmp_path, monkeypatch):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
@@ -226,7 +226,7 @@ os.chmod(os.environ["TMPDIR"], 0)
     assert not list(scratch.iterdir())
 
 
-def test_removing_a_folder_never_raises_and_follows_no_link(tmp_path):
+def test_folder_removal_never_raises_or_follows_links(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kept").touch()
     folder = tmp_path / "scratch"

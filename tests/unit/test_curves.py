@@ -75,14 +75,14 @@ def reference_of(folders, name="1v1"):
 # --- reading
 
 
-def test_series_holds_reports_and_leaves_out_what_has_no_value(runs):
+def test_series_holds_reports_and_skips_missing_values(runs):
     series = read_run(runs[0]).series
     assert series["episode_len_mean"].env_steps.tolist() == [100, 200, 300, 400]
     assert series["episode_len_mean"].values.tolist() == [40, 30, 20, 10]
     assert "entropy/red_0" not in series  # null at every report, 9 only between them
 
 
-def test_leaves_out_a_torn_last_line_and_rejects_damaged_ones(runs):
+def test_skips_torn_last_line_and_rejects_damaged_lines(runs):
     file = runs[0] / "metrics.jsonl"
     whole = file.read_text()
     file.write_text(whole + '{"env_steps": 500, "epis')
@@ -92,13 +92,13 @@ def test_leaves_out_a_torn_last_line_and_rejects_damaged_ones(runs):
         read_run(runs[0])
 
 
-def test_run_without_a_verdict_can_be_read_and_has_held_nothing(runs):
+def test_run_without_verdict_has_held_nothing(runs):
     (runs[1] / "verdict.json").unlink()
     run = read_run(runs[1])
     assert (run.verdict, run.steps_to_held(), run.gates) == (None, {}, [])
 
 
-def test_gates_of_a_run_are_those_it_was_judged_by(runs):
+def test_run_gates_come_from_its_verdict(runs):
     verdict = json.loads((runs[0] / "verdict.json").read_text())
     verdict["gates"][1] |= {"hold": "share", "share": 0.8}
     (runs[0] / "verdict.json").write_text(json.dumps(verdict))
@@ -110,7 +110,7 @@ def test_gates_of_a_run_are_those_it_was_judged_by(runs):
 # --- building
 
 
-def test_bands_are_those_of_the_seeds_with_last_values_held_forward(runs):
+def test_bands_span_seeds_with_last_values_held(runs):
     reference = reference_of(runs)
     grid = np.array(reference.env_steps)
     assert (grid[0], grid[-1], len(grid)) == (100, 400, 101)
@@ -123,13 +123,13 @@ def test_bands_are_those_of_the_seeds_with_last_values_held_forward(runs):
         assert found == pytest.approx(np.percentile(values, (0, 10, 50, 90, 100)), abs=0.4 if steps == 250 else 1e-3)
 
 
-def test_reference_says_how_many_seeds_still_run(runs):
+def test_reference_counts_seeds_still_running(runs):
     reference = reference_of(runs)
     counts = dict(zip(reference.env_steps, reference.running, strict=True))
     assert [counts[steps] for steps in (100, 199, 202, 298, 301, 400)] == [3, 3, 2, 2, 1, 1]
 
 
-def test_reference_tells_where_it_comes_from_without_paths_of_a_machine(runs):
+def test_reference_names_origin_without_local_paths(runs):
     reference = reference_of(runs)
     assert reference.command == "multigrid-rl train scenario=1v1 train.lr=0.1 seed=SEED"
     assert (reference.seeds, reference.commit, reference.versions) == ([0, 1, 2], "abc", {"ray": "2"})
@@ -139,7 +139,7 @@ def test_reference_tells_where_it_comes_from_without_paths_of_a_machine(runs):
     assert set(reference.metrics) == {"episode_len_mean", "return_mean/red_0", "win/red_0"}
 
 
-def test_expectation_is_measured_on_the_seeds_themselves(runs):
+def test_expectation_is_measured_on_its_seeds(runs):
     own = reference_of(runs).metrics["episode_len_mean"].own_inside
     # a lies below b and c everywhere, b above a and c from 300 on, ...: in no case is everything inside.
     assert own is not None
@@ -148,7 +148,7 @@ def test_expectation_is_measured_on_the_seeds_themselves(runs):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"seed": 0}, r"expected a seed of its own, got seed=0"),
         ({"ended": "interrupted"}, "expected a run that ended by itself, got interrupted"),
@@ -156,15 +156,15 @@ def test_expectation_is_measured_on_the_seeds_themselves(runs):
         ({"commit": "def"}, "expected commit=abc as in .*, got commit=def"),
     ],
 )
-def test_rejects_runs_that_do_not_belong_together(runs, tmp_path, changes, said):
+def test_rejects_unrelated_runs(runs, tmp_path, changes, message):
     other = write_run(tmp_path, "other", **{"seed": 7, "lengths": [40, 30], **changes})
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         reference_of([runs[0], other])
     with pytest.raises(ConfigError, match=r"runs: expected at least 2 .*, got 1"):
         reference_of(runs[:1])
 
 
-def test_changes_in_the_checkout_alone_do_not_part_runs(runs, tmp_path):
+def test_checkout_changes_alone_do_not_separate_runs(runs, tmp_path):
     other = write_run(tmp_path, "other", seed=7, lengths=[40, 30], commit="abc+changes")
     assert reference_of([runs[0], other]).commit == "abc+changes"
 
@@ -172,7 +172,7 @@ def test_changes_in_the_checkout_alone_do_not_part_runs(runs, tmp_path):
 # --- files
 
 
-def test_saved_reference_loads_as_it_was_and_is_never_overwritten(runs, tmp_path):
+def test_saved_reference_round_trips_and_is_not_overwritten(runs, tmp_path):
     reference, file = reference_of(runs), tmp_path / "curves" / "1v1.json"
     save_reference(reference, file)
     assert load_reference(file) == reference
@@ -182,7 +182,7 @@ def test_saved_reference_loads_as_it_was_and_is_never_overwritten(runs, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda d: d.pop("seeds", None) or d.pop("runs"), "runs: Field required"),
         (lambda d: d["metrics"]["win/red_0"]["p10"].pop(), "metrics.win/red_0.p10: expected 101 points, as"),
@@ -194,7 +194,7 @@ def test_saved_reference_loads_as_it_was_and_is_never_overwritten(runs, tmp_path
         (lambda d: d["gates"][0].update(comparison="=="), "gates.0.comparison: expected '<=' or '>='"),
     ],
 )
-def test_rejects_malformed_references(runs, tmp_path, damage, said):
+def test_rejects_malformed_references(runs, tmp_path, damage, message):
     file = tmp_path / "bad.json"
     save_reference(reference_of(runs), file)
     content = json.loads(file.read_text())
@@ -203,11 +203,11 @@ def test_rejects_malformed_references(runs, tmp_path, damage, said):
     with pytest.raises(ConfigError) as caught:
         load_reference(file)
     assert str(caught.value).startswith(f"{file}: ")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_projects_own_references_are_sound_and_bear_their_recipes_names():
+def test_shipped_references_are_valid_and_named_by_recipe():
     folder = Path(__file__).parents[2] / "configs" / "experiment"
     for file in (folder / "curves").glob("*.json"):
         assert load_reference(file).name == file.stem
@@ -230,7 +230,7 @@ def test_run_is_compared_metric_by_metric(runs, tmp_path):
     assert (length.median, length.held, length.median_held) == (24.0, 360, 300)
 
 
-def test_reports_before_the_reference_begins_do_not_count(runs, tmp_path):
+def test_reports_before_reference_start_are_ignored(runs, tmp_path):
     early = write_run(tmp_path, "early", seed=9, lengths=[99, 40], every=50)
     assert compare(read_run(early), reference_of(runs))[0].reports == 1
     shorter = write_run(tmp_path, "shorter", seed=9, lengths=[99], every=50)
@@ -240,7 +240,7 @@ def test_reports_before_the_reference_begins_do_not_count(runs, tmp_path):
         compare(read_run(shorter), reference_of(runs))
 
 
-def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path, monkeypatch):
+def test_failed_write_keeps_old_file_and_no_temporary(tmp_path, monkeypatch):
     path = tmp_path / "made" / "page.html"
     write_file(path, b"old")
 
@@ -257,7 +257,7 @@ def test_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path, monkeypat
 # --- the verbs
 
 
-def test_reference_and_overlay_from_the_command_line(runs, tmp_path):
+def test_reference_and_overlay_from_command_line(runs, tmp_path):
     curves, picture = tmp_path / "ref.json", tmp_path / "pictures" / "o.png"
     made = call("reference", *runs, "--name", "1v1", "-o", curves)
     assert made.exit_code == 0, made.output
@@ -277,7 +277,7 @@ def test_reference_and_overlay_from_the_command_line(runs, tmp_path):
     assert picture.read_bytes() != before
 
 
-def test_overlay_takes_the_curves_of_the_runs_own_recipe(runs, tmp_path, monkeypatch):
+def test_overlay_defaults_to_curves_of_run_recipe(runs, tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.cli.overlay.curves_folder", lambda: tmp_path / "curves")
     asked = ("overlay", runs[0], "-o", tmp_path / "o.png")
     assert "--reference: expected a file, or a recipe with curves (none), got 1v1" in complaint(call(*asked))
@@ -288,7 +288,7 @@ def test_overlay_takes_the_curves_of_the_runs_own_recipe(runs, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda run: (run / "metrics.jsonl").unlink(), "expected a run folder, got one without metrics.jsonl"),
         (lambda run: (run / "config.yaml").unlink(), "expected a run folder, got one without config.yaml"),
@@ -296,16 +296,16 @@ def test_overlay_takes_the_curves_of_the_runs_own_recipe(runs, tmp_path, monkeyp
         (lambda run: (run / "config.yaml").write_text("{scenario: {name: x}, seed: 1}"), "experiment=null"),
     ],
 )
-def test_overlay_rejects_folders_that_are_no_runs(runs, tmp_path, spoil, said):
+def test_overlay_rejects_non_run_folders(runs, tmp_path, spoil, message):
     spoil(runs[0])
-    assert said in complaint(call("overlay", runs[0], "-o", tmp_path / "o.png"))
+    assert message in complaint(call("overlay", runs[0], "-o", tmp_path / "o.png"))
     assert not (tmp_path / "o.png").exists()
 
 
-def test_overlay_lists_what_was_changed_from_the_recipe(tmp_path):
+def test_overlay_lists_changes_from_recipe(tmp_path):
     for name, overrides in (("other", ("train.lr=0.002",)), ("alike", ())):
         run = report_runs.write_run(tmp_path / name, report_runs.Story(overrides=overrides))
         drawn = call("overlay", run, "-o", tmp_path / f"{name}.png")
         assert drawn.exit_code == 0, drawn.output
-        told = "changed from the recipe 1v1, so this is none of its seeds" in drawn.output
-        assert told is (re.search(r"train\.lr +0\.002 +0\.001", drawn.output) is not None) is (name == "other")
+        warned = "changed from the recipe 1v1, so this is none of its seeds" in drawn.output
+        assert warned is (re.search(r"train\.lr +0\.002 +0\.001", drawn.output) is not None) is (name == "other")

@@ -23,7 +23,7 @@ GAME = compose(["scenario=1v1", "experiment=none", "scenario.seats.blue_0=random
 CONSTANT = Schedule(0.01, 0.01, 1)
 
 
-def test_share_of_the_expert_falls_from_one():
+def test_expert_share_decays_from_one():
     assert [Beta("linear", 4, 0.5).at(k) for k in (0, 1, 4, 9)] == [1.0, 0.75, 0.0, 0.0]
     assert [Beta("exponential", 4, 0.5).at(k) for k in (0, 1, 3)] == [1.0, 0.5, 0.125]
 
@@ -53,7 +53,7 @@ class Labelling:
         return np.stack(self.taken), self.collector.labels["red_0"].copy()
 
 
-def test_expert_acts_as_often_as_beta_says_and_labels_every_step():
+def test_expert_acts_with_share_beta_and_labels_every_step():
     labelling = Labelling()
     taken, labels = labelling.collect(1.0)
     assert (taken == labels).all()
@@ -65,7 +65,7 @@ def test_expert_acts_as_often_as_beta_says_and_labels_every_step():
 
 
 @pytest.mark.parametrize("model", ["mlp", "gru"])
-def test_labels_go_on_exactly_where_they_stood(model):
+def test_labels_resume_exactly(model):
     one, other = Labelling(model), Labelling(model)
     one.collect(0.5)
     state = one.collector.get_state()
@@ -79,7 +79,7 @@ def test_labels_go_on_exactly_where_they_stood(model):
 
 
 @pytest.mark.parametrize("model", ["mlp", "gru"])
-def test_learner_learns_what_the_expert_says(model):
+def test_learner_learns_expert_labels(model):
     labelling = Labelling(model, games=8)
     config = CloningConfig(
         data=None, held_out=0.0, batch_size=2400, minibatch_size=240, dagger=True, lr=CONSTANT, weight_decay=0.0,
@@ -102,7 +102,7 @@ def test_learner_learns_what_the_expert_says(model):
     assert (twin._rows("red_0", 720).obs != learner._rows("red_0", 960).obs).any()
 
 
-def test_play_outs_are_whole_episodes_equally_many_in_each_environment():
+def test_rollouts_are_whole_episodes_equal_per_environment():
     factory = env_factory(compose(["env_id=CartPole-v1", "experiment=none"]))
     net = network_of(factory.specs.agents[0], {"name": "mlp", "hidden": [8], "activation": "tanh"})
     options = {"num_envs": 4, "seed": 0, "bound": "clip"}
@@ -145,7 +145,7 @@ def outputs_of(net, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_alone_learn_while_training_warms_up(kind, apart):
+def test_only_values_learn_during_warm_up(kind, apart):
     agent, architecture = KINDS[kind]
     if apart and kind == "tokens":
         pytest.skip("networks over tokens share their first layer")

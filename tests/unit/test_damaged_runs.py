@@ -105,7 +105,7 @@ CASES = [
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{k}-{c[0]}" for k, c in enumerate(CASES)])
 def test_every_verb_rejects_damaged_files(whole, tmp_path, number):
-    file, change, told = CASES[number]
+    file, change, message = CASES[number]
     run, out = damaged(whole, tmp_path, file, change), tmp_path / "out"
     verbs = [
         ("report", run, "--episodes", 0, "-o", out),
@@ -116,7 +116,7 @@ def test_every_verb_rejects_damaged_files(whole, tmp_path, number):
     first = all(case[0] != file for case in CASES[:number])
     began = time.process_time()
     for words in verbs if first else [verbs[number % len(verbs)]]:
-        assert told in complaint(call(*words)), words
+        assert message in complaint(call(*words)), words
     assert time.process_time() - began < 20
     assert not out.exists()
 
@@ -130,23 +130,23 @@ def test_evaluate_rejects_damaged_files(whole, tmp_path, file, content):
     players = run / "checkpoints" / "step_000000001" / "players" / "red_0"
     players.mkdir(parents=True)
     (run / "checkpoints" / "latest").write_text("step_000000001\n")
-    said = complaint(call("evaluate", run, "--episodes", 2, "-o", tmp_path / "out"))
-    assert file in said or "red_0" in said
+    message = complaint(call("evaluate", run, "--episodes", 2, "-o", tmp_path / "out"))
+    assert file in message or "red_0" in message
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"step\x1b[2J\nmore", b"", b"a" * 5000])
-def test_rejects_damaged_names_of_the_latest_checkpoint(whole, tmp_path, name):
+def test_rejects_damaged_names_of_latest_checkpoint(whole, tmp_path, name):
     run = damaged(whole, tmp_path, "config.yaml", lambda content: content)
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "latest").write_bytes(name)
-    said = complaint(call("evaluate", run, "--episodes", 2, "-o", tmp_path / "out"))
-    assert "\x1b" not in said
-    assert len(said) < 700
+    message = complaint(call("evaluate", run, "--episodes", 2, "-o", tmp_path / "out"))
+    assert "\x1b" not in message
+    assert len(message) < 700
     # The page of such a run tells why there are no games, and the rest.
     assert call("report", run, "-o", tmp_path / "page.html").exit_code == 0
 
 
-def test_curves_leave_out_values_that_are_not_finite(whole, tmp_path):
+def test_curves_skip_non_finite_values(whole, tmp_path):
     nothing = {"timing/sample_s": float("nan"), "entropy/red_0": float("inf"), "policy_updates": float("nan")}
     run = damaged(whole, tmp_path, "metrics.jsonl", rows(**nothing))
     page = tmp_path / "page.html"
@@ -154,7 +154,7 @@ def test_curves_leave_out_values_that_are_not_finite(whole, tmp_path):
     assert re.search(r"\b(nan|inf)\b", page.read_text()) is None
 
 
-def test_folder_whose_name_is_no_text_has_a_page(whole, tmp_path):
+def test_folder_with_undecodable_name_has_page(whole, tmp_path):
     run = damaged(whole, tmp_path, "config.yaml", lambda content: content)
     strange = os.fsdecode(bytes(run.parent) + b"/M\xfcller")
     run.rename(strange)

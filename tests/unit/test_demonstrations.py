@@ -37,12 +37,12 @@ def folder(tmp_path):
 def error_of(folder, **arguments) -> str:
     with pytest.raises(ConfigError) as caught:
         read_demonstrations(folder, **arguments)
-    said = str(caught.value)
-    assert "\n" not in said
-    return said
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
 
 
-def test_what_is_written_is_read(folder):
+def test_written_data_reads_back(folder):
     data = read_demonstrations(folder)
     assert sorted(path.name for path in folder.iterdir()) == [CARD_FILE, DATA_FILE]
     assert (data.card.rows, data.card.episodes, data.card.who) == (7, 2, "me")
@@ -58,7 +58,7 @@ def test_what_is_written_is_read(folder):
     assert data.card.summary() == "7 steps of me in pole, 2 whole episodes of return 3.50 +- 0.50"
 
 
-def test_returns_are_those_of_whole_episodes_alone(tmp_path):
+def test_returns_count_whole_episodes_only(tmp_path):
     card = write(tmp_path / "x", [episode(4), episode(9, terminated=False)], FACTS)
     assert card.returns.episodes == 1
     assert write(tmp_path / "y", [episode(9, terminated=False)], FACTS).returns is None
@@ -82,7 +82,7 @@ def _poke(name: str, index: int, dtype: str, value: float):
     return change
 
 
-def test_rejects_data_that_is_not_what_its_card_says(folder):
+def test_rejects_data_differing_from_card(folder):
     good = (folder / DATA_FILE).read_bytes()
     (folder / DATA_FILE).write_bytes(good[:-1])
     assert error_of(folder).endswith(f"expected the {len(good)} bytes of its card, got {len(good) - 1} (truncated?)")
@@ -98,7 +98,7 @@ def test_rejects_data_that_is_not_what_its_card_says(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "value", "told"),
+    ("name", "dtype", "value", "message"),
     [
         ("observations", "<f4", np.nan, "column observations: expected finite numbers, got [ 2. 4. nan] in row 2"),
         ("final_observations", "<f4", np.inf, "column final_observations: expected finite numbers"),
@@ -106,12 +106,12 @@ def test_rejects_data_that_is_not_what_its_card_says(folder):
         ("episode_ends", "<i8", 9, "column episode_ends: expected rows that grow up to the last"),
     ],
 )
-def test_rejects_numbers_that_cannot_be(folder, name, dtype, value, told):
+def test_rejects_impossible_numbers(folder, name, dtype, value, message):
     _changed(folder, _poke(name, 8 if name == "observations" else 1, dtype, value))
-    assert told in error_of(folder)
+    assert message in error_of(folder)
 
 
-def test_rejects_choices_and_tokens_that_nobody_has(tmp_path):
+def test_rejects_unknown_choices_and_tokens(tmp_path):
     facts = {**FACTS, "observation": {"view_size": 3, "categories": [4, 4, 9]}, "actions": 5}
     tokens = np.ones((2, 3), np.uint8)
     one = Episode(tokens, np.array([[4], [0]], np.uint8), np.ones(2), True, False, tokens[0], (0, 0, 0))
@@ -126,8 +126,8 @@ def test_rejects_choices_and_tokens_that_nobody_has(tmp_path):
 def test_rejects_data_of_another_environment(folder):
     config = compose(["env_id=Pendulum-v1"])
     agent = env_factory(config).specs.agents[0]
-    said = error_of(folder, agent=agent, env=env_signature(config.scenario))
-    assert said == f"data: {folder}: env: expected Pendulum-v1, got the red/blue-door game"
+    message = error_of(folder, agent=agent, env=env_signature(config.scenario))
+    assert message == f"data: {folder}: env: expected Pendulum-v1, got the red/blue-door game"
     assert f"data: {folder}: actions: expected" in error_of(folder, agent=agent)
 
 
@@ -149,7 +149,7 @@ def rows_of(taken) -> list[int]:
 
 
 @pytest.mark.parametrize("together", [1 << 18, 200])
-def test_each_pass_takes_every_row_once_in_an_order_of_its_own(many, together, monkeypatch):
+def test_each_pass_visits_rows_once_in_new_order(many, together, monkeypatch):
     monkeypatch.setattr(Passes, "TOGETHER", together)
     monkeypatch.setattr(Passes, "STRETCH", 16)
     passes = Passes(many, 0.2, seed=3)
@@ -187,7 +187,7 @@ def test_moments_and_few_episodes(many, tmp_path):
 # --- recording
 
 
-def test_game_is_recorded_as_its_seat_saw_it():
+def test_game_is_recorded_from_seat_view():
     config = compose(["scenario=1v1", "experiment=none", "scenario.seats.blue_0=random"])
     factory = env_factory(config)
     players = {agent.name: player_in_place_of(agent, "key-runner", config).player for agent in factory.specs.agents}
@@ -209,7 +209,7 @@ def test_game_is_recorded_as_its_seat_saw_it():
         tokens = step.observations["red_0"].copy()
 
 
-def test_record_writes_a_folder_whole_or_not_at_all_and_data_shows_it(tmp_path):
+def test_record_writes_atomically_and_data_shows_it(tmp_path):
     out = tmp_path / "demo"
     result = call("record", "hunter", "scenario=1v1", "--steps", 300, "-o", out, "--seed", 3)
     assert result.exit_code == 0, (result.output, result.exception)
@@ -218,8 +218,8 @@ def test_record_writes_a_folder_whole_or_not_at_all_and_data_shows_it(tmp_path):
     assert "300 steps of hunter in 1v1" in shown.output
     assert "seed: 3" in shown.output
     assert f"--output: expected a new folder, got {out}" in complaint(call("record", "hunter", "-o", out))
-    said = complaint(call("record", "nobody", "scenario=1v1", "-o", tmp_path / "other"))
-    assert "player: expected" in said
+    message = complaint(call("record", "nobody", "scenario=1v1", "-o", tmp_path / "other"))
+    assert "player: expected" in message
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]
     (out / DATA_FILE).write_bytes(b"")
     assert "bytes of its card, got 0 (truncated?)" in complaint(call("data", "show", out))

@@ -54,12 +54,12 @@ def test_log_probability_and_entropy_equal_torch(scale):
 
 
 @pytest.mark.parametrize(("uniform", "action"), [(0.0, 0), (0.2499, 0), (0.25, 1), (0.4999, 1), (0.5, 2), (0.75, 3)])
-def test_a_uniform_number_picks_by_the_cumulative_distribution(uniform, action):
+def test_uniform_number_selects_by_cumulative_distribution(uniform, action):
     assert sample(row(0, 0, 0, 0), np.array([[uniform]])).actions[0] == action
 
 
 @pytest.mark.parametrize("top", range(7))
-def test_extreme_logits_give_the_only_likely_action_without_overflow(top):
+def test_extreme_logits_do_not_overflow(top):
     logits = np.full((2, 7), -1e4, np.float32)
     logits[:, top] = 1e4
     drawn = sample(logits, np.array([[0.0], [0.999]]))
@@ -69,7 +69,7 @@ def test_extreme_logits_give_the_only_likely_action_without_overflow(top):
 
 
 @pytest.mark.parametrize("level", [-1e30, -1e4, 1e4, 1e30])
-def test_a_common_level_of_all_logits_changes_nothing(level):
+def test_softmax_ignores_common_offset(level):
     drawn = sample(np.full((1, 7), level, np.float32), np.array([[0.5]]))
     assert drawn.actions[0] == 3
     assert drawn.logp[0] == pytest.approx(-np.log(7))
@@ -77,21 +77,21 @@ def test_a_common_level_of_all_logits_changes_nothing(level):
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
-def test_a_uniform_number_next_to_1_picks_the_last_action_with_its_true_probability(scale):
+def test_uniform_near_1_picks_last_action_with_true_probability(scale):
     logits = random_logits(2000, scale)
     drawn = sample(logits, np.full((2000, 1), ALMOST_1))
     assert (drawn.actions == 6).all()
     np.testing.assert_allclose(drawn.logp, torch.log_softmax(torch.from_numpy(logits), 1)[:, 6].numpy(), atol=2e-5)
 
 
-def test_a_uniform_number_next_to_1_does_not_pick_an_impossible_last_action():
+def test_uniform_near_1_never_picks_impossible_last_action():
     logits = random_logits(20_000, 1.0)
     logits[:, 6] = -1e4
     drawn = sample(logits, np.full((20_000, 1), ALMOST_1))
     assert (drawn.actions == 5).all()
 
 
-def test_the_same_stream_draws_the_same_and_another_draws_other_actions():
+def test_stream_determines_draws():
     logits = random_logits(200, 1.0)
     first, again, other = (sample(logits, streams(200, seed).uniform(1)) for seed in (3, 3, 4))
     for one, two in zip(first, again, strict=True):
@@ -99,14 +99,14 @@ def test_the_same_stream_draws_the_same_and_another_draws_other_actions():
     assert (first.actions != other.actions).any()
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it():
+def test_row_is_independent_of_batch():
     logits, uniform = random_logits(16, 1.0), streams(16).uniform(1)
     together = sample(logits, uniform)
     alone = sample(logits[7:8], uniform[7:8])
     assert (together.actions[7], together.logp[7]) == (alone.actions[0], alone.logp[0])
 
 
-def test_logits_that_are_a_strided_view_draw_as_their_copy():
+def test_strided_logits_draw_as_their_copy():
     wide = random_logits(50, 1.0)
     uniform = streams(50).uniform(1)
     np.testing.assert_array_equal(sample(wide[:, ::2], uniform).actions, sample(wide[:, ::2].copy(), uniform).actions)
@@ -128,7 +128,7 @@ def parts_of(outputs: torch.Tensor, choices: tuple[int, ...]) -> list[theirs.Cat
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
-def test_components_are_drawn_with_torchs_log_probability_and_entropy(choices):
+def test_components_match_torch_log_prob_and_entropy(choices):
     ours, outputs = Categorical(choices), random_outputs(sum(choices))
     drawn = ours.draw(outputs, streams(300))
     tensor, actions = torch.from_numpy(outputs), torch.from_numpy(drawn.actions.astype(np.int64))
@@ -147,7 +147,7 @@ def test_components_are_drawn_with_torchs_log_probability_and_entropy(choices):
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
-def test_the_mode_is_the_likeliest_choice_of_each_component(choices):
+def test_mode_is_likeliest_choice_per_component(choices):
     outputs = random_outputs(sum(choices))
     parts = np.split(outputs, np.cumsum(choices)[:-1], axis=1)
     wanted = np.stack([part.argmax(axis=1) for part in parts], axis=1)
@@ -156,7 +156,7 @@ def test_the_mode_is_the_likeliest_choice_of_each_component(choices):
 
 
 @pytest.mark.parametrize("choices", [(3, 3), (2, 4, 3)], ids=str)
-def test_gradients_of_components_are_torchs(choices):
+def test_component_gradients_equal_torch(choices):
     ours, given = Categorical(choices), torch.from_numpy(random_outputs(sum(choices), 20))
     actions = torch.stack([torch.arange(20) % count for count in choices], 1)
     found, wanted = given.clone().requires_grad_(), given.clone().requires_grad_()
@@ -166,7 +166,7 @@ def test_gradients_of_components_are_torchs(choices):
     torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_the_score_of_a_softmax_is_one_hot_minus_probabilities():
+def test_softmax_score_is_one_hot_minus_probabilities():
     logits = torch.tensor([[-2.5, 0.9, 2.4, 3.7]], requires_grad=True)
     ours = Categorical((4,))
     logp = ours.log_prob(logits, torch.tensor([[2]]))
@@ -192,7 +192,7 @@ def torchs_normal(outputs: torch.Tensor) -> theirs.Normal:
     return theirs.Normal(outputs[:, :3].double(), outputs[:, 3:].double().exp())
 
 
-def test_a_gaussian_is_drawn_with_torchs_density_and_entropy():
+def test_gaussian_matches_torch_density_and_entropy():
     ours, outputs = Gaussian(LOW, HIGH, "clip"), gaussian_outputs()
     assert (ours.outputs, ours.components, ours.width) == (6, 1, 3)
     drawn = ours.draw(outputs, streams(400))
@@ -208,7 +208,7 @@ def test_a_gaussian_is_drawn_with_torchs_density_and_entropy():
         torch.testing.assert_close(entropy, spread, rtol=1e-4, atol=1e-4)
 
 
-def test_draws_of_a_gaussian_have_its_mean_and_deviation_and_are_independent():
+def test_gaussian_draws_have_right_moments_and_independence():
     draws = 40_000
     outputs = np.tile(np.array([[0.5, -1.0, 3.0, 0.0, -1.0, 0.7]], np.float32), (draws, 1))
     actions = Gaussian(LOW, HIGH, "clip").draw(outputs, streams(draws)).actions.astype(np.float64)
@@ -221,7 +221,7 @@ def test_draws_of_a_gaussian_have_its_mean_and_deviation_and_are_independent():
         assert np.abs((normal < quantile).mean(axis=0) - share).max() < 5 * (share * (1 - share) / draws) ** 0.5
 
 
-def test_a_gaussians_row_does_not_depend_on_the_rows_beside_it():
+def test_gaussian_row_is_independent_of_batch():
     ours, outputs = Gaussian(LOW, HIGH, "clip"), gaussian_outputs(16)
     together = ours.draw(outputs, streams(16))
     alone = ours.draw(outputs[7:8], Streams(3, np.array([7], dtype=np.int64)))
@@ -229,7 +229,7 @@ def test_a_gaussians_row_does_not_depend_on_the_rows_beside_it():
     np.testing.assert_array_equal(ours.mode(outputs), outputs[:, :3])
 
 
-def test_the_score_of_a_gaussian_by_hand():
+def test_gaussian_score_by_hand():
     # By mu: (a - mu) / sigma^2; by log sigma: ((a - mu) / sigma)^2 - 1, with sigma = e^-0.5 and so 1 / sigma^2 = e.
     outputs = torch.tensor([[0.0, 1.2, -0.5, -0.5]], requires_grad=True)
     ours = Gaussian([-9.0, -9.0], [9.0, 9.0], "clip")
@@ -252,13 +252,13 @@ def test_the_score_of_a_gaussian_by_hand():
         ("clip3", [-3.0, 9.0, -9.0], [-2.0, 1.0, -1.0]),
     ],
 )
-def test_draws_come_within_bounds(bound, drawn, taken):
+def test_bounding_of_draws_by_hand(bound, drawn, taken):
     found = Gaussian(LOW, HIGH, bound).bounded(np.array([drawn], np.float32))
     np.testing.assert_allclose(found, [taken], atol=1e-6)
 
 
 @pytest.mark.parametrize("bound", ["clip", "tanh", "clip3"])
-def test_no_draw_leaves_its_bounds(bound):
+def test_draws_stay_within_bounds(bound):
     space = spaces.Box(np.float32(LOW) + np.float32(0.1), np.float32(HIGH), dtype=np.float32)
     ours = distribution_of(space, bound)
     wild = np.random.default_rng(1).normal(scale=8, size=(5000, 3)).astype(np.float32)
@@ -269,6 +269,6 @@ def test_no_draw_leaves_its_bounds(bound):
     assert all(len(np.unique(column)) > 100 for column in taken.T)
 
 
-def test_rejects_a_space_of_another_kind():
+def test_rejects_space_of_another_kind():
     with pytest.raises(TypeError, match=r"^action space: expected Box or MultiDiscrete, got Discrete\(3\)$"):
         distribution_of(spaces.Discrete(3))

@@ -17,8 +17,8 @@ BROKEN = {"red_0": {"net.policy.0.weight": np.ones((2, 2)), "net.policy.0.bias":
 def row(steps: int, module: str = "red_0", **changes):
     learner = {"policy_loss": 0.1, "vf_loss": 0.2, "grad_norm": 0.3, "dropped_updates": 0.0, "lr": 1e-3} | changes
     entropy = learner.pop("entropy", 1.5)
-    told = {f"learner/{module}/{name}": value for name, value in learner.items()}
-    return {"env_steps": steps, f"entropy/{module}": entropy, **told}
+    columns = {f"learner/{module}/{name}": value for name, value in learner.items()}
+    return {"env_steps": steps, f"entropy/{module}": entropy, **columns}
 
 
 def algorithm(weights=FINITE, lost_returns=()):
@@ -50,17 +50,17 @@ def test_warns_once(tmp_path, caplog, changes, named):
     assert [(r.levelno, r.message) for r in caplog.records] == [(logging.WARNING, f"step 1,024: {named} is not finite")]
 
 
-def test_names_a_reward_that_is_not_finite_as_the_cause(tmp_path, caplog):
+def test_names_non_finite_reward_as_cause(tmp_path, caplog):
     Divergence(tmp_path).check(row(512, grad_norm=None), *algorithm(lost_returns=["red_0"]))
     assert "step 512: the training reward of red_0 (train.shaping, train.bonus) is not finite" in caplog.text
 
 
-def test_names_an_objective_from_outside_whose_loss_is_not_finite(tmp_path, caplog):
+def test_names_external_objective_of_non_finite_loss(tmp_path, caplog):
     Divergence(tmp_path, "mine:objective").check(row(512, policy_loss=None), *algorithm())
     assert caplog.messages == ["step 512: learner/red_0/policy_loss (train.objective=mine:objective) is not finite"]
 
 
-def test_ends_the_run_after_many_in_a_row(tmp_path):
+def test_ends_run_after_many_in_a_row(tmp_path):
     checkpoint(tmp_path, 2048)
     watch = Divergence(tmp_path)
     for turn in range(3):
@@ -77,12 +77,12 @@ def test_ends_the_run_after_many_in_a_row(tmp_path):
     )
 
 
-def test_ends_at_once_when_weights_are_not_finite(tmp_path, caplog):
+def test_non_finite_weights_end_run_at_once(tmp_path, caplog):
     with pytest.raises(DivergedError) as caught:
         Divergence(tmp_path).check(row(512, vf_loss=None), *algorithm(BROKEN))
-    said = "step 512: weight net.policy.0.bias of red_0 is not finite"
-    assert str(caught.value) == f"{said}: the run diverged; no checkpoint was written before"
-    assert caplog.messages == [said]
+    message = "step 512: weight net.policy.0.bias of red_0 is not finite"
+    assert str(caught.value) == f"{message}: the run diverged; no checkpoint was written before"
+    assert caplog.messages == [message]
 
 
 def test_ignores_harmless_gaps_in_rows(tmp_path, caplog):
@@ -94,6 +94,6 @@ def test_ignores_harmless_gaps_in_rows(tmp_path, caplog):
     assert caplog.messages == []
 
 
-def test_names_the_first_tensor():
+def test_names_first_tensor():
     assert not_finite(FINITE) is None
     assert not_finite({**FINITE, "blue_0": BROKEN["red_0"]}) == "weight net.policy.0.bias of blue_0"

@@ -13,12 +13,12 @@ from multigrid_rl.world.views import view_tables
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_metric_stands_in_the_glossary_with_its_meaning():
+def test_glossary_explains_every_metric():
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert [name for name, (meaning, unit) in METRICS.items() if f"| `{name}` | {meaning} | {unit} |" not in page] == []
 
 
-def test_every_relative_link_of_readme_and_docs_leads_somewhere():
+def test_relative_links_of_docs_resolve():
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     links = [
         (page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))

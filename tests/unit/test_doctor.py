@@ -52,16 +52,16 @@ NOWHERE = Path("/proc/nowhere")
         ("gpu", [[], NOWHERE], "ok", ["none"]),
     ],
 )
-def test_finds_what_is_ill_and_says_what_to_change(check, given, level, parts):
+def test_names_problems_and_remedies(check, given, level, parts):
     finding = getattr(machine, f"check_{check}")(*given)
-    told = finding.found + finding.change
+    output = finding.found + finding.change
     assert finding.level == level
-    assert [part for part in parts if part not in told] == []
-    assert "\n" not in told
+    assert [part for part in parts if part not in output] == []
+    assert "\n" not in output
     assert (level == "ok") == (finding.change == "")
 
 
-def test_this_machine_is_looked_at_by_default():
+def test_checks_local_machine_by_default():
     assert machine.check_python().level == machine.check_kernels().level == "ok"
     assert [finding for finding in machine.check_packages() if finding.level == "problem"] == []
     before = torch.get_num_threads()
@@ -70,21 +70,21 @@ def test_this_machine_is_looked_at_by_default():
 
 
 @pytest.mark.parametrize(
-    ("needed", "level", "told"),
+    ("needed", "level", "expected"),
     [
         (["no-such-package>=2"], "problem", "no-such-package: expected >=2, got none"),
         (["numpy>=999"], "problem", "numpy: expected >=999, got "),
         (["no-such-package; python_version < '3'", "numpy; extra == 'dev'", "numpy"], "ok", "all 1 are there"),
     ],
 )
-def test_packages_are_there_in_the_required_versions(needed, level, told):
+def test_packages_have_required_versions(needed, level, expected):
     (finding,) = machine.check_packages(needed, Path("nowhere"))
     assert finding.level == level
-    assert finding.found.startswith(told)
+    assert finding.found.startswith(expected)
     assert finding.change == ("" if level == "ok" else f"pip install '{needed[0]}'")
 
 
-def test_a_version_that_was_not_tested_is_a_warning(tmp_path):
+def test_untested_version_is_warning(tmp_path):
     pins = tmp_path / "constraints.txt"
     pins.write_text("# exact\nNumPy==0.0.1; python_version >= '3.0'\nPyYAML==0.0.2; python_version < '3.0'\n")
     (finding,) = machine.check_packages(["numpy", "pyyaml"], pins)
@@ -105,14 +105,14 @@ def test_a_version_that_was_not_tested_is_a_warning(tmp_path):
         ({}, None),
     ],
 )
-def test_a_containers_quota_is_read_from_either_version_of_control_groups(files, expected, tmp_path):
+def test_reads_container_quota_from_either_cgroup_version(files, expected, tmp_path):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert machine.cpu_quota(tmp_path) == expected
 
 
-def test_a_home_that_cannot_be_written_is_a_warning_and_ray_gets_a_token(tmp_path, monkeypatch):
+def test_unwritable_home_warns_and_ray_gets_token(tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr(
         doctor, "_isolated", lambda _, patience_s, environment: given.append(environment) or {"version": 1}
@@ -133,7 +133,7 @@ def test_a_home_that_cannot_be_written_is_a_warning_and_ray_gets_a_token(tmp_pat
     assert doctor.check_token("auto").level == "ok"
 
 
-def test_kernels_need_a_folder_that_is_not_full_and_stays(tmp_path, monkeypatch):
+def test_kernels_need_lasting_folder_with_space(tmp_path, monkeypatch):
     assert machine.check_kernels(tmp_path / "new").level == "ok"
     with monkeypatch.context() as patch, Path("/dev/full").open("wb", buffering=0) as full:
         patch.setattr(machine.tempfile, "TemporaryFile", lambda dir: full)  # empty files can still be made on it
@@ -148,13 +148,13 @@ def test_kernels_need_a_folder_that_is_not_full_and_stays(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("mib", "level"), [(5000, "ok"), (1000, "warning"), (100, "problem")])
-def test_a_disk_that_is_nearly_full_is_a_warning_and_a_full_one_a_problem(mib, level, tmp_path, monkeypatch):
+def test_nearly_full_disk_is_warning_and_full_disk_problem(mib, level, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(2**40, 2**40 - mib * MIB, mib * MIB))
     finding = machine.check_disk(tmp_path)
     assert (finding.level, finding.found) == (level, f"{mib:,} MiB free in {tmp_path}")
 
 
-def test_a_damaged_player_is_a_problem_that_names_its_file(tmp_path):
+def test_damaged_player_is_problem_naming_file(tmp_path):
     assert [finding.level for finding in machine.check_opponents(tmp_path)] == ["warning"]
     root = Path(shutil.copytree(data_root() / "checkpoints", tmp_path / "checkpoints"))
     assert [finding.level for finding in machine.check_opponents(root)] == ["ok"]
@@ -173,7 +173,7 @@ def test_a_damaged_player_is_a_problem_that_names_its_file(tmp_path):
     assert "expected the catalogue's ffff" in machine.check_opponents(root)[0].found
 
 
-def test_a_gpu_that_torch_does_not_see_is_a_warning(tmp_path):
+def test_gpu_unseen_by_torch_is_warning(tmp_path):
     (tmp_path / "nvidia0").touch()
     finding = machine.check_gpu([], tmp_path)
     assert finding.level == "warning"
@@ -193,7 +193,7 @@ def test_a_gpu_that_torch_does_not_see_is_a_warning(tmp_path):
     ],
 )
 @pytest.mark.parametrize("kind", ["file", "variable"])
-def test_a_token_that_ray_would_not_show_is_told(case, kind, tmp_path, monkeypatch):
+def test_ray_token_is_checked_and_never_shown(case, kind, tmp_path, monkeypatch):
     mode, token, address, level = case
     given = {"HOME": str(tmp_path), "RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN_PATH": None, "RAY_AUTH_TOKEN": None}
     if token and kind == "file":
@@ -211,7 +211,7 @@ def test_a_token_that_ray_would_not_show_is_told(case, kind, tmp_path, monkeypat
     assert "abc" not in finding.found + finding.change
 
 
-def test_a_process_that_says_nothing_or_hangs_is_a_reason_in_one_line(monkeypatch):
+def test_silent_or_hanging_process_is_reported(monkeypatch):
     assert "no answer within 0.2 s" in doctor.check_ray(patience_s=0.2).found
     monkeypatch.setattr(doctor.sys, "executable", "/bin/false")
     finding = doctor.check_ray(60.0)

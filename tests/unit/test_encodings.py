@@ -14,26 +14,26 @@ from multigrid_rl.world import constants as c
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(c.TYPES, Type), (c.COLOURS, Color), (c.STATES, State)])
-def test_indices_are_the_packages(ours, theirs):
+def test_indices_equal_package(ours, theirs):
     assert {member.value: member.to_index() for member in theirs} == {
         name: k for k, name in enumerate(ours) if name in {member.value for member in theirs}
     }
 
 
-def test_actions_are_the_packages():
+def test_actions_equal_package():
     assert {member.name: int(member) for member in Action} == {name: k for k, name in enumerate(c.ACTIONS)}
     named = (c.LEFT, c.RIGHT, c.FORWARD, c.PICKUP, c.DROP, c.TOGGLE, c.DONE)
     assert named == tuple(int(Action[name]) for name in c.ACTIONS)
 
 
-def test_headings_are_the_packages():
+def test_headings_equal_package():
     theirs = (Direction.right, Direction.down, Direction.left, Direction.up)
     assert tuple(int(d) for d in theirs) == (EAST, SOUTH, WEST, NORTH)
     assert [tuple(int(v) for v in d.to_vec()) for d in theirs] == list(VECTORS)
     assert tuple(x * c.HEIGHT + y for x, y in VECTORS) == c.STRIDE
 
 
-def test_each_code_has_a_triple_of_its_own():
+def test_each_code_has_unique_triple():
     assert c.CELL.shape == (c.NUM_CODES, 3)
     assert len(np.unique(c.CELL, axis=0)) == c.NUM_CODES
     assert ([len(c.TYPES), len(c.COLOURS), len(c.STATES)] > c.CELL).all()
@@ -55,7 +55,7 @@ def test_each_code_has_a_triple_of_its_own():
         (c.AGENT + 4 * c.BLUE + NORTH, (10, 2, 3)),
     ],
 )
-def test_codes_stand_for_the_triples_of_section_1(code, triple):
+def test_codes_match_triples_of_section_1(code, triple):
     assert tuple(c.decode(np.array(code, np.uint8)).tolist()) == triple
     assert int(c.encode(np.array(triple, np.uint8))) == code
 

@@ -102,7 +102,7 @@ def test_collects_from_all_runners_in_order(world):
 
 
 @pytest.mark.parametrize("fate", [RayActorError(), LATE], ids=["dead", "silent"])
-def test_replaces_a_lost_runner_by_one_with_games_and_weights_of_its_own(world, fate):
+def test_lost_runner_is_replaced_with_its_games_and_weights(world, fate):
     lost, other = Actor(fate), Actor("b", "c")
     pool = pool_of(lost, other, stage=2)
     assert pool.sample() == ["b"]
@@ -114,13 +114,13 @@ def test_replaces_a_lost_runner_by_one_with_games_and_weights_of_its_own(world, 
     assert world.killed == [lost, replacement]  # RLlib ends its own
 
 
-def test_samples_again_until_somebody_hands_over_a_rollout(world):
+def test_samples_again_until_rollout_arrives(world):
     pool = pool_of(Actor(RayActorError()))
     assert pool.sample() == [GENERATION]
     assert pool.restarts == 1
 
 
-def test_ends_the_run_after_max_consecutive_failures(world):
+def test_ends_run_after_max_consecutive_failures(world):
     world.fates = [[RayActorError()], [RayActorError()]]
     pool = pool_of(Actor(RayActorError()), most=3)
     with pytest.raises(RunError, match=r"env runner 1 was lost 3 times in a row \(last: "):
@@ -128,7 +128,7 @@ def test_ends_the_run_after_max_consecutive_failures(world):
     assert world.now == PAUSE_S  # before the second replacement, and not before the first
 
 
-def test_replaces_a_runner_whose_node_came_with_other_versions(world):
+def test_replaces_runner_on_node_with_other_versions(world):
     pool = pool_of(Actor(("ray", "3")), Actor("a"))
     assert pool.restarts == 1
     assert pool.sample() == [GENERATION, "a"]
@@ -136,20 +136,20 @@ def test_replaces_a_runner_whose_node_came_with_other_versions(world):
         pool_of(Actor(("ray", "3")), most=1)
 
 
-def test_rollout_ends_a_row_of_failures(world):
+def test_rollout_resets_failure_count(world):
     world.fates = [["well", RayActorError()]]
     pool = pool_of(Actor(RayActorError()), most=2)
     assert pool.sample() == ["well"]
     assert pool.sample() == [2 * GENERATION]
 
 
-def test_error_inside_a_game_ends_the_run(world):
+def test_error_inside_game_ends_run(world):
     broken = RayTaskError("sample", "Traceback\nValueError: no such door", ValueError("no such door"))
     with pytest.raises(RunError, match="env runner 2 failed while it played: ValueError: no such door"):
         pool_of(Actor("a"), Actor(broken)).sample()
 
 
-def test_resumed_runners_take_up_their_games_and_others_play_fresh_ones(world):
+def test_resumed_runners_continue_games_and_new_ones_start_fresh(world):
     first, second = Actor(), Actor()
     state = {"offset": 3 * STAGE + 5 * GENERATION}
     pool = pool_of(first, second, stage=3)
@@ -160,7 +160,7 @@ def test_resumed_runners_take_up_their_games_and_others_play_fresh_ones(world):
     assert second.called("set_games") == []
 
 
-def test_replacement_that_is_not_due_yet_takes_up_its_games_later(world):
+def test_delayed_replacement_takes_up_games_later(world):
     world.fates = [[RayActorError()]]
     pool = pool_of(Actor(RayActorError()), Actor("a", "b"))
     assert [pool.sample(), pool.sample()] == [["a"], ["b"]]  # the first runner was lost twice by now
@@ -171,7 +171,7 @@ def test_replacement_that_is_not_due_yet_takes_up_its_games_later(world):
     assert world.spawned[1].called("begin") == [("factory", 3 * GENERATION)]
 
 
-def test_league_is_sent_to_runners_that_play_and_whole_to_those_that_come_later(world):
+def test_late_runners_receive_whole_league(world):
     lost, other = Actor(RayActorError()), Actor("b", "c")
     pool = pool_of(lost, other)
     pool.set_opponents("factory with players", "newcomers")

@@ -65,7 +65,7 @@ class Spy(ExternalPlayer):
 # --- what an agent is told
 
 
-def test_an_agent_hears_hello_act_end_and_bye_in_this_order(tmp_path):
+def test_agent_receives_hello_act_end_bye_in_order(tmp_path):
     agent = agent_of(tmp_path / "recorder", RECORDER)
     with player_of(agent) as player:
         played = play(player, games=4)
@@ -97,7 +97,7 @@ def test_an_agent_hears_hello_act_end_and_bye_in_this_order(tmp_path):
             assert {length[game] for game in message["games"]} == {place + 1}
 
 
-def test_an_agent_sees_what_its_seat_shows_as_the_rules_say(tmp_path):
+def test_agent_sees_its_seat_view(tmp_path):
     agent = agent_of(tmp_path / "recorder", RECORDER)
     spec = replace(load_scenario("2v2").spec, max_steps=40)
     with Spy(agent, spec, "blue", "2v2", 3) as player:
@@ -117,7 +117,7 @@ def test_an_agent_sees_what_its_seat_shows_as_the_rules_say(tmp_path):
                 assert (view["direction"], view["mission"]) == (rules["direction"], MISSIONS[rules["mission"]])
 
 
-def test_a_game_without_missions_tells_none():
+def test_game_without_missions_sends_none():
     spec = load_scenario("single").spec
     tokens = np.zeros((1, spec.num_tokens), np.uint8)
     message = json.loads(act(spec, ("red_0",), 0, np.array([3]), tokens))
@@ -125,7 +125,7 @@ def test_a_game_without_missions_tells_none():
     assert message["games"][0]["game"] == 3
 
 
-def test_an_agents_process_finds_a_small_environment_and_a_home_of_its_own(tmp_path):
+def test_agent_process_gets_small_environment_and_own_home(tmp_path):
     code = (
         "def hello(m): open('env', 'w').write(json.dumps([dict(os.environ), os.getcwd()])); say('{\"type\":\"ready\"}')"
     )
@@ -154,7 +154,7 @@ def test_an_agents_process_finds_a_small_environment_and_a_home_of_its_own(tmp_p
 
 @pytest.mark.parametrize("team", ["red", "blue"])
 @pytest.mark.parametrize("plain", [True, False], ids=["integers", "by seat"])
-def test_plays_as_the_same_player_in_this_process(team, plain, tmp_path):
+def test_plays_same_as_in_process_player(team, plain, tmp_path):
     code = "def act(m): say(json.dumps({'actions': [2] * len(m['games']), 'thought': 'none'}))" if plain else ""
     agent = agent_of(tmp_path / "forward", code)
     other = "blue_0" if team == "red" else "red_0"
@@ -168,7 +168,7 @@ def test_plays_as_the_same_player_in_this_process(team, plain, tmp_path):
     np.testing.assert_array_equal(there.table.returns, here.table.returns)
 
 
-def test_two_agents_play_each_other_whole_teams(tmp_path):
+def test_two_agents_play_whole_teams(tmp_path):
     spec = replace(load_scenario("2v2").spec, max_steps=20)
     agents = {team: agent_of(tmp_path / team) for team in ("red", "blue")}
     with (
@@ -180,7 +180,7 @@ def test_two_agents_play_each_other_whole_teams(tmp_path):
     assert set(played.actions[played.actions >= 0].tolist()) == {FORWARD}
 
 
-def test_other_games_are_a_fresh_start(tmp_path):
+def test_new_games_start_fresh(tmp_path):
     # It counts its answers: a process that went on would count further.
     code = "n = 0\ndef act(m):\n  global n; n += 1; say(json.dumps({'actions': [n // 20] * len(m['games'])}))"
     with player_of(agent_of(tmp_path / "counter", code)) as player:
@@ -190,7 +190,7 @@ def test_other_games_are_a_fresh_start(tmp_path):
     player.close()  # once more does no harm
 
 
-def test_a_started_agent_is_not_started_again(tmp_path):
+def test_started_agent_is_not_restarted(tmp_path):
     agent = agent_of(tmp_path / "recorder", RECORDER + "note({'pid': os.getpid()})")
     with player_of(agent) as player:
         player.start(3)
@@ -198,13 +198,13 @@ def test_a_started_agent_is_not_started_again(tmp_path):
     assert [message["type"] for message in heard(agent) if "type" in message].count("hello") == 1
 
 
-def test_much_talk_to_stderr_does_no_harm(tmp_path):
+def test_heavy_stderr_output_is_harmless(tmp_path):
     code = "def act(m): sys.stderr.write('x' * 200000); say(json.dumps({'actions': [2] * len(m['games'])}))"
     with player_of(agent_of(tmp_path / "talker", code)) as player:
         assert play(player, games=2).fault is None
 
 
-def test_a_large_answer_and_many_games_pass(tmp_path):
+def test_accepts_large_answer_and_many_games(tmp_path):
     code = "def act(m): say(json.dumps({'actions': [2] * len(m['games'])}) + ' ' * 500000)"
     with player_of(agent_of(tmp_path / "wide", code), Limits(memory_mb=512)) as player:
         player.start(3000)
@@ -215,12 +215,12 @@ def test_a_large_answer_and_many_games_pass(tmp_path):
     assert set(actions.tolist()) == {FORWARD}
 
 
-def test_rejects_a_team_that_is_not_in_the_game(tmp_path):
+def test_rejects_team_missing_from_game(tmp_path):
     with pytest.raises(PlayerError, match=r"^agent a: team: expected one of red_0, got blue"):
         ExternalPlayer(agent_of(tmp_path / "a"), load_scenario("single").spec, "blue", "single", 1)
 
 
-def test_answers_are_read_by_seat_and_by_number():
+def test_accepts_answers_by_seat_and_number():
     games = np.array([4, 9])
     team = b'{"actions":[{"red_1":1,"red_0":0},{"red_0":2,"red_1":3}],"more":[]}'
     np.testing.assert_array_equal(read_actions(team, ("red_0", "red_1"), games), [[0, 1], [2, 3]])
@@ -236,7 +236,7 @@ def test_answers_are_read_by_seat_and_by_number():
 
 
 @pytest.mark.parametrize("team", ["red", "blue"])
-def test_the_python_example_beats_random(team):
+def test_python_example_beats_random(team):
     spec = load_scenario("1v1").spec
     other = "blue_0" if team == "red" else "red_0"
     with ExternalPlayer(read_agent(ROOT / "examples/agents/python"), spec, team, "1v1", 1) as player:
@@ -247,7 +247,7 @@ def test_the_python_example_beats_random(team):
 
 
 @pytest.mark.parametrize("scenario", ["1v1", "2v2"])
-def test_the_shell_example_plays_whatever_it_is_given(scenario):
+def test_shell_example_plays_any_game(scenario):
     spec = replace(load_scenario(scenario).spec, max_steps=60)
     games = []
     for seed in (1, 1, 2):
@@ -261,24 +261,24 @@ def test_the_shell_example_plays_whatever_it_is_given(scenario):
     assert games[0].actions.shape != games[2].actions.shape or (games[0].actions != games[2].actions).any()
 
 
-def test_the_conversation_on_the_page_is_a_real_one():
+def test_documented_conversation_is_real():
     page = (ROOT / "docs" / "agents.md").read_text()
-    told = [line[2:] for line in page.splitlines() if line.startswith("> {")]
-    said = [line[2:] for line in page.splitlines() if line.startswith("< {")]
+    lines = [line[2:] for line in page.splitlines() if line.startswith("> {")]
+    message = [line[2:] for line in page.splitlines() if line.startswith("< {")]
     spec = load_scenario("1v1").spec
-    assert told[0].encode() + b"\n" == encoded(hello(spec, "1v1", ("red_0",), 2, 7))
+    assert lines[0].encode() + b"\n" == encoded(hello(spec, "1v1", ("red_0",), 2, 7))
     tokens = Match(spec, {}, 2, seed=7).observations()["red_0"]
     step = act(spec, ("red_0",), 0, np.arange(2), tokens).decode()
     shortened = re.sub(r'"image":\[\[\[.*?\]\]\]', '"image":[...]', step)
-    head, _, tail = told[1].partition('{"game":1,"seats":{...}}')
+    head, _, tail = lines[1].partition('{"game":1,"seats":{...}}')
     assert shortened.startswith(head)
     assert shortened.endswith(tail + "\n")
-    check_ready(said[0].encode())
-    assert read_actions(said[1].encode(), ("red_0",), np.arange(2)).tolist() == [[2], [0]]
-    assert told[-1].encode() + b"\n" == encoded({"type": "bye"})
+    check_ready(message[0].encode())
+    assert read_actions(message[1].encode(), ("red_0",), np.arange(2)).tolist() == [[2], [0]]
+    assert lines[-1].encode() + b"\n" == encoded({"type": "bye"})
 
 
-def test_the_limits_on_the_page_are_the_defaults():
+def test_documented_limits_are_defaults():
     page = (ROOT / "docs" / "agents.md").read_text()
     limits = Limits()
     for name, value, unit in (

@@ -51,7 +51,7 @@ def page(run, **more) -> str:
 # --- a run's page
 
 
-def test_page_has_curves_and_three_films(pole, tmp_path):
+def test_page_has_curves_and_three_recordings(pole, tmp_path):
     text = page(pole)
     assert re.search(r"<h1>Played 4,096 steps and ended at a return of [\d.]+</h1>", text)
     assert [name for name in ("Return", "Episode length") if f"<h3>{name}</h3>" not in text] == []
@@ -69,11 +69,11 @@ def test_page_has_curves_and_three_films(pole, tmp_path):
     assert about["codec"] == "h264"
     assert about["size"][0] == films.PAGE_WIDTH
     assert count > 3
-    told = [int(steps) for steps in re.findall(r"Return \d+ after (\d+) steps\.</p>", text)]
-    assert told == sorted(told, reverse=True)
+    lengths = [int(steps) for steps in re.findall(r"Return \d+ after (\d+) steps\.</p>", text)]
+    assert lengths == sorted(lengths, reverse=True)
 
 
-def test_films_are_of_the_episodes_that_are_told(pole):
+def test_recordings_match_named_episodes(pole):
     own = play_own_episodes(pole, 5, seed=9)
     again = play_own_episodes(pole, 5, seed=9)
     assert own == again
@@ -83,7 +83,7 @@ def test_films_are_of_the_episodes_that_are_told(pole):
     assert only.label == "best and median and worst"
 
 
-def test_page_without_a_renderer_tells_why_and_has_the_rest(pole, tmp_path, monkeypatch):
+def test_page_without_renderer_gives_reason_and_rest(pole, tmp_path, monkeypatch):
     class FatalError(Exception):
         """What MuJoCo raises: no RuntimeError."""
 
@@ -92,11 +92,11 @@ def test_page_without_a_renderer_tells_why_and_has_the_rest(pole, tmp_path, monk
 
     monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.render", broken)
     text = page(pole, output=tmp_path / "page.html")
-    told = "CartPole-v1: expected an environment that can be drawn here, got FatalError: no OpenGL here"
-    assert f"There is no film of them: {told}" in text
+    message = "CartPole-v1: expected an environment that can be drawn here, got FatalError: no OpenGL here"
+    assert f"There is no film of them: {message}" in text
     assert "In nine fresh episodes it returns" in text
     assert "<video" not in text
-    assert complaint(call("video", pole, "-o", tmp_path / "a.mp4")) == f"multigrid-rl: {told}"
+    assert complaint(call("video", pole, "-o", tmp_path / "a.mp4")) == f"multigrid-rl: {message}"
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
@@ -113,7 +113,7 @@ def test_page_without_checkpoint_has_no_episodes(pole, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "every"), [("a.mp4", 3), ("a.gif", 3)])
-def test_file_has_every_third_step_of_a_fast_environment(pole, name, every, tmp_path):
+def test_file_has_every_third_step_of_fast_environment(pole, name, every, tmp_path):
     done = call("video", pole, "--seed", 5, "--game", 2, "-o", tmp_path / name)
     assert done.exit_code == 0, (done.output, done.exception)
     found = re.search(
@@ -130,7 +130,7 @@ def test_file_has_every_third_step_of_a_fast_environment(pole, name, every, tmp_
         assert decoded(tmp_path / name)[1] == count
 
 
-def test_median_is_the_usual_choice(pole, tmp_path):
+def test_median_is_usual_choice(pole, tmp_path):
     shown = {}
     for which in (None, "best", "median", "worst"):
         options = [] if which is None else ["--game", which]
@@ -140,7 +140,7 @@ def test_median_is_the_usual_choice(pole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (
             ["--game", "finest"],
@@ -153,12 +153,12 @@ def test_median_is_the_usual_choice(pole, tmp_path):
         (["env_id=Pendulum-v1"], "does not fit this environment: observation: expected"),
     ],
 )
-def test_verb_rejects_options(pole, args, said, tmp_path):
-    assert said in complaint(call("video", pole, *args, "-o", tmp_path / "a.gif"))
+def test_verb_rejects_options(pole, args, message, tmp_path):
+    assert message in complaint(call("video", pole, *args, "-o", tmp_path / "a.gif"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rejects_environments_that_do_not_draw_themselves(tmp_path):
+def test_rejects_environments_without_rendering(tmp_path):
     target, episode = played("strangers:Target-v0", [np.zeros(2)], -0.45)
     with pytest.raises(
         VideoError, match=r"env_id: expected an environment that draws itself \(rgb_array\), got strang"
@@ -167,7 +167,7 @@ def test_rejects_environments_that_do_not_draw_themselves(tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"total": 9.0}, {"actions": [5, 5]}, {"actions": [5, 5, 5, 5]}])
-def test_rejects_an_episode_that_plays_otherwise(tmp_path, change):
+def test_rejects_episode_that_replays_differently(tmp_path, change):
     target, episode = played("strangers:Echo-v0", [5, 6, 7], 18.0, ends=3)
     assert write_episode(target, episode, tmp_path / "a.gif", label="mine").frames == 3
     with pytest.raises(VideoError, match="expected episode 4 to play again as it did"):
@@ -175,7 +175,7 @@ def test_rejects_an_episode_that_plays_otherwise(tmp_path, change):
     assert [path.name for path in tmp_path.iterdir()] == ["a.gif"]
 
 
-def test_long_episodes_go_by_faster_on_a_page(monkeypatch):
+def test_long_episodes_play_faster_on_page(monkeypatch):
     monkeypatch.setattr(films, "_PAGE_PICTURES", 4)
     target, episode = played("strangers:Echo-v0", [5] * 30, 150.0, ends=30)
     shown = films._page_film(target, episode, "best")
@@ -198,7 +198,7 @@ def test_ranks_by_return_then_length():
     assert {label: row.number for label, row in ranked(rows).items()} == {"best": 1, "median": 2, "worst": 3}
 
 
-def test_bodies_are_drawn_through_what_is_there(monkeypatch):
+def test_body_rendering_uses_available_backend(monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.platform", "linux")

@@ -54,28 +54,28 @@ def refusal(action) -> str:
 # --- which player of a run
 
 
-def test_the_latest_checkpoint_is_taken_unless_another_is_named(run):
+def test_uses_latest_checkpoint_by_default(run):
     players = run / "checkpoints"
     assert run_player(run, "red_0") == players / "step_000000002" / "players" / "red_0"
     assert run_player(run, "red_0", "step_000000001") == players / "step_000000001" / "players" / "red_0"
 
 
-def test_an_unknown_seat_is_refused_with_the_trained_ones(run):
+def test_rejects_unknown_seat_and_lists_trained(run):
     text = refusal(lambda: run_player(run, "red_1"))
     assert text == f"seat: expected blue_0, red_0, trained in {run}, got red_1 (did you mean red_0?)"
 
 
-def test_an_unknown_checkpoint_is_refused_with_the_known_ones(run):
+def test_rejects_unknown_checkpoint_and_lists_known(run):
     text = refusal(lambda: run_player(run, "red_0", "step_000000003"))
     known = f"step_000000001, step_000000002 of {run}"
     assert text == f"checkpoint: expected {known}, got step_000000003 (did you mean step_000000002?)"
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
+def test_rejects_non_run_folder(tmp_path):
     assert refusal(lambda: run_player(tmp_path / "nowhere", "red_0")).startswith(f"{tmp_path / 'nowhere'}: expected")
 
 
-def test_a_run_without_a_checkpoint_is_refused(tmp_path):
+def test_rejects_run_without_checkpoint(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     assert refusal(lambda: run_player(tmp_path, "red_0")).startswith(f"{tmp_path}: expected a run with a checkpoint")
     assert "checkpoint: expected none of" in refusal(lambda: run_player(tmp_path, "red_0", "step_000000001"))
@@ -84,14 +84,14 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path):
 # --- freezing
 
 
-def test_freezing_writes_the_model_unchanged_and_leaves_the_run_alone(run, root):
+def test_freezing_copies_model_and_leaves_run_unchanged(run, root):
     before = everything(run)
     frozen(run, root)
     assert (root / "newcomer" / MODEL_FILE).read_bytes() == (run_player(run, "blue_0") / MODEL_FILE).read_bytes()
     assert everything(run) == before
 
 
-def test_freezing_writes_a_card_with_measured_strength_and_baseline(run, root):
+def test_freezing_writes_card_with_strength_and_baseline(run, root):
     card = frozen(run, root)
     assert read_card(root / "newcomer") == card
     assert (card.name, card.scenario, card.seats) == ("newcomer", "1v1", ["blue_0"])
@@ -106,7 +106,7 @@ def test_freezing_writes_a_card_with_measured_strength_and_baseline(run, root):
     assert card.strength[0].model_dump() != baseline.model_dump()
 
 
-def test_a_league_s_player_joins_those_of_the_same_game_where_there_are_some(run, root):
+def test_league_player_is_rated_among_players_of_same_game(run, root):
     league = bundle(run / "checkpoints" / "step_000000002" / "players" / "league", ["blue_0"], scenario="1v1-league")
     assert freeze(league, "alone", Catalogue(root), GAMES).scenario == "1v1-league"
     (root / "alone").rename(run / "alone")
@@ -118,13 +118,13 @@ def test_a_league_s_player_joins_those_of_the_same_game_where_there_are_some(run
     assert (card.scenario, Catalogue(root).entries["newcomer"]["scenario"]) == ("1v1", "1v1")
 
 
-def test_the_strength_on_the_card_can_be_measured_again(run, root):
-    for told in frozen(run, root).strength:
-        again = measure(Catalogue(root), "newcomer", told.opponent, ONE, "1v1", GAMES)
-        assert again == told
+def test_card_strength_is_reproducible(run, root):
+    for measured in frozen(run, root).strength:
+        again = measure(Catalogue(root), "newcomer", measured.opponent, ONE, "1v1", GAMES)
+        assert again == measured
 
 
-def test_players_frozen_later_are_measured_against_those_before_and_rate_brings_all_up_to_date(run, root):
+def test_later_players_meet_earlier_and_rate_updates_all(run, root):
     frozen(run, root)
     second = frozen(run, root, "second", "red_0")
     assert second.strength[-1].opponent == "newcomer"
@@ -140,7 +140,7 @@ def test_players_frozen_later_are_measured_against_those_before_and_rate_brings_
     assert Catalogue(root).seat("newcomer", ONE, "blue_0").strength == cards[0].strength
 
 
-def test_freezing_appends_an_entry_that_can_be_seated(run, root):
+def test_freezing_appends_playable_entry(run, root):
     card = frozen(run, root)
     frozen(run, root, "second", "red_0")
     text = (root / CATALOGUE_FILE).read_text()
@@ -153,7 +153,7 @@ def test_freezing_appends_an_entry_that_can_be_seated(run, root):
 
 
 @pytest.mark.parametrize("before", [None, "", "players:\n", "players: {}\n", "# nobody yet\n"])
-def test_an_entry_lands_in_a_catalogue_that_lists_nobody(before, run, root):
+def test_entry_is_added_to_empty_catalogue(before, run, root):
     (root / CATALOGUE_FILE).unlink()
     if before is not None:
         (root / CATALOGUE_FILE).write_text(before)
@@ -161,7 +161,7 @@ def test_an_entry_lands_in_a_catalogue_that_lists_nobody(before, run, root):
     assert Catalogue(root).names()[-1] == "newcomer"
 
 
-def test_the_same_run_freezes_to_the_same_bytes(run, tmp_path):
+def test_same_run_freezes_to_same_bytes(run, tmp_path):
     for name in ("one", "two"):
         frozen(run, tmp_path / name)
     assert everything(tmp_path / "one") == everything(tmp_path / "two")
@@ -171,7 +171,7 @@ def test_the_same_run_freezes_to_the_same_bytes(run, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["random", "hunter", "newcomer"])
-def test_rejects_a_taken_name_and_writes_nothing(name, run, root):
+def test_rejects_taken_name_and_writes_nothing(name, run, root):
     frozen(run, root)
     before = everything(root)
     text = refusal(lambda: frozen(run, root, name, "red_0"))
@@ -179,7 +179,7 @@ def test_rejects_a_taken_name_and_writes_nothing(name, run, root):
     assert everything(root) == before
 
 
-def test_an_existing_folder_without_an_entry_is_not_overwritten(run, root):
+def test_unlisted_existing_folder_is_not_overwritten(run, root):
     (root / "stray").mkdir()
     (root / "stray" / "notes.txt").write_text("mine")
     before = everything(root)
@@ -196,12 +196,12 @@ def test_rejects_malformed_names(name, run, root, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["null", "true", "123", "1e3", "no"])
-def test_a_name_that_yaml_could_take_for_something_else_stays_a_name(name, run, root):
+def test_yaml_like_name_stays_string(name, run, root):
     frozen(run, root, name)
     assert Catalogue(root).seat(name, ONE, "blue_0").name == name
 
 
-def test_new_players_go_to_the_users_folder_and_are_found_there_first(run, tmp_path, monkeypatch):
+def test_new_players_go_to_user_folder_found_first(run, tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.players.freeze._measured", lambda *_: {})
     ours = data_root() / "checkpoints"
     before = (ours / CATALOGUE_FILE).read_bytes()
@@ -225,7 +225,7 @@ def damage_model(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (damage_model, "sha256"),
         (partial(edit, colour="red"), "colour"),
@@ -236,8 +236,8 @@ def damage_model(folder: Path) -> None:
     ],
     ids=["model", "unknown key", "no seat", "unknown seat", "actions", "no tokens"],
 )
-def test_rejects_a_damaged_source_and_writes_nothing(damage, said, run, root):
+def test_rejects_damaged_source_and_writes_nothing(damage, message, run, root):
     damage(run_player(run, "blue_0"))
     before = everything(root)
-    assert said in refusal(lambda: frozen(run, root))
+    assert message in refusal(lambda: frozen(run, root))
     assert everything(root) == before

@@ -19,7 +19,7 @@ def players(**names):
     return {seat: BUILT_IN[name](SPEC) for seat, name in (NAMES | names).items()}
 
 
-def test_rows_are_in_the_order_of_the_numbers_and_do_not_depend_on_the_batch():
+def test_rows_are_ordered_and_independent_of_batch():
     whole = play_games(SPEC, players(), 60, seed=3)
     later = play_games(SPEC, players(), 25, seed=3, first_game=35)
     np.testing.assert_array_equal(whole.table.length[35:], later.table.length)
@@ -28,7 +28,7 @@ def test_rows_are_in_the_order_of_the_numbers_and_do_not_depend_on_the_batch():
     assert len(set(whole.table.length.tolist())) > 5  # they did not finish together
 
 
-def test_actions_end_where_the_game_ends():
+def test_actions_end_with_game():
     played = play_games(SPEC, players(), 40, seed=3)
     assert played.finished.all()
     for row, length in enumerate(played.table.length):
@@ -37,7 +37,7 @@ def test_actions_end_where_the_game_ends():
 
 
 @pytest.mark.parametrize("first", [0, 7])
-def test_a_record_replays_its_game_exactly(first):
+def test_record_replays_game_exactly(first):
     played = play_games(SPEC, players(), 30, seed=5, first_game=first)
     for row in range(30):
         kept = record(SPEC, played, row, seed=5, players=NAMES, label="any")
@@ -49,7 +49,7 @@ def test_a_record_replays_its_game_exactly(first):
         assert again.out[-1].all()
 
 
-def test_a_record_of_another_game_does_not_replay():
+def test_record_of_another_game_does_not_replay():
     played = play_games(SPEC, players(), 5, seed=5)
     kept = record(SPEC, played, 0, seed=5, players=NAMES, label="any")
     short = {seat: text[:-1] for seat, text in kept.actions.items()}
@@ -90,7 +90,7 @@ class Quitter:
         return np.full(len(view.tokens), 6, np.int8), state + 1
 
 
-def test_who_gives_up_leaves_its_games_unfinished():
+def test_resigning_player_leaves_games_unfinished():
     spec = GameSpec(max_steps=300)
     played = play_games(spec, players() | {"blue_0": Quitter()}, 8, seed=1)
     assert played.fault.name == "quitter"

@@ -38,7 +38,7 @@ def value(playing, obs) -> float:
         return float(playing.networks[AGENT](torch.from_numpy(obs[None]))[1][0])
 
 
-def told_by_hand(playing, decisions):
+def advantages_by_hand(playing, decisions):
     """Advantages of one place's decisions of one batch: GAE as it is written down, one decision after the other."""
     result, following = [], 0.0
     for seen, paid, end, then in reversed(decisions):
@@ -48,7 +48,7 @@ def told_by_hand(playing, decisions):
     return result[::-1]
 
 
-def test_every_decision_is_in_one_batch_with_all_that_it_was_paid():
+def test_every_decision_is_batched_once_with_full_reward():
     env = Comers()
     playing, batches = collected(env, 6)
     by_place = [list(story) for story in env.story]
@@ -63,7 +63,7 @@ def test_every_decision_is_in_one_batch_with_all_that_it_was_paid():
             kinds |= {end for _, _, end, _ in mine}
             assert all(end for _, _, end, _ in mine)  # whoever waits for what comes of it is not in a batch yet
             assert np.array_equal(batch.obs[rows], np.array([seen for seen, *_ in mine]).reshape(-1, 3))
-            expected[rows] = told_by_hand(playing, mine)
+            expected[rows] = advantages_by_hand(playing, mine)
             row += len(rows)
         assert row == len(batch.obs)
         assert batch.advantages == pytest.approx(expected, abs=1e-5)
@@ -81,7 +81,7 @@ def test_every_decision_is_in_one_batch_with_all_that_it_was_paid():
         assert all(end == "" for _, _, end, _ in left)
 
 
-def test_paid_is_what_was_paid():
+def test_total_reward_is_conserved():
     env = Comers(seed=4)
     _, batches = collected(env, 8)
     open_ = sum(paid for story in env.story for _, paid, end, _ in story if end == "")
@@ -92,7 +92,7 @@ def test_paid_is_what_was_paid():
 
 
 @pytest.mark.parametrize("psi", ["total_reward", "future_return", "td"])
-def test_a_path_that_was_under_way_counts_from_its_first_row(psi):
+def test_ongoing_path_counts_from_its_first_row(psi):
     playing, _ = collected(Comers(seed=2), 2)
     rollout = playing.collect()[AGENT]
     batch = estimate(rollout, Estimator(1.0, 1.0, psi, critic=False))
@@ -108,7 +108,7 @@ def test_a_path_that_was_under_way_counts_from_its_first_row(psi):
             assert weights[t, k] == pytest.approx(rollout.rewards[span, k].sum(), abs=1e-5)
 
 
-def test_agents_that_always_decide_make_the_batch_that_they_made_without_gaps():
+def test_agents_without_gaps_make_unchanged_batch():
     class Steady(Comers):
         deciding = None
 
@@ -120,7 +120,7 @@ def test_agents_that_always_decide_make_the_batch_that_they_made_without_gaps():
             assert np.array_equal(mine, theirs)
 
 
-def test_a_state_goes_on_exactly():
+def test_state_resumes_exactly():
     playing, _ = collected(Comers(seed=8), 3)
     state = pickle.loads(pickle.dumps(playing.get_state()))
     ahead = [estimate(playing.collect()[AGENT], Estimator(GAMMA, LAM)) for _ in range(3)]
@@ -131,6 +131,6 @@ def test_a_state_goes_on_exactly():
             assert np.array_equal(mine, theirs)
 
 
-def test_a_network_with_memory_is_refused():
+def test_rejects_recurrent_network():
     with pytest.raises(ValueError, match=r"^model: expected a network without memory"):
         collector(Comers(), name="gru")

@@ -42,11 +42,11 @@ def feed(keeper: GateKeeper, values: dict[int, float], metric: str = LENGTH) -> 
         *((">=", 19.9, False), (">=", 20.0, True), (">=", NAN, False)),
     ],
 )
-def test_bound_itself_meets_the_gate_and_nan_never_does(comparison, value, met):
+def test_bound_meets_gate_and_nan_never_does(comparison, value, met):
     assert short(comparison=comparison).met(value) is met
 
 
-def test_margin_is_positive_on_the_met_side_of_either_comparison():
+def test_margin_is_positive_on_met_side():
     assert short().margin(15.0) == 0.25
     assert short(comparison=">=").margin(15.0) == -0.25
     assert short(bound=0.0).margin(15.0) == -15.0
@@ -89,7 +89,7 @@ def test_gate_is_held(changes, values, held):
     assert feed(GateKeeper([short(**changes)]), values)[-len(held) :] == held
 
 
-def test_miss_after_holding_loses_it_but_the_verdict_remembers():
+def test_miss_after_holding_is_remembered_in_verdict():
     keeper = GateKeeper([short()])
     assert feed(keeper, {0: GOOD, 100: GOOD, 200: BAD}) == [False, True, False]
     verdict = keeper.verdict()
@@ -101,14 +101,14 @@ def test_miss_after_holding_loses_it_but_the_verdict_remembers():
 
 
 @pytest.mark.parametrize(("episodes", "taken"), [(0, False), (99, False), (100, True)])
-def test_report_over_fewer_than_100_episodes_is_not_taken(episodes, taken):
+def test_ignores_report_over_fewer_than_100_episodes(episodes, taken):
     keeper = GateKeeper([short()])
     assert keeper.report(moment(10), episodes, {LENGTH: GOOD}) is taken
     assert (keeper.last is not None) is taken
     assert (keeper.verdict()["env_steps_to_reached"] is not None) is taken
 
 
-def test_report_not_taken_neither_breaks_nor_starts_a_streak():
+def test_ignored_report_keeps_streak():
     keeper = GateKeeper([short()])
     feed(keeper, {100: GOOD})
     keeper.report(moment(150), 99, {LENGTH: BAD})
@@ -126,7 +126,7 @@ def test_environment_steps_must_grow(steps):
         keeper.report(moment(steps), MIN_EPISODES, {LENGTH: GOOD})
 
 
-def test_rejects_reports_without_a_metric():
+def test_rejects_reports_without_metric():
     keeper = GateKeeper([short(), Gate(ENTROPY, "<=", 0.3)])
     with pytest.raises(KeyError, match=ENTROPY):
         keeper.report(moment(10), MIN_EPISODES, {LENGTH: GOOD})
@@ -156,13 +156,13 @@ def test_verdict_counts_steps_updates_and_seconds():
     assert gate["first_held"] == {"env_steps": 1600, "policy_updates": 160, "seconds": 1.6}
 
 
-def test_first_reached_stays_the_first_after_a_miss():
+def test_first_reached_is_kept_after_miss():
     keeper = GateKeeper([short()])
     feed(keeper, {10: GOOD, 20: BAD, 30: GOOD})
     assert keeper.verdict()["env_steps_to_reached"] == 10
 
 
-def test_gate_never_met_has_no_moments():
+def test_unmet_gate_has_no_moments():
     keeper = GateKeeper([short()])
     feed(keeper, {0: BAD, 100: BAD, 200: NAN})
     verdict = keeper.verdict()
@@ -172,7 +172,7 @@ def test_gate_never_met_has_no_moments():
     assert verdict["gates"][0]["met"] is False
 
 
-def test_gates_are_held_together_only_while_all_are():
+def test_gates_hold_together_only_while_all_hold():
     keeper = GateKeeper([short(), Gate(ENTROPY, "<=", 0.3, window=100)])
     held = []
     series = [(0, GOOD, 0.9), (100, GOOD, 0.2), (150, BAD, 0.2), (200, GOOD, 0.2), (300, GOOD, 0.1)]
@@ -188,14 +188,14 @@ def test_gates_are_held_together_only_while_all_are():
     assert [gate["first_held"]["env_steps"] for gate in verdict["gates"]] == [100, 200]
 
 
-def test_met_at_different_reports_is_not_reached_together():
+def test_separately_met_gates_are_not_reached_together():
     keeper = GateKeeper([short(), Gate(ENTROPY, "<=", 0.3)])
     keeper.report(moment(10), MIN_EPISODES, {LENGTH: GOOD, ENTROPY: 0.9})
     keeper.report(moment(20), MIN_EPISODES, {LENGTH: BAD, ENTROPY: 0.1})
     assert keeper.verdict()["env_steps_to_reached"] is None
 
 
-def test_without_gates_nothing_is_ever_held():
+def test_nothing_is_held_without_gates():
     keeper = GateKeeper([])
     assert keeper.report(moment(10**6), MIN_EPISODES, {})
     assert keeper.held is False

@@ -42,7 +42,7 @@ def trained(device: str, architecture: dict) -> tuple[torch.Tensor, float]:
 @pytest.mark.parametrize(
     "architecture", [{"name": "mlp", "hidden": [64, 64], "activation": "tanh"}, {"name": "embedding", "hidden": [32]}]
 )
-def test_a_gpu_learns_what_the_cpu_learns(architecture):
+def test_gpu_learns_same_as_cpu(architecture):
     here, there = trained("cpu", architecture), trained("cuda", architecture)
     torch.testing.assert_close(there[0], here[0], rtol=1e-3, atol=2e-4)
     assert there[1] == pytest.approx(here[1], rel=1e-3)

@@ -38,7 +38,7 @@ def critics(found: tuple[AgentSpec, ...]) -> list[tuple[int, ...] | None]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_dtde_makes_each_seat_an_agent_with_its_own_network_and_view(size):
+def test_dtde_gives_each_seat_own_network_and_view(size):
     seats = [f"red_{k}" for k in range(size)]
     wanted = [AgentSpec(seat, seat, (seat,), MultiDiscrete(OWN), MultiDiscrete([7])) for seat in seats]
     assert agents("dtde", False, red=size) == tuple(wanted)
@@ -46,7 +46,7 @@ def test_dtde_makes_each_seat_an_agent_with_its_own_network_and_view(size):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scheme", ["dtde", "ctde"])
-def test_shared_lets_all_seats_of_a_team_play_one_network(scheme, size):
+def test_shared_team_uses_one_network(scheme, size):
     apart, shared = agents(scheme, False, blue=size, red=2), agents(scheme, True, blue=size, red=2)
     assert [agent.module for agent in apart] == [agent.name for agent in apart]
     assert [agent.module for agent in shared] == ["blue"] * size + ["red"] * 2
@@ -57,7 +57,7 @@ def test_shared_lets_all_seats_of_a_team_play_one_network(scheme, size):
     ("size", "central"),
     [(1, (8,)), (2, (23, 4, 8, 8)), (3, (23, 4, 23, 4, 8, 8, 8))],  # mates' views, own last action, mates' last actions
 )
-def test_ctde_gives_the_critic_the_mates_views_and_everybodys_last_action(size, central):
+def test_ctde_critic_sees_mates_views_and_all_last_actions(size, central):
     found = agents("ctde", False, red=size)
     assert [(agent.name, agent.seats) for agent in found] == [(f"red_{k}", (f"red_{k}",)) for k in range(size)]
     assert critics(found) == [central] * size
@@ -66,7 +66,7 @@ def test_ctde_gives_the_critic_the_mates_views_and_everybodys_last_action(size, 
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_ctce_makes_the_team_one_agent_that_reads_all_its_views(size):
+def test_ctce_team_is_one_agent_with_all_views(size):
     seats = tuple(f"red_{k}" for k in range(size))
     assert agents("ctce", False, red=size) == (
         AgentSpec("red", "red", seats, MultiDiscrete(OWN * size), MultiDiscrete([7] * size)),
@@ -85,7 +85,7 @@ def factory(scheme: str, shared: bool = False, spec: GameSpec = SPEC, opponents=
     return MatchFactory(spec, opponents, Path("nowhere"), {}, seed=3, scheme=scheme, shared=shared)
 
 
-def test_specs_tell_who_is_in_the_games():
+def test_specs_describe_participants():
     specs = factory("ctce").specs
     assert specs.seats == ("blue_0", "blue_1", "red_0", "red_1")
     assert specs.teams == ("blue", "blue", "red", "red")
@@ -110,7 +110,7 @@ def random_actions(seed: int):
         yield rng.integers(0, 7, (GAMES, 2))
 
 
-def test_dtde_is_the_match_itself():
+def test_dtde_equals_plain_match():
     env, match = factory("dtde").build(GAMES, 0), twin_match()
     for seat in ("red_0", "red_1"):
         np.testing.assert_array_equal(env.observations()[seat], match.observations()[seat])
@@ -124,7 +124,7 @@ def test_dtde_is_the_match_itself():
             np.testing.assert_array_equal(step.mask[seat], wanted.mask[seat][:, None])
 
 
-def test_ctce_joins_views_adds_rewards_and_ends_when_all_members_have_ended():
+def test_ctce_joins_views_sums_rewards_and_ends_with_all():
     env, match = factory("ctce").build(GAMES, 0), twin_match()
     half = one_out = 0
     for actions in random_actions(2):
@@ -174,7 +174,7 @@ def test_ctde_shows_own_view_mates_view_and_last_actions():
     assert absent > 10  # eliminated seats were there, and have no last action
 
 
-def test_a_reset_forgets_the_last_actions():
+def test_reset_clears_last_actions():
     env = factory("ctde").build(GAMES, 0)
     begun = {seat: shown.copy() for seat, shown in env.reset(5).items()}
     env.step({"red_0": np.full((GAMES, 1), 2), "red_1": np.full((GAMES, 1), 0)})
@@ -198,7 +198,7 @@ def test_tokens_stay_below_their_categories():
                 assert (shown[agent.name] < np.concatenate([space.nvec for space in spaces])).all()
 
 
-def test_episodes_are_told_by_seat_whatever_the_scheme():
+def test_episodes_are_reported_by_seat_in_every_scheme():
     tables = []
     for scheme in ("dtde", "ctde", "ctce"):
         env = factory(scheme).build(GAMES, 0)

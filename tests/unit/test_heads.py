@@ -54,7 +54,7 @@ def some(rows: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
 # --- losses by hand
 
 
-def test_a_deterministic_head_costs_its_mean_squared_error():
+def test_deterministic_head_costs_its_mean_squared_error():
     # Actions 1 and 0.75 are 0.5 of both ranges around their middle.
     loss = Deterministic(LOW, HIGH).cloning_loss(
         torch.tensor([[0.5, 0.0], [0.5, 0.5]]), torch.tensor([[1.0, 0.75]] * 2)
@@ -62,7 +62,7 @@ def test_a_deterministic_head_costs_its_mean_squared_error():
     assert loss.tolist() == pytest.approx([0.125, 0.0])
 
 
-def test_a_mixture_costs_the_log_of_its_weighted_densities():
+def test_mixture_costs_log_of_its_weighted_densities():
     head = Mixture(LOW, HIGH, 2)
     head.log_std.data.fill_(math.log(0.5))
     outputs = torch.tensor([[0.0, math.log(3), 0.5, 0.5, 0.0, 0.0]])
@@ -81,7 +81,7 @@ def test_a_mixture_costs_the_log_of_its_weighted_densities():
     assert head.entropy(outputs).item() == pytest.approx(apart + 1 + math.log(2 * math.pi * 0.25), rel=1e-5)
 
 
-def test_bins_cost_a_cross_entropy_for_each_number_given_those_before_it():
+def test_bins_cost_autoregressive_cross_entropy():
     head = Bins(LOW, HIGH, 3, 1, torch.Generator())  # values -2, 0, 2 and 0, 0.5, 1
     with torch.no_grad():
         for parameter in head.parameters():
@@ -100,7 +100,7 @@ def test_bins_cost_a_cross_entropy_for_each_number_given_those_before_it():
     assert head.entropy(outputs[:1]).item() == pytest.approx(sum(both), rel=1e-5)
 
 
-def test_diffusion_costs_the_error_of_the_predicted_noise():
+def test_diffusion_costs_predicted_noise_error():
     head = Diffusion(LOW, HIGH, 4, 3, torch.Generator())
     curve = [math.cos((t / 4 + 0.008) / 1.008 * math.pi / 2) ** 2 for t in range(5)]
     wanted = [curve[t] / curve[0] for t in (1, 2, 3)] + [curve[3] / curve[0] * 0.001]  # the last share is capped
@@ -115,13 +115,13 @@ def test_diffusion_costs_the_error_of_the_predicted_noise():
     assert seen[0][0].tolist() == pytest.approx(parts, rel=1e-4)
 
 
-def test_diffusion_finds_the_action_whose_noise_it_knows():
+def test_diffusion_recovers_action_from_known_noise():
     head = Diffusion(LOW, HIGH, 10, 3, torch.Generator())
-    told = torch.tensor([0.25, -0.5])
+    noise = torch.tensor([0.25, -0.5])
 
     def exact(outputs, noisy, steps):
         clean = head.alpha_bar[steps].unsqueeze(1)
-        return (noisy - clean.sqrt() * told) / (1 - clean).sqrt()
+        return (noisy - clean.sqrt() * noise) / (1 - clean).sqrt()
 
     head.predicted = exact
     outputs = np.zeros((5, 3), np.float32)
@@ -132,7 +132,7 @@ def test_diffusion_finds_the_action_whose_noise_it_knows():
 @pytest.mark.parametrize(
     "plain", [Gaussian(LOW, HIGH, "clip"), Categorical((3, 4))], ids=lambda one: type(one).__name__
 )
-def test_other_distributions_cost_minus_their_log_probability(plain):
+def test_other_distributions_cost_negative_log_probability(plain):
     outputs = torch.randn(6, plain.outputs, generator=torch.Generator().manual_seed(1))
     actions = torch.full((6, 2), 0.5) if isinstance(plain, Gaussian) else torch.ones(6, 2, dtype=torch.int64)
     torch.testing.assert_close(plain.cloning_loss(outputs, actions), -plain.log_prob(outputs, actions).sum(1))
@@ -142,7 +142,7 @@ def test_other_distributions_cost_minus_their_log_probability(plain):
 
 
 @pytest.mark.parametrize("head", SIZES)
-def test_gradients_are_those_of_differences(head):
+def test_gradients_equal_finite_differences(head):
     net, ours = network(head)
     ours.double()
     obs, actions = some(5)
@@ -172,7 +172,7 @@ class _Costs(torch.nn.Module):
 
 
 @pytest.mark.parametrize("head", SIZES)
-def test_a_row_is_drawn_from_its_own_stream_alone(head):
+def test_row_is_drawn_from_its_own_stream(head):
     net, ours = network(head)
     obs, _ = some(16)
     outputs = net.logits(obs).detach().numpy()
@@ -190,7 +190,7 @@ def test_a_row_is_drawn_from_its_own_stream_alone(head):
 
 
 @pytest.mark.parametrize("head", ["mixture", "bins"])
-def test_what_is_drawn_comes_with_its_probability_and_as_often(head):
+def test_draws_match_reported_probability(head):
     net, ours = network(head)
     rows = 20_000
     outputs = net.logits(torch.zeros(rows, 1)).detach()
@@ -213,7 +213,7 @@ def test_what_is_drawn_comes_with_its_probability_and_as_often(head):
 
 
 @pytest.mark.parametrize("head", ["deterministic", "diffusion"])
-def test_without_probabilities_none_are_told(head):
+def test_heads_without_probability_report_none(head):
     net, ours = network(head)
     outputs = net.logits(torch.zeros(3, 1)).detach()
     drawn = ours.draw(outputs.numpy(), streams(3))
@@ -253,7 +253,7 @@ def fitted(head: str | None, steps: int):
 @pytest.mark.parametrize(
     ("head", "steps"), [("mixture", 300), ("bins", 300), ("diffusion", 900), ("gaussian", 300), ("deterministic", 300)]
 )
-def test_two_ways_to_act_are_learned_by_heads_that_can(head, steps):
+def test_multimodal_heads_learn_two_modes(head, steps):
     net, ours = fitted(head, steps)
     drawn = 1000
     with torch.no_grad():
@@ -274,7 +274,7 @@ def test_two_ways_to_act_are_learned_by_heads_that_can(head, steps):
 
 @pytest.mark.parametrize("head", [None, "gaussian", *SIZES])
 @pytest.mark.parametrize("name", ["mlp", "gru"])
-def test_a_player_keeps_its_head(tmp_path, head, name):
+def test_player_keeps_its_head(tmp_path, head, name):
     shape = architecture(head, name=name, **({"hidden": [12]} if name == "gru" else {}))
     net = network_of(AGENT, shape, seed=2)
     card = {
@@ -289,14 +289,14 @@ def test_a_player_keeps_its_head(tmp_path, head, name):
         one.taken_twice = [one.act(view, one.initial_state(9), streams(9))[0] for _ in range(2)]
     np.testing.assert_array_equal(player.taken_twice, own.taken_twice)
     assert player.taken_twice[0].shape == (9, 2)
-    told = "\n".join(inspect_folder(tmp_path / "one", None))
-    assert " ms an action, one at a time" in told
-    assert (f"head {head}" in told) == (head is not None)
-    assert (f"head_size {SIZES.get(head)}" in told) == (head in SIZED)
+    output = "\n".join(inspect_folder(tmp_path / "one", None))
+    assert " ms an action, one at a time" in output
+    assert (f"head {head}" in output) == (head is not None)
+    assert (f"head_size {SIZES.get(head)}" in output) == (head in SIZED)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"head": "crystal"},
@@ -310,22 +310,22 @@ def test_a_player_keeps_its_head(tmp_path, head, name):
         ({"head": None}, "shape"),
     ],
 )
-def test_rejects_a_card_whose_head_is_another(tmp_path, changes, said):
+def test_rejects_card_with_other_head(tmp_path, changes, message):
     net, _ = network("bins")
     card = {
         "name": "one", "architecture": architecture("bins"), **signature(AGENT, None), "scenario": "gymnasium",
         "seats": ["a"], "env": {"package": "gymnasium", "env_id": "Some-v0"}, "provenance": {},
     }  # fmt: skip
     write_player(tmp_path / "one", net.state_dict(), card)
-    told = json.loads((tmp_path / "one" / CARD_FILE).read_text())
-    told["architecture"] |= changes
-    (tmp_path / "one" / CARD_FILE).write_text(json.dumps(told))
+    data = json.loads((tmp_path / "one" / CARD_FILE).read_text())
+    data["architecture"] |= changes
+    (tmp_path / "one" / CARD_FILE).write_text(json.dumps(data))
     with pytest.raises(PlayerError, match=r"^[^\n]*$") as caught:
         read_network(tmp_path / "one", read_card(tmp_path / "one"))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_rejects_a_head_for_choices():
+def test_rejects_head_for_discrete_actions():
     agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (1,)), spaces.MultiDiscrete([3]))
     with pytest.raises(ArchitectureError, match=r"^architecture.head: expected null for choices, got mixture$"):
         network_of(agent, architecture("mixture"))
@@ -334,7 +334,7 @@ def test_rejects_a_head_for_choices():
 # --- what a run may say
 
 
-def test_a_head_has_a_size_unless_one_is_said():
+def test_head_has_default_size():
     def size(*more):
         return compose(["env_id=Pendulum-v1", "experiment=none", *more]).model.head_size
 

@@ -30,7 +30,7 @@ class Hub(BaseHTTPRequestHandler):
     files: ClassVar[dict[str, bytes]] = {}
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *told):
+    def log_message(self, *args):
         pass
 
     def answer(self, content: bytes, status: int = 200, **headers: str):
@@ -44,19 +44,19 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_POST(self):
         data = self.rfile.read(int(self.headers["Content-Length"]))
-        told = {}
+        reply = {}
         if "/preupload/" in self.path:
             kept = [{"path": row["path"], "uploadMode": "regular"} for row in json.loads(data)["files"]]
-            told = {"files": [{**row, "shouldIgnore": False, "oid": None} for row in kept]}
+            reply = {"files": [{**row, "shouldIgnore": False, "oid": None} for row in kept]}
         elif "/commit/" in self.path:
             for line in map(json.loads, data.splitlines()):
                 if line["key"] == "file":
                     self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
             url = f"http://{self.headers['Host']}/user/mine/commit/{COMMIT}"
-            told = {"commitUrl": url, "commitOid": COMMIT, "success": True}
+            reply = {"commitUrl": url, "commitOid": COMMIT, "success": True}
         elif self.path.endswith("/repos/create"):
-            told = {"url": f"http://{self.headers['Host']}/user/mine", "name": "user/mine"}
-        self.answer(json.dumps(told).encode(), Content_Type="application/json")
+            reply = {"url": f"http://{self.headers['Host']}/user/mine", "name": "user/mine"}
+        self.answer(json.dumps(reply).encode(), Content_Type="application/json")
 
     def do_GET(self):
         name = self.path.rpartition("/")[2]
@@ -88,7 +88,7 @@ def server(tmp_path, monkeypatch):
     hub.fetched.cache_clear()
 
 
-def test_a_pushed_player_sits_on_a_seat_and_stays_without_a_network(server, tmp_path, monkeypatch):
+def test_pushed_player_is_seated_and_cached_offline(server, tmp_path, monkeypatch):
     mine = tmp_path / "mine"
     export({"": bundle(tmp_path / "made")}, mine)
     assert hub.push(mine, "user/mine").endswith(f"/user/mine/commit/{COMMIT}")
@@ -103,7 +103,7 @@ def test_a_pushed_player_sits_on_a_seat_and_stays_without_a_network(server, tmp_
     assert read_card(hub.fetched("hf:user/mine")).sha256 == row.sha256
 
 
-def test_refuses_what_is_not_there_or_too_large(server):
+def test_rejects_missing_and_oversized_files(server):
     for name in ("hf:user/nobody", "hf:mine", "hf:user/mine"):
         with pytest.raises(PlayerError, match=f"player {name}: expected|player: expected hf:user/name"):
             hub.fetched(name)
@@ -112,6 +112,6 @@ def test_refuses_what_is_not_there_or_too_large(server):
         hub.fetched("hf:user/mine")
 
 
-def test_a_recipe_of_somebody_else_fetches_nothing(tmp_path):
+def test_untrusted_recipe_fetches_nothing(tmp_path):
     with pytest.raises(ValueError, match="hf:user/mine"):
         check_harmless("experiment", tmp_path, ["scenario.seats.blue_0=hf:user/mine"])

@@ -101,7 +101,7 @@ def test_rejects_bad_actions():
 # --- records
 
 
-def test_record_replays_the_game(tmp_path):
+def test_record_replays_game(tmp_path):
     game = session(RandomPlayer())
     rng = np.random.default_rng(1)
     rewards = np.zeros(2)
@@ -119,7 +119,7 @@ def test_record_replays_the_game(tmp_path):
     assert kept.label == f"1: {result} as red_0"
 
 
-def test_saved_games_are_read_again(tmp_path):
+def test_saved_games_read_back(tmp_path):
     game, path = session(), tmp_path / "new" / "games.json"
     win(game)
     save_games(game.records, path)
@@ -136,7 +136,7 @@ def test_saved_games_are_read_again(tmp_path):
 # --- sight
 
 
-def test_sight_is_the_agents():
+def test_sight_equals_agent_view():
     game = session()
     seen = game.seen()
     view = c.decode(game.world.outputs.tokens[0, game.agent, :25])
@@ -173,13 +173,13 @@ def test_fog_hides_opponent():
 
 def test_help_over_picture():
     canvas = Canvas(SPEC, 48)
-    plain, told = (canvas.draw(session(), whole_board=True, help_shown=shown) for shown in (False, True))
-    assert told.shape == plain.shape
-    assert told.mean() < plain.mean()
-    assert (told == (255, 214, 90)).all(axis=2).any()  # its title
+    plain, shown_help = (canvas.draw(session(), whole_board=True, help_shown=shown) for shown in (False, True))
+    assert shown_help.shape == plain.shape
+    assert shown_help.mean() < plain.mean()
+    assert (shown_help == (255, 214, 90)).all(axis=2).any()  # its title
 
 
-def test_every_action_has_a_key_in_the_help():
+def test_every_action_has_key_in_help():
     assert {meant for meant in KEYS.values() if isinstance(meant, int)} == set(range(len(c.ACTIONS)))
     words = " ".join(line.split("\t")[0] for line in HELP).lower().replace(",", "").split()
     spoken = {"escape": "esc", "return": "enter"}
@@ -197,15 +197,15 @@ def test_finds_seat():
 
 
 @pytest.mark.parametrize(
-    ("scenario", "side", "seat", "said"),
+    ("scenario", "side", "seat", "message"),
     [
         ("1v1", None, "red_1", "--seat: expected blue_0, red_0, got red_1"),
         ("1v1", "blue", "red_0", "--seat: expected a seat of --side blue, got red_0"),
         ("single", "blue", None, "--side: expected a side of red_0, got blue"),
     ],
 )
-def test_rejects_unknown_seats(scenario, side, seat, said):
-    with pytest.raises(ConfigError, match=said):
+def test_rejects_unknown_seats(scenario, side, seat, message):
+    with pytest.raises(ConfigError, match=message):
         find_seat(load_scenario(scenario).spec, side, seat)
 
 
@@ -232,7 +232,7 @@ def test_seats_other_players(scenario, seat, opponent, mate, names, catalogue):
 
 
 @pytest.mark.parametrize(
-    ("scenario", "opponent", "mate", "error", "said"),
+    ("scenario", "opponent", "mate", "error", "message"),
     [
         ("coop", "random", None, ConfigError, "--opponent: expected nothing for coop, .* got random"),
         ("1v1", None, "random", ConfigError, "--mate: expected nothing for 1v1, .* got random"),
@@ -248,8 +248,8 @@ def test_seats_other_players(scenario, seat, opponent, mate, names, catalogue):
         ),
     ],
 )
-def test_rejects_unknown_players(scenario, opponent, mate, error, said, catalogue):
-    with pytest.raises(error, match=said):
+def test_rejects_unknown_players(scenario, opponent, mate, error, message, catalogue):
+    with pytest.raises(error, match=message):
         find_other_players(load_scenario(scenario), catalogue, "red_0", opponent, mate)
 
 
@@ -260,7 +260,7 @@ def test_bundle_folder_as_opponent(catalogue):
     assert others.players["red_0"].mirrored
 
 
-def test_unfit_mate_becomes_random_unless_asked_for(catalogue):
+def test_unfit_mate_becomes_random_unless_requested(catalogue):
     config = load_scenario("2v2")
     assert find_other_players(config, catalogue, "red_0", "2v2-rookie", None).names["red_1"] == "2v2-rookie"
     with pytest.raises(PlayerError, match="does not fit seat red_1"):

@@ -29,7 +29,7 @@ def course(rows: int, **others):
     return {"mean_reward": np.float64(9.5), "std_reward": 1.0, "observations": obs, "actions": actions, **others}
 
 
-def test_torch_file_of_a_course_is_converted_once(tmp_path):
+def test_course_torch_file_is_converted_once(tmp_path):
     content = course(3000)
     torch.save(content, tmp_path / "expert.pt")
     out = tmp_path / "demo"
@@ -42,7 +42,7 @@ def test_torch_file_of_a_course_is_converted_once(tmp_path):
     assert data.seeds.tolist() == [[-1, -1, -1]]
 
 
-def test_tensors_are_read_as_arrays_are(tmp_path):
+def test_tensors_are_read_like_arrays(tmp_path):
     content = {name: torch.ones(4, 2) for name in ("observations", "actions")}
     torch.save(content, tmp_path / "x.pt")
     convert(str(tmp_path / "x.pt"), str(tmp_path))
@@ -50,21 +50,21 @@ def test_tensors_are_read_as_arrays_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (course(4, bomb=Bomb()), "Weights only load failed"),
         ([1], "expected a dictionary, got list"),
         ({"observations": np.zeros((2, 3))}, "expected actions, an array, got observations"),
     ],
 )
-def test_rejects_torch_files_that_hold_anything_else(tmp_path, capsys, content, told):
+def test_rejects_torch_files_with_other_content(tmp_path, capsys, content, message):
     torch.save(content, tmp_path / "x.pt")
-    with pytest.raises(SystemExit, match=told):
+    with pytest.raises(SystemExit, match=message):
         convert(str(tmp_path / "x.pt"), str(tmp_path))
     assert capsys.readouterr().out == ""  # nothing of it was executed
 
 
-def test_rejects_torch_files_that_nobody_could_learn_from(tmp_path, monkeypatch):
+def test_rejects_inconsistent_torch_files(tmp_path, monkeypatch):
     file, out = tmp_path / "x.pt", tmp_path / "demo"
 
     def here(command, **_):
@@ -73,16 +73,16 @@ def test_rejects_torch_files_that_nobody_could_learn_from(tmp_path, monkeypatch)
 
     with monkeypatch.context() as patch:
         patch.setattr("multigrid_rl.learn.interchange.subprocess", SimpleNamespace(run=here))
-        for content, told in (
+        for content, expected in (
             (course(4, actions=np.zeros((3, 1))), "as many actions as observations"),
             (course(4, actions=np.zeros((4, 2))), "column actions: expected (1,) for each row, got (4, 2)"),
         ):
             torch.save(content, file)
-            assert told in complaint(call("data", "import", file, *PENDULUM, "-o", out))
+            assert expected in complaint(call("data", "import", file, *PENDULUM, "-o", out))
     file.write_bytes(pickle.dumps(Bomb()))
     assert "a torch file of tensors" in complaint(call("data", "import", file, *PENDULUM, "-o", out))
-    said = complaint(call("data", "import", tmp_path / "nowhere.pt", *PENDULUM, "-o", out))
-    assert said.endswith(f"(.parquet) or minari:DATASET_ID that exists, got {tmp_path / 'nowhere.pt'}")
+    message = complaint(call("data", "import", tmp_path / "nowhere.pt", *PENDULUM, "-o", out))
+    assert message.endswith(f"(.parquet) or minari:DATASET_ID that exists, got {tmp_path / 'nowhere.pt'}")
     assert not out.exists()
 
 
@@ -93,7 +93,7 @@ def demo(tmp_path_factory):
     return out
 
 
-def test_parquet_there_and_back_is_the_same(demo, tmp_path):
+def test_parquet_round_trip(demo, tmp_path):
     file, back = tmp_path / "demo.parquet", tmp_path / "back"
     result = call("data", "export", demo, "-o", file)
     assert result.exit_code == 0, (result.output, result.exception)
@@ -102,17 +102,17 @@ def test_parquet_there_and_back_is_the_same(demo, tmp_path):
     assert (back / DATA_FILE).read_bytes() == (demo / DATA_FILE).read_bytes()
 
 
-def test_rejects_parquet_files_of_something_else(demo, tmp_path):
+def test_rejects_foreign_parquet_files(demo, tmp_path):
     pq.write_table(pa.table({"observations": [[1]]}), tmp_path / "x.parquet")
-    said = complaint(call("data", "import", tmp_path / "x.parquet", "scenario=1v1", "-o", tmp_path / "y"))
-    assert "expected columns observations, actions, episode, got actions" in said
+    message = complaint(call("data", "import", tmp_path / "x.parquet", "scenario=1v1", "-o", tmp_path / "y"))
+    assert "expected columns observations, actions, episode, got actions" in message
     (tmp_path / "x.parquet").write_bytes(b"no")
-    said = complaint(call("data", "import", tmp_path / "x.parquet", "scenario=1v1", "-o", tmp_path / "y"))
-    assert "a Parquet file of recorded play" in said
+    message = complaint(call("data", "import", tmp_path / "x.parquet", "scenario=1v1", "-o", tmp_path / "y"))
+    assert "a Parquet file of recorded play" in message
     assert complaint(call("data", "export", demo, "-o", tmp_path / "z.csv")).endswith(f"got {tmp_path / 'z.csv'}")
 
 
-def test_minari_there_and_back_is_the_same(demo, tmp_path, monkeypatch):
+def test_minari_round_trip(demo, tmp_path, monkeypatch):
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     result = call("data", "export", demo, "-o", "minari:doors/hunter-v0")

@@ -26,7 +26,7 @@ def screen():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signal_asks_run_to_end_even_if_sent_twice(screen, number):
+def test_repeated_signal_asks_run_to_end(screen, number):
     found = signal.signal(number, before := lambda *_: None)  # where tests were started with nohup, too
     with interruption(screen) as interrupted:
         assert not interrupted()
@@ -76,7 +76,7 @@ def test_broken_pipe_asks_run_to_end():
     assert stream.closed  # as at the end of Python, without an error
 
 
-def test_output_survives_missing_letters_and_streams():
+def test_output_survives_unencodable_letters_and_closed_streams():
     raw = io.BytesIO()
     screen = Console(file=Output(io.TextIOWrapper(raw, encoding="ascii")), color_system=None)
     screen.print("runs/Müller")

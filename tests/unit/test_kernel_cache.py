@@ -56,7 +56,7 @@ def run(folder: Path) -> tuple[str, int]:
 
 
 @pytest.mark.long
-def test_kernels_are_kept_between_processes_and_dropped_when_a_constant_they_import_changes(copy):
+def test_kernels_are_cached_until_imported_constant_changes(copy):
     saw, _ = run(copy)
     assert saw == "7 4 1"
     saw, hits = run(copy)
@@ -108,7 +108,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_damaged_file_is_compiled_anew_and_replaced(source, damage):
+def test_damaged_file_is_recompiled_and_replaced(source, damage):
     assert works(started(source)) == 0
     assert works(started(source)) == 1
     whole = kept(source).read_bytes()
@@ -117,7 +117,7 @@ def test_damaged_file_is_compiled_anew_and_replaced(source, damage):
     assert works(started(source)) == 1
 
 
-def test_compiles_where_files_cannot_be_read_or_written(source, monkeypatch):
+def test_compiles_without_file_access(source, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -151,7 +151,7 @@ def nowhere(tmp_path, monkeypatch):
     return folder
 
 
-def test_keeps_kernels_in_the_temporary_folder_where_nothing_else_can_be_written(source, nowhere):
+def test_falls_back_to_temporary_folder_for_kernels(source, nowhere):
     assert works(started(source)) == 0
     (own,) = nowhere.iterdir()
     assert own in kept(source).parents
@@ -161,7 +161,7 @@ def test_keeps_kernels_in_the_temporary_folder_where_nothing_else_can_be_written
 
 
 @pytest.mark.parametrize("how", ["others may write", "a link", "a file", "no temporary folder"])
-def test_machine_code_is_never_read_where_others_may_have_put_it(source, nowhere, how):
+def test_never_reads_machine_code_writable_by_others(source, nowhere, how):
     own = jit.temporary_folder()
     own.rmdir()
     if how == "others may write":

@@ -68,7 +68,7 @@ def test_plain_weights_by_hand():
     np.testing.assert_allclose(shares(win, "uniform", latest_share=0.4), [0.2, 0.2, 0.6])
 
 
-def test_whoever_beats_everybody_plays_all_alike():
+def test_unbeaten_learner_meets_all_equally():
     np.testing.assert_allclose(shares(np.ones(4), "squared"), 0.25)
 
 
@@ -89,7 +89,7 @@ def test_nash_mixtures_by_hand(payoffs, mixture):
     assert (found @ payoffs >= 0.5 - 1e-6).all()
 
 
-def test_a_league_plays_the_nash_mixture_of_what_snapshots_won_when_they_joined():
+def test_league_plays_nash_mixture_of_recorded_wins():
     one = league(weighting="nash", anchor_share=0.5)
     one.add(snapshot(1000))
     one.record(np.full(200, 2, np.int16), np.tile([1.0, 1.0, 1.0, 0.0], 50))  # the second beats the first
@@ -123,14 +123,14 @@ def test_drawn_snapshots_by_hand():
     np.testing.assert_allclose(draw(np.array([0.1, 0.6, 0.1, 0.1, 0.1]), 4, 0.7), [0, 0.75, 0, 0, 0.25])
 
 
-def test_on_average_everybody_plays_its_share():
+def test_average_play_matches_shares():
     share = np.array([0.05, 0.15, 0.3, 0.04, 0.46])
     drawn = [draw(share, 3, number) for number in np.linspace(0, 1, 3000, endpoint=False)]
     np.testing.assert_allclose(np.mean(drawn, axis=0), share, atol=1e-3)
     assert all((row > 0).sum() <= 3 for row in drawn)
 
 
-def test_anchors_play_alone_until_there_is_a_snapshot_and_keep_their_share_then():
+def test_anchors_play_alone_until_first_snapshot():
     one = league()
     assert one.weights == {0: 0.25, 1: 0.75}
     one.redraw(500)
@@ -146,7 +146,7 @@ def test_newest_snapshot_has_its_share_of_all_games():
     assert one.weights == pytest.approx({0: 0.05, 1: 0.15, 2: 0.1, 3: 0.1, 4: 0.6})
 
 
-def test_at_most_so_many_snapshots_play_whatever_their_number():
+def test_number_of_playing_snapshots_is_capped():
     one = with_snapshots(50)
     seen = set()
     for step in range(51_000, 91_000, 500):
@@ -158,7 +158,7 @@ def test_at_most_so_many_snapshots_play_whatever_their_number():
     assert len(seen) == 50
 
 
-def test_who_plays_depends_on_seed_and_step_alone():
+def test_lineup_depends_only_on_seed_and_step():
     one, two, other = (League(RULES, seed) for seed in (3, 3, 4))
     for each in (one, two, other):
         for k in range(50):
@@ -200,7 +200,7 @@ def test_joins_by_steps():
     assert [one.due(step) for step in (2511, 2512)] == [False, True]
 
 
-def test_joins_by_the_last_episodes():
+def test_joins_by_last_episodes():
     one = league(every=None, win=0.85, win_over="episodes")
     one.record(np.zeros(RECENT - 1, np.int16), np.ones(RECENT - 1))
     assert not one.due(10**9)
@@ -217,7 +217,7 @@ def test_joins_by_the_last_episodes():
     assert one.due(7)
 
 
-def test_joins_by_the_hardest_of_those_who_play():
+def test_joins_by_hardest_current_opponent():
     one = league(every=None, win=0.7)
     both = np.repeat(np.array([0, 1], np.int16), 60)
     one.record(both, np.repeat([1.0, 0.6], 60))
@@ -232,7 +232,7 @@ def test_joins_by_the_hardest_of_those_who_play():
     assert one.due(4)
 
 
-def test_time_to_draw_anew():
+def test_redraws_on_schedule():
     one = league()
     assert [one.stale(step) for step in (499, 500)] == [False, True]
     one.redraw(500)
@@ -244,7 +244,7 @@ def test_time_to_draw_anew():
     assert [one.stale(step) for step in (700, 1099, 1100)] == [False, False, True]
 
 
-def test_lost_snapshot_plays_no_more_and_is_not_counted():
+def test_lost_snapshot_is_neither_played_nor_counted():
     one = with_snapshots(2)
     one.lose(2)
     one.redraw(2000)
@@ -253,7 +253,7 @@ def test_lost_snapshot_plays_no_more_and_is_not_counted():
     assert [s.env_steps for s in one.available()] == [2000]
 
 
-def test_state_is_all_there_is():
+def test_state_restores_league_completely():
     one = with_snapshots(9)
     one.record(np.array([0, 2, 5], np.int16), np.array([1.0, 0.5, 0.0]))
     one.lose(4)
@@ -279,12 +279,12 @@ def test_course_presets():
         assert [gate.at_most or gate.at_least for gate in scenario.gates] == bounds
 
 
-def test_anchors_are_written_as_a_mixture():
+def test_anchors_are_written_as_mixture():
     config = compose(["scenario=1v1-league", "scenario.league.anchors=hunter:3,idle:1"])
     assert config.scenario.opponents == {"blue_0": {"hunter": 3.0, "idle": 1.0}}
     assert compose(["scenario=1v1-league", "scenario.league.anchors=idle"]).scenario.league.anchors == {"idle": 1.0}
 
 
-def test_rejects_a_population_based_search():
+def test_rejects_population_based_search():
     with pytest.raises(ConfigError, match=r"^search: expected another one than pbt with a league, .* got pbt$"):
         SearchRequest.parse(["search=pbt", "scenario=1v1-selfplay"])

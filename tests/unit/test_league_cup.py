@@ -32,7 +32,7 @@ def league(run, *steps: int) -> None:
 
 
 @pytest.mark.parametrize(("number", "taken"), [(1, 1), (12, 12), (40, 12)])
-def test_snapshots_take_part_evenly_the_first_and_the_last_among_them(tmp_path, number, taken):
+def test_evenly_spaced_snapshots_include_first_and_last(tmp_path, number, taken):
     league(tmp_path, *range(100, 100 * number + 1, 100))
     entries = find_entries(tmp_path, ["random"], Catalogue(tmp_path / "none"), TABLE)
     steps = [entry.env_steps for entry in entries if entry.kind == "frozen"]
@@ -60,27 +60,29 @@ def with_shares(cup: CupResults, **shares: tuple[float, float]) -> CupResults:
     return cup.model_copy(update={"pairs": rows})
 
 
-def test_history_is_the_newest_against_each_earlier_one(cup):
+def test_history_pairs_newest_with_each_earlier_snapshot(cup):
     assert [(pair.one, pair.two) for pair in cup.history] == [
         ("step_000001000", "step_000000100"),
         ("step_000001000", "step_000000200"),
     ]
     found = with_shares(cup, step_000000100=(0.75, 0.9), step_000000200=(0.625, 0.8))
-    said = "step_000001000 has forgotten nobody: the smallest share is 62%, against step_000000200"
-    assert history_sentence(found.history) == said
+    message = "step_000001000 has forgotten nobody: the smallest share is 62%, against step_000000200"
+    assert history_sentence(found.history) == message
     for high, doubt in ((0.45, "beyond doubt"), (0.55, "within chance")):
         found = with_shares(cup, step_000000100=(0.25, high), step_000000200=(0.625, 0.8))
-        said = history_sentence(found.history)
-        assert said.startswith("step_000001000 takes less than half against step_000000100: the smallest share is 25%")
-        assert said.endswith(f", {doubt}")
+        message = history_sentence(found.history)
+        assert message.startswith(
+            "step_000001000 takes less than half against step_000000100: the smallest share is 25%"
+        )
+        assert message.endswith(f", {doubt}")
 
 
-def test_page_shows_ratings_over_training_and_earlier_results_have_none(cup):
+def test_page_shows_ratings_over_training_if_recorded(cup):
     page = cup_page(cup)
     assert '<section id="history"' in page
     assert "Rating over training" in page
     assert "Against earlier selves" in page
-    told = json.loads(cup.model_dump_json())
-    for entry in told["entries"]:
+    data = json.loads(cup.model_dump_json())
+    for entry in data["entries"]:
         del entry["env_steps"]
-    assert '<section id="history"' not in cup_page(CupResults.model_validate(told))
+    assert '<section id="history"' not in cup_page(CupResults.model_validate(data))

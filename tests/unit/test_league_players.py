@@ -69,7 +69,7 @@ def played(factory: MatchFactory, steps=30, games=16, first=0) -> np.ndarray:
 # --- seats
 
 
-def test_snapshot_of_red_plays_blue_as_it_would_play_red(tmp_path):
+def test_red_snapshot_plays_blue_mirrored(tmp_path):
     write(tmp_path / "s")
     player = snapshot_player("s", files(tmp_path / "s"), ONE.scenario.spec, ["blue_0"])
     assert isinstance(player, FrozenPlayer)
@@ -77,7 +77,7 @@ def test_snapshot_of_red_plays_blue_as_it_would_play_red(tmp_path):
 
 
 @pytest.mark.parametrize(("scheme", "model"), [("dtde", "mlp"), ("dtde", "gru"), ("ctce", "mlp"), ("ctce", "gru")])
-def test_snapshot_of_a_team_plays_the_whole_team(tmp_path, scheme, model):
+def test_team_snapshot_plays_whole_team(tmp_path, scheme, model):
     write(tmp_path / "s", TWO, scheme, model)
     spec = TWO.scenario.spec
     player = snapshot_player("s", files(tmp_path / "s"), spec, ["blue_0", "blue_1"])
@@ -93,7 +93,7 @@ def test_snapshot_of_a_team_plays_the_whole_team(tmp_path, scheme, model):
     assert len(np.unique(games[0][..., :2])) == len(ACTIONS)
 
 
-def test_mates_in_a_team_are_each_their_own_player():
+def test_team_mates_are_separate_players():
     class Seat:
         name = "seat"
 
@@ -118,7 +118,7 @@ def test_mates_in_a_team_are_each_their_own_player():
     assert team.reset_state(state, np.array([True, False, False])).tolist() == [[0.0, 0.0], [3.0, 4.0], [3.0, 4.0]]
 
 
-def test_rejects_a_snapshot_without_a_network_for_a_seat(tmp_path):
+def test_rejects_snapshot_lacking_network_for_seat(tmp_path):
     write(tmp_path / "s", TWO)
     found = files(tmp_path / "s")
     del found["red_1"]
@@ -129,7 +129,7 @@ def test_rejects_a_snapshot_without_a_network_for_a_seat(tmp_path):
 # --- a league in a match
 
 
-def test_newcomers_play_the_games_that_begin_later_and_a_state_is_taken_up_with_them(tmp_path):
+def test_newcomers_join_later_games_and_survive_state_restore(tmp_path):
     write(tmp_path / "s", seed=1)
     write(tmp_path / "t", seed=2)
     factory = env_factory(ONE)
@@ -155,7 +155,7 @@ def test_newcomers_play_the_games_that_begin_later_and_a_state_is_taken_up_with_
     np.testing.assert_array_equal(env.env.actions, other.env.actions)
 
 
-def test_metrics_have_one_name_for_all_snapshots():
+def test_metrics_share_one_name_for_all_snapshots():
     specs = env_factory(ONE).specs
     assert specs.pools == (("blue_0", ("random", "blue-rookie", "key-runner", "snapshots")),)
     table = EpisodeTable.empty(2, NUM_EVENTS, 1)._replace(players=np.array([[0], [2], [3], [90]], np.int16))
@@ -163,7 +163,7 @@ def test_metrics_have_one_name_for_all_snapshots():
     assert [found[name].sum() for name in specs.pools[0][1]] == [1, 0, 1, 2]
 
 
-def test_pool_without_a_league_counts_as_before():
+def test_pool_without_league_counts_as_before():
     factory = MatchFactory(GameSpec(), {"blue_0": {"random": 3, "idle": 1}}, Path("no"), {}, seed=1)
     assert factory.specs.pools == (("blue_0", ("random", "idle")),)
 
@@ -193,7 +193,7 @@ def test_snapshot_joins_and_its_files_are_sent_once(league, tmp_path):
         assert len(before) == 1
 
 
-def test_scores_are_the_learners(league):
+def test_scores_are_from_learner_side(league):
     table = EpisodeTable.empty(2, NUM_EVENTS, 1)._replace(
         players=np.array([[0], [1], [5], [5]], np.int16), winner=np.array([0, 1, -1, 0], np.int8)
     )
@@ -202,7 +202,7 @@ def test_scores_are_the_learners(league):
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed", "foreign"])
-def test_lost_file_costs_a_snapshot_its_place_and_a_line(league, tmp_path, caplog, damage):
+def test_lost_file_drops_snapshot_with_one_line(league, tmp_path, caplog, damage):
     folders = [tmp_path / "league" / f"step_000{k}00000" / "red_0" for k in (1, 2)]
     for folder in folders:
         if damage == "changed":
@@ -221,7 +221,7 @@ def test_lost_file_costs_a_snapshot_its_place_and_a_line(league, tmp_path, caplo
     assert set(roster.weights) <= {0, 1, 2, 5}
 
 
-def test_what_lies_in_a_snapshots_place_moves_aside(league, tmp_path, caplog):
+def test_foreign_file_in_snapshot_place_is_moved_aside(league, tmp_path, caplog):
     place = tmp_path / "league" / "step_000400000"
     place.mkdir()
     (place / "note").write_text("mine")
@@ -232,7 +232,7 @@ def test_what_lies_in_a_snapshots_place_moves_aside(league, tmp_path, caplog):
     assert len(caplog.records) == 1
 
 
-def test_memory_does_not_grow_with_the_snapshots(league):
+def test_memory_does_not_grow_with_snapshots(league):
     for k in range(4, 30):
         league.advance(100_000 * k, lambda folder, k=k: write(folder, seed=k))
     roster = league.roster()
@@ -240,21 +240,21 @@ def test_memory_does_not_grow_with_the_snapshots(league):
     assert len(roster.files) == 1
 
 
-def test_state_holds_names_and_hashes_and_no_weights(league):
+def test_state_holds_names_and_hashes_without_weights(league):
     state = league.get_state()
     assert [row["name"] for row in state["snapshots"]] == [f"step_000{k}00000" for k in (1, 2, 3)]
     assert all(len(row["sha256"]["red_0"]) == 64 for row in state["snapshots"])
     assert not any(isinstance(value, bytes | torch.Tensor) for value in state.values())
 
 
-def test_games_of_a_league_depend_on_seed_and_number_alone(tmp_path):
+def test_league_games_depend_only_on_seed_and_number(tmp_path):
     write(tmp_path / "s")
     factory = env_factory(ONE).with_roster(Roster({0: 0.3, 2: 0.3, 3: 0.4}, {3: files(tmp_path / "s")}))
     many, one = played(factory), played(factory, games=1, first=7)
     np.testing.assert_array_equal(many[:, 7], one[:, 0])
 
 
-def test_players_that_act_together_do_what_each_would_do_alone(tmp_path, monkeypatch):
+def test_batched_players_act_as_each_alone(tmp_path, monkeypatch):
     for n in (3, 4, 6):
         write(tmp_path / str(n), seed=n)
     roster = Roster({0: 0.1, 1: 0.3, 3: 0.2, 4: 0.2, 6: 0.2}, {n: files(tmp_path / str(n)) for n in (3, 4, 6)})

@@ -33,7 +33,7 @@ def outcome(function, logits, values, rows, weighting):
 
 @pytest.mark.parametrize("seats", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_loss_parts_and_gradients_equal_torchs(seats, seed):
+def test_loss_parts_and_gradients_equal_torch(seats, seed):
     logits, values, rows = case(seats, seed=seed)
     ours, theirs = (outcome(f, logits, values, rows, WEIGHTING) for f in (loss_of, reference))
     for a, b in zip(ours, theirs, strict=True):
@@ -45,7 +45,7 @@ def test_loss_parts_and_gradients_equal_torchs(seats, seed):
     assert (ratio < 0.8).any()
 
 
-def test_steps_with_no_living_seat_are_no_part_of_it():
+def test_steps_without_living_seat_are_excluded():
     logits, values, rows = case(2)
     living = rows.mask.any(1)
     whole = outcome(loss_of, logits, values, rows, WEIGHTING)
@@ -55,7 +55,7 @@ def test_steps_with_no_living_seat_are_no_part_of_it():
     assert (whole[7][~living] == 0).all()
 
 
-def test_a_batch_without_a_living_seat_has_no_loss_and_no_gradient():
+def test_batch_without_living_seat_has_no_loss_and_no_gradient():
     logits, values, rows = case(2)
     rows.mask[:] = False
     for function in (loss_of, reference):
@@ -65,7 +65,7 @@ def test_a_batch_without_a_living_seat_has_no_loss_and_no_gradient():
         assert not by_values.any()
 
 
-def test_very_sure_policies_overflow_nothing():
+def test_near_certain_policies_do_not_overflow():
     logits = torch.tensor([[[1000.0, -1000.0]], [[-1000.0, 1000.0]]])
     rows = Rows(
         torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1).bool(), torch.zeros(2), torch.ones(2), torch.zeros(2)
@@ -74,7 +74,7 @@ def test_very_sure_policies_overflow_nothing():
         assert value.isfinite().all()
 
 
-def test_what_is_not_a_number_comes_out_as_such():
+def test_nan_propagates():
     logits, values, rows = case(1)
     logits[1, 0, 3] = float("nan")
     loss, *_ = outcome(loss_of, logits, values, rows, WEIGHTING)

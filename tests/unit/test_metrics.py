@@ -40,12 +40,12 @@ def test_explained_variance_of_constant_targets_is_nan(values):
     assert math.isnan(explained_variance(floats(0.1, 0.1, 0.1), floats(*values)))
 
 
-def test_constant_that_float32_cannot_hold_still_has_no_variance():
+def test_inexact_float32_constant_has_no_variance():
     targets = np.full(99_999, 0.1, np.float32)
     assert math.isnan(explained_variance(targets, np.zeros_like(targets)))
 
 
-def test_explained_variance_of_a_batch_is_not_the_mean_over_its_minibatches():
+def test_batch_explained_variance_is_not_minibatch_mean():
     # Two halves at levels 0 and 10; the critic knows the level and nothing within a half.
     targets, values = floats(-1, 1, 9, 11), floats(0, 0, 10, 10)
     whole = explained_variance(targets, values)
@@ -54,7 +54,7 @@ def test_explained_variance_of_a_batch_is_not_the_mean_over_its_minibatches():
     assert halves == [0.0, 0.0]
 
 
-def test_explained_variance_does_not_lose_a_small_error_beside_large_targets():
+def test_explained_variance_keeps_small_error_of_large_targets():
     targets = np.arange(1000, dtype=np.float32)
     errors = np.tile(floats(-0.5, 0.5), 500)
     assert explained_variance(targets, targets + errors) == pytest.approx(1 - 0.25 / targets.var(dtype=np.float64))
@@ -63,7 +63,7 @@ def test_explained_variance_does_not_lose_a_small_error_beside_large_targets():
 # --- outcomes
 
 
-def test_outcome_shares_follow_the_win_flag_from_either_side():
+def test_outcome_shares_follow_win_flag():
     winner = np.array([RED, RED, RED, BLUE, -1, -1, -1, -1], np.int8)
     assert outcome_shares(winner, RED) == pytest.approx((3 / 8, 4 / 8, 1 / 8))
     assert outcome_shares(winner, BLUE) == pytest.approx((1 / 8, 4 / 8, 3 / 8))
@@ -85,22 +85,22 @@ def test_outcome_shares_follow_the_win_flag_from_either_side():
         (1, 1, 0.2065, 1.0),
     ],
 )
-def test_wilson_interval_against_known_values(successes, trials, low, high):
+def test_wilson_interval_matches_known_values(successes, trials, low, high):
     assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=5e-5)
 
 
-def test_wilson_interval_ends_solve_the_score_equation():
+def test_wilson_interval_ends_solve_score_equation():
     # By definition the ends are the p with |successes / trials - p| = z sqrt(p (1 - p) / trials).
     for p in wilson_interval(37, 90, z=2.5):
         assert abs(37 / 90 - p) == pytest.approx(2.5 * math.sqrt(p * (1 - p) / 90))
 
 
-def test_wilson_interval_stays_within_a_share():
+def test_wilson_interval_stays_within_0_and_1():
     assert min(wilson_interval(0, trials)[0] for trials in range(1, 100)) == 0
     assert max(wilson_interval(trials, trials)[1] for trials in range(1, 100)) == 1
 
 
-def test_wilson_interval_needs_a_trial():
+def test_wilson_interval_needs_trial():
     with pytest.raises(ValueError, match=r"^trials: .*got 0$"):
         wilson_interval(0, 0)
 
@@ -120,7 +120,7 @@ def test_wilson_interval_needs_a_trial():
         ("gates/held", "gates/held"),
     ],
 )
-def test_name_matches_its_pattern_and_no_other(name, pattern):
+def test_name_matches_only_its_pattern(name, pattern):
     assert [known for known in METRICS if matches(name, known)] == [pattern]
 
 
@@ -142,18 +142,18 @@ def test_unknown_name_matches_nothing(name):
     assert [known for known in METRICS if matches(name, known)] == []
 
 
-def test_every_metric_has_a_meaning_and_a_unit():
+def test_every_metric_has_meaning_and_unit():
     assert [name for name, (meaning, unit) in METRICS.items() if len(meaning) < 5 or not unit] == []
 
 
-def test_behaviour_metrics_average_events_that_exist_and_are_documented():
+def test_behaviour_metrics_average_existing_documented_events():
     assert set(BEHAVIOUR) <= set(EVENTS)
     documented = {name.split("/")[2] for name in METRICS if name.startswith("behaviour/")}
     assert documented == set(BEHAVIOUR)
 
 
 @pytest.mark.filterwarnings("ignore")  # tensorboard warns about its own future
-def test_boards_show_the_gates_metrics_in_one_group(tmp_path):
+def test_dashboards_group_gate_metrics(tmp_path):
     folder = RunFolder(tmp_path / "run", compose([]), {})
     folder.record({"env_steps": 8, "entropy/red_0": 0.5, "gates/entropy/red_0/met": 1.0, "gates/held": 0.0})
     folder.close()
@@ -164,6 +164,6 @@ def test_boards_show_the_gates_metrics_in_one_group(tmp_path):
     assert board.Scalars("gates/entropy/red_0")[0].value == 0.5
 
 
-def test_no_share_of_games_is_called_a_loss():
+def test_only_learner_metrics_are_called_loss():
     losses = [name for name, (_, unit) in METRICS.items() if "loss" in name.split("/")[0] or unit == "loss"]
     assert all(name.startswith("learner/") for name in losses)

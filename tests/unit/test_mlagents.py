@@ -75,7 +75,7 @@ def recipe_of(tmp_path, settings, *options):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_becomes_a_recipe_that_keeps_its_numbers(tmp_path, name):
+def test_example_becomes_recipe_with_same_numbers(tmp_path, name):
     settings = EXAMPLES[name]
     _, lines, recipe = translate(written(tmp_path, settings))
     hyper, net, train = settings["hyperparameters"], settings["network_settings"], recipe["train"]
@@ -95,14 +95,14 @@ def test_an_example_becomes_a_recipe_that_keeps_its_numbers(tmp_path, name):
     assert "refused" not in statuses.values()
 
 
-def test_the_verb_tells_of_every_key_and_walkers_agents_may_be_ten(tmp_path):
+def test_verb_reports_every_key_and_allows_ten_walkers(tmp_path):
     output, run = recipe_of(tmp_path, EXAMPLES["Walker"], "--agents", 10)
     assert len(output.splitlines()) == 19
     assert (run.train.num_envs, run.train.num_steps, run.train.clip_final) == (10, 2048, 0.1)
     assert (run.model.name, run.model.activation, run.model.bound) == ("mlp", "silu", "clip3")
 
 
-def test_what_nobody_says_is_what_ml_agents_would_take_and_common_settings_come_first(tmp_path):
+def test_common_settings_precede_ml_agents_defaults(tmp_path):
     common = {"network_settings": {"hidden_units": 64, "num_layers": 1}, "max_steps": 1000}
     path = written(tmp_path, {"network_settings": {"hidden_units": 32}}, default_settings=common)
     name, _, recipe = translate(path)
@@ -120,19 +120,19 @@ def test_what_nobody_says_is_what_ml_agents_would_take_and_common_settings_come_
         ({"epsilon_schedule": "constant"}, (1e-10, 1e-5, None)),
     ],
 )
-def test_a_schedule_that_nobody_says_is_that_of_the_step_size(tmp_path, schedules, finals):
+def test_missing_schedules_follow_step_size(tmp_path, schedules, finals):
     _, _, recipe = translate(written(tmp_path, {"hyperparameters": schedules}))
     assert tuple(recipe["train"][key] for key in ("lr_final", "entropy_final", "clip_final")) == finals
 
 
-def test_memory_becomes_an_lstm_that_learns_whole_sequences(tmp_path):
+def test_memory_becomes_lstm_that_learns_whole_sequences(tmp_path):
     output, run = recipe_of(tmp_path, HALLWAY)
     assert (run.model.name, run.model.hidden, run.train.num_steps, run.train.num_envs) == ("lstm", (64,), 64, 16)
     assert run.train.minibatch_size == 128
     assert "changed   network_settings.memory.memory_size" in output
 
 
-def test_self_play_becomes_the_settings_of_a_league(tmp_path):
+def test_self_play_becomes_settings_of_league(tmp_path):
     _, _, recipe = translate(written(tmp_path, {"self_play": SELF_PLAY}))
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump({"defaults": recipe["defaults"], "scenario": recipe["scenario"]}))
@@ -141,7 +141,7 @@ def test_self_play_becomes_the_settings_of_a_league(tmp_path):
     assert (league.weighting, league.win) == ("uniform", None)
 
 
-def test_numbers_may_be_written_as_yaml_reads_words(tmp_path):
+def test_accepts_numbers_that_yaml_reads_as_strings(tmp_path):
     _, _, recipe = translate(written(tmp_path, {"max_steps": 5.0e5, "hyperparameters": {"learning_rate": "3e-4"}}))
     assert (recipe["train"]["until"], recipe["train"]["lr"]) == (500_000, 3e-4)
 
@@ -158,7 +158,7 @@ def changed(**parts):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (changed(trainer_type="sac", hyperparameters__tau=0.005), "Walker.trainer_type: expected ppo, got sac"),
         (changed(trainer_type="poca"), "Walker.trainer_type: expected ppo, got poca"),
@@ -176,14 +176,14 @@ def changed(**parts):
         (changed(behavioral_cloning__demo_path="x.demo"), "behavioral_cloning: expected no demonstrations, got"),
     ],
 )  # fmt: skip
-def test_what_is_no_recipe_is_refused_by_name(tmp_path, settings, said):
+def test_rejects_unsupported_settings_by_name(tmp_path, settings, message):
     result = call("import-mlagents", written(tmp_path, settings), "-o", tmp_path / "recipe.yaml")
-    assert said in complaint(result)
+    assert message in complaint(result)
     assert not (tmp_path / "recipe.yaml").exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "behaviors: expected settings by behaviour, got none"),
         ("[1, 2", "expected trainer settings of ML-Agents, got not valid yaml"),
@@ -193,16 +193,16 @@ def test_what_is_no_recipe_is_refused_by_name(tmp_path, settings, said):
         ("behaviours: {A: {}}\nbehaviors: {A: {}}", "got behaviours (did you mean behaviors?)"),
     ],
 )
-def test_a_broken_file_is_told_in_one_line(tmp_path, text, said):
+def test_rejects_broken_file_in_one_line(tmp_path, text, message):
     path = tmp_path / "broken.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         translate(path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_one_of_several_behaviours_and_what_stands_beside_them(tmp_path):
+def test_selects_behaviour_and_reads_sibling_settings(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text(
         "behaviors: {A: {}, B: {max_steps: 7}}\nenv_settings: {num_envs: 3}\nengine_settings: {width: 84}\n"

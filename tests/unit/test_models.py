@@ -48,7 +48,7 @@ def test_rejects_impossible_architectures(key, wanted, values):
         assert str(caught.value).endswith(f"got {value}".strip())
 
 
-def test_rejects_an_architecture_without_a_name():
+def test_rejects_architecture_without_name():
     with pytest.raises(ArchitectureError, match=rf"^architecture\.name: expected {KNOWN}, got None$"):
         build({}, CATEGORIES, ACTIONS)
 
@@ -62,7 +62,7 @@ def dense_first_layer(net, tokens: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_the_first_layer_is_a_dense_layer_on_the_concatenated_one_hot_codes(activation):
+def test_first_layer_equals_dense_layer_on_one_hot_codes(activation):
     net = network(activation=activation)
     with torch.no_grad():
         net.bias.copy_(torch.linspace(-1, 1, 16))  # it starts at zero, where a forgotten bias would not show
@@ -74,7 +74,7 @@ def test_the_first_layer_is_a_dense_layer_on_the_concatenated_one_hot_codes(acti
     assert values.shape == (60,)
 
 
-def test_byte_tokens_do_not_overflow_when_the_table_is_long():
+def test_byte_tokens_do_not_overflow_in_long_table():
     categories = [200, 200, 200]
     net = build(MLP, categories, ACTIONS)
     tokens = torch.tensor([[199, 150, 120]])
@@ -95,7 +95,7 @@ def test_policy_and_value_share_no_weights():
     assert (other != values).any()
 
 
-def test_gradient_reaches_every_parameter_and_every_row_of_the_table():
+def test_gradient_reaches_every_parameter_and_table_row():
     net = network()
     logits, values = net(all_tokens())
     targets = torch.linspace(-1, 1, len(values))
@@ -105,7 +105,7 @@ def test_gradient_reaches_every_parameter_and_every_row_of_the_table():
     assert (net.table.grad.abs().sum(1) > 0).all()
 
 
-def test_it_starts_close_to_uniform_so_that_it_explores():
+def test_initial_policy_is_near_uniform():
     probabilities = torch.softmax(network(hidden=[64, 64])(all_tokens())[0], 1)
     assert (probabilities - 1 / ACTIONS).abs().max() < 0.01
 
@@ -113,12 +113,12 @@ def test_it_starts_close_to_uniform_so_that_it_explores():
 # --- seeds and fingerprints
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
+def test_seed_determines_weights():
     assert same(network(seed=3), network(seed=3))
     assert not same(network(seed=3), network(seed=4))
 
 
-def test_weights_do_not_depend_on_the_global_generator():
+def test_weights_are_independent_of_global_generator():
     with torch.random.fork_rng():
         torch.manual_seed(1)
         first = network()
@@ -126,7 +126,7 @@ def test_weights_do_not_depend_on_the_global_generator():
         assert same(first, network())
 
 
-def test_the_fingerprint_changes_with_any_single_weight():
+def test_fingerprint_changes_with_any_weight():
     net = network()
     seen = {fingerprint(net.state_dict())}
     for parameter in net.parameters():
@@ -137,19 +137,19 @@ def test_the_fingerprint_changes_with_any_single_weight():
     assert len(seen) == 1 + 2 * len(list(net.parameters()))
 
 
-def test_the_fingerprint_of_tensors_and_arrays_is_the_same():
+def test_fingerprint_is_same_for_tensors_and_arrays():
     weights = network().state_dict()
     arrays = {name: value.numpy().copy() for name, value in weights.items()}
     assert fingerprint(weights) == fingerprint(arrays)
     assert fingerprint(weights) == fingerprint(dict(reversed(list(arrays.items()))))
 
 
-def test_the_fingerprint_tells_names_shapes_and_types_apart():
+def test_fingerprint_distinguishes_names_shapes_and_types():
     value = torch.zeros(2, 3)
     variants = [{"a": value}, {"b": value}, {"a": value.view(3, 2)}, {"a": value.to(torch.int32)}, {}]
     assert len({fingerprint(weights) for weights in variants}) == len(variants)
 
 
-def test_the_fingerprint_of_a_strided_tensor_is_that_of_its_copy():
+def test_fingerprint_of_strided_tensor_equals_its_copy():
     value = torch.arange(6.0).view(2, 3).t()
     assert fingerprint({"a": value}) == fingerprint({"a": value.contiguous()})

@@ -44,7 +44,7 @@ def rows_of(actions, mask, logp, advantages, targets) -> Rows:
 
 
 @both
-def test_ppo_of_a_joint_action_by_hand(function):
+def test_ppo_of_joint_action_by_hand(function):
     # Two seats with two actions each. Row 0: both in the game, uniform logits. Row 1: the second is out.
     half, third = math.log(0.5), [math.log(0.25), math.log(0.75)]
     outputs = torch.tensor([[0.0, 0.0, 0.0, 0.0], [*third, 5.0, -3.0]])
@@ -60,7 +60,7 @@ def test_ppo_of_a_joint_action_by_hand(function):
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
-def test_outputs_of_a_seat_that_is_out_have_no_influence_and_no_gradient(objective):
+def test_eliminated_seat_outputs_have_no_effect_or_gradient(objective):
     generator = torch.Generator().manual_seed(1)
     out = torch.arange(64) % 3 == 0
     mask = torch.stack([torch.ones(64, dtype=torch.bool), ~out], 1)
@@ -80,7 +80,7 @@ def test_outputs_of_a_seat_that_is_out_have_no_influence_and_no_gradient(objecti
         assert loss_of(moved.flatten(1), torch.zeros(64), rows, Categorical((7, 7)), objective, WEIGHTING)[0] == loss
 
 
-def test_the_policy_gradient_of_a_choice_is_the_advantage_times_the_score():
+def test_choice_policy_gradient_is_advantage_times_score():
     # Two rows, the second of which nobody was in: the mean is over the first. Whatever was played, nothing is clipped.
     outputs = torch.tensor([[-2.5, 0.9, 2.4, 3.7], [1.0, 2.0, 3.0, 4.0]], requires_grad=True)
     rows = rows_of([[2], [0]], [[True], [False]], [-9.0, 0.0], [2.0, 50.0], [0.0, 0.0])
@@ -92,7 +92,7 @@ def test_the_policy_gradient_of_a_choice_is_the_advantage_times_the_score():
     assert not outputs.grad[1].any()
 
 
-def test_the_policy_gradient_of_a_gaussian_is_the_advantage_times_the_score():
+def test_gaussian_policy_gradient_is_advantage_times_score():
     outputs = torch.tensor([[0.0, 1.2, -0.5, -0.5]], requires_grad=True)
     rows = Rows(
         torch.tensor([[0.1, 1.0]]), torch.ones(1, 1).bool(), torch.zeros(1), torch.tensor([-3.0]), torch.zeros(1)
@@ -106,18 +106,18 @@ def test_the_policy_gradient_of_a_gaussian_is_the_advantage_times_the_score():
 # --- objectives by name
 
 
-def test_objectives_are_found_by_name_or_by_module_and_function():
+def test_objectives_resolve_by_name_or_module_function():
     assert {name: objective_of(name) for name in OBJECTIVES} == {"ppo": ppo, "policy_gradient": policy_gradient}
     assert objective_of("multigrid_rl.learn.losses:ppo") is ppo
 
 
 @pytest.mark.parametrize("name", ["pg", "", "nowhere:f", "math:nothing", ":", "math:"])
-def test_rejects_an_unknown_objective(name):
+def test_rejects_unknown_objective(name):
     with pytest.raises(ConfigError, match=r"^train\.objective.*module:function"):
         objective_of(name)
 
 
-def test_a2c_takes_one_step_on_the_whole_batch():
+def test_a2c_takes_one_step_on_whole_batch():
     config = compose(["train=a2c", "experiment=none"])
     train = config.train
     assert (train.objective, train.epochs, train.minibatch_size, train.minibatch) == (
@@ -170,7 +170,7 @@ A2C = replace(PPO, objective="policy_gradient", epochs=1, minibatch_size=None)
 
 @pytest.mark.parametrize("bound", ["clip", "tanh", "clip3"])
 @pytest.mark.parametrize(("config", "updates", "steps"), [(PPO, 40, 320), (A2C, 120, 120)], ids=["ppo", "a2c"])
-def test_a_gaussian_finds_the_best_action(config, bound, updates, steps):
+def test_gaussian_finds_best_action(config, bound, updates, steps):
     best, rewards, taken = learn(config, bound, updates)
     assert taken == steps
     assert np.mean(rewards[-5:]) > np.mean(rewards[:5]) / 4  # rewards are negative: the loss is a quarter at most

@@ -36,7 +36,7 @@ def own_parts(tmp_path, monkeypatch):
     sys.modules.pop("own_parts", None)
 
 
-def test_builds_a_network_from_outside(own_parts):
+def test_builds_external_network(own_parts):
     network = custom("own_parts:Small", {"hidden": [8]}, SPACE, 2, seed=1)
     again = custom("own_parts:Small", {"hidden": [8]}, SPACE, 2, seed=1)
     assert isinstance(network, nn.Module)
@@ -44,17 +44,17 @@ def test_builds_a_network_from_outside(own_parts):
     assert compose(["env_id=CartPole-v1", "model.name=own_parts:Small"]).model.name == "own_parts:Small"
 
 
-def test_rejects_a_network_without_its_parts(own_parts):
+def test_rejects_network_without_its_parts(own_parts):
     with pytest.raises(ArchitectureError, match="state_size: expected a whole number, 0 without memory, got None"):
         custom("own_parts:Bare", {"hidden": [8]}, SPACE, 2)
 
 
-def test_takes_an_objective_from_outside(own_parts):
+def test_takes_external_objective(own_parts):
     assert objective_of("own_parts:doubled").__name__ == "doubled"
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("own_parts:tripled", "got own_parts:tripled: module 'own_parts' has no attribute 'tripled'"),
         ("nowhere:f", "that can be imported, got nowhere:f: ModuleNotFoundError: No module named"),
@@ -63,14 +63,14 @@ def test_takes_an_objective_from_outside(own_parts):
         ("reinforce", "train.objective: expected ppo, policy_gradient or module:function, got reinforce"),
     ],
 )
-def test_rejects_an_unknown_objective(own_parts, name, told):
+def test_rejects_unknown_objective(own_parts, name, expected):
     with pytest.raises(ConfigError) as error:
         objective_of(name)
-    assert told in str(error.value)
+    assert expected in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("train.objective=reinforce", "train.objective: expected ppo, policy_gradient or module:function"),
         ("train.objective=own_parts:meaned", "expected shape (3,) for 3 rows, got ()"),
@@ -103,25 +103,25 @@ def test_rejects_an_unknown_objective(own_parts, name, told):
         ("model.name=broken_parts:Net", "that can be imported, got broken_parts:Net: SyntaxError"),
     ],
 )
-def test_refuses_mistaken_parts_before_a_run_folder_is_made(own_parts, override, said):
+def test_rejects_bad_parts_before_run_folder_exists(own_parts, override, message):
     (own_parts / "broken_parts.py").write_text("class Net(:\n")
     run = own_parts / "run"
-    told = complaint(call("train", "env_id=CartPole-v1", override, f"run_dir={run}"))
-    assert all(part in told for part in override.split("="))
-    assert said in told
-    assert told.count("model.name") < 2
+    output = complaint(call("train", "env_id=CartPole-v1", override, f"run_dir={run}"))
+    assert all(part in output for part in override.split("="))
+    assert message in output
+    assert output.count("model.name") < 2
     assert not run.exists()
-    assert complaint(call("explain", "env_id=CartPole-v1", override)) == told
+    assert complaint(call("explain", "env_id=CartPole-v1", override)) == output
 
 
-def test_takes_of_a_recipe_what_an_own_network_can_use(own_parts):
+def test_external_network_takes_recipe_values_it_can_use(own_parts):
     model = compose(["scenario=halfcheetah", "model=own_parts:Small"]).model
     assert (model.normalise, model.scale_values, model.norm, model.log_std) == (False, False, "none", 0.0)
     assert model.hidden == compose(["scenario=halfcheetah"]).model.hidden
 
 
 @pytest.mark.parametrize("override", ["normalise=true", "norm=layer", "log_std=-1", "activation=relu"])
-def test_refuses_values_that_an_own_network_ignores(own_parts, override):
+def test_rejects_values_external_network_ignores(own_parts, override):
     key, value = override.split("=")
     with pytest.raises(
         ConfigError, match=rf"^model\.{key}: expected nothing with model=own_parts:Small.*, got {value}$"
@@ -132,14 +132,14 @@ def test_refuses_values_that_an_own_network_ignores(own_parts, override):
 SHORT = ("train.num_envs=4", "train.num_steps=8", "train.minibatch_size=32", "train.epochs=1")
 
 
-def test_a_run_says_which_own_code_broke_it_off(own_parts):
+def test_run_names_external_code_that_failed(own_parts):
     run = f"run_dir={own_parts / 'run'}"
     result = call("train", "env_id=CartPole-v1", "train.objective=own_parts:later", *SHORT, run, "--until", "2e3")
     assert result.exit_code == 3
     assert f"train.objective=own_parts:later: ValueError: no more (own_parts.py:{LATER})" in result.output
 
 
-def test_a_network_with_memory_needs_no_logits_and_a_changed_one_is_noticed(own_parts):
+def test_memory_network_needs_no_logits_and_changes_are_noticed(own_parts):
     run = own_parts / "run"
     first = call("train", "env_id=CartPole-v1", "model=own_parts:Remembers", *SHORT, f"run_dir={run}", "--until", "64")
     assert first.exit_code == 0, first.output
@@ -150,12 +150,12 @@ def test_a_network_with_memory_needs_no_logits_and_a_changed_one_is_noticed(own_
     assert "own_parts: changed since the run began" in call("train", "--resume", str(run), "--until", "96").output
     (own_parts / "own_parts.py").write_text(SOURCE.replace("GRUCell", "RNNCell"))
     sys.modules.pop("own_parts")
-    told = complaint(call("train", "--resume", str(run), "--until", "128"))
-    assert "tensor core." in told
-    assert "expected shape (64,) of the card's network, got (192,)" in told
+    output = complaint(call("train", "--resume", str(run), "--until", "128"))
+    assert "tensor core." in output
+    assert "expected shape (64,) of the card's network, got (192,)" in output
 
 
-def test_a_card_imports_nothing_unless_its_module_is_listed(own_parts, monkeypatch):
+def test_card_imports_only_listed_modules(own_parts, monkeypatch):
     network = custom("own_parts:Small", {"hidden": [8]}, SPACE, 2)
     card = {
         "name": "mine",
@@ -192,7 +192,7 @@ def test_a_card_imports_nothing_unless_its_module_is_listed(own_parts, monkeypat
         "curriculum: [{seats: {blue_0: 'a:B'}, steps: 3}]",
     ],
 )
-def test_recipe_files_name_no_code_unless_trusted(tmp_path, line):
+def test_only_trusted_recipes_may_name_code(tmp_path, line):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"defaults: []\n{line}\n")
     with pytest.raises(ConfigError, match="imports code"):
@@ -254,7 +254,7 @@ def own_bots(own_parts):
     sys.modules.pop("own_bots", None)
 
 
-def test_seats_players_from_outside_alone_and_in_mixtures(own_bots):
+def test_seats_external_players_alone_and_mixed(own_bots):
     config = compose(["scenario.seats.blue_0=own_bots:Left:3,own_bots:Counting:1,random:1", "experiment=none"])
     assert config.scenario.opponents == {"blue_0": {"own_bots:Left": 3, "own_bots:Counting": 1, "random": 1}}
     factory = env_factory(config)
@@ -266,7 +266,7 @@ def test_seats_players_from_outside_alone_and_in_mixtures(own_bots):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         (
             "own_bots:Wild",
@@ -278,13 +278,13 @@ def test_seats_players_from_outside_alone_and_in_mixtures(own_bots):
         ("own_bots:np", "got own_bots:np: <module 'numpy'"),
     ],
 )
-def test_refuses_mistaken_players_before_a_run_folder_is_made(own_bots, name, said):
+def test_rejects_bad_players_before_run_folder_exists(own_bots, name, message):
     run = own_bots / "run"
-    assert said in complaint(call("train", f"scenario.seats.blue_0={name}", f"run_dir={run}"))
+    assert message in complaint(call("train", f"scenario.seats.blue_0={name}", f"run_dir={run}"))
     assert not run.exists()
 
 
-def test_a_player_that_fails_in_the_middle_is_told_in_one_line(own_bots):
+def test_player_failing_mid_run_is_reported_in_one_line(own_bots):
     env = env_factory(compose(["scenario.seats.blue_0=own_bots:Late"])).build(2, 0)
     done = {"red_0": np.full((2, 1), 6)}
     env.step(done)
@@ -293,7 +293,7 @@ def test_a_player_that_fails_in_the_middle_is_told_in_one_line(own_bots):
         env.step(done)
 
 
-def test_takes_a_scenario_and_a_network_by_their_names(own_parts, monkeypatch):
+def test_takes_scenario_and_network_by_name(own_parts, monkeypatch):
     mine = {**yaml.safe_load((data_root() / "configs/scenario/1v1.yaml").read_text()), "aliases": []}
     mine["seats"]["blue_0"] = "hunter"
     (own_parts / "mine.yaml").write_text(yaml.safe_dump(mine))
@@ -309,7 +309,7 @@ def test_takes_a_scenario_and_a_network_by_their_names(own_parts, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"),
+    ("name", "change", "message"),
     [
         ("1v1", {}, "scenario: expected a file with a name of its own, of letters, digits and -, got ./1v1.yaml"),
         ("mine", {"seats": {"blue_0": "a:B", "red_0": "learn"}}, "'scenario.seats.blue_0=a:B' in mine.yaml; trust_rec"),
@@ -321,20 +321,20 @@ def test_takes_a_scenario_and_a_network_by_their_names(own_parts, monkeypatch):
         ("none", None, "No such file"),
     ],
 )
-def test_refuses_scenario_files_that_are_none_or_do_more_than_set_values(own_parts, monkeypatch, name, change, said):
+def test_rejects_invalid_and_unsafe_scenario_files(own_parts, monkeypatch, name, change, message):
     mine = {**yaml.safe_load((data_root() / "configs/scenario/1v1.yaml").read_text()), "aliases": []}
     if name != "none":
         (own_parts / f"{name}.yaml").write_text(yaml.safe_dump([1] if change is None else {**mine, **change}))
     monkeypatch.chdir(own_parts)
     with pytest.raises(ConfigError) as error:
         compose([f"scenario=./{name}.yaml"])
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
-    if "trust_rec" in said and "seats" in (change or {}):
+    if "trust_rec" in message and "seats" in (change or {}):
         assert compose([f"scenario=./{name}.yaml", "trust_recipe=true"]).scenario.seats["blue_0"] == "a:B"
 
 
-def test_an_installed_package_gives_players_and_scenarios_names(tmp_path, monkeypatch):
+def test_installed_package_registers_players_and_scenarios(tmp_path, monkeypatch):
     home = tmp_path / "duels-1.0.dist-info"
     home.mkdir()
     (home / "METADATA").write_text("Metadata-Version: 2.1\nName: duels\nVersion: 1.0\n")
@@ -362,7 +362,7 @@ def compose_and_load(player: str):
     return env_factory(compose(["scenario=1v1", f"scenario.seats.blue_0={player}"])).load()
 
 
-def test_a_gate_may_be_about_a_function_of_ones_own(tmp_path, monkeypatch):
+def test_gate_may_use_custom_metric_function(tmp_path, monkeypatch):
     (tmp_path / "plugged_gates.py").write_text(
         "def longest(episodes): return episodes.length.max()\ndef broken(episodes): return episodes.lengths\n"
     )

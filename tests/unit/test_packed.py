@@ -70,19 +70,19 @@ def with_files(factory: MatchFactory, name: str, **changes: bytes) -> MatchFacto
         ["scenario=2v2", *TEAM.format("2v2-rookie").split()],
         ["scenario=coop"],
     ],
-    ids=["frozen", "mixture", "scripted", "mirrored", "team", "nobody"],
+    ids=["frozen", "mixture", "scripted", "mirrored", "team", "empty"],
 )
-def test_without_its_folder_a_packed_factory_plays_the_same_games(overrides, root):
+def test_packed_factory_plays_same_games_without_folder(overrides, root):
     plain = factory_of(root, *overrides)
     expected, packed = played(plain), sent(plain.packed())
-    told = {seat: [(row.name, row.sha256, row.strength) for row in rows] for seat, rows in plain.load().items()}
+    players = {seat: [(row.name, row.sha256, row.strength) for row in rows] for seat, rows in plain.load().items()}
     shutil.rmtree(root)
     for one, two in zip(expected, played(packed), strict=True):
         np.testing.assert_array_equal(one, two)
-    assert {s: [(r.name, r.sha256, r.strength) for r in rows] for s, rows in packed.load().items()} == told
+    assert {s: [(r.name, r.sha256, r.strength) for r in rows] for s, rows in packed.load().items()} == players
 
 
-def test_a_player_given_as_a_folder_travels_too(root, tmp_path, monkeypatch):
+def test_folder_player_is_packed_too(root, tmp_path, monkeypatch):
     shutil.move(root / "blue-adept", tmp_path / "handed-in")
     monkeypatch.chdir(tmp_path)
     plain = factory_of(root, "scenario=1v1", "scenario.seats.blue_0=./handed-in")
@@ -94,7 +94,7 @@ def test_a_player_given_as_a_folder_travels_too(root, tmp_path, monkeypatch):
         np.testing.assert_array_equal(one, two)
 
 
-def test_players_are_read_once_for_any_number_of_environments(root, monkeypatch):
+def test_players_are_read_once_for_all_environments(root, monkeypatch):
     seen, read = [], catalogue.read_network
     monkeypatch.setattr(catalogue, "read_network", lambda source, card: seen.append(source) or read(source, card))
     plain = factory_of(root, "scenario=1v1")
@@ -107,7 +107,7 @@ def test_players_are_read_once_for_any_number_of_environments(root, monkeypatch)
     assert len(seen) == 2
 
 
-def test_a_file_that_changed_since_it_was_loaded_is_not_packed(root):
+def test_rejects_packing_file_changed_since_loading(root):
     plain = factory_of(root, "scenario=1v1")
     plain.load()
     shutil.rmtree(root / "blue-rookie")
@@ -116,7 +116,7 @@ def test_a_file_that_changed_since_it_was_loaded_is_not_packed(root):
         plain.packed()
 
 
-def test_another_process_builds_it_while_the_folder_is_gone(root, tmp_path):
+def test_other_process_builds_packed_factory_without_folder(root, tmp_path):
     packed = factory_of(root, "scenario=1v1").packed()
     shutil.rmtree(root)
     (tmp_path / "factory").write_bytes(pickle.dumps(packed))
@@ -131,7 +131,7 @@ def test_another_process_builds_it_while_the_folder_is_gone(root, tmp_path):
     assert done.stdout.split() == [read_card(SHIPPED / "blue-rookie").sha256]
 
 
-def test_it_is_as_large_as_the_files_of_each_player_once(root):
+def test_packed_size_counts_each_player_once(root):
     names = ("blue-rookie", "blue-adept")
     files = sum((root / name / file).stat().st_size for name in names for file in (CARD_FILE, MODEL_FILE))
     mixed = factory_of(root, "scenario=1v1", "scenario.seats.blue_0=blue-rookie:1,blue-adept:1")
@@ -142,19 +142,19 @@ def test_it_is_as_large_as_the_files_of_each_player_once(root):
     assert len(pickle.dumps(team)) < once + 5_000
 
 
-def test_packing_what_is_packed_changes_nothing_and_reads_nothing(root):
+def test_packing_is_idempotent_without_reading(root):
     packed = factory_of(root, "scenario=1v1").packed()
     shutil.rmtree(root)
     assert pickle.dumps(packed.packed()) == pickle.dumps(packed)
 
 
-def test_the_hashes_of_all_frozen_players_are_announced(root):
+def test_announces_hashes_of_all_frozen_players(root):
     packed = factory_of(root, "scenario=1v1", "scenario.seats.blue_0=blue-rookie:1,random:1").packed()
     assert packed.hashes == {"blue-rookie": read_card(SHIPPED / "blue-rookie").sha256}
 
 
 @pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
-def test_one_changed_byte_of_the_model_is_refused_with_both_hashes(place, root):
+def test_rejects_changed_model_byte_with_both_hashes(place, root):
     packed = factory_of(root, "scenario=1v1").packed()
     data = bytearray(read_files(SHIPPED / "blue-rookie").model)
     data[int(place * (len(data) - 1))] ^= 1
@@ -167,14 +167,14 @@ def test_one_changed_byte_of_the_model_is_refused_with_both_hashes(place, root):
 
 
 @pytest.mark.parametrize("kept", [0, 1000])
-def test_a_model_that_arrived_in_part_is_refused(kept, root):
+def test_rejects_partially_received_model(kept, root):
     packed = factory_of(root, "scenario=1v1").packed()
     cut = with_files(packed, "blue-rookie", model=read_files(SHIPPED / "blue-rookie").model[:kept])
     with pytest.raises(PlayerError, match=rf"expected the \d+ bytes of its card, got {kept} bytes"):
         cut.load()
 
 
-def test_another_sound_player_in_its_place_is_refused_with_the_hash_that_was_packed(root):
+def test_rejects_substituted_player_with_packed_hash(root):
     packed = factory_of(root, "scenario=1v1").packed()
     other = read_files(SHIPPED / "blue-adept")
     listed, found = read_card(SHIPPED / "blue-rookie").sha256, read_card(SHIPPED / "blue-adept").sha256
@@ -186,7 +186,7 @@ def test_another_sound_player_in_its_place_is_refused_with_the_hash_that_was_pac
         swapped.load()
 
 
-def test_a_card_that_does_not_fit_is_refused_as_from_a_folder(root):
+def test_rejects_unfit_card_as_from_folder(root):
     packed = factory_of(root, "scenario=1v1").packed()
     card = json.loads(read_files(SHIPPED / "blue-rookie").card)
     torn = with_files(packed, "blue-rookie", card=json.dumps({**card, "colour": "red"}).encode())
@@ -195,27 +195,27 @@ def test_a_card_that_does_not_fit_is_refused_as_from_a_folder(root):
 
 
 @pytest.mark.parametrize("broken", [CARD_FILE, MODEL_FILE])
-def test_what_cannot_be_read_is_not_packed(broken, root):
+def test_rejects_packing_unreadable_files(broken, root):
     factory = factory_of(root, "scenario=1v1")
     (root / "blue-rookie" / broken).unlink()
     with pytest.raises(PlayerError, match=rf"{re.escape(broken)}: cannot be read: No such file"):
         factory.packed()
 
 
-def test_a_player_changed_since_it_was_announced_is_not_packed(root):
+def test_rejects_packing_player_changed_since_announced(root):
     factory = factory_of(root, "scenario=1v1")
     announced = replace(factory, hashes={"blue-rookie": "a" * 64})
     with pytest.raises(PlayerError, match=f"sha256: expected {'a' * 64}"):
         announced.packed()
 
 
-def test_an_unknown_player_is_not_packed(root):
+def test_rejects_packing_unknown_player(root):
     factory = replace(factory_of(root, "scenario=1v1"), opponents={"blue_0": {"nobody": 1.0}})
     with pytest.raises(PlayerError, match=r"player: expected random.* got nobody"):
         factory.packed()
 
 
-def test_a_packed_catalogue_lists_what_was_asked_for_alone(root):
+def test_packed_catalogue_lists_only_requested_players(root):
     packed = Catalogue(root).packed(["blue-rookie", "random"])
     shutil.rmtree(root)
     assert packed.names()[-1] == "blue-rookie"
@@ -224,6 +224,6 @@ def test_a_packed_catalogue_lists_what_was_asked_for_alone(root):
     assert not (root / CATALOGUE_FILE).exists()
 
 
-def test_environments_of_another_package_have_nothing_to_pack():
+def test_package_environments_have_nothing_to_pack():
     factory = env_factory(compose(["scenario=multigrid", "env_id=MultiGrid-Empty-5x5-v0"]))
     assert factory.packed() is factory

@@ -44,7 +44,7 @@ def blank_view(games: int) -> SeatView:
 # --- simple players
 
 
-def test_random_plays_every_action_with_the_same_probability():
+def test_random_plays_every_action_with_same_probability():
     games = 70_000
     actions, _ = RandomPlayer().act(blank_view(games), None, Streams(1, np.arange(games, dtype=np.int64)))
     counts = np.bincount(actions, minlength=7)
@@ -54,7 +54,7 @@ def test_random_plays_every_action_with_the_same_probability():
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_built_in_players_are_called_by_their_name_and_have_no_memory(name):
+def test_built_in_players_have_names_and_no_memory(name):
     player = BUILT_IN[name](FAIR)
     assert player.name == name
     assert player.initial_state(4) is None
@@ -62,7 +62,7 @@ def test_built_in_players_are_called_by_their_name_and_have_no_memory(name):
 
 
 @pytest.mark.parametrize("name", ["key-runner", "hunter"])
-def test_scripted_players_reject_a_view_without_the_board(name):
+def test_scripted_players_reject_view_without_board(name):
     with pytest.raises(ValueError, match=f"^player {name}: expected a view with the whole board"):
         BUILT_IN[name](FAIR).act(blank_view(3), None, Streams(1, np.arange(3, dtype=np.int64)))
 
@@ -70,46 +70,46 @@ def test_scripted_players_reject_a_view_without_the_board(name):
 # --- strengths (rules, section 9)
 
 
-def test_key_runner_against_uniform_is_as_strong_as_in_the_original():
+def test_key_runner_against_uniform_matches_original():
     table = played(CLASSIC, red_0="key-runner", blue_0="random")
     assert share(table, RED) >= 0.90
     assert table.length.mean() <= 20
     assert 1.25 <= table.returns[:, 1].mean() <= 1.43
 
 
-def test_hunter_against_uniform_is_as_strong_as_in_the_original():
+def test_hunter_against_uniform_matches_original():
     table = played(CLASSIC, red_0="hunter", blue_0="random")
     assert 0.88 <= share(table, RED) <= 0.96
     assert table.length.mean() == pytest.approx(9.7, abs=0.4)
     assert 0.70 <= table.returns[:, 1].mean() <= 0.90
 
 
-def test_of_two_key_runners_the_one_handled_first_wins_most():
+def test_first_handled_of_two_key_runners_wins_most():
     table = played(CLASSIC, red_0="key-runner", blue_0="key-runner")
     assert 0.72 <= share(table, BLUE) <= 0.88
     assert table.length.mean() == pytest.approx(13.2, abs=0.3)
 
 
-def test_under_the_fair_rules_neither_of_two_key_runners_is_favoured():
+def test_fair_rules_favour_neither_key_runner():
     table = played(FAIR, episodes=2000, red_0="key-runner", blue_0="key-runner")
     assert share(table, BLUE) == pytest.approx(0.5, abs=0.05)
     assert share(table, RED) == pytest.approx(0.5, abs=0.05)
 
 
-def test_key_runner_beats_an_idle_opponent_in_every_game_from_either_seat():
+def test_key_runner_always_beats_idle_opponent():
     assert share(played(FAIR, red_0="key-runner", blue_0="idle"), RED) == 1.0
     assert share(played(FAIR, red_0="idle", blue_0="key-runner"), BLUE) == 1.0
 
 
 @pytest.mark.parametrize(("scenario", "best"), [("single", 1.4883), ("single-v3", 1.49085937)])
-def test_key_runner_plays_the_shortest_single_game(scenario, best):
+def test_key_runner_plays_shortest_single_game(scenario, best):
     table = played(load_scenario(scenario).spec, episodes=5, red_0="key-runner")
     assert table.length.tolist() == [13] * 5
     assert table.returns[:, 0] == pytest.approx([best] * 5)
 
 
 @pytest.mark.parametrize("scenario", ["single-obstacle", "single-obstacle-v3"])
-def test_key_runner_solves_every_game_with_an_obstacle(scenario):
+def test_key_runner_solves_every_game_with_obstacle(scenario):
     table = played(load_scenario(scenario).spec, episodes=300, red_0="key-runner")
     assert share(table, RED) == 1.0
     assert table.length.min() >= 23  # nobody can do it in fewer
@@ -117,7 +117,7 @@ def test_key_runner_solves_every_game_with_an_obstacle(scenario):
 
 
 @pytest.mark.parametrize("runner", ["red_0", "red_1"])
-def test_key_runner_solves_every_coop_game_beside_an_idle_mate(runner):
+def test_key_runner_solves_coop_with_idle_mate(runner):
     names = {"red_0": "idle", "red_1": "idle", runner: "key-runner"}
     assert share(played(load_scenario("coop").spec, episodes=300, **names), RED) == 1.0
 
@@ -130,7 +130,7 @@ def test_two_key_runners_rarely_block_each_other_in_coop():
 # --- whole games
 
 
-def test_the_same_seed_plays_the_same_table_and_another_seed_another():
+def test_seed_determines_table():
     names = {"red_0": "random", "blue_0": "hunter"}
     first, again, other = (played(FAIR, 50, seed, **names) for seed in (4, 4, 5))
     for one, two in zip(first, again, strict=True):
@@ -144,7 +144,7 @@ def test_rejects_empty_seats(given, empty):
         played(FAIR, 3, **given)
 
 
-def test_rejects_a_player_for_an_unknown_seat():
+def test_rejects_player_for_unknown_seat():
     with pytest.raises(ValueError, match="seat: expected blue_0, red_0, got 'red_1'"):
         Match(FAIR, filled(FAIR, {"red_1": "idle"}), 2)
 
@@ -152,7 +152,7 @@ def test_rejects_a_player_for_an_unknown_seat():
 # --- matches
 
 
-def test_a_match_shows_the_focal_seats_only():
+def test_match_shows_focal_seats_only():
     match = Match(FAIR, filled(FAIR, {"blue_0": "random"}), 6)
     assert match.seats == ("red_0",)
     assert {seat: shown.shape for seat, shown in match.observations().items()} == {"red_0": (6, FAIR.num_tokens)}
@@ -160,7 +160,7 @@ def test_a_match_shows_the_focal_seats_only():
     assert [set(part) for part in step[:5]] == [{"red_0"}] * 5
 
 
-def test_a_focal_seat_sees_its_own_view_and_plays_its_own_agent():
+def test_focal_seat_sees_own_view_and_plays_own_agent():
     games = 4
     match = Match(FAIR, {"blue_0": IdlePlayer()}, games, seed=2)
     world = World(FAIR, games, seed=2)
@@ -207,7 +207,7 @@ def test_game_k_alone_plays_as_game_k_among_16(name):
     assert many.drain_episodes().episodes > one.drain_episodes().episodes > 0  # new games began on the way
 
 
-def test_two_background_players_of_one_kind_do_not_play_the_same():
+def test_background_players_of_one_kind_play_differently():
     spec = load_scenario("2v2").spec
     first, second = Recorder(RandomPlayer()), Recorder(RandomPlayer())
     match = Match(spec, {"blue_0": first, "blue_1": second}, 50)
@@ -234,7 +234,7 @@ class Remembering:
         return np.full(len(view.tokens), DONE, np.int8), state + 1
 
 
-def test_a_players_memory_starts_afresh_with_each_game():
+def test_player_memory_resets_with_each_game():
     player = Remembering()
     match = Match(SHORT, {"blue_0": player}, 2)
     for _ in range(26):
@@ -242,7 +242,7 @@ def test_a_players_memory_starts_afresh_with_each_game():
     assert player.seen == [[t % 12, t % 12] for t in range(26)]
 
 
-def test_the_episode_table_adds_up():
+def test_episode_table_adds_up():
     games, steps = 8, 200
     spec = replace(FAIR, max_steps=40)
     match = Match(spec, {}, games, seed=3)
@@ -262,16 +262,18 @@ def test_the_episode_table_adds_up():
     assert match.drain_episodes().episodes == 0  # each row is told once
 
 
-def test_the_events_of_an_episode_explain_its_return():
+def test_episode_events_explain_return():
     table = played(FAIR, 300, red_0="key-runner", blue_0="random")
     events = dict(zip(EVENTS, np.moveaxis(table.events, 2, 0), strict=True))
-    told = 0.5 * events["key_pickup"] - 0.001 * events["invalid_pickup"] + events["success"] - events["got_eliminated"]
+    explained = (
+        0.5 * events["key_pickup"] - 0.001 * events["invalid_pickup"] + events["success"] - events["got_eliminated"]
+    )
     # Success is assigned, not added: it replaces the 0.5 that the winner's last elimination would have paid.
-    np.testing.assert_allclose(table.returns, told, atol=1e-6)
+    np.testing.assert_allclose(table.returns, explained, atol=1e-6)
     assert ((events["door_win"] + events["elimination_win"]).sum(1) == (table.winner >= 0)).all()
 
 
-def test_shaping_changes_the_training_reward_and_not_the_table():
+def test_shaping_changes_training_reward_not_table():
     def shaping(events, reward):
         assert (events.shape[1:], reward.shape[1:]) == ((2, NUM_EVENTS), (2,))
         return reward * 0 + 7.0
@@ -291,7 +293,7 @@ def test_shaping_changes_the_training_reward_and_not_the_table():
 # --- ends and starts
 
 
-def test_auto_reset_keeps_the_final_observation_beside_the_first_of_the_new_game():
+def test_auto_reset_keeps_final_observation():
     games, row = 3, np.full(3, 1, np.int8)  # red turns right, over and over
     spec = replace(FAIR, max_steps=13)
     going, stopping = (Match(spec, {"blue_0": IdlePlayer()}, games, seed=9, auto_reset=auto) for auto in (True, False))
@@ -306,7 +308,7 @@ def test_auto_reset_keeps_the_final_observation_beside_the_first_of_the_new_game
     assert going.world.state.clock.tolist() == [0] * games
 
 
-def test_a_won_game_starts_afresh_and_its_win_is_in_the_final_observation_only():
+def test_win_shows_only_in_final_observation():
     match = Match(FAIR, filled(FAIR, {"blue_0": "idle", "red_0": "hunter"}), 20, seed=2)
     starts = match.world.state.position.copy()
     for _ in range(40):
@@ -317,7 +319,7 @@ def test_a_won_game_starts_afresh_and_its_win_is_in_the_final_observation_only()
     assert match.drain_episodes().episodes > 20
 
 
-def test_reset_with_a_seed_plays_as_a_new_match_of_that_seed():
+def test_seeded_reset_equals_new_match():
     def run(match: Match) -> tuple[list, EpisodeTable]:
         shown = [match.step({"red_0": row}).observations["red_0"].tolist() for row in scripted_actions(3, 60, 6)]
         return shown, match.drain_episodes()
@@ -333,7 +335,7 @@ def test_reset_with_a_seed_plays_as_a_new_match_of_that_seed():
         np.testing.assert_array_equal(one, two)
 
 
-def test_reset_in_the_middle_of_a_game_forgets_it():
+def test_mid_game_reset_discards_game():
     match = Match(SHORT, {"blue_0": IdlePlayer()}, 2, seed=1)
     for _ in range(5):
         match.step({"red_0": np.full(2, 3)})  # red pays for picking up nothing

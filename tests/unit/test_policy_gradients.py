@@ -82,32 +82,32 @@ class Reference:
             self.v_adam.step()
 
 
-def test_vpg_equals_a_plain_loop_step_for_step():
+def test_vpg_equals_plain_loop_step_for_step():
     collector, net, space = parts()
     update, reference = Update({AGENT: net}, space, VPG, device=CPU), Reference(net)
     for k in range(5):
         rollout = collector.collect()[AGENT]
         reference.learn(rollout)
-        told = update.learn({AGENT: estimate(rollout, Estimator(0.99, 0.95, "baselined_return"))}, k)[AGENT]
-        assert told["gradient_steps"] == 14
+        statistics = update.learn({AGENT: estimate(rollout, Estimator(0.99, 0.95, "baselined_return"))}, k)[AGENT]
+        assert statistics["gradient_steps"] == 14
         for ours, theirs in ((net.policy, reference.policy), (net.value, reference.value)):
             for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
-def test_target_kl_ends_the_policys_passes_and_not_the_values():
+def test_target_kl_stops_policy_passes_not_value_passes():
     steps = []
     for target in (None, 1e-4):
         collector, net, space = parts()
         config = replace(VPG, target_kl=target, lr=Schedule(0.05, 0.05, 1))
         update = Update({AGENT: net}, space, config, device=CPU)
-        told = update.learn({AGENT: estimate(collector.collect()[AGENT], Estimator(0.99, 0.95))}, 0)[AGENT]
-        steps.append(told["gradient_steps"])
+        statistics = update.learn({AGENT: estimate(collector.collect()[AGENT], Estimator(0.99, 0.95))}, 0)[AGENT]
+        steps.append(statistics["gradient_steps"])
     assert steps == [14, 11]  # the first pass has ratio 1 and steps; the second one is already too far
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_recomputed_advantages_are_those_of_the_new_values(env_id):
+def test_recomputed_advantages_use_new_values(env_id):
     """Truncated episodes included: Pendulum's end after 200 steps."""
     collector, net, space = parts(env_id, steps=230)
     how = Estimator(0.9, 0.8)
@@ -131,7 +131,7 @@ def test_recomputed_advantages_are_those_of_the_new_values(env_id):
     np.testing.assert_allclose(moved.targets, expected.targets, rtol=1e-4, atol=1e-3)
 
 
-def test_the_normaliser_is_measured_after_learning():
+def test_normaliser_is_updated_after_learning():
     """What played a batch learns from it: the first ratio of each update is exactly 1."""
     collector, net, space = parts("Pendulum-v1", normalise=True, scale_values=True)
     config = replace(VPG, v_iters=None, v_lr=None, epochs=1, objective="ppo")
@@ -140,8 +140,8 @@ def test_the_normaliser_is_measured_after_learning():
     for k in range(3):
         rollout = collector.collect()[AGENT]
         batch = estimate(rollout, Estimator(0.9, 0.8))
-        told = update.learn({AGENT: batch}, k)[AGENT]
-        assert told["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+        statistics = update.learn({AGENT: batch}, k)[AGENT]
+        assert statistics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
         seen.append(batch.obs)
         targets.append(batch.targets)
         every = np.concatenate(seen).astype(np.float64)
@@ -150,7 +150,7 @@ def test_the_normaliser_is_measured_after_learning():
         np.testing.assert_allclose(net.value_scale, np.concatenate(targets).std(), rtol=1e-3)
 
 
-def test_moments_go_on_where_they_were():
+def test_moments_resume():
     rows = np.random.default_rng(0).normal(3, 2, (90, 2))
     whole, parts_of = Moments(2), Moments(2)
     whole.add(rows)
@@ -160,7 +160,7 @@ def test_moments_go_on_where_they_were():
     np.testing.assert_allclose(whole.std, parts_of.std)
 
 
-def test_what_trains_no_values_reads_none():
+def test_objective_without_values_reads_none():
     config = compose(["scenario=gymnasium", "train=vpg", "train.psi=future_return", "train.vf_coef=0",
                       "train.v_iters=null", "train.v_lr=null"])  # fmt: skip
     how = estimator_of(config)

@@ -54,7 +54,7 @@ def opponents(match: Match, steps: int, seat: str = "blue_0") -> np.ndarray:
 
 
 @pytest.mark.parametrize("weights", [(3, 1), (1, 1, 2), (0.2, 0.3, 0.5), (7,)])
-def test_shares_of_games_are_the_weights(weights):
+def test_game_shares_follow_weights(weights):
     games, rounds = 400, 10
     played = opponents(Match(SPEC, {"blue_0": pool(*weights)}, games, seed=1), LENGTH * rounds)[::LENGTH]
     total = games * rounds
@@ -63,14 +63,14 @@ def test_shares_of_games_are_the_weights(weights):
     assert (np.abs(counts - total * shares) <= 4 * np.sqrt(total * shares * (1 - shares))).all()
 
 
-def test_a_game_has_one_opponent_from_start_to_end_and_draws_anew_for_the_next():
+def test_opponent_is_drawn_once_per_game():
     played = opponents(Match(SPEC, {"blue_0": pool(1, 1)}, 64, seed=2), LENGTH * 20).reshape(20, LENGTH, 64)
     assert (played == played[:, :1]).all()
     changes = (played[1:, 0] != played[:-1, 0]).mean()
     assert changes == pytest.approx(0.5, abs=0.07)  # 1216 draws: four standard deviations
 
 
-def test_games_that_end_earlier_draw_earlier_and_leave_the_others_alone():
+def test_early_ending_games_draw_without_affecting_others():
     match = Match(GameSpec(max_steps=40), {"blue_0": pool(1, 1)}, 32, seed=3)
     rng = np.random.default_rng(1)
     before, ended = None, np.zeros(32, bool)
@@ -82,7 +82,7 @@ def test_games_that_end_earlier_draw_earlier_and_leave_the_others_alone():
         before, ended = now, done
 
 
-def test_who_plays_depends_on_seed_and_number_of_the_game_only():
+def test_drawn_opponent_depends_only_on_seed_and_game_number():
     many = opponents(Match(SPEC, {"blue_0": pool(1, 1, 1)}, 16, seed=6), 60)
     one = opponents(Match(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=6, first_game=11), 60)
     other = opponents(Match(SPEC, {"blue_0": pool(1, 1, 1)}, 1, seed=7, first_game=11), 60)
@@ -91,7 +91,7 @@ def test_who_plays_depends_on_seed_and_number_of_the_game_only():
     assert len(set(one.flatten().tolist())) == 3
 
 
-def test_a_whole_game_depends_on_seed_and_number_only_even_if_the_players_draw():
+def test_game_with_random_players_depends_on_seed_and_number():
     spec = GameSpec(max_steps=40)
 
     def played(games: int, first: int):
@@ -105,7 +105,7 @@ def test_a_whole_game_depends_on_seed_and_number_only_even_if_the_players_draw()
     np.testing.assert_array_equal(many[:, 5], one[:, 0])
 
 
-def test_team_mates_are_the_same_player_and_the_other_team_draws_for_itself():
+def test_team_mates_share_draw_and_teams_draw_separately():
     players = {seat: pool(1, 1, 1) for seat in FOUR.seats}
     match = Match(FOUR, players, 200, seed=4)
     columns = []
@@ -118,7 +118,7 @@ def test_team_mates_are_the_same_player_and_the_other_team_draws_for_itself():
     assert (blue_0 == red_0).mean() == pytest.approx(1 / 3, abs=0.06)  # 1000 draws: four standard deviations
 
 
-def test_everybody_computes_its_own_games_only_and_forgets_them_at_their_end():
+def test_players_compute_only_own_games_and_forget_finished():
     team, games = pool(1, 1), 8
     opponents(Match(SPEC, {"blue_0": team}, games, seed=1), 9)
     for player in team.players.values():
@@ -128,7 +128,7 @@ def test_everybody_computes_its_own_games_only_and_forgets_them_at_their_end():
     ] == [games] * 9
 
 
-def test_players_that_come_later_play_games_that_start_afterwards_and_go_when_their_games_are_over():
+def test_added_players_join_later_games_and_leave_after_them():
     team = pool(1, 0)
     state = team.update({7: Always(7)}, {7: 1.0}, team.initial_state(6))
     assert (state.chosen.tolist(), team.name) == ([0] * 6, "always-0+always-1+always-7")
@@ -148,7 +148,7 @@ def test_players_that_come_later_play_games_that_start_afterwards_and_go_when_th
     assert list(team.players) == list(state.states) == [0, 1, 5]  # those of the beginning stay
 
 
-def test_players_without_weight_do_not_change_who_is_drawn():
+def test_zero_weight_players_do_not_change_draws():
     drawn, weights = np.random.default_rng(1).random(1000), {0: 0.1, 2: 0.2, 9: 0.7}
     one, two = pool(1), pool(1)
     mine = one.update({n: Always(n) for n in (2, 9)}, weights, one.initial_state(1000))
@@ -164,7 +164,7 @@ def test_rejects_impossible_weights(weights):
         pool(1, 1).weigh(weights)
 
 
-def test_a_reset_draws_the_same_opponents_again():
+def test_reset_redraws_same_opponents():
     match = Match(SPEC, {"blue_0": pool(1, 1)}, 50, seed=5)
     first = opponents(match, 12)
     opponents(match, 2)
@@ -174,11 +174,11 @@ def test_a_reset_draws_the_same_opponents_again():
     assert opponents(match, 12).tolist() != first.tolist()
 
 
-def test_a_pool_is_called_by_all_its_names():
+def test_pool_name_joins_all_names():
     assert pool(1, 2).name == "always-0+always-1"
 
 
-def test_a_factory_seats_players_with_the_weights_of_the_scenario():
+def test_factory_seats_players_with_scenario_weights():
     factory = MatchFactory(FOUR, {"blue_0": {"random": 3, "idle": 1}, "blue_1": {"idle": 5}}, Path("no"), {}, seed=1)
     seated = factory.load()
     assert [(row.name, row.weight) for row in seated["blue_0"]] == [("random", 0.75), ("idle", 0.25)]

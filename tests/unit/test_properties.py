@@ -159,7 +159,7 @@ def _reward_is_the_weighted_sum_of_events_but_for_winners(w: World, step) -> Non
 
 @few
 @given(specs(reward=WEIGHTS), SEEDS)
-def test_what_holds_after_every_step(spec, seed):
+def test_invariants_hold_after_every_step(spec, seed):
     w = World(spec, GAMES, seed=seed)
     for step in play_out(w, seed):
         _keys_balls_and_doors_are_conserved(w, step)
@@ -170,7 +170,7 @@ def test_what_holds_after_every_step(spec, seed):
 
 @few
 @given(specs(), SEEDS)
-def test_a_finished_game_stays_finished_without_auto_reset(spec, seed):
+def test_finished_game_stays_finished_without_auto_reset(spec, seed):
     w = World(spec, GAMES, seed=seed, auto_reset=False)
     ended = np.zeros(GAMES, int)
     for step in play_out(w, seed, steps=spec.max_steps):
@@ -226,7 +226,7 @@ def test_returns_and_events_are_bounded(spec, seed):
 
 @few
 @given(specs(), SEEDS)
-def test_auto_reset_hands_out_the_final_observation_and_then_a_fresh_game(spec, seed):
+def test_auto_reset_gives_final_observation_then_new_game(spec, seed):
     w = World(spec, GAMES, seed=seed)
     twin = World(spec, GAMES, seed=seed, auto_reset=False)
     crowd = Crowd(seed)
@@ -243,7 +243,7 @@ def test_auto_reset_hands_out_the_final_observation_and_then_a_fresh_game(spec, 
         assert np.array_equal(w.state.stream, twin.state.stream)
 
 
-def test_the_crowd_reaches_what_the_properties_are_about():
+def test_random_play_reaches_all_events():
     """Without wins, eliminations, paid balls and doors left open the tests above would prove little."""
     w = World(make_spec("fair", blue=2, red=2, obstacle=True, random_keys=True), 64, seed=1)
     seen = np.zeros(c.NUM_EVENTS)

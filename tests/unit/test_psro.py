@@ -13,13 +13,13 @@ CIRCLE = np.array([[0.5, 0.0, 1.0, 1.0], [1.0, 0.5, 0.0, 1.0], [0.0, 1.0, 0.5, 1
 
 
 @pytest.mark.parametrize("meta", ["nash", "replicator"])
-def test_a_circle_is_met_evenly_and_who_always_loses_never(meta):
+def test_cycle_is_met_evenly_and_dominated_player_never(meta):
     mixture = psro.mixture_of(["rock", "paper", "scissors", "nobody"], CIRCLE, meta)
     assert set(mixture) == {"rock", "paper", "scissors"}
     assert list(mixture.values()) == pytest.approx([1 / 3] * 3, abs=0.02)
 
 
-def test_all_play_alike_where_that_is_asked_for():
+def test_uniform_mixture_if_configured():
     assert psro.mixture_of(["a", "b"], CIRCLE[:2, :2], "uniform") == {"a": 0.5, "b": 0.5}
 
 
@@ -43,7 +43,7 @@ def played(monkeypatch):
     return found
 
 
-def test_each_round_meets_the_mixture_and_begins_with_the_last_and_a_plan_goes_on(played, tmp_path):
+def test_rounds_meet_mixture_warm_start_and_resume(played, tmp_path):
     for _ in range(2):  # the second time out of its file
         psro.Plan(tmp_path, ["scenario=1v1"], ["random"], 100).respond("nash", 5000)
     plan = psro.Plan(tmp_path, ["scenario=1v1"], ["random"], 100)
@@ -60,6 +60,6 @@ def test_each_round_meets_the_mixture_and_begins_with_the_last_and_a_plan_goes_o
         psro.Plan(tmp_path, ["scenario=1v1"], ["hunter"], 100)
 
 
-def test_refuses_teams(tmp_path):
+def test_rejects_teams(tmp_path):
     with pytest.raises(ConfigError, match="one against one"):
         psro.Plan(tmp_path, ["scenario=2v2"], ["random"], 100)

@@ -24,7 +24,7 @@ def games_of(win: int, draw: int, loss: int) -> np.ndarray:
     return np.repeat(np.eye(3, dtype=np.int64), [win, draw, loss], axis=0)
 
 
-def test_two_entries_have_the_ratings_of_their_odds():
+def test_two_entries_are_rated_by_odds():
     # 60 wins and 19 losses, 20 draws as halves, one drawn game as prior: odds 70.5 to 29.5.
     found = ratings(["a", "b"], {("a", "b"): games_of(60, 20, 19)}, np.random.default_rng(0), resamples=50)
     difference = found["a"].value - found["b"].value
@@ -33,13 +33,13 @@ def test_two_entries_have_the_ratings_of_their_odds():
     assert found["a"].low < found["a"].value < found["a"].high
 
 
-def test_who_won_everything_has_a_finite_rating():
+def test_undefeated_entry_has_finite_rating():
     found = ratings(["a", "b"], {("a", "b"): games_of(100, 0, 0)}, np.random.default_rng(0), resamples=20)
     assert found["a"].value - found["b"].value == pytest.approx(400 * math.log10(100.5 / 0.5), abs=0.01)
     assert found["a"].low == pytest.approx(found["a"].high)
 
 
-def test_ratings_of_three_find_the_strengths_that_made_the_games():
+def test_ratings_of_three_recover_true_strengths():
     strength = {"a": 1100.0, "b": 1000.0, "c": 900.0}
     rng = np.random.default_rng(1)
     games = {}
@@ -58,7 +58,7 @@ def test_without_games_all_ratings_are_equal():
     assert {rating.value for rating in found.values()} == {1000.0}
 
 
-def test_circles_begin_with_the_first_name_and_are_listed_once():
+def test_cycles_start_with_first_name_and_are_listed_once():
     beats = [("b", "c"), ("c", "a"), ("a", "b"), ("a", "d")]
     assert cycles(beats) == [["a", "b", "c"]]
     assert cycles([("a", "b"), ("b", "c")]) == []
@@ -78,7 +78,7 @@ def table_of(entries, pairings):
     return results(entries, pairings, TABLE, {})
 
 
-def test_both_sides_count_for_the_entry_and_not_for_the_colour():
+def test_both_sides_count_for_entry_not_colour():
     found = table_of([entry("a"), entry("b")], [pairing("a", "b", "RRRD"), pairing("b", "a", "BBRD")])
     first, second = found.standings
     assert (first.name, first.win, first.draw, first.loss, first.points) == ("a", 5, 2, 1, 6.0)
@@ -90,7 +90,7 @@ def test_both_sides_count_for_the_entry_and_not_for_the_colour():
     assert [(s.red, s.red_win, s.draw, s.blue_win) for s in found.sides] == [("a", 3, 1, 0), ("b", 1, 1, 2)]
 
 
-def test_equal_entries_share_the_rank_and_the_next_one_counts_on():
+def test_equal_entries_share_rank():
     names = ["a", "b", "c"]
     level = "RRBB"
     pairings = [pairing("a", "b", level), pairing("b", "a", level)]
@@ -104,7 +104,7 @@ def test_equal_entries_share_the_rank_and_the_next_one_counts_on():
     ]
 
 
-def test_more_wins_break_a_tie_between_equal_ratings():
+def test_more_wins_break_tie_between_equal_ratings():
     # a draws everything, b wins and loses: the same points against everybody, so the same rating.
     pairings = [pairing("a", "b", "DDDD"), pairing("b", "a", "DDDD")]
     pairings += [pairing("a", "c", "DDDD"), pairing("c", "a", "DDDD")]
@@ -115,7 +115,7 @@ def test_more_wins_break_a_tie_between_equal_ratings():
     assert found.standings[1].decided_by == "more wins"
 
 
-def test_forfeits_are_losses_with_their_reason():
+def test_forfeits_are_losses_with_reason():
     pairings = [pairing("a", "b", "RRbb", reason="no answer within 5 s"), pairing("b", "a", "RBDD")]
     found = table_of([entry("a"), entry("b")], pairings)
     rows = {row.name: row for row in found.standings}
@@ -127,7 +127,7 @@ def test_forfeits_are_losses_with_their_reason():
     assert found.sides[0].length_mean == 10.0
 
 
-def test_who_has_finished_no_game_is_not_ranked_and_lifts_nobody():
+def test_entry_without_finished_games_is_unranked_and_ignored():
     sound = [pairing("a", "b", "RRDB"), pairing("b", "a", "RBDD")]
     alone = table_of([entry("a"), entry("b")], sound)
     broken = [forfeited(entry(red), entry(blue), TABLE, {"x": "no card"}) for red, blue in ("ax", "xa", "bx")]
@@ -142,7 +142,7 @@ def test_who_has_finished_no_game_is_not_ranked_and_lifts_nobody():
     assert found.entries[2].faults[-1].reason == "no answer"
 
 
-def test_a_cup_in_which_nobody_finished_a_game_has_tables(tmp_path):
+def test_cup_without_finished_games_has_tables(tmp_path):
     found = table_of([entry("a"), entry("b")], [pairing("a", "b", "rrrr"), pairing("b", "a", "----")])
     assert (found.standings, found.unranked) == ([], ["a", "b"])
     write_results(found, [pairing("a", "b", "rrrr")], tmp_path)
@@ -150,7 +150,7 @@ def test_a_cup_in_which_nobody_finished_a_game_has_tables(tmp_path):
     assert "No entry has finished a game" in cup_page(found)
 
 
-def test_a_circle_is_named_only_beyond_doubt():
+def test_cycle_is_named_only_if_significant():
     def circle(wins: str):
         pairings = []
         for one, two in (("a", "b"), ("b", "c"), ("c", "a")):

@@ -19,7 +19,7 @@ def recipe(tmp_path):
     return file
 
 
-def test_file_says_groups_and_keys(recipe):
+def test_file_sets_groups_and_keys(recipe):
     assert recipe_overrides(str(recipe), trusted=False) == [
         "scenario=single-obstacle",
         "model=gru",
@@ -35,17 +35,17 @@ def test_file_says_groups_and_keys(recipe):
     assert (config.seed, config.experiment) == (3, None)
 
 
-def test_other_overrides_win_over_the_file(recipe):
+def test_other_overrides_win_over_file(recipe):
     config = compose([f"experiment={recipe}", "train.lr=0.5", "train.bonus.all.success=1.0", "model=lstm"])
     assert (config.train.lr, config.model.name) == (0.5, "lstm")
     assert config.train.bonus == {"all": {"key_pickup": 0.5, "success": 1.0}}
     assert compose([f"experiment={recipe}", "train.bonus={all: {step: -0.01}}"]).train.bonus == {"all": {"step": -0.01}}
 
 
-def test_rejects_files_that_are_no_recipes(recipe, tmp_path):
+def test_rejects_non_recipe_files(recipe, tmp_path):
     assert "nowhere.yaml" in error_of("experiment=nowhere.yaml")
-    said = error_of(f"experiment={recipe}", "scenario=coop")
-    assert said == f"scenario: expected single-obstacle with experiment={recipe}, or experiment=none, got coop"
+    message = error_of(f"experiment={recipe}", "scenario=coop")
+    assert message == f"scenario: expected single-obstacle with experiment={recipe}, or experiment=none, got coop"
     for text in ("- 1\n", "defaults: [train]\n", "defaults: {a: b}\n", "3: 4\n", "a: [\n"):
         recipe.write_text(text)
         assert "experiment: expected a recipe" in error_of(f"experiment={recipe}")
@@ -54,7 +54,7 @@ def test_rejects_files_that_are_no_recipes(recipe, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ('scenario: {description: "${oc.env:SECRET}"}\n', "'scenario.description=${oc.env:SECRET}'"),
         ('scenario: {description: "\\x24{oc.env:SECRET}"}\n', "${oc.env:SECRET}"),
@@ -74,22 +74,22 @@ def test_rejects_files_that_are_no_recipes(recipe, tmp_path):
         ("defaults:\n- override /cluster: ray\n", "'cluster=ray'"),
     ],
 )
-def test_rejects_dangerous_values_of_untrusted_files(recipe, monkeypatch, text, told):
+def test_rejects_dangerous_values_of_untrusted_files(recipe, monkeypatch, text, expected):
     monkeypatch.setenv("SECRET", "told")
     recipe.write_text(text)
-    said = error_of(f"experiment={recipe}")
-    assert told in said
-    assert "trust_recipe=true" in said
+    message = error_of(f"experiment={recipe}")
+    assert expected in message
+    assert "trust_recipe=true" in message
     # Whoever types it himself, or has read the file, may say all that.
     assert recipe_overrides(str(recipe), trusted=True)
 
 
-def test_trusted_file_is_taken_as_it_is(recipe, monkeypatch):
+def test_trusted_file_is_taken_unchanged(recipe, monkeypatch):
     monkeypatch.setenv("PLACE", "somewhere")
     recipe.write_text('run_dir: mine\ntrain: {shaping: "some:code"}\nscenario: {description: "${oc.env:PLACE}"}\n')
     config = compose([f"experiment={recipe}", "trust_recipe=true"])
-    told = (config.run_dir, config.train.shaping, config.scenario.description)
-    assert told == ("mine", "some:code", "somewhere")
+    values = (config.run_dir, config.train.shaping, config.scenario.description)
+    assert values == ("mine", "some:code", "somewhere")
     assert "trust_recipe=true" in error_of(f"experiment={recipe}", "trust_recipe=false")
     assert error_of(f"experiment={recipe}", "trust_recipe=yes") == "trust_recipe: expected true or false, got yes"
     recipe.write_text("trust_recipe: true\nrun_dir: mine\n")
@@ -97,7 +97,7 @@ def test_trusted_file_is_taken_as_it_is(recipe, monkeypatch):
     assert compose(["scenario=coop", "trust_recipe=true"]) == compose(["scenario=coop"])
 
 
-def test_null_is_harmless_in_an_untrusted_file(recipe):
+def test_null_is_harmless_in_untrusted_file(recipe):
     recipe.write_text("train: {shaping: null}\ncheckpoints: null\n")
     assert compose([f"experiment={recipe}"]).train.shaping is None
 
@@ -105,7 +105,7 @@ def test_null_is_harmless_in_an_untrusted_file(recipe):
 def test_rejects_bombs_and_huge_files_at_once(recipe):
     doubled = "".join(f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}]\n" for k in range(1, 40))
     many = "".join(f"a{k}: 1\n" for k in range(2000))
-    for text, told in (
+    for text, message in (
         ("a0: &a0 [1]\n" + doubled, "anchors and aliases are not allowed"),
         ("train: &t {lr: 3}\n", "anchors and aliases are not allowed"),
         (many, "at most 1000 values"),
@@ -116,6 +116,6 @@ def test_rejects_bombs_and_huge_files_at_once(recipe):
         ("a: " + "[" * 5000 + "\n", "recursion"),
     ):
         recipe.write_text(text)
-        assert told in error_of(f"experiment={recipe}")
+        assert message in error_of(f"experiment={recipe}")
     recipe.write_bytes(b"a: \xff\n")
     assert "invalid start byte" in error_of(f"experiment={recipe}")

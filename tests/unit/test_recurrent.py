@@ -54,7 +54,7 @@ def step_by_step(net, tokens, state, starts):
 
 @both_critics
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_sequence_is_its_steps_one_after_the_other(cell, central):
+def test_sequence_equals_single_steps(cell, central):
     net, tokens = network(cell, central), tokens_of(central)
     state = torch.randn(GAMES, net.state_size, generator=torch.Generator().manual_seed(5))
     starts = starts_of((0, 0), (1, 3), (1, 4), (3, 8))
@@ -68,7 +68,7 @@ def test_a_sequence_is_its_steps_one_after_the_other(cell, central):
 
 
 @pytest.mark.parametrize(("cell", "size"), [("gru", 8), ("lstm", 16)])
-def test_memory_takes_what_is_announced_and_matters(cell, size):
+def test_memory_has_announced_shape_and_matters(cell, size):
     net, tokens = network(cell), tokens_of()
     assert net.state_size == size
     with torch.no_grad():
@@ -78,7 +78,7 @@ def test_memory_takes_what_is_announced_and_matters(cell, size):
     assert (fresh != other).any(dim=1).all()
 
 
-def test_an_lstm_keeps_its_hidden_state_first_and_its_cell_after_it():
+def test_lstm_state_is_hidden_then_cell():
     net, tokens = network("lstm"), tokens_of()
     state = torch.randn(GAMES, 16, generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
@@ -90,7 +90,7 @@ def test_an_lstm_keeps_its_hidden_state_first_and_its_cell_after_it():
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_memory_of_another_game_or_an_earlier_episode_changes_nothing(cell):
+def test_memory_does_not_leak_between_games_or_episodes(cell):
     net, tokens = network(cell), tokens_of()
     starts = starts_of((0, 0), (2, 4))
     zero = torch.zeros(GAMES, net.state_size)
@@ -107,7 +107,7 @@ def test_the_memory_of_another_game_or_an_earlier_episode_changes_nothing(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_no_gradient_flows_over_the_start_of_an_episode(cell):
+def test_gradient_stops_at_episode_start(cell):
     net, tokens = network(cell), tokens_of()
     starts = starts_of((1, 5))
     read = []
@@ -124,7 +124,7 @@ def test_no_gradient_flows_over_the_start_of_an_episode(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_without_a_new_episode_the_gradient_reaches_the_first_step(cell):
+def test_gradient_reaches_first_step_within_episode(cell):
     net, tokens = network(cell), tokens_of()
     state = torch.zeros(GAMES, net.state_size, requires_grad=True)
     net.sequence(tokens, state, starts_of())[1].view(GAMES, STEPS)[1, 7].backward()
@@ -141,13 +141,13 @@ def test_every_parameter_learns(cell):
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("hidden", [[8, 8], [], None])
-def test_a_recurrent_core_has_one_size(cell, hidden):
+def test_rejects_recurrent_core_with_several_layers(cell, hidden):
     with pytest.raises(ArchitectureError, match=r"^architecture\.hidden: .*at most 1 layer"):
         build({"name": cell, "hidden": hidden}, CATEGORIES, ACTIONS)
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_seed_alone_decides_the_initial_weights(cell):
+def test_seed_alone_determines_initial_weights(cell):
     one, same, other = (
         build({"name": cell, "hidden": [8]}, CATEGORIES, ACTIONS, seed, CENTRAL_CATEGORIES).state_dict()
         for seed in (3, 3, 4)
@@ -167,7 +167,7 @@ def outputs(net, tokens: torch.Tensor):
 
 
 @pytest.mark.parametrize("architecture", [MLP, {"name": "gru", "hidden": [8]}, {"name": "lstm", "hidden": [8]}])
-def test_what_only_the_critic_reads_changes_values_and_never_the_policy(architecture):
+def test_critic_only_input_changes_values_not_policy(architecture):
     net = build(architecture, CATEGORIES, ACTIONS, 1, CENTRAL_CATEGORIES)
     tokens = tokens_of(CENTRAL_CATEGORIES)
     logits, values = outputs(net, tokens)
@@ -183,7 +183,7 @@ def test_what_only_the_critic_reads_changes_values_and_never_the_policy(architec
 
 
 @pytest.mark.parametrize("architecture", [MLP, {"name": "gru", "hidden": [8]}, {"name": "lstm", "hidden": [8]}])
-def test_no_gradient_of_the_policy_reaches_the_central_weights(architecture):
+def test_policy_gradient_does_not_reach_central_weights(architecture):
     net = build(architecture, CATEGORIES, ACTIONS, 1, CENTRAL_CATEGORIES)
     flat = tokens_of(CENTRAL_CATEGORIES).flatten(0, 1)
     state = (torch.zeros(len(flat), net.state_size),) if net.state_size else ()
@@ -196,7 +196,7 @@ def test_no_gradient_of_the_policy_reaches_the_central_weights(architecture):
 
 
 @pytest.mark.parametrize("architecture", [MLP, {"name": "gru", "hidden": [8]}, {"name": "lstm", "hidden": [8]}])
-def test_an_exported_player_without_the_central_weights_plays_the_same_logits(architecture):
+def test_exported_player_without_central_weights_has_same_logits(architecture):
     net = build(architecture, CATEGORIES, ACTIONS, 1, CENTRAL_CATEGORIES)
     player = build(architecture, CATEGORIES, ACTIONS)
     player.load_state_dict({name: value for name, value in net.state_dict().items() if name != CENTRAL})
@@ -208,7 +208,7 @@ def test_an_exported_player_without_the_central_weights_plays_the_same_logits(ar
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_frozen_player_remembers_its_game_and_forgets_it_at_the_end(cell):
+def test_frozen_player_memory_lasts_one_game(cell):
     net, tokens = network(cell), tokens_of()
     player = FrozenPlayer("f", net, "", greedy=True)
     starts = starts_of((1, 3), (2, 6))
@@ -225,7 +225,7 @@ def test_a_frozen_player_remembers_its_game_and_forgets_it_at_the_end(cell):
 
 @pytest.mark.parametrize("games", [1, GAMES, 70])
 @both_critics
-def test_compiled_pass_through_time_is_torchs(central, games):
+def test_compiled_pass_through_time_equals_torch(central, games):
     net = network("gru", central)
     rng = np.random.default_rng(3)
     columns = [rng.integers(0, count, (games, STEPS)) for count in (*CATEGORIES, *central)]
@@ -245,7 +245,7 @@ def test_compiled_pass_through_time_is_torchs(central, games):
         np.testing.assert_allclose(weight.grad, wanted[name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-def test_compiled_step_is_torchs():
+def test_compiled_step_equals_torch():
     net, tokens = network("gru"), tokens_of()
     state = torch.randn(GAMES, net.state_size, generator=torch.Generator().manual_seed(5))
     wanted = net(tokens[:, 0], state)
@@ -257,7 +257,7 @@ def test_compiled_step_is_torchs():
         np.testing.assert_allclose(one.numpy(), other.detach().numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_only_what_is_compiled_has_a_compiled_pass():
+def test_only_supported_cores_have_compiled_pass():
     lstm, memory = network("lstm"), np.zeros((GAMES, 16), np.float32)
     assert lstm.start(tokens_of().numpy(), memory, starts_of().numpy()) is None
     with pytest.raises(IndexError, match="tokens: expected 0 to less than"):
@@ -265,7 +265,7 @@ def test_only_what_is_compiled_has_a_compiled_pass():
 
 
 @pytest.mark.skipif(most_threads() < 2, reason="one CPU, or no OpenMP")
-def test_two_threads_compute_the_same_to_the_last_bit():
+def test_two_threads_are_bit_identical():
     net = network("gru", CENTRAL_CATEGORIES)
     tokens, starts = tokens_of(CENTRAL_CATEGORIES).repeat(11, 1, 1), starts_of((0, 0), (1, 3)).repeat(11, 1)
     tokens[5:, ::2] += 1  # an odd number of rows that are alike

@@ -161,7 +161,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=[row[0] for row in REFUSED])
-def test_is_refused_in_one_line(row, monkeypatch):
+def test_rejects_override_in_one_line(row, monkeypatch):
     overrides, *parts = row
     if "env_runners=2" in overrides:
         monkeypatch.setattr("multigrid_rl.schema.available_cpus", lambda: 4)

@@ -52,8 +52,8 @@ def parts() -> Any:
 def rated(cup: CupResults, *rows: tuple[int, float, float, float]) -> CupResults:
     """The cup with other ranks, ratings and intervals in its first places."""
     standings = [
-        row.model_copy(update=dict(zip(("rank", "rating", "low", "high"), told, strict=True)))
-        for row, told in zip(cup.standings, rows, strict=False)
+        row.model_copy(update=dict(zip(("rank", "rating", "low", "high"), rating, strict=True)))
+        for row, rating in zip(cup.standings, rows, strict=False)
     ]
     return cup.model_copy(update={"standings": standings})
 
@@ -210,12 +210,12 @@ def test_writes_report_into_cup_folder(cup, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [({"seed": "x"}, "results.json: seed: "), ({"games": [{}]}, "results.json: games.0.label: ")],
 )
-def test_rejects_damaged_results(cup, tmp_path, change, told):
+def test_rejects_damaged_results(cup, tmp_path, change, message):
     (tmp_path / "results.json").write_text(json.dumps({**cup.model_dump(mode="json"), **change}))
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         write_cup_report(tmp_path)
     assert "\n" not in str(caught.value)
 

@@ -61,7 +61,7 @@ def test_escapes_text_and_attributes(evil):
     assert re.fullmatch(r"(<[^<>]*>|[^<>])*", cell)
 
 
-def test_templates_have_no_inline_style_script_or_unescaped_output():
+def test_templates_have_no_inline_code_or_unescaped_output():
     names = templates().list_templates(extensions=["html"])
     assert {"page.html", "parts.html", "run.html", "cup.html"} <= set(names)
     for name in names:
@@ -91,14 +91,14 @@ def test_policy_admits_own_style_and_script_by_hash():
     text = written()
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None
-    told = html.unescape(policy[1])
-    assert told.startswith("default-src 'none'; ")
-    assert "unsafe" not in told
+    output = html.unescape(policy[1])
+    assert output.startswith("default-src 'none'; ")
+    assert "unsafe" not in output
     for kind in ("style", "script"):
         inside = re.search(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
         assert inside is not None
         digest = base64.b64encode(hashlib.sha256(inside[1].encode()).digest()).decode()
-        assert f"{kind}-src 'sha256-{digest}'" in told
+        assert f"{kind}-src 'sha256-{digest}'" in output
 
 
 def test_page_has_no_network_references():
@@ -120,11 +120,11 @@ def test_assets_are_small_and_ascii():
 
 
 @pytest.mark.parametrize(
-    ("share", "digits", "told"),
+    ("share", "digits", "expected"),
     [(0, 0, "0%"), (1, 1, "100.0%"), (0.004, 0, "<1%"), (0.996, 0, ">99%"), (0.25, 0, "25%"), (0.94, 1, "94.0%")],
 )
-def test_percent_never_rounds_to_none_or_all(share, digits, told):
-    assert words.percent(share, digits) == told
+def test_percent_never_rounds_to_none_or_all(share, digits, expected):
+    assert words.percent(share, digits) == expected
 
 
 def test_number_formats():
@@ -188,8 +188,8 @@ def test_plot_embeds_its_data_and_escapes_title():
     assert EVIL not in made
     data = re.search(r'class="plot-data">(.*?)</script>', made)
     assert data is not None
-    told = json.loads(data[1])
-    assert (told["x"], told["rows"]) == ([100, 200], [[EVIL, [1.0, 2.0]], ["b", [2.0, 3.0]]])
+    content = json.loads(data[1])
+    assert (content["x"], content["rows"]) == ([100, 200], [[EVIL, [1.0, 2.0]], ["b", [2.0, 3.0]]])
 
 
 def test_plot_of_single_point():

@@ -59,10 +59,10 @@ def test_packed_frames_equal_replay(name, skilled):
     games = played(SPECS[name], skilled=skilled)
     data = json.loads(json.dumps(Pack.of(games).data(), allow_nan=False))
     for game, packed in zip(games, data["games"], strict=True):
-        told, truth = unpacked(packed, data), replay(game)
+        frames, truth = unpacked(packed, data), replay(game)
         for field in ("cells", "position", "heading", "hand", "out", "tokens", "reward"):
-            np.testing.assert_array_equal(getattr(told, field), getattr(truth, field), err_msg=field)
-        assert told.winner == truth.winner
+            np.testing.assert_array_equal(getattr(frames, field), getattr(truth, field), err_msg=field)
+        assert frames.winner == truth.winner
 
 
 def test_packs_words_names_and_moments():
@@ -74,9 +74,9 @@ def test_packs_words_names_and_moments():
     numbers = np.reshape(packed["words"], (-1, 2))
     assert len(numbers) == packed["steps"] == game.steps
     moments = packed["moments"]
-    told = {(t, a): data["words"][numbers[t, a]] for t, a in moments}
-    assert any("picks up its key" in words for words in told.values())
-    assert "wins" in " ".join(told[t, a] for t, a in moments if t == game.steps - 1)
+    captions = {(t, a): data["words"][numbers[t, a]] for t, a in moments}
+    assert any("picks up its key" in words for words in captions.values())
+    assert "wins" in " ".join(captions[t, a] for t, a in moments if t == game.steps - 1)
     assert packed["title"] == f"game 0: {packed['result']}"
     assert data["specs"][0]["teams"] == [BLUE, RED]
 

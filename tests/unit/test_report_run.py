@@ -19,7 +19,7 @@ from multigrid_rl.show.run_page import run_page, verdict_title
 from report_runs import EVIL, Story, write_run
 
 
-def told(folder, story: Story, **more) -> str:
+def page_of(folder, story: Story, **more) -> str:
     return run_page(read_report(write_run(folder, story), games=0, **more))
 
 
@@ -63,8 +63,8 @@ def heading(text: str) -> str:
     ],
     ids=["held", "missed", "met", "interrupted", "killed", "torn", "running", "no gates"],
 )
-def test_page_tells_what_became_of_the_gates(story, title, parts, tmp_path):
-    text = told(tmp_path / "run", story)
+def test_page_reports_gate_outcomes(story, title, parts, tmp_path):
+    text = page_of(tmp_path / "run", story)
     assert heading(text) == title
     assert [part for part in parts if part not in text] == []
     assert ('id="gates"' in text) is ("no gates" not in title)
@@ -99,14 +99,14 @@ def test_run_of_other_environment_is_not_played(tmp_path):
 
 
 def test_run_without_gates_has_curves(tmp_path):
-    text = told(tmp_path / "run", Story(overrides=("scenario.gates=[]",), ended="until"))
+    text = page_of(tmp_path / "run", Story(overrides=("scenario.gates=[]",), ended="until"))
     assert "Return and length of what it played" in text
     assert [title for title in ("Return", "Episode length") if f"<h3>{title}</h3>" not in text] == []
     assert "reward per game" in text
     assert ">gate<" not in text
 
 
-def test_says_when_the_first_report_comes(tmp_path):
+def test_shows_when_first_report_is_due(tmp_path):
     folder = write_run(tmp_path / "run")
     config = (folder / "config.yaml").read_text()
     assert "report_episodes: 100" in config
@@ -125,7 +125,7 @@ def test_draws_reference_curves(tmp_path):
         (folder / "config.yaml").write_text(config)
         runs.append(read_run(folder))
     save_reference(build_reference(runs, "1v1"), tmp_path / "curves.json")
-    text = told(tmp_path / "run", Story(), reference=tmp_path / "curves.json")
+    text = page_of(tmp_path / "run", Story(), reference=tmp_path / "curves.json")
     assert "Below it lies the recipe 1v1 over 3 seeds" in text
     assert 'class="band"' in text
     assert "the recipe's median seed" in html.unescape(text)
@@ -134,7 +134,9 @@ def test_draws_reference_curves(tmp_path):
 
 def test_draws_shipped_reference_curves(tmp_path):
     reference = data_root() / "configs" / "experiment" / "curves" / "1v1.json"
-    assert "the middle 80% of the recipe's seeds" in html.unescape(told(tmp_path / "run", Story(), reference=reference))
+    assert "the middle 80% of the recipe's seeds" in html.unescape(
+        page_of(tmp_path / "run", Story(), reference=reference)
+    )
 
 
 def test_escapes_command_and_commit(tmp_path):
@@ -143,19 +145,19 @@ def test_escapes_command_and_commit(tmp_path):
     assert "&lt;script&gt;alert(1)" in text
 
 
-def test_draws_wins_by_opponent_where_they_take_turns(tmp_path):
-    text = told(tmp_path / "mixture", Story(against=("hunter", "random", "./a/b", EVIL, "idle")))
+def test_draws_wins_by_opponent_for_mixtures(tmp_path):
+    text = page_of(tmp_path / "mixture", Story(against=("hunter", "random", "./a/b", EVIL, "idle")))
     found = [json.loads(data) for data in re.findall(r'class="plot-data">(.*?)</script>', text)]
     rows = [dict(data["rows"]) for data in found if data["label"] == "Games won by red, by opponent"]
     assert [list(row) for row in rows] == [["hunter", "random", "./a/b", EVIL], ["idle"]]
     assert set(rows[0]["random"]) == {0.1}
     assert "At the end 0% against hunter, 10% against random, 20% against ./a/b, 30% against &lt;script&gt;" in text
     assert EVIL not in text
-    assert "by opponent" not in told(tmp_path / "run", Story())
+    assert "by opponent" not in page_of(tmp_path / "run", Story())
 
 
 def test_page_size_of_long_run(tmp_path):
-    text = told(tmp_path / "run", Story(reports=6000, good_from=3000))
+    text = page_of(tmp_path / "run", Story(reports=6000, good_from=3000))
     assert len(text) < 900_000
 
 
@@ -245,9 +247,9 @@ def test_timing_totals_cover_whole_run(tmp_path):
     ],
     ids=["as the recipe says", "other values"],
 )
-def test_tells_what_was_changed_from_the_recipe(overrides, table, seeds, tmp_path):
+def test_lists_changes_from_recipe(overrides, table, seeds, tmp_path):
     reference = data_root() / "configs" / "experiment" / "curves" / "1v1.json"
-    text = html.unescape(told(tmp_path / "run", Story(overrides=overrides), reference=reference))
+    text = html.unescape(page_of(tmp_path / "run", Story(overrides=overrides), reference=reference))
     assert f"{seeds}" in re.search(r"It ends (as well as|worse than) (the recipe's (other )?seeds)", text)[0]
     assert ("Changed from the recipe 1v1" in text) is table
     rows = re.findall(r"<code>([\w.]+)</code></th><td>(.*?)</td><td>(.*?)</td></tr>", text)
@@ -255,18 +257,18 @@ def test_tells_what_was_changed_from_the_recipe(overrides, table, seeds, tmp_pat
     assert rows == (changed if table else [])
 
 
-def test_tells_bonus_and_schedules_as_training_does(tmp_path):
-    text = html.unescape(told(tmp_path / "run", Story(overrides=("train.lr_final=1e-4",))))
-    for name, said in (
+def test_lists_bonus_and_schedules_as_training_does(tmp_path):
+    text = html.unescape(page_of(tmp_path / "run", Story(overrides=("train.lr_final=1e-4",))))
+    for name, message in (
         ("Bonus", "key_pickup +1 for all (training reward only; gates score the game's own)"),
         ("Learning rate", "0.001 to 0.0001, a straight line over the first 2,000,000 steps, then constant"),
         ("Entropy bonus", "0.02 to 0, a straight line over the first 400,000 steps, then constant"),
     ):
-        assert f"<dt>{name}</dt><dd>{said}</dd>" in text
+        assert f"<dt>{name}</dt><dd>{message}</dd>" in text
     assert "<dt>Clip</dt>" not in text
 
 
-def test_nobody_can_tell_changes_of_another_version(tmp_path):
+def test_changes_are_unknown_for_other_versions(tmp_path):
     folder = write_run(tmp_path / "run")
     (folder / "config.yaml").write_text((folder / "config.yaml").read_text() + "new_key: 1\n")
     assert read_report(folder, games=0).changed is None

@@ -88,7 +88,7 @@ class Spied:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_no_row_comes_from_a_seat_after_its_elimination(scheme):
+def test_eliminated_seats_add_no_rows(scheme):
     spied = Spied(scheme)
     for _ in range(3):
         experience = spied.sample()
@@ -107,7 +107,7 @@ def test_no_row_comes_from_a_seat_after_its_elimination(scheme):
 
 
 @pytest.mark.parametrize("network", ["gru", "lstm"])
-def test_sequences_are_whole_and_tell_which_steps_were_lived(network):
+def test_sequences_are_whole_and_mark_living_steps(network):
     spied = Spied("scheme=dtde", f"model={network}", "model.hidden=[8]")
     starts, missing = np.ones(GAMES, bool), 0
     for _ in range(3):
@@ -137,7 +137,7 @@ def joint(logits, batch):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_the_learner_finds_the_log_probabilities_and_values_that_were_sampled(network, scheme):
+def test_learner_reproduces_sampled_log_probs_and_values(network, scheme):
     spied = Spied(scheme, f"model={network}", "model.hidden=[8]")
     for round_ in range(3):
         experience = spied.sample()
@@ -165,7 +165,7 @@ def test_the_learner_finds_the_log_probabilities_and_values_that_were_sampled(ne
 
 @pytest.mark.parametrize("scheme", ["scheme=dtde", "scheme=ctde", "scheme=ctce"])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_targets_bootstrap_from_the_right_value(network, scheme):
+def test_targets_bootstrap_from_right_value(network, scheme):
     # With lambda 0 the target of a step is r + gamma V(what follows): the next observation's value, the final
     # observation's where the game was cut, nothing where the agent's episode was over.
     spied = Spied(scheme, f"model={network}", "model.hidden=[8]", "train.lam=0", "train.gamma=0.5")
@@ -204,7 +204,7 @@ def test_targets_bootstrap_from_the_right_value(network, scheme):
     assert cut_alive > 0
 
 
-def test_agents_that_share_a_network_learn_together():
+def test_agents_sharing_network_learn_together():
     spied = Spied("shared=true")
     collected = [spied.sample(), spied.sample()]
     holder = SimpleNamespace(stages=stages_of(spied.config), stage=0)
@@ -216,7 +216,7 @@ def test_agents_that_share_a_network_learn_together():
 
 
 @pytest.mark.parametrize("scheme", ["scheme=dtde", "scheme=ctce"])
-def test_the_same_games_are_played_whatever_runs_beside_them(scheme):
+def test_games_are_independent_of_concurrent_runs(scheme):
     # What seats do is drawn from their game's own stream.
     all_of_them = Spied(scheme).sample().batches
     few = compose([*DEADLY, scheme, "train.num_envs=4"])

@@ -66,7 +66,7 @@ def first_cells(w, code):
 # Layouts -------------------------------------------------------------------------------------------------------------
 
 
-def test_walls_doors_and_rooms_are_where_section_1_says():
+def test_walls_doors_and_rooms_match_section_1():
     w = world(blue=0, red=1)
     clear(w)
     for x in range(16):
@@ -94,7 +94,7 @@ def test_starts_in_index_order_blue_first(rules, blue, red):
 @both_rules
 @pytest.mark.parametrize(("blue", "red"), [(0, 1), (0, 2), (1, 1), (2, 2)])
 @pytest.mark.parametrize("obstacle", [False, True])
-def test_fixed_keys_and_obstacle_balls_of_each_team_that_plays(rules, blue, red, obstacle):
+def test_each_playing_team_has_fixed_key_and_obstacle_ball(rules, blue, red, obstacle):
     w = world(rules, blue=blue, red=red, obstacle=obstacle)
     assert find(w, RED_KEY) == [(7, 4)]
     assert find(w, BLUE_KEY) == ([(8, 3)] if blue else [])
@@ -104,7 +104,7 @@ def test_fixed_keys_and_obstacle_balls_of_each_team_that_plays(rules, blue, red,
 
 
 @pytest.mark.parametrize(("blue", "red", "obstacle", "red_cells"), [(0, 2, True, 33), (1, 1, False, 34)])
-def test_classic_random_red_key_is_uniform_over_all_free_cells(blue, red, obstacle, red_cells):
+def test_classic_random_red_key_is_uniform_over_free_cells(blue, red, obstacle, red_cells):
     games = 10200
     settings = {"blue": blue, "red": red, "obstacle": obstacle, "random_keys": True}
     w = World(spec("classic", **settings), games, seed=2)
@@ -116,7 +116,7 @@ def test_classic_random_red_key_is_uniform_over_all_free_cells(blue, red, obstac
 
 
 @both_rules
-def test_random_keys_never_share_a_cell_with_anything(rules):
+def test_random_keys_never_share_cell(rules):
     w = World(spec(rules, blue=2, red=2, obstacle=True, random_keys=True), 2000, seed=4)
     red, blue = first_cells(w, RED_KEY), first_cells(w, BLUE_KEY)
     starts = {(9, 1), (8, 1), (6, 6), (7, 6)}
@@ -131,7 +131,7 @@ def test_random_keys_never_share_a_cell_with_anything(rules):
 
 @both_rules
 @pytest.mark.parametrize("heading", range(4))
-def test_turns_and_steps_follow_the_headings(rules, heading):
+def test_turns_and_steps_follow_headings(rules, heading):
     w = world(rules, blue=0, red=1)
     for action, after in ((LEFT, (heading - 1) % 4), (RIGHT, (heading + 1) % 4), (c.DONE, heading)):
         place(w, "red_0", 8, 2, heading)
@@ -145,7 +145,7 @@ def test_turns_and_steps_follow_the_headings(rules, heading):
 
 @both_rules
 @pytest.mark.parametrize("code", [WALL, DOOR_LOCKED, c.DOOR_CLOSED, RED_KEY, BLUE_KEY_USED, RED_BALL, BLUE_BALL])
-def test_nobody_walks_onto_a_thing(rules, code):
+def test_agents_cannot_walk_onto_objects(rules, code):
     w = world(rules, blue=0, red=1)
     place(w, "red_0", 8, 2, EAST)
     put(w, (9, 2), code)
@@ -170,7 +170,7 @@ def test_red_takes_only_red_keys_and_blue_balls(rules, code, taken):
 
 
 @both_rules
-def test_full_hands_take_nothing_and_pay(rules):
+def test_pickup_with_full_hands_takes_nothing_but_pays(rules):
     w = world(rules, blue=0, red=1)
     place(w, "red_0", 7, 3, SOUTH, BLUE_BALL)
     assert play(w, red_0=PICKUP).reward["red_0"] == approx(-0.001)
@@ -178,7 +178,7 @@ def test_full_hands_take_nothing_and_pay(rules):
 
 
 @both_rules
-def test_a_pickup_at_an_agent_takes_nothing_from_it_and_pays(rules):
+def test_pickup_at_agent_takes_nothing_but_pays(rules):
     w = world(rules)
     place(w, "red_0", 7, 5, EAST)
     place(w, "blue_0", 8, 5, EAST, BLUE_KEY_USED)
@@ -190,7 +190,7 @@ def test_a_pickup_at_an_agent_takes_nothing_from_it_and_pays(rules):
 @pytest.mark.parametrize(("code", "dropped"), [
     (EMPTY, True), (WALL, False), (DOOR_LOCKED, False), (DOOR_OPEN, False), (RED_BALL, False), (BLUE_KEY, False),
 ])  # fmt: skip
-def test_a_drop_needs_an_empty_cell(rules, code, dropped):
+def test_drop_needs_empty_cell(rules, code, dropped):
     w = world(rules, blue=0, red=1)
     place(w, "red_0", 8, 2, EAST, RED_KEY_USED)
     put(w, (9, 2), code)
@@ -200,7 +200,7 @@ def test_a_drop_needs_an_empty_cell(rules, code, dropped):
 
 
 @both_rules
-def test_nothing_is_dropped_onto_an_agent_nor_from_empty_hands(rules):
+def test_cannot_drop_onto_agent_or_from_empty_hands(rules):
     w = world(rules, blue=0, red=2)
     place(w, "red_0", 8, 2, EAST, RED_KEY_USED)
     place(w, "red_1", 9, 2, WEST)
@@ -210,7 +210,7 @@ def test_nothing_is_dropped_onto_an_agent_nor_from_empty_hands(rules):
 
 @both_rules
 @pytest.mark.parametrize("code", [WALL, EMPTY, RED_KEY, BLUE_KEY, RED_BALL, BLUE_BALL])
-def test_a_toggle_at_anything_but_a_door_or_an_opponent_does_nothing(rules, code):
+def test_toggle_affects_only_doors_and_opponents(rules, code):
     w = world(rules)
     place(w, "red_0", 8, 2, EAST, RED_KEY_USED)
     put(w, (9, 2), code)
@@ -219,7 +219,7 @@ def test_a_toggle_at_anything_but_a_door_or_an_opponent_does_nothing(rules, code
 
 
 @both_rules
-def test_a_toggle_at_a_team_mate_or_in_peace_at_an_opponent_does_nothing(rules):
+def test_toggle_spares_mates_and_opponents_in_peace(rules):
     w = world(rules, blue=1, red=2, death_match=False)
     place(w, "red_0", 7, 2, EAST)
     place(w, "red_1", 8, 2, EAST)
@@ -234,7 +234,7 @@ def test_a_toggle_at_a_team_mate_or_in_peace_at_an_opponent_does_nothing(rules):
 
 @both_rules
 @pytest.mark.parametrize(("step", "limit", "reward"), [(1, 10, 0.91), (5, 10, 0.55), (13, 1000, 0.9883), (10, 10, 0.1)])
-def test_success_pays_one_minus_nine_tenths_of_the_time_used(rules, step, limit, reward):
+def test_success_reward_falls_by_nine_tenths_of_time_used(rules, step, limit, reward):
     w = world(rules, blue=0, red=1, max_steps=limit)
     place(w, "red_0", *RED_FRONT, WEST, RED_KEY_USED)
     w.state.clock[:] = step - 1
@@ -246,7 +246,7 @@ def test_success_pays_one_minus_nine_tenths_of_the_time_used(rules, step, limit,
 
 
 @both_rules
-def test_a_key_pays_at_its_first_pickup_only(rules):
+def test_key_pays_only_first_pickup(rules):
     w = world(rules, blue=0, red=2)
     place(w, "red_0", 7, 3, SOUTH)
     rewards = [play(w, red_0=action).reward["red_0"] for action in (PICKUP, DROP, PICKUP, PICKUP, DROP)]
@@ -257,7 +257,7 @@ def test_a_key_pays_at_its_first_pickup_only(rules):
 
 
 @both_rules
-def test_a_held_ball_pays_again_and_again_on_its_starting_cell(rules):
+def test_held_ball_pays_repeatedly_on_starting_cell(rules):
     w = world(rules, blue=0, red=1, obstacle=True)
     place(w, "red_0", 5, 5, SOUTH)
     pays = [play(w, red_0=PICKUP).reward["red_0"] for _ in range(7)]
@@ -268,7 +268,7 @@ def test_a_held_ball_pays_again_and_again_on_its_starting_cell(rules):
 
 
 @both_rules
-def test_a_ball_pays_only_where_it_started_and_its_discount_stays_with_it(rules):
+def test_ball_pays_only_at_start_and_keeps_its_discount(rules):
     w = world(rules, blue=0, red=2, obstacle=True)
     place(w, "red_0", 5, 5, SOUTH)
     turns = [PICKUP, LEFT, DROP, PICKUP, RIGHT, DROP]  # facing south, then east
@@ -279,7 +279,7 @@ def test_a_ball_pays_only_where_it_started_and_its_discount_stays_with_it(rules)
 
 
 @both_rules
-def test_blue_takes_the_red_ball_before_its_door(rules):
+def test_blue_takes_red_ball_before_its_door(rules):
     w = world(rules, obstacle=True)
     place(w, "blue_0", 9, 1, EAST)
     place(w, "red_0", 5, 5, SOUTH)
@@ -288,7 +288,7 @@ def test_blue_takes_the_red_ball_before_its_door(rules):
     assert play(w, blue_0=PICKUP).reward["blue_0"] == approx(0.405)
 
 
-def test_weights_of_a_seat_pay_that_seat():
+def test_seat_weights_pay_that_seat():
     blue = RewardWeights(key_pickup=0.2, invalid_pickup=-0.1, success=3.0, eliminated_opponent=0.7, got_eliminated=-2.0)
     w = world("fair", blue=2, red=2, seat_reward=(("blue_0", blue),))
     place(w, "blue_0", 8, 4, NORTH)

@@ -47,7 +47,7 @@ def play_to_the_end(w, actions):
 
 @both_rules
 @pytest.mark.parametrize("thing", [RED_KEY_USED, BLUE_BALL])
-def test_a_thing_dropped_before_the_other_door_shuts_it_and_the_game_ends_by_truncation(rules, thing):
+def test_object_blocking_other_door_leads_to_truncation(rules, thing):
     w = world(rules, max_steps=MAX_STEPS)
     clear(w)
     place(w, "red_0", 9, 1, EAST, thing)
@@ -62,7 +62,7 @@ def test_a_thing_dropped_before_the_other_door_shuts_it_and_the_game_ends_by_tru
 
 
 @both_rules
-def test_after_the_key_carrier_is_eliminated_the_game_ends_by_truncation(rules):
+def test_eliminated_key_carrier_leads_to_truncation(rules):
     w = world(rules, blue=2, red=2, max_steps=MAX_STEPS)
     clear(w)
     place(w, "blue_0", 8, 3, WEST, BLUE_KEY_USED)
@@ -94,7 +94,7 @@ def door_left_open(rules):
 
 
 @both_rules
-def test_toggling_the_own_open_door_shuts_it_and_pays_nothing(rules):
+def test_toggling_own_open_door_closes_it_unpaid(rules):
     w = door_left_open(rules)
     step = play(w, blue_1=TOGGLE)
     assert at(w, BLUE_DOOR) == DOOR_CLOSED + BLUE
@@ -103,7 +103,7 @@ def test_toggling_the_own_open_door_shuts_it_and_pays_nothing(rules):
 
 
 @both_rules
-def test_a_shut_door_opens_again_without_a_key_and_wins(rules):
+def test_closed_door_reopens_without_key_and_wins(rules):
     w = door_left_open(rules)
     put(w, BLUE_DOOR, DOOR_CLOSED + BLUE)
     step = play(w, blue_1=TOGGLE)
@@ -113,7 +113,7 @@ def test_a_shut_door_opens_again_without_a_key_and_wins(rules):
 
 
 @both_rules
-def test_an_opponent_swings_the_door_both_ways_and_wins_nothing(rules):
+def test_opponent_toggles_door_both_ways_without_winning(rules):
     w = door_left_open(rules)
     place(w, "blue_1", 7, 6, SOUTH)
     place(w, "red_0", *BLUE_FRONT, EAST)
@@ -127,7 +127,7 @@ def test_an_opponent_swings_the_door_both_ways_and_wins_nothing(rules):
 
 @both_rules
 @pytest.mark.parametrize("carried", [EMPTY, RED_KEY_USED, RED_BALL])
-def test_a_locked_door_stays_locked_for_whoever_lacks_its_key(rules, carried):
+def test_locked_door_stays_locked_without_key(rules, carried):
     w = world(rules, blue=2, red=2)
     place(w, "blue_0", *BLUE_FRONT, EAST, carried)
     step = play(w, blue_0=TOGGLE)
@@ -137,7 +137,7 @@ def test_a_locked_door_stays_locked_for_whoever_lacks_its_key(rules, carried):
 
 
 @both_rules
-def test_a_win_in_the_last_step_pays_a_tenth_and_is_also_truncated(rules):
+def test_win_in_last_step_pays_tenth_and_is_truncated(rules):
     w = world(rules, max_steps=MAX_STEPS)
     place(w, "blue_0", *BLUE_FRONT, EAST, BLUE_KEY_USED)
     for _ in range(MAX_STEPS - 1):

@@ -55,7 +55,7 @@ def eliminated_blue_0(rules):
 
 
 @pytest.mark.parametrize(("rules", "reward", "winner"), [("classic", WIN, RED), ("fair", 0, -1)])
-def test_door_test_asks_for_any_open_door_or_for_the_own_one(rules, reward, winner):
+def test_classic_wins_with_any_open_door_fair_needs_own(rules, reward, winner):
     w = world(rules, blue=2, red=1)
     put(w, BLUE_DOOR, DOOR_OPEN + BLUE)
     place(w, "red_0", *RED_FRONT, WEST)
@@ -75,11 +75,11 @@ def two_want_one_cell(rules, games):
     return w.state.position[:, 0] == c.cell_index(7, 3)
 
 
-def test_order_is_the_index_order_under_classic():
+def test_classic_order_is_index_order():
     assert two_want_one_cell("classic", 200).all()
 
 
-def test_order_is_drawn_anew_each_step_under_fair():
+def test_fair_order_is_redrawn_each_step():
     w = world("fair", blue=0, red=2)
     firsts = set()
     for _ in range(40):
@@ -90,7 +90,7 @@ def test_order_is_drawn_anew_each_step_under_fair():
     assert firsts == {True, False}
 
 
-def test_every_order_of_four_agents_comes_up_equally_often_under_fair():
+def test_fair_orders_of_four_agents_are_equally_likely():
     games = 4800
     w = World(spec("fair", blue=2, red=2), games, seed=1)
     w.step(np.full((games, 4), c.DONE, np.int8))
@@ -103,7 +103,7 @@ def test_every_order_of_four_agents_comes_up_equally_often_under_fair():
 
 
 @pytest.mark.parametrize(("switch", "toggler", "bystander"), [("stop", 0, 0), ("continue", 0.5, -0.001)])
-def test_after_success_alone_decides_what_is_handled_after_the_winner(switch, toggler, bystander):
+def test_after_success_decides_handling_after_winner(switch, toggler, bystander):
     w = world(replace(Rules.classic(), after_success=switch), blue=1, red=2)
     place(w, "blue_0", *BLUE_FRONT, EAST, BLUE_KEY_USED)
     place(w, "red_0", 9, 1, EAST)
@@ -116,7 +116,7 @@ def test_after_success_alone_decides_what_is_handled_after_the_winner(switch, to
 
 
 @pytest.mark.parametrize(("rules", "reported"), [("classic", False), ("fair", True)])
-def test_elimination_is_reported_at_once_under_fair_and_at_the_end_under_classic(rules, reported):
+def test_fair_reports_elimination_at_once_classic_at_end(rules, reported):
     w, step = eliminated_blue_0(rules)
     assert step.terminated == {"blue_0": reported, "blue_1": False, "red_0": False, "red_1": False}
     assert play(w).terminated["blue_0"] == reported
@@ -125,7 +125,7 @@ def test_elimination_is_reported_at_once_under_fair_and_at_the_end_under_classic
 
 
 @pytest.mark.parametrize(("rules", "penalty"), [("classic", -0.001), ("fair", 0)])
-def test_pickups_of_the_eliminated_cost_under_classic_only(rules, penalty):
+def test_only_classic_charges_pickups_of_eliminated(rules, penalty):
     w, step = eliminated_blue_0(rules)
     assert step.reward["blue_0"] == -1
     for _ in range(3):
@@ -135,7 +135,7 @@ def test_pickups_of_the_eliminated_cost_under_classic_only(rules, penalty):
 
 
 @pytest.mark.parametrize(("rules", "reward"), [("classic", -1.001), ("fair", -1)])
-def test_a_pickup_in_the_step_of_the_elimination_costs_under_classic_only(rules, reward):
+def test_only_classic_charges_pickup_in_elimination_step(rules, reward):
     w = world(rules, blue=2, red=2)
     place(w, "blue_0", 8, 5, WEST)
     place(w, "red_0", 7, 5, EAST)
@@ -143,14 +143,14 @@ def test_a_pickup_in_the_step_of_the_elimination_costs_under_classic_only(rules,
 
 
 @pytest.mark.parametrize(("rules", "acted"), [("classic", True), ("fair", False)])
-def test_eliminated_agents_leave_the_training_batch_under_fair_only(rules, acted):
+def test_only_fair_drops_eliminated_agents_from_batch(rules, acted):
     w, step = eliminated_blue_0(rules)
     assert set(step.acted.values()) == {True}  # the step of the elimination itself still counts
     assert play(w).acted == {"blue_0": acted, "blue_1": True, "red_0": True, "red_1": True}
 
 
 @both_rules
-def test_eliminated_agents_do_not_move_and_still_observe_from_the_side_room(rules):
+def test_eliminated_agents_stay_and_observe_from_side_room(rules):
     w, _ = eliminated_blue_0(rules)
     for action in range(7):
         play(w, blue_0=action)
@@ -161,7 +161,7 @@ def test_eliminated_agents_do_not_move_and_still_observe_from_the_side_room(rule
 
 
 @pytest.mark.parametrize(("rules", "again"), [("classic", True), ("fair", False)])
-def test_an_eliminated_agent_is_eliminated_a_second_time_under_classic_only(rules, again):
+def test_only_classic_eliminates_agent_twice(rules, again):
     w, _ = eliminated_blue_0(rules)
     put(w, BLUE_DOOR, DOOR_OPEN + BLUE)
     place(w, "red_0", *BLUE_FRONT, EAST)
@@ -183,7 +183,7 @@ def test_an_eliminated_agent_is_eliminated_a_second_time_under_classic_only(rule
 # Mission in the observation ------------------------------------------------------------------------------------------
 
 
-def test_first_mission_is_random_under_classic_and_the_first_string_under_fair():
+def test_first_mission_is_random_in_classic_and_first_in_fair():
     classic = World(spec("classic"), 400, seed=5)
     assert np.bincount(classic.state.mission[:, 0], minlength=4).min() > 60
     assert (classic.state.mission[:, :1] == classic.state.mission).all()  # the same for all agents
@@ -197,7 +197,7 @@ def test_first_mission_is_random_under_classic_and_the_first_string_under_fair()
     ("classic", [1, 1, 0], [1, 1, 3]),  # the step of the pickup still shows the old one
     ("fair", [0, 3, 3], [0, 3, 3]),
 ])  # fmt: skip
-def test_mission_token_is_late_and_zero_under_classic_and_true_at_once_under_fair(rules, tokens, strings):
+def test_mission_token_lags_in_classic_and_is_current_in_fair(rules, tokens, strings):
     w = world(rules)
     if rules == "classic":
         w.state.mission[:] = w.state.mission_value[:] = 1
@@ -215,7 +215,7 @@ def test_mission_token_is_late_and_zero_under_classic_and_true_at_once_under_fai
 
 @pytest.mark.parametrize(("rules", "before_doors"), [("classic", True), ("fair", False)])
 @pytest.mark.parametrize("code", [RED_KEY, BLUE_KEY])
-def test_random_keys_land_before_doors_under_classic_only(rules, before_doors, code):
+def test_only_classic_places_random_keys_before_doors(rules, before_doors, code):
     w = World(spec(rules, random_keys=True), 4000, seed=11)
     seen = {divmod(int(k), 8) for k in np.argmax(w.state.cells == code, axis=1)}
     assert (RED_FRONT in seen, BLUE_FRONT in seen) == (before_doors, before_doors)
@@ -226,7 +226,7 @@ def test_random_keys_land_before_doors_under_classic_only(rules, before_doors, c
 
 
 @pytest.mark.parametrize(("rules", "shown"), [("classic", [10, 2, WEST]), ("fair", [1, 0, 0])])
-def test_the_victim_is_shown_where_it_stood_under_classic_only(rules, shown):
+def test_only_classic_shows_victim_where_it_stood(rules, shown):
     for team in (1, 2):  # the last step of a game, and a step within one
         w = world(rules, blue=team, red=2)
         place(w, "blue_0", 8, 5, WEST)
@@ -240,7 +240,7 @@ def test_the_victim_is_shown_where_it_stood_under_classic_only(rules, shown):
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0])
-def test_the_discount_factor_of_the_weights_is_used(factor):
+def test_uses_discount_factor_of_weights(factor):
     weights = RewardWeights(ball_pickup=2.0, ball_discount=factor)
     w = world("fair", blue=0, red=1, obstacle=True, reward=weights)
     place(w, "red_0", 6, 6, WEST)

@@ -60,7 +60,7 @@ def test_single_red_wins_in_13_steps_at_best(rules, limit, view, published):
 @pytest.mark.parametrize(("pickups", "steps", "v2", "v3"), [
     (1, 23, 1.9293, 1.9338), (2, 24, 2.3334, 2.3381), (6, 28, 2.9829, 2.9884),
 ])  # fmt: skip
-def test_single_red_with_obstacle_earns_what_section_9_says(rules, pickups, steps, v2, v3):
+def test_single_red_with_obstacle_earns_section_9_reward(rules, pickups, steps, v2, v3):
     plan = OBSTACLE_PLANS[pickups]
     assert len(plan) == steps
     for limit, published in ((1000, v2), (1280, v3)):
@@ -76,7 +76,7 @@ def test_single_red_with_obstacle_earns_what_section_9_says(rules, pickups, step
     ("red_0", RED_START, (*RED_FRONT, WEST), RED_KEY, RED),
     ("blue_0", BLUE_START, (*BLUE_FRONT, EAST), BLUE_KEY, BLUE),
 ])  # fmt: skip
-def test_1v1_key_and_door_takes_13_to_15_steps_from_every_key_cell(rules, seat, start, goal, code, winner):
+def test_1v1_takes_13_to_15_steps_from_every_key_cell(rules, seat, start, goal, code, winner):
     lengths = []
     for key in (cell for cell in ROOM if cell not in ((9, 1), (6, 6))):
         plan = key_and_door_plan(start, key, goal)
@@ -102,7 +102,7 @@ def missions(w):
 
 
 @both_rules
-def test_the_key_sends_its_taker_to_the_door_and_the_mates_to_the_ball(rules):
+def test_key_sends_taker_to_door_and_mates_to_ball(rules):
     w = world(rules, blue=2, red=2)
     w.state.mission[:] = 0
     place(w, "red_1", 7, 3, SOUTH)
@@ -111,7 +111,7 @@ def test_the_key_sends_its_taker_to_the_door_and_the_mates_to_the_ball(rules):
 
 
 @both_rules
-def test_the_ball_sends_mates_without_the_key_to_the_key_and_with_it_to_the_door(rules):
+def test_ball_sends_mates_to_key_or_with_key_to_door(rules):
     w = world(rules, blue=0, red=3, obstacle=True)
     w.state.mission[:] = 0
     place(w, "red_0", 7, 3, SOUTH)
@@ -125,7 +125,7 @@ def test_the_ball_sends_mates_without_the_key_to_the_key_and_with_it_to_the_door
 
 
 @both_rules
-def test_pickups_that_cost_leave_missions_alone(rules):
+def test_charged_pickups_do_not_change_missions(rules):
     w = world(rules, blue=0, red=2)
     place(w, "red_0", 7, 3, SOUTH)
     play(w, red_0=PICKUP)
@@ -139,7 +139,7 @@ def test_pickups_that_cost_leave_missions_alone(rules):
 
 
 @both_rules
-def test_keys_follow_from_the_seed(rules):
+def test_keys_follow_from_seed(rules):
     def layouts(seed):
         return World(spec(rules, random_keys=True), 50, seed=seed).state.cells.copy()
 
@@ -152,7 +152,7 @@ def test_keys_follow_from_the_seed(rules):
     assert np.array_equal(w.state.cells, layouts(7))
 
 
-def test_reset_of_some_games_leaves_the_others_alone():
+def test_partial_reset_leaves_other_games_unchanged():
     w = World(spec("fair", random_keys=True), 6, seed=1)
     for _ in range(3):
         w.step(np.zeros((6, 2), np.int8))

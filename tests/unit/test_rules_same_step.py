@@ -62,7 +62,7 @@ def at_their_doors(rules, *, red_hand=RED_KEY_USED, blue_hand=BLUE_KEY_USED, **t
     (("red_0", "red_1"), "red_0", "red_1"),
     (("red_1", "red_0"), "red_1", "red_0"),
 ])  # fmt: skip
-def test_1_the_first_in_order_gets_the_cell_that_two_want(rules, order, there, blocked):
+def test_1_first_in_order_gets_contested_cell(rules, order, there, blocked):
     w = world(rules, blue=0, red=2)
     place(w, "red_0", 6, 3, EAST)
     place(w, "red_1", 8, 3, WEST)
@@ -75,7 +75,7 @@ def test_1_the_first_in_order_gets_the_cell_that_two_want(rules, order, there, b
 
 @both_rules
 @pytest.mark.parametrize(("order", "follower_at"), [(("red_0", "red_1"), (8, 3)), (("red_1", "red_0"), (9, 3))])
-def test_1_following_works_only_behind_a_leader_who_is_earlier(rules, order, follower_at):
+def test_1_following_works_only_behind_earlier_leader(rules, order, follower_at):
     w = world(rules, blue=0, red=2)
     place(w, "red_0", 8, 3, WEST)
     place(w, "red_1", 9, 3, WEST)
@@ -97,7 +97,7 @@ def test_1_swapping_never_works(rules, order):
 
 @both_rules
 @pytest.mark.parametrize("order", [("red_0", "blue_0"), ("blue_0", "red_0")])
-def test_2_an_opponent_who_walks_away_is_missed(rules, order):
+def test_2_opponent_walking_away_is_missed(rules, order):
     w = face_to_face(rules)
     place(w, "blue_0", 8, 3, SOUTH)
     step = play(w, order, red_0=TOGGLE, blue_0=FORWARD)
@@ -109,7 +109,7 @@ def test_2_an_opponent_who_walks_away_is_missed(rules, order):
 
 @both_rules
 @pytest.mark.parametrize("order", [("red_0", "blue_0"), ("blue_0", "red_0")])
-def test_2_an_opponent_who_walks_into_the_toggled_cell_is_eliminated(rules, order):
+def test_2_opponent_walking_into_toggled_cell_is_eliminated(rules, order):
     w = face_to_face(rules, blue=2, red=2)
     place(w, "blue_0", 9, 3, WEST)
     step = play(w, order, red_0=TOGGLE, blue_0=FORWARD)
@@ -129,7 +129,7 @@ def test_2_an_opponent_who_walks_into_the_toggled_cell_is_eliminated(rules, orde
     ("red_0", "blue_0", BLUE_SIDE),
     ("blue_0", "red_0", RED_SIDE),
 ])  # fmt: skip
-def test_3_of_two_who_toggle_each_other_the_first_in_order_wins(rules, first, second, side):
+def test_3_first_in_order_wins_mutual_toggle(rules, first, second, side):
     w = face_to_face(rules, blue=2, red=2)
     stays = where(w, first)
     step = play(w, (first, second), red_0=TOGGLE, blue_0=TOGGLE)
@@ -144,7 +144,7 @@ def test_3_of_two_who_toggle_each_other_the_first_in_order_wins(rules, first, se
 
 @both_rules
 @pytest.mark.parametrize(("first", "second", "winner"), [("red_0", "blue_0", RED), ("blue_0", "red_0", BLUE)])
-def test_3_in_1v1_it_decides_the_game(rules, first, second, winner):
+def test_3_mutual_toggle_decides_1v1(rules, first, second, winner):
     w = face_to_face(rules)
     step = play(w, (first, second), red_0=TOGGLE, blue_0=TOGGLE)
     assert step.reward[first] == approx(WIN)
@@ -167,7 +167,7 @@ def hunter_behind_opener(rules, **teams):
 
 
 @both_rules
-def test_4_eliminated_while_opening_the_door_the_door_pays_nobody(rules):
+def test_4_door_opened_while_eliminated_pays_no_agent(rules):
     w = hunter_behind_opener(rules, blue=2, red=2)
     place(w, "red_1", 7, 5, WEST)
     step = play(w, ("red_0", "blue_0"), red_0=TOGGLE, blue_0=TOGGLE)
@@ -180,7 +180,7 @@ def test_4_eliminated_while_opening_the_door_the_door_pays_nobody(rules):
 
 
 @both_rules
-def test_4_the_last_opponent_eliminated_while_opening_loses(rules):
+def test_4_last_opponent_eliminated_while_opening_loses(rules):
     w = hunter_behind_opener(rules)
     step = play(w, ("red_0", "blue_0"), red_0=TOGGLE, blue_0=TOGGLE)
     assert step.reward["red_0"] == approx(WIN)
@@ -189,7 +189,7 @@ def test_4_the_last_opponent_eliminated_while_opening_loses(rules):
     assert "door_win" not in step.events["blue_0"]
 
 
-def test_4_classic_the_winner_is_still_eliminated_by_a_later_toggle():
+def test_4_classic_later_toggle_still_eliminates_winner():
     w = hunter_behind_opener("classic")
     step = play(w, ("blue_0", "red_0"), red_0=TOGGLE, blue_0=TOGGLE)
     assert step.reward["blue_0"] == approx(WIN - 1)
@@ -202,7 +202,7 @@ def test_4_classic_the_winner_is_still_eliminated_by_a_later_toggle():
     assert step.done
 
 
-def test_4_fair_nothing_happens_to_the_winner():
+def test_4_fair_winner_is_safe():
     w = hunter_behind_opener("fair")
     step = play(w, ("blue_0", "red_0"), red_0=TOGGLE, blue_0=TOGGLE)
     assert step.reward["blue_0"] == approx(WIN)
@@ -218,7 +218,7 @@ def test_4_fair_nothing_happens_to_the_winner():
 
 @both_rules
 @pytest.mark.parametrize(("first", "second", "winner"), [("red_0", "blue_0", RED), ("blue_0", "red_0", BLUE)])
-def test_5_if_both_open_their_doors_the_first_in_order_wins(rules, first, second, winner):
+def test_5_first_in_order_wins_if_both_open_doors(rules, first, second, winner):
     w = at_their_doors(rules)
     step = play(w, (first, second), red_0=TOGGLE, blue_0=TOGGLE)
     assert step.reward[first] == approx(WIN)
@@ -233,7 +233,7 @@ def test_5_if_both_open_their_doors_the_first_in_order_wins(rules, first, second
     ("red_0", "blue_0", RED_DOOR, RED),
     ("blue_0", "red_0", BLUE_DOOR, BLUE),
 ])  # fmt: skip
-def test_5_classic_a_keyless_agent_at_its_locked_door_wins_by_the_opponents_door(thief, opener, locked, winner):
+def test_5_classic_keyless_agent_wins_by_opponents_door(thief, opener, locked, winner):
     w = at_their_doors("classic", **{f"{thief[:-2]}_hand": EMPTY})
     before = at(w, locked)
     step = play(w, (thief, opener), red_0=TOGGLE, blue_0=TOGGLE)
@@ -243,7 +243,7 @@ def test_5_classic_a_keyless_agent_at_its_locked_door_wins_by_the_opponents_door
 
 
 @pytest.mark.parametrize(("thief", "opener", "winner"), [("red_0", "blue_0", BLUE), ("blue_0", "red_0", RED)])
-def test_5_fair_a_keyless_agent_at_its_locked_door_wins_nothing(thief, opener, winner):
+def test_5_fair_keyless_agent_at_locked_door_wins_nothing(thief, opener, winner):
     w = at_their_doors("fair", **{f"{thief[:-2]}_hand": EMPTY})
     step = play(w, (thief, opener), red_0=TOGGLE, blue_0=TOGGLE)
     assert step.reward == {thief: 0, opener: approx(WIN)}
@@ -251,7 +251,7 @@ def test_5_fair_a_keyless_agent_at_its_locked_door_wins_nothing(thief, opener, w
 
 
 @both_rules
-def test_5_a_keyless_agent_who_is_later_in_order_wins_nothing(rules):
+def test_5_later_keyless_agent_wins_nothing(rules):
     w = at_their_doors(rules, red_hand=EMPTY)
     step = play(w, ("blue_0", "red_0"), red_0=TOGGLE, blue_0=TOGGLE)
     assert step.reward == {"red_0": 0, "blue_0": approx(WIN)}
@@ -262,7 +262,7 @@ def test_5_a_keyless_agent_who_is_later_in_order_wins_nothing(rules):
 
 @both_rules
 @pytest.mark.parametrize("order", [("red_1", "red_0"), ("red_0", "red_1")])
-def test_6_the_eliminator_keeps_its_half_and_the_first_living_is_assigned_the_success(rules, order):
+def test_6_eliminator_keeps_half_and_first_living_gets_success(rules, order):
     w = world(rules, blue=1, red=2)
     put(w, (8, 3), EMPTY)
     place(w, "blue_0", 8, 3, WEST)
@@ -277,7 +277,7 @@ def test_6_the_eliminator_keeps_its_half_and_the_first_living_is_assigned_the_su
 
 
 @both_rules
-def test_6_success_overwrites_what_was_earned_before_it_in_the_step(rules):
+def test_6_success_overwrites_earlier_reward_of_step(rules):
     w = world(rules, blue=1, red=2)
     place(w, "red_0", 8, 5, NORTH)
     put(w, (8, 4), RED_KEY)
@@ -289,7 +289,7 @@ def test_6_success_overwrites_what_was_earned_before_it_in_the_step(rules):
 
 
 @pytest.mark.parametrize(("rules", "expected"), [("classic", WIN - 0.001), ("fair", WIN)])
-def test_6_what_is_handled_after_the_success_adds_to_it_under_classic_only(rules, expected):
+def test_6_only_classic_adds_rewards_after_success(rules, expected):
     w = world(rules, blue=1, red=2)
     place(w, "red_0", 6, 1, WEST)
     place(w, "red_1", *RED_FRONT, WEST, RED_KEY_USED)
@@ -303,7 +303,7 @@ def test_6_what_is_handled_after_the_success_adds_to_it_under_classic_only(rules
 @both_rules
 @pytest.mark.parametrize(("first", "second"), [("red_0", "red_1"), ("red_1", "red_0")])
 @pytest.mark.parametrize(("thing", "cell", "pay"), [(RED_KEY, (7, 4), 0.5), (RED_BALL + 1, RED_FRONT, 0.45)])
-def test_7_of_two_who_pick_up_one_object_the_second_pays(rules, first, second, thing, cell, pay):
+def test_7_second_to_pick_up_same_object_pays(rules, first, second, thing, cell, pay):
     w = world(rules, blue=0, red=2, obstacle=True)
     x, y = cell
     place(w, "red_0", x + 1, y, WEST)

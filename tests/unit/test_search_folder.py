@@ -74,7 +74,7 @@ def test_reads_outcomes_back_as_recorded(folder):
     assert again.provenance == folder.provenance
 
 
-def test_cuts_off_torn_lines_and_rejects_damaged_ones(folder):
+def test_cuts_off_torn_lines_and_rejects_damaged_lines(folder):
     for row in ROWS[:2]:
         folder.record(row)
     file = folder.path / "outcomes.jsonl"
@@ -106,7 +106,7 @@ def test_searches_on_drives_without_locks(folder, monkeypatch, caplog):
         assert "no locks on this drive" in caplog.text
 
 
-def test_locks_the_folder_and_never_overwrites_it(folder, request_):
+def test_locks_folder_and_never_overwrites_it(folder, request_):
     with pytest.raises(ConfigError, match="exists already, expected a folder that does not, or --resume"):
         SearchFolder.create(folder.path, request_)
     with folder.held(), pytest.raises(ConfigError, match="another process is writing to it"), folder.held():
@@ -136,7 +136,7 @@ def found(folder, rows=ROWS):
     return result
 
 
-def test_results_hold_every_trial_and_the_winner(folder):
+def test_results_hold_every_trial_and_winner(folder):
     found(folder)
     data = json.loads((folder.path / "results.json").read_text(), parse_constant=pytest.fail)  # no NaN, no Infinity
     assert [row["id"] for row in data["trials"]] == [row.spec.id for row in ROWS]
@@ -153,7 +153,7 @@ def test_results_hold_every_trial_and_the_winner(folder):
     assert rows[2]["train.lr_final"] == rows[2]["train.lr"]
 
 
-def test_winner_is_a_recipe_that_composes_to_its_configuration(folder):
+def test_winner_recipe_composes_to_its_configuration(folder):
     result = found(folder)
     text = (folder.path / "winner.yaml").read_text()
     assert text == as_recipe(folder, result.winner)
@@ -166,7 +166,7 @@ def test_winner_is_a_recipe_that_composes_to_its_configuration(folder):
     assert winning_command(folder, result.winner) in text
 
 
-def test_turns_overrides_into_a_recipe():
+def test_turns_overrides_into_recipe():
     overrides = [
         "scenario=1v1",
         "train.lr=1e-05",
@@ -182,14 +182,14 @@ def test_turns_overrides_into_a_recipe():
 
 
 @pytest.mark.parametrize("name", ["1v1", "blue-adept", "2v2"])
-def test_winner_includes_the_recipe_that_a_search_started_from(name, tmp_path):
+def test_winner_includes_starting_recipe(name, tmp_path):
     file = tmp_path / "winner.yaml"
     file.write_text(yaml.safe_dump(recipe_of([f"experiment={name}", "train.clip=0.3"])))
     own, found = compose([f"experiment={name}", "train.clip=0.3"]), compose([f"experiment={file}"])
     assert found.model_copy(update={"experiment": name}) == own
 
 
-def test_writes_no_recipe_without_a_winner(folder):
+def test_writes_no_recipe_without_winner(folder):
     result = found(folder, [ROWS[1]])
     assert result.winner is None
     assert not (folder.path / "winner.yaml").exists()
@@ -207,7 +207,7 @@ def test_draws_pictures(folder):
         assert (folder.path / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_labels_axes_in_units_of_the_variable():
+def test_labels_axes_in_units_of_variable():
     lr = Variable.parse("train.lr", {"loguniform": [1e-4, 1e-2]})
     assert [value for _, value in ticks(lr)] == pytest.approx([1e-4, 3.16228e-4, 1e-3, 3.16228e-3, 1e-2])
     assert ticks(Variable.parse("train.minibatch_size", {"randint": [8, 9], "transform": "power_of_two"})) == [
@@ -216,7 +216,7 @@ def test_labels_axes_in_units_of_the_variable():
     ]
 
 
-def test_table_shows_the_best_first(folder):
+def test_table_shows_best_first(folder):
     result = found(folder)
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(verb.table(folder, result))
@@ -245,7 +245,7 @@ def result_of_failures(folder):
     return found(folder, [ROWS[1]])
 
 
-def test_tells_outcomes_in_one_line(folder):
+def test_prints_outcomes_in_one_line(folder):
     lines = [verb.outcome_line(folder, row) for row in ROWS]
     assert "FAILED after 12 s: no more memory" in lines[1]
     assert "not held, margin    -0.250" in lines[2]
@@ -254,7 +254,7 @@ def test_tells_outcomes_in_one_line(folder):
     assert not any("\n" in line for line in lines)
 
 
-def test_tells_why_a_trial_failed(tmp_path):
+def test_prints_why_trial_failed(tmp_path):
     class Silent:
         pickled_error_file = None
 
@@ -304,7 +304,7 @@ def test_sorts_overrides():
         (["scenario=multigrid"], "without train.bonus for scenario=multigrid"),
     ],
 )
-def test_rejects_before_any_trial_what_every_trial_would_fail_by(given, message, tmp_path):
+def test_rejects_settings_that_would_fail_every_trial(given, message, tmp_path):
     with pytest.raises((ConfigError, PlayerError)) as caught:
         verb.opened(given, tmp_path / "search", None)
     assert message in str(caught.value)

@@ -59,7 +59,7 @@ def keeper(reports):
     return result
 
 
-def test_margin_is_the_smallest_in_units_of_its_bound():
+def test_margin_is_smallest_in_units_of_its_bound():
     # Over the window: lengths 30 and 34, returns 2.2 and 2.6; 8 of 40 inside, 0.4 of 2, and 0.25 where the bound is 0.
     verdict = keeper([(50, 30.0, 2.2), (100, 34.0, 2.6)]).verdict()
     assert score_of(verdict) == Score(None, pytest.approx(min(8 / 40, 0.4 / 2, 0.25)))

@@ -58,7 +58,7 @@ def carried_out(plan, at_once: int = 1, seed: int = 0, judge=score):
     return specs
 
 
-def test_three_stages_draw_the_same_whichever_trial_ends_first(space):
+def test_three_stages_draws_are_independent_of_finish_order(space):
     alone = carried_out(RoundsPlan(three_stage(space, three(), seed=4)))
     crowd = carried_out(RoundsPlan(three_stage(space, three(), seed=4)), at_once=3, seed=9)
     assert alone == crowd
@@ -66,13 +66,13 @@ def test_three_stages_draw_the_same_whichever_trial_ends_first(space):
     assert [spec.point for spec in alone] != [spec.point for spec in other]
 
 
-def test_more_broad_trials_keep_the_earlier_ones(space):
+def test_more_broad_trials_keep_earlier_trials(space):
     few = RoundsPlan(three_stage(space, three(), seed=4))
     many = RoundsPlan(three_stage(space, three(broad_trials=9), seed=4))
     assert [few.propose() for _ in range(6)] == [many.propose() for _ in range(6)]
 
 
-def test_stages_follow_the_best_trials(space):
+def test_stages_follow_best_trials(space):
     specs = carried_out(RoundsPlan(three_stage(space, three(), seed=4)))
     stages = [spec.stage for spec in specs]
     assert stages == ["broad"] * 6 + ["refine"] * 4 + ["confirm"] * 6
@@ -140,7 +140,7 @@ def test_rejects_records_of_another_version(space, started, where):
         started(known, begun).start_next()
 
 
-def test_goes_on_with_a_trial_that_was_begun(space, started):
+def test_resumes_started_trial(space, started):
     first = RoundsPlan(three_stage(space, three(), seed=4)).propose()
     run = started(begun=[first])
     assert run.start_next().spec == first
@@ -148,7 +148,7 @@ def test_goes_on_with_a_trial_that_was_begun(space, started):
 
 
 @pytest.mark.parametrize("what", ["begin", "record"])
-def test_ends_when_the_folder_cannot_be_written(started, monkeypatch, what):
+def test_ends_when_folder_cannot_be_written(started, monkeypatch, what):
     def refused(*args):
         raise OSError(28, "No space left on device")
 
@@ -163,7 +163,7 @@ def test_ends_when_the_folder_cannot_be_written(started, monkeypatch, what):
     assert run.broken.errno == 28
 
 
-def test_tells_trials_to_stop_and_waits_for_them(started):
+def test_asks_trials_to_stop_and_waits(started):
     asked = []
     run = started(interrupted=lambda: bool(asked))
     run.start_next()
@@ -180,7 +180,7 @@ def confirming(origin: str, number: int, got: Score | None) -> Outcome:
     return Outcome(spec, "finished" if got else "failed", got)
 
 
-def test_winner_held_on_all_seeds_and_its_worst_seed_decides():
+def test_winner_holds_on_all_seeds_and_worst_seed_decides():
     broad = Outcome(TrialSpec("s1-000", "broad", {"train.lr": 0.0}, 0, 9), "finished", Score(10, 0.1))
     rows = [
         broad,
@@ -207,7 +207,7 @@ def asha(**changes: float):
     return load_settings("asha", {"trials": 14, "startup": 6, **changes})
 
 
-def test_optuna_proposes_the_same_with_one_trial_at_a_time(space):
+def test_optuna_is_reproducible_with_sequential_trials(space):
     first, again = (carried_out(OptunaPlan(space, asha(), seed=2)) for _ in range(2))
     assert first == again
     assert [spec.id for spec in first] == [f"a{k:03d}" for k in range(14)]
@@ -220,7 +220,7 @@ def test_optuna_learns_from_outcomes(space):
     assert np.mean(off[30:]) < 0.6 * 0.25  # what random draws are off on average
 
 
-def test_optuna_goes_on_after_an_interruption(space):
+def test_optuna_resumes_after_interruption(space):
     known = [Outcome(s, "finished", score(s)) for s in carried_out(OptunaPlan(space, asha(), seed=2))[:9]]
     failed = replace(known[3], status="failed", score=None)
     rest = carried_out(OptunaPlan(space, asha(), 2, [*known[:3], failed, *known[4:]]))
@@ -228,7 +228,7 @@ def test_optuna_goes_on_after_an_interruption(space):
     assert not {tuple(s.point.values()) for s in rest} & {tuple(o.spec.point.values()) for o in known}
 
 
-def test_optuna_goes_on_with_begun_trials_first(space):
+def test_optuna_resumes_started_trials_first(space):
     whole = carried_out(OptunaPlan(space, asha(), seed=2))
     known = [Outcome(spec, "finished", score(spec)) for spec in (whole[0], whole[2])]
     begun = [whole[1], whole[3]]
@@ -237,7 +237,7 @@ def test_optuna_goes_on_with_begun_trials_first(space):
     assert [spec.id for spec in rest[2:]] == [f"a{k:03d}" for k in range(4, 14)]
 
 
-def test_optuna_takes_points_of_earlier_sessions_as_they_were(space):
+def test_optuna_keeps_points_of_earlier_sessions(space):
     plan = OptunaPlan(space, asha(), seed=2)
     for k in range(5):
         point = space.sample(np.random.default_rng(k))
@@ -255,14 +255,14 @@ def not_held(spec):
     return Score(None, -abs(spec.point["train.lr"] - 0.5))
 
 
-def test_population_draws_the_same_whichever_trial_ends_first(pbt_space):
+def test_population_draws_are_independent_of_finish_order(pbt_space):
     alone = carried_out(RoundsPlan(population(pbt_space, pbt(), seed=1)), judge=not_held)
     assert alone == carried_out(RoundsPlan(population(pbt_space, pbt(), seed=1)), at_once=3, seed=5, judge=not_held)
     assert len(alone) == 15
     assert [spec.until for spec in alone] == [1000] * 5 + [2000] * 5 + [3000] * 5
 
 
-def test_worst_members_go_on_from_one_of_the_best_with_other_values(pbt_space):
+def test_worst_members_copy_one_of_best_with_other_values(pbt_space):
     specs = carried_out(RoundsPlan(population(pbt_space, pbt(), seed=1)), judge=not_held)
     for generation in (1, 2):
         before = {s.id: s for s in specs if s.id.startswith(f"g{generation - 1:02d}")}
@@ -287,7 +287,7 @@ def test_population_replaces_failed_members_and_ends_without_any(pbt_space):
     assert len(carried_out(RoundsPlan(population(pbt_space, pbt(), seed=1)), judge=lambda spec: None)) == 5
 
 
-def test_population_ends_when_a_member_has_held_its_gates(pbt_space):
+def test_population_ends_when_member_has_held_its_gates(pbt_space):
     specs = carried_out(RoundsPlan(population(pbt_space, pbt(), seed=1)), judge=lambda spec: Score(900, 0.1))
     assert len(specs) == 5
 
@@ -301,7 +301,7 @@ def test_perturbed_numbers_move_and_stay_inside(pbt_space):
             assert all(0 <= c < 1 and 0.07 < abs(c - edge) <= 0.15 + 1e-9 for c in moved.values())
 
 
-def test_pbt_rejects_keys_that_cannot_change_during_a_run(space):
+def test_pbt_rejects_keys_fixed_during_run(space):
     with pytest.raises(
         ConfigError, match=r"space=default: expected what can change during a run .*, got train.entropy_"
     ):
@@ -316,7 +316,7 @@ def outcomes(space, count, judge):
     return [Outcome(spec, "finished", judge(spec)) for spec in specs]
 
 
-def test_importance_finds_the_deciding_variable(space):
+def test_importance_finds_deciding_variable(space):
     found = importance_of(space, outcomes(space, 80, not_held))
     assert next(iter(found.shares)) == "train.lr"
     assert found.shares["train.lr"] > 0.4
@@ -324,7 +324,7 @@ def test_importance_finds_the_deciding_variable(space):
     assert "80 trials" in found.note
 
 
-def test_importance_tells_why_it_is_unknown(space):
+def test_importance_explains_why_it_is_unknown(space):
     few = importance_of(space, outcomes(space, FEWEST - 1, not_held))
     assert (few.shares, few.note) == ({}, "19 trials were drawn over the whole space: importance needs 20")
     alike = importance_of(space, outcomes(space, 30, lambda spec: Score(None, -1.0)))

@@ -39,7 +39,7 @@ def coordinates(seed: int = 5) -> list[float]:
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_draws_numbers_evenly_on_their_scale_and_within_bounds(name):
+def test_draws_numbers_evenly_on_scale_within_bounds(name):
     given, low, high, scale = CONTINUOUS[name]
     variable = Variable.parse("train.x", given)
     values = [variable.value(c) for c in coordinates()]
@@ -107,7 +107,7 @@ def test_overrides_read_back_as_their_values(value):
 
 
 @pytest.mark.parametrize("name", space_names())
-def test_shipped_spaces_draw_what_train_takes(name):
+def test_shipped_spaces_draw_valid_training_values(name):
     space = load_space(name, [*BASE, "train.num_envs=64"])
     for k in range(5):
         point = space.sample(np.random.default_rng(k))
@@ -127,13 +127,13 @@ def test_shipped_searches_are_valid_and_name_a_space(name):
     assert not plan_of(settings, space, 0).finished
 
 
-def test_search_configs_begin_with_an_explanation():
+def test_search_configs_begin_with_explanation():
     for path in (CONFIGS / "search").glob("*.yaml"):
         lines = path.read_text(encoding="utf-8").splitlines()
         assert lines[0].startswith("# "), path
 
 
-def test_shrunken_space_is_even_around_its_centre_and_ends_at_the_edges():
+def test_shrunken_space_is_centred_and_clipped_at_edges():
     space = load_space("default", BASE)
     centre = {v.key: 0.5 for v in space.variables} | {"train.clip": 0.02}
     rng = np.random.default_rng(3)
@@ -145,13 +145,13 @@ def test_shrunken_space_is_even_around_its_centre_and_ends_at_the_edges():
     assert stats.binomtest(int(moved * DRAWS), DRAWS, 0.1).pvalue > 0.01
 
 
-def test_keys_that_a_user_sets_do_not_vary():
+def test_keys_set_by_user_do_not_vary():
     space = load_space("default", [*BASE, "train.lr_final=1e-4", "model=lstm"])
     assert {"train.lr", "model"}.isdisjoint(v.key for v in space.variables)
     assert compose(space.overrides(space.sample(np.random.default_rng(0)))).model.name == "lstm"
 
 
-def test_also_gives_several_keys_one_value():
+def test_also_sets_several_keys_to_one_value():
     space = load_space("default", BASE)
     train = compose(space.overrides(space.sample(np.random.default_rng(1)))).train
     assert train.lr == train.lr_final != compose(BASE).train.lr
@@ -222,7 +222,7 @@ def test_fits_values_together(chosen, expected):
     }
 
 
-def test_no_draw_fails_by_a_rule_that_ties_keys():
+def test_draws_satisfy_rules_between_keys():
     content = {
         "train.num_envs": {"randint": [3, 8], "transform": "power_of_two"},
         "train.num_steps": {"choice": [8, 12, 16, 40]},

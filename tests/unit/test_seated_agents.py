@@ -58,32 +58,32 @@ def _seated(spec, **names):
     }
 
 
-def test_games_begin_anew_under_their_numbers(recorder):
-    folder, told = recorder
+def test_games_restart_under_their_numbers(recorder):
+    folder, read_messages = recorder
     match = Match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[folder], blue_0=["idle"])), 2)
     for _ in range(SPEC.max_steps + 5):
         match.step({})
         assert match.actions[:, 1].tolist() == [0, 1]
-    messages = told()
+    messages = read_messages()
     assert [message["type"] for message in messages].count("hello") == 1
     assert messages[0]["games"] == 2
     last = max(k for k, message in enumerate(messages) if message["type"] == "end")
     assert [game["game"] for game in messages[last + 1]["games"]] == [0, 1]
 
 
-def test_games_played_once_are_not_asked_about_again(recorder):
-    folder, told = recorder
+def test_finished_games_are_not_asked_about_again(recorder):
+    folder, messages = recorder
     spec = replace(SPEC, max_steps=3)
     players = seat_players(spec, _seated(spec, red_0=[folder], blue_0=["idle"]), once=True)
     match = Match(spec, players, 2, auto_reset=False)
     for _ in range(5):
         match.step({})
     players["red_0"].close()
-    assert [message["type"] for message in told()] == ["hello", "act", "act", "act", "end"]
+    assert [message["type"] for message in messages()] == ["hello", "act", "act", "act", "end"]
 
 
-def test_in_a_mixture_it_plays_its_own_games_alone(recorder):
-    folder, told = recorder
+def test_plays_only_its_own_games_in_mixture(recorder):
+    folder, messages = recorder
     spec = replace(SPEC, max_steps=4)
     match = Match(spec, seat_players(spec, _seated(spec, red_0=[folder, "idle"], blue_0=["idle"])), 12, seed=3)
     for _ in range(10):
@@ -92,7 +92,7 @@ def test_in_a_mixture_it_plays_its_own_games_alone(recorder):
         match.step({})
         assert match.actions[its, 1].tolist() == [k % 7 for k in np.flatnonzero(its)]
     known = set()
-    for message in told()[1:]:
+    for message in messages()[1:]:
         if message["type"] == "act":
             known |= {game["game"] for game in message["games"]}
         else:  # the end of a game that somebody else played is none of its business
@@ -100,37 +100,37 @@ def test_in_a_mixture_it_plays_its_own_games_alone(recorder):
             known -= set(message["games"])
 
 
-def test_plays_a_whole_team_or_a_seat_beside_somebody_else(recorder):
-    folder, told = recorder
+def test_plays_whole_team_or_one_seat_beside_others(recorder):
+    folder, messages = recorder
     spec = replace(load_scenario("2v2").spec, max_steps=3)
     together = seat_players(spec, _seated(spec, red_0=[folder], red_1=[folder], blue_0=["idle"], blue_1=["idle"]))
     assert set(together) == {"red", "blue_0", "blue_1"}
     Match(spec, together, 1).step({})
-    assert told()[0]["seats"] == ["red_0", "red_1"]
+    assert messages()[0]["seats"] == ["red_0", "red_1"]
     apart = seat_players(spec, _seated(spec, red_0=["idle"], red_1=[folder], blue_0=["idle"], blue_1=["idle"]))
     Match(spec, apart, 1).step({})
-    assert told()[-2]["seats"] == ["red_1"]
+    assert messages()[-2]["seats"] == ["red_1"]
 
 
-def test_a_fault_ends_the_run_with_one_line(tmp_path, unfenced):
+def test_fault_ends_run_with_one_line(tmp_path, unfenced):
     agent_of(tmp_path / "liar", "def act(message): say('9')")
     match = Match(SPEC, seat_players(SPEC, _seated(SPEC, red_0=[str(tmp_path / "liar")], blue_0=["idle"])), 2)
     with pytest.raises(RunError, match=r"player .*liar: step 0: answer: expected a JSON object, got 9"):
         match.step({})
 
 
-def test_its_files_travel_to_processes_that_do_not_see_its_folder(recorder):
-    folder, told = recorder
+def test_agent_files_are_sent_to_processes_without_folder(recorder):
+    folder, messages = recorder
     catalogue = Catalogue(data_root() / "checkpoints").packed([folder, "idle"])
     sha256 = folder_sha256(Path(folder))
     shutil.rmtree(folder)
     row = catalogue.seat(folder, SPEC, "red_0")
     assert row.sha256 == sha256
     Match(SPEC, seat_players(SPEC, {"red_0": (row,), **_seated(SPEC, blue_0=["idle"])}), 1).step({})
-    assert told()[0]["scenario"] == "own"
+    assert messages()[0]["scenario"] == "own"
 
 
-def test_a_file_of_somebody_else_seats_no_program(recorder, tmp_path):
+def test_untrusted_file_seats_no_program(recorder, tmp_path):
     scenario = tmp_path / "duel.yaml"
     scenario.write_text(f"seats: {{red_0: learn, blue_0: {{idle: 1, {recorder[0]}: 2}}}}\n")
     with pytest.raises(ConfigError, match="trust_recipe=true"):
@@ -138,7 +138,7 @@ def test_a_file_of_somebody_else_seats_no_program(recorder, tmp_path):
     assert read_scenario(str(scenario), trusted=True)
 
 
-def test_it_is_judged_under_its_own_name(recorder):
+def test_agent_is_evaluated_under_own_name(recorder):
     target = player_target(recorder[0], compose(["scenario=1v1"]))
     assert target.name == "recorder"
     assert target.lineup("red", greedy=True).names()["red_0"] == recorder[0]
@@ -149,7 +149,7 @@ def _rubric(**exam):
     return Rubric(scenario="1v1", pass_points=1, exams=[{"name": "one", "episodes": 100, "checks": checks, **exam}])
 
 
-def test_grades_an_agent_behind_a_fence_alone(tmp_path, monkeypatch):
+def test_grades_agent_only_in_sandbox(tmp_path, monkeypatch):
     folder = tmp_path / "forward"
     agent_of(folder)
     originals = Originals.__new__(Originals)
@@ -165,7 +165,7 @@ def test_grades_an_agent_behind_a_fence_alone(tmp_path, monkeypatch):
         grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle", checks=entropy), originals)
 
 
-def test_a_rubric_runs_code_for_those_alone_who_say_so(tmp_path, monkeypatch):
+def test_rubric_runs_code_only_if_allowed(tmp_path, monkeypatch):
     agent_of(tmp_path / "forward")
     spec = load_scenario("1v1").spec
     with pytest.raises(ConfigError, match="MULTIGRID_RL_MODULES"):

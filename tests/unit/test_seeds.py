@@ -45,11 +45,11 @@ def strata(*rows) -> list[np.ndarray]:
         ([1, 2, NEVER, NEVER], NEVER),
     ],
 )
-def test_the_iqm_is_the_mean_of_the_middle_half(values, expected):
+def test_iqm_is_mean_of_middle_half(values, expected):
     assert iqm(np.array(values, np.float64)) == expected
 
 
-def test_the_iqm_is_scipys_trimmed_mean_row_by_row():
+def test_iqm_equals_scipy_trimmed_mean_per_row():
     values = rng().normal(size=(20, 11))
     np.testing.assert_allclose(iqm(values), stats.trim_mean(values, 0.25, axis=1))
 
@@ -68,13 +68,13 @@ def test_improvement_counts_pairs_and_ties_half(ours, theirs, smaller, expected)
     assert improvement(strata(ours), strata(theirs), smaller=smaller) == pytest.approx(expected)
 
 
-def test_improvement_is_mann_and_whitneys_u_over_the_pairs():
+def test_improvement_is_mann_whitney_u_over_pairs():
     ours, theirs = rng(1).integers(0, 6, 9).astype(float), rng(2).integers(0, 6, 7).astype(float)
     u = stats.mannwhitneyu(ours, theirs).statistic
     assert improvement([ours], [theirs], smaller=False) == pytest.approx(u / 63)
 
 
-def test_improvement_over_scenarios_is_their_mean_however_many_runs_each_has():
+def test_improvement_averages_scenarios_equally():
     ours, theirs = strata([1, 1, 1, 1], [9]), strata([2, 2, 2], [5])
     assert improvement(ours, theirs, smaller=True) == 0.5
 
@@ -91,18 +91,18 @@ def test_samples_draw_each_scenario_from_its_own_runs():
     assert np.abs((samples[:, :3] == 2).mean() - 1 / 3) < 0.03
 
 
-def test_an_interval_is_made_of_the_middle_95_percent():
+def test_interval_is_middle_95_percent():
     samples = np.arange(1, 1001, dtype=np.float64)
     assert interval(7.0, samples) == (7.0, 25.0, 975.0)
     assert interval(0.0, np.array([1.0] * 10 + [NEVER] * 10)) == (0.0, 1.0, NEVER)
 
 
-def test_equal_runs_have_an_interval_without_width():
+def test_equal_runs_have_zero_width_interval():
     assert iqm_interval(strata([3, 3, 3, 3]), 1000, rng()) == (3, 3, 3)
     assert iqm_difference(strata([3, 3]), strata([1, 1]), 1000, rng()) == (2, 2, 2)
 
 
-def test_intervals_of_steps_reach_to_never():
+def test_step_intervals_may_reach_never():
     its = iqm_interval(strata([100, 110, 120, 130, NEVER]), 2000, rng())
     assert its.value == 120
     assert 100 <= its.low < 120
@@ -111,7 +111,7 @@ def test_intervals_of_steps_reach_to_never():
     assert iqm_difference(strata([1, 2, 3]), strata([NEVER]), 1000, rng()) is None
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say():
+def test_intervals_have_nominal_coverage():
     """Percentile intervals of few runs are known to be somewhat too narrow: 95 % is what they reach with many."""
     source, sets, runs = rng(7), 1000, 5
     held = np.zeros(3)
@@ -132,13 +132,13 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_permutation_test_agrees_with_mann_and_whitney(seed):
+def test_permutation_test_agrees_with_mann_whitney(seed):
     ours, theirs = rng(seed).normal(0, 1, 6), rng(seed + 10).normal(0.8, 1, 5)
     exact = stats.mannwhitneyu(ours, theirs, method="exact").pvalue
     assert permutation_p([ours], [theirs], 20_000, rng(), smaller=True) == pytest.approx(exact, abs=0.015)
 
 
-def test_runs_are_dealt_within_their_scenario():
+def test_runs_are_permuted_within_scenario():
     # Between the scenarios lies a world, within them nothing: the deals must not mix them.
     ours, theirs = strata([1, 2, 3, 4], [101, 102, 103, 104]), strata([1, 2, 3, 4], [101, 102, 103, 104])
     assert permutation_p(ours, theirs, 2000, rng(), smaller=True) == 1.0
@@ -146,7 +146,7 @@ def test_runs_are_dealt_within_their_scenario():
     assert permutation_p(apart, theirs, 5000, rng(), smaller=True) < 0.005
 
 
-def test_under_no_difference_small_p_are_as_rare_as_they_say():
+def test_p_values_are_calibrated_without_difference():
     source = rng(3)
     small = [
         permutation_p([source.normal(size=6)], [source.normal(size=6)], 400, source, smaller=True) < 0.05

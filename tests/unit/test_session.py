@@ -35,7 +35,7 @@ def refuse(**settings):
     raise Exception(SAID)
 
 
-def test_tells_what_ray_refuses_and_puts_our_handler_back(monkeypatch):
+def test_reports_ray_refusal_and_restores_signal_handler(monkeypatch):
     monkeypatch.setattr(ray, "init", refuse)
     before, popen = signal.getsignal(signal.SIGTERM), services.ConsolePopen
     with (
@@ -49,7 +49,7 @@ def test_tells_what_ray_refuses_and_puts_our_handler_back(monkeypatch):
         ray_session(compose(["address=nowhere:1"])).__enter__()
 
 
-def test_a_start_that_ray_refuses_leaves_no_run_folder(monkeypatch, tmp_path):
+def test_refused_ray_start_leaves_no_run_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(ray, "init", refuse)
     result = call("train", "cluster.num_env_runners=1", f"run_dir={tmp_path / 'run'}")
     assert result.exit_code == 3, result.output
@@ -72,7 +72,7 @@ def node_of(raylet):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_scratch_files_go_with_their_session_and_logs_of_a_failed_one_stay(monkeypatch, tmp_path, raylet, fails):
+def test_scratch_files_are_removed_but_failed_session_logs_kept(monkeypatch, tmp_path, raylet, fails):
     ours, another = tmp_path / "session_1", tmp_path / "session_2"
     for folder in (ours, another):
         (folder / "logs").mkdir(parents=True)
@@ -87,7 +87,7 @@ def test_scratch_files_go_with_their_session_and_logs_of_a_failed_one_stay(monke
     assert raylet.wait(60) == -signal.SIGKILL  # and with it all that it has started
 
 
-def test_keeps_the_folder_of_a_cluster(monkeypatch, tmp_path):
+def test_keeps_cluster_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(ray, "init", lambda **_: SimpleNamespace(address_info={"session_dir": str(tmp_path)}))
     with ray_session(compose(["address=somewhere:1"])):
         pass
@@ -103,7 +103,7 @@ def no_token(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_token")
-def test_gives_ray_a_token_where_the_home_cannot_be_written(monkeypatch, tmp_path):
+def test_gives_ray_token_if_home_is_unwritable(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     session._ensure_token()
     assert "RAY_AUTH_TOKEN" not in os.environ  # Ray keeps one itself
@@ -117,26 +117,26 @@ def test_gives_ray_a_token_where_the_home_cannot_be_written(monkeypatch, tmp_pat
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the kernel tells of a lost raylet")
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_lost_raylet_ends_the_process_with_a_line_and_status_3(monkeypatch, caplog, raylet, lost):
-    statuses, told = [], threading.Event()
-    monkeypatch.setattr(os, "_exit", lambda status: (statuses.append(status), told.set()))
+def test_lost_raylet_ends_process_with_status_3(monkeypatch, caplog, raylet, lost):
+    statuses, ended = [], threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda status: (statuses.append(status), ended.set()))
     with session._watched(raylet.pid):
         if lost:
             raylet.kill()
-            assert told.wait(60)
+            assert ended.wait(60)
     assert statuses == ([3] if lost else [])
     assert ("Ray: its raylet on this machine was lost" in caplog.text) == lost
 
 
 @pytest.mark.parametrize(
-    ("cluster", "said"),
+    ("cluster", "message"),
     [
         (["cluster.gpus_per_learner=1"], "expected 0, or a cluster.address, got 1: torch sees 0 GPU(s) here for 1 "),
         (["cluster.num_learners=2", "cluster.gpus_per_learner=0.5"], "got 0.5: torch sees 0 GPU(s) here for 2 learner"),
     ],
 )
-def test_rejects_learners_on_missing_gpus_before_ray_starts(monkeypatch, tmp_path, cluster, said):
+def test_rejects_learners_on_missing_gpus_before_ray_starts(monkeypatch, tmp_path, cluster, message):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr(ray, "init", lambda **settings: pytest.fail("Ray starts"))
-    assert said in complaint(call("train", *cluster, f"run_dir={tmp_path / 'run'}"))
+    assert message in complaint(call("train", *cluster, f"run_dir={tmp_path / 'run'}"))
     assert not (tmp_path / "run").exists()

@@ -35,36 +35,36 @@ DUEL = GameSpec()
 # --- weights
 
 
-def events_of(**told: tuple[float, float]) -> np.ndarray:
+def events_of(**output: tuple[float, float]) -> np.ndarray:
     """One game's events by name: (blue_0, red_0)."""
     events = np.zeros((1, 2, c.NUM_EVENTS), np.float32)
-    for name, values in told.items():
+    for name, values in output.items():
         events[0, :, c.EVENTS.index(name)] = values
     return events
 
 
-def shaped(weights, canonical=(0.0, 0.0), **told) -> list[float]:
-    return EventBonus(DUEL, weights)(events_of(**told), np.array([canonical]))[0].tolist()
+def shaped(weights, canonical=(0.0, 0.0), **events) -> list[float]:
+    return EventBonus(DUEL, weights)(events_of(**events), np.array([canonical]))[0].tolist()
 
 
-def test_weights_of_all_count_for_every_seat_and_come_on_top_of_the_canonical_reward():
+def test_all_weights_add_to_canonical_reward_of_every_seat():
     weights = {"all": {"key_pickup": 2.0, "invalid_pickup": -0.5}}
     assert shaped(weights, (0.5, -0.001), key_pickup=(1, 0), invalid_pickup=(0, 1)) == [2.5, -0.501]
     assert shaped({}, (0.25, -1.0), key_pickup=(1, 1)) == [0.25, -1.0]
 
 
-def test_a_seats_own_entry_replaces_single_weights_of_all():
+def test_seat_entry_replaces_single_weights_of_all():
     weights = {"all": {"key_pickup": 2.0, "success": 3.0}, "red_0": {"key_pickup": -1.0, "door_open": 0.25}}
-    told = {"key_pickup": (1, 1), "success": (0.5, 0.5), "door_open": (1, 1)}
-    assert shaped(weights, **told) == [2 + 1.5, -1 + 1.5 + 0.25]
+    values = {"key_pickup": (1, 1), "success": (0.5, 0.5), "door_open": (1, 1)}
+    assert shaped(weights, **values) == [2 + 1.5, -1 + 1.5 + 0.25]
 
 
-def test_a_step_costs_whatever_happens_and_door_ready_is_taken_back():
+def test_step_cost_is_constant_and_door_ready_is_revoked():
     assert shaped({"all": {"step": -0.01}, "red_0": {"step": -0.5}}) == [-0.01, -0.5]
     assert shaped({"all": {"door_ready": 2.0}}, door_ready=(1, -1)) == [2, -2]
 
 
-def test_events_of_many_games_and_seats_do_not_mix():
+def test_events_of_games_and_seats_do_not_mix():
     spec = GameSpec(blue=2, red=2)
     rng = np.random.default_rng(1)
     events = rng.integers(-8, 8, (5, 4, c.NUM_EVENTS)).astype(np.float32)
@@ -93,7 +93,7 @@ def test_rejects_unknown_seats_and_events(weights, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_shaping_function_comes_first_and_bonuses_on_top(tmp_path, monkeypatch):
+def test_bonuses_add_to_shaping_function(tmp_path, monkeypatch):
     (tmp_path / "doubled.py").write_text("def twice(events, reward):\n    return 2 * reward\n")
     monkeypatch.syspath_prepend(tmp_path)
     settings = {"shaping": "doubled:twice", "bonus": {"all": {"key_pickup": 0.25}}}
@@ -120,7 +120,7 @@ def test_canonical_returns_and_games_never_change():
         np.testing.assert_array_equal(one, two)
 
 
-def test_a_step_is_not_counted_for_the_eliminated():
+def test_steps_of_eliminated_agents_do_not_count():
     spec = GameSpec(blue=2, red=2, random_keys=False, max_steps=40)
     opponents = {"blue_0": {"hunter": 1.0}, "blue_1": {"hunter": 1.0}}
     bonus = {"all": {"step": -1.0}}
@@ -158,7 +158,7 @@ def coop(**changes):
     return w
 
 
-def test_taking_the_key_with_the_door_clear_makes_ready_and_dropping_it_ends_that():
+def test_key_with_clear_door_is_ready_until_dropped():
     w = coop()
     assert ready(w, red_0=c.DONE) == 0
     assert ready(w, red_0=c.PICKUP) == 1
@@ -167,7 +167,7 @@ def test_taking_the_key_with_the_door_clear_makes_ready_and_dropping_it_ends_tha
     assert ready(w, red_0=c.PICKUP) == 1  # also with a key that was used before
 
 
-def test_an_eliminated_key_carrier_is_no_longer_ready_and_a_winner_keeps_what_it_has():
+def test_eliminated_carrier_loses_readiness_and_winner_keeps_it():
     w = world("fair", blue=1, red=2, death_match=True)
     place(w, "red_0", 7, 5, NORTH)
     place(w, "blue_0", 6, 5, EAST)
@@ -182,7 +182,7 @@ def test_an_eliminated_key_carrier_is_no_longer_ready_and_a_winner_keeps_what_it
     assert w.state.over[0]
 
 
-def test_with_a_ball_before_the_door_nobody_is_ready_until_it_is_gone():
+def test_ball_before_door_prevents_readiness():
     w = coop()
     put(w, RED_FRONT, BLUE_BALL)
     assert ready(w, red_0=c.PICKUP) == 0
@@ -192,20 +192,20 @@ def test_with_a_ball_before_the_door_nobody_is_ready_until_it_is_gone():
     assert ready(w, red_1=c.PICKUP) == 1
 
 
-def test_anything_on_the_cell_before_the_door_is_in_the_way():
+def test_object_before_door_blocks_readiness():
     w = coop()
     place(w, "red_1", 5, 5, SOUTH, hand=RED_KEY_USED)  # a second key, by hand: any object blocks
     assert ready(w, "red_1", red_0=c.PICKUP) == 1
     assert ready(w, "red_0", red_1=c.DROP) == -1
 
 
-def test_a_mate_that_stands_before_the_door_is_not_in_the_way():
+def test_mate_before_door_does_not_block_readiness():
     w = coop()
     place(w, "red_1", *RED_FRONT, WEST)
     assert ready(w, red_0=c.PICKUP) == 1
 
 
-def test_each_team_has_its_own_key_and_its_own_door():
+def test_each_team_has_own_key_and_door():
     w = world("fair", blue=1, red=1)
     place(w, "blue_0", 8, 2, SOUTH)  # its key is at (8, 3)
     place(w, "red_0", 7, 5, NORTH)
@@ -220,7 +220,7 @@ def test_each_team_has_its_own_key_and_its_own_door():
     assert w.outputs.events[0, :, c.EV_READY].tolist() == [-1, 0]  # a ball in the hand is no key
 
 
-def test_a_new_game_begins_unready():
+def test_new_game_starts_unready():
     w = coop()
     assert ready(w, red_0=c.PICKUP) == 1
     w.reset()

@@ -11,7 +11,7 @@ KILLS = [20.0, 40.0, 60.0]
 AWAY = [(20.0, 28.0), (40.0, 47.0)]
 
 
-def told(speed_after: float = 1000.0, seconds: int = 59):
+def recorded(speed_after: float = 1000.0, seconds: int = 59):
     """Rows ten times a second: 1000 steps a second with both runners, 500 with one."""
     rows, steps = [], 0.0
     for tick in range(seconds * 10):
@@ -26,8 +26,8 @@ def told(speed_after: float = 1000.0, seconds: int = 59):
     return rows, memory
 
 
-def test_it_tells_how_long_runners_were_away_and_how_fast_the_run_was_around_it():
-    rows, memory = told()
+def test_reports_runner_downtime_and_surrounding_speed():
+    rows, memory = recorded()
     found = summary(rows, KILLS[:2], memory)
     assert (found["kills"], found["recovered"], found["speeds_compared"]) == (2, 2, 2)
     assert (found["away_s"]["min"], found["away_s"]["max"]) == pytest.approx((7.0, 8.0), abs=0.11)
@@ -39,33 +39,33 @@ def test_it_tells_how_long_runners_were_away_and_how_fast_the_run_was_around_it(
     assert (found["zombies_most"], found["zombies_at_end"]) == (1, 1)
 
 
-def test_a_slower_run_after_the_first_loss_shows():
-    rows, memory = told(speed_after=800.0)
+def test_shows_slowdown_after_first_loss():
+    rows, memory = recorded(speed_after=800.0)
     found = summary(rows, KILLS[:2], memory)
     assert found["speed_after_over_before"]["min"] == pytest.approx(0.8, abs=0.01)
     assert found["speed_after_over_before"]["max"] == pytest.approx(1.0, abs=0.01)
     assert found["within_a_tenth"] == 1
 
 
-def test_the_time_in_which_a_runner_was_away_is_not_taken_for_the_speed_before_the_next_kill():
-    rows, memory = told()
+def test_downtime_is_excluded_from_speed_before_next_kill():
+    rows, memory = recorded()
     found = summary(rows, [20.0, 32.0, 40.0], memory)  # 4 seconds after the first return
     assert found["speed_after_over_before"]["max"] == pytest.approx(1.0, abs=0.01)
 
 
-def test_a_soak_of_a_moment_is_told_as_well():
-    rows, memory = told(seconds=10)
+def test_reports_very_short_soak():
+    rows, memory = recorded(seconds=10)
     found = summary(rows, [], memory)
     assert (found["kills"], found["away_s"], found["speed_first_and_last_tenth"]) == (0, {}, [])
 
 
-def test_processes_are_known_by_what_they_are():
+def test_classifies_processes():
     assert kind("ray::BatchedEnvRunner.sample") == "ray::BatchedEnvRunner"
     assert kind("/some/where/raylet --node_manager_port=0") == "raylet"
     assert kind("python -u /some/where/log_monitor.py --session-dir=x") == "log_monitor.py"
 
 
-def test_what_must_not_be_is_named():
+def test_names_faults():
     sound = {"exit_code": 130, "kills": 9, "recovered": 8, "zombies_at_end": 0, "left_behind": []}
     assert faults(sound) == []
     worst = {"exit_code": 1, "kills": 9, "recovered": 5, "zombies_at_end": 2, "left_behind": ["ray::IDLE"]}

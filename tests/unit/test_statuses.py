@@ -41,7 +41,7 @@ def ended(raised: BaseException | None, **env: str):
     [KeyError("seat"), EOFError("Ran out of input"), RecursionError(), ValueError("two\nlines \x1b[2J"), MemoryError()],
     ids=lambda error: type(error).__name__,
 )
-def test_crash_is_one_line_status_70_and_a_file(raised, tmp_path, monkeypatch):
+def test_crash_is_one_line_status_70_and_file(raised, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = ended(raised)
     assert (result.exit_code, result.stdout) == (70, "said\n")
@@ -53,7 +53,7 @@ def test_crash_is_one_line_status_70_and_a_file(raised, tmp_path, monkeypatch):
     assert "in verb" in file.read_text()
 
 
-def test_crash_without_a_place_for_the_file(tmp_path, monkeypatch):
+def test_crash_without_writable_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     assert f"{TRACEBACK}=1" in ended(KeyError("seat")).stderr
     result = ended(KeyError("seat"), **{TRACEBACK: "1"})
@@ -62,16 +62,16 @@ def test_crash_without_a_place_for_the_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("raised", "said"),
+    ("raised", "message"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
         (PermissionError(errno.EACCES, "Permission denied", "runs/x"), "runs/x: Permission denied"),
         (TimeoutError("no answer"), "no answer"),
     ],
 )
-def test_os_errors_are_one_line_and_status_3(raised, said):
+def test_os_errors_are_one_line_and_status_3(raised, message):
     result = ended(raised)
-    assert (result.exit_code, result.stderr) == (3, f"multigrid-rl: {said}\n")
+    assert (result.exit_code, result.stderr) == (3, f"multigrid-rl: {message}\n")
 
 
 @pytest.mark.parametrize("raised", [ConfigError("seed: expected a number, got x"), PlayerError("nobody: unknown")])
@@ -81,7 +81,7 @@ def test_user_errors_are_status_2(raised):
 
 
 @pytest.mark.parametrize("hint", ["", "go on: train --resume run"])
-def test_run_errors_are_status_3_with_a_hint(hint):
+def test_run_errors_are_status_3_with_hint(hint):
     error = RunError("env runner 1 is lost")
     error.hint = hint
     result = ended(error)
@@ -94,7 +94,7 @@ def test_version():
     assert (result.exit_code, result.stdout) == (0, f"{__version__}\n")
 
 
-def test_messages_have_no_numbers_of_the_system():
+def test_messages_omit_errno():
     missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "x")
     assert ended(ConfigError(f"rubric: {missing}")).stderr == "multigrid-rl: rubric: No such file or directory: 'x'\n"
     assert text.expected("rubric", "a file", missing).endswith("got No such file or directory: 'x'")
@@ -124,7 +124,7 @@ def printing(text: str, monkeypatch, stream) -> None:
     app([], standalone_mode=False)
 
 
-def test_letters_that_the_terminal_lacks(monkeypatch):
+def test_unencodable_letters(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     printing("Müller", monkeypatch, stream)
     assert stream.buffer.getvalue() == b"M\\xfcller"
@@ -135,8 +135,8 @@ def test_closed_standard_output(monkeypatch):
     sys.stdout.close()
 
 
-@pytest.mark.parametrize(("target", "said"), [("full", "multigrid-rl: No space left on device\n"), ("pipe", "")])
-def test_full_disk_and_broken_pipe_are_status_3(target, said):
+@pytest.mark.parametrize(("target", "message"), [("full", "multigrid-rl: No space left on device\n"), ("pipe", "")])
+def test_full_disk_and_broken_pipe_are_status_3(target, message):
     if target == "full":
         out = os.open("/dev/full", os.O_WRONLY)
     else:
@@ -149,7 +149,7 @@ def test_full_disk_and_broken_pipe_are_status_3(target, said):
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     os.close(out)
-    assert (done.returncode, done.stderr) == (3, said)
+    assert (done.returncode, done.stderr) == (3, message)
 
 
 def test_docs_list_every_status():

@@ -52,7 +52,7 @@ def test_each_game_went_through_several_episodes(many):
 
 
 @pytest.mark.parametrize("game", [0, 1, 31, 63])
-def test_a_game_plays_the_same_alone_as_among_64(game, many):
+def test_game_plays_same_alone_and_among_64(game, many):
     assert_same(history(game, 1), {name: values[:, [game]] for name, values in many.items()})
 
 
@@ -62,7 +62,7 @@ def test_another_seed_plays_other_games(many):
     assert not same.any()
 
 
-def test_game_numbers_and_seeds_are_large_and_far_apart():
+def test_accepts_large_and_distant_game_numbers_and_seeds():
     w = World(SPEC, 3, seed=2**63 + 5, first_game=10**12)
     again = World(SPEC, 1, seed=2**63 + 5, first_game=10**12 + 2)
     assert w.state.stream[2] == again.state.stream[0]
@@ -96,7 +96,7 @@ def test_uniform_lies_in_0_1_and_is_even():
     assert abs(np.corrcoef(numbers[:-1].ravel(), numbers[1:].ravel())[0, 1]) < 0.012
 
 
-def test_uniform_goes_on_where_it_stopped():
+def test_uniform_continues_where_it_stopped():
     whole = Streams(3, np.arange(4)).uniform(6)
     source = Streams(3, np.arange(4))
     assert np.array_equal(np.hstack([source.uniform(2), source.uniform(4)]), whole)

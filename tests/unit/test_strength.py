@@ -54,14 +54,14 @@ def test_random_against_random_wins_as_often_as_it_loses():
 
 
 @pytest.mark.parametrize("rules", [Rules.classic(), Rules.fair()], ids=["classic", "fair"])
-def test_a_player_against_itself_is_even_although_one_side_moves_first(rules):
+def test_player_against_itself_is_even(rules):
     # Under the classic rules blue is handled first and wins four of five games between key-runners (test_players.py).
     found = result("key-runner", "key-runner", replace(DUEL, rules=rules))
     assert found.win == pytest.approx(0.5, abs=0.07)
     assert found.loss == pytest.approx(0.5, abs=0.07)
 
 
-def test_the_opponents_result_is_the_mirror_image():
+def test_opponent_result_is_mirrored():
     hunter, runner = result("hunter", "key-runner"), result("key-runner", "hunter")
     assert hunter.win == pytest.approx(runner.loss, abs=0.06)
     assert hunter.loss == pytest.approx(runner.win, abs=0.06)
@@ -69,12 +69,12 @@ def test_the_opponents_result_is_the_mirror_image():
 
 
 @pytest.mark.parametrize("episodes", [1, 2, 7])
-def test_every_game_counts_once_also_where_they_do_not_halve(episodes):
+def test_odd_number_of_games_is_counted_once_each(episodes):
     found = result("hunter", "idle", episodes=episodes)
     assert (found.episodes, found.win, found.draw, found.loss) == (episodes, 1.0, 0.0, 0.0)
 
 
-def test_without_a_blue_team_the_player_plays_alone():
+def test_player_plays_alone_without_blue_team():
     spec = load_scenario("single").spec
     found = result("key-runner", "nobody at all", spec, episodes=5)
     assert (found.win, found.length_mean) == (1.0, 13.0)
@@ -83,7 +83,7 @@ def test_without_a_blue_team_the_player_plays_alone():
 # --- teams
 
 
-def test_a_player_fills_every_seat_of_its_team():
+def test_player_fills_every_seat_of_its_team():
     assert {seat: player.name for seat, player in side(NOBODY, "hunter", FOUR, "blue").items()} == {
         "blue_0": "hunter",
         "blue_1": "hunter",
@@ -91,30 +91,30 @@ def test_a_player_fills_every_seat_of_its_team():
 
 
 @pytest.mark.parametrize(("team", "mirrored"), [("red", False), ("blue", True)])
-def test_random_sits_where_a_player_cannot(team, mirrored, root):
+def test_random_fills_seats_unfit_for_player(team, mirrored, root):
     players = side(Catalogue(root), "alone", FOUR, team)
     assert {seat: player.name for seat, player in players.items()} == {f"{team}_0": "alone", f"{team}_1": "random"}
     assert players[f"{team}_0"].mirrored is mirrored
 
 
 @pytest.mark.parametrize(("team", "mirrored"), [("red", False), ("blue", True)])
-def test_a_team_player_is_one_player_for_the_whole_team(team, mirrored, root):
+def test_team_player_is_one_player_for_whole_team(team, mirrored, root):
     ((name, player),) = side(Catalogue(root), "team", FOUR, team).items()
     assert (name, player.members, player.mirrored) == (team, 2, mirrored)
 
 
-def test_a_team_player_is_measured_from_both_sides(root):
+def test_team_player_is_measured_from_both_sides(root):
     found = result("team", "random", FOUR, episodes=21, catalogue=Catalogue(root))
     assert found.win + found.draw + found.loss == pytest.approx(1, abs=2e-4)
     assert found == result("team", "random", FOUR, episodes=21, catalogue=Catalogue(root))
 
 
-def test_rejects_a_player_that_fits_nowhere(root):
+def test_rejects_player_that_fits_nowhere(root):
     with pytest.raises(PlayerError, match=r"^player team does not fit seat red_0: members: .* got 2$"):
         result("team", "random", episodes=4, catalogue=Catalogue(root))
 
 
-def test_a_team_player_acts_for_each_member_by_its_own_logits():
+def test_team_player_acts_by_logits_of_each_member():
     games, net = 12, network(members=2)
     match = Match(FOUR, {"red": FrozenPlayer("team", net, "", members=2, greedy=True), "blue_0": RandomPlayer()}, games)
     assert match.seats == ("blue_1",)
@@ -134,7 +134,7 @@ RANDOM = LoadedPlayer(RandomPlayer(), "random", None, [])
 
 
 @pytest.mark.parametrize(
-    ("seated", "said"),
+    ("seated", "message"),
     [
         ({"red_0": (TEAM,)}, r"^scenario\.seats\.red_0=team: .*, got red_0: team 100%, red_1: learn$"),
         ({"red_0": (TEAM,), "red_1": (RANDOM,)}, r"^scenario\.seats\.red_0=team: .* red_1: random 100%$"),
@@ -142,6 +142,6 @@ RANDOM = LoadedPlayer(RandomPlayer(), "random", None, [])
     ],
     ids=["part", "beside another", "in turns with another"],
 )
-def test_rejects_a_team_player_that_does_not_have_its_whole_team(seated, said):
-    with pytest.raises(PlayerError, match=said):
+def test_rejects_team_player_without_whole_team(seated, message):
+    with pytest.raises(PlayerError, match=message):
         seat_players(FOUR, seated)

@@ -22,18 +22,18 @@ def test_every_arm_composes(name, tmp_path):
         assert {claim["better"], claim["worse"]} <= study.arms.keys()
 
 
-def test_arms_name_runs_of_the_same_seed(tmp_path):
+def test_arms_name_runs_of_same_seed(tmp_path):
     jobs = jobs_of(read_study("imitation"), 3, tmp_path)
     begun = [word for job in jobs if job.arm == "gail-from-clone" for word in job.overrides if word.startswith("init=")]
     assert begun == [f"init={tmp_path}/gaussian/{seed}" for seed in range(3)]
 
 
-def test_rejects_an_unknown_study():
+def test_rejects_unknown_study():
     with pytest.raises(SystemExit, match=f"^NAME: expected {', '.join(NAMES)}, got gradients$"):
         read_study("gradients")
 
 
-def test_page_tells_scores_over_seeds_and_who_is_better():
+def test_page_compares_arms_by_scores_over_seeds():
     study = read_study("policy-gradients")
     curve = (np.array([100, 200]), np.array([10.0, 30.0]))
 
@@ -50,6 +50,6 @@ def test_page_tells_scores_over_seeds_and_who_is_better():
     assert "ppo-20 |" not in page  # nothing was trained
 
 
-def test_a_run_without_a_report_has_no_score_over_training():
+def test_run_without_report_has_no_training_score():
     none, some = (np.array([]), np.array([])), (np.array([100, 300]), np.array([10.0, 30.0]))
     np.testing.assert_allclose(Arm([], [none, some], []).scores("training"), [np.nan, 50 / 3], rtol=1e-3)

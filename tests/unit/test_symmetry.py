@@ -18,7 +18,7 @@ from multigrid_rl.world.symmetry import SWAPPED, other_seat, other_side
 GAMES, STEPS = 64, 150
 
 
-def test_codes_change_colour_and_heading_and_nothing_else():
+def test_codes_change_only_colour_and_heading():
     by_hand = {
         **{code: code for code in (c.UNSEEN, c.EMPTY, c.WALL)},
         **{c.DOOR_LOCKED: c.DOOR_LOCKED + 1, c.DOOR_CLOSED: c.DOOR_CLOSED + 1, c.DOOR_OPEN: c.DOOR_OPEN + 1},
@@ -31,7 +31,7 @@ def test_codes_change_colour_and_heading_and_nothing_else():
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
-def test_seen_from_the_other_side_twice_is_seen_as_it_was(members):
+def test_mirroring_twice_restores_view(members):
     rng = np.random.default_rng(1)
     views = [rng.integers(0, c.NUM_CODES, (50, members, 25)), rng.integers(0, 4, (50, members, 2))]
     tokens = np.concatenate(views, axis=2).astype(np.uint8).reshape(50, -1)
@@ -42,13 +42,13 @@ def test_seen_from_the_other_side_twice_is_seen_as_it_was(members):
     np.testing.assert_array_equal(other_side(turned, members), tokens)
 
 
-def test_the_mission_stays_and_the_heading_turns_in_every_members_block():
+def test_mission_stays_and_heading_turns_for_every_member():
     tokens = np.array([[c.KEY] * 9 + [1, 3] + [c.WALL] * 9 + [2, 0]], np.uint8)
     assert other_side(tokens, 2).tolist() == [[c.KEY + 2] * 9 + [3, 3] + [c.WALL] * 9 + [0, 0]]
 
 
 @pytest.mark.parametrize(("seat", "other"), [("red_0", "blue_0"), ("blue_3", "red_3"), ("red", "blue")])
-def test_other_seat_goes_both_ways(seat, other):
+def test_other_seat_is_inverse_of_itself(seat, other):
     assert (other_seat(seat), other_seat(other)) == (other, seat)
 
 
@@ -78,9 +78,7 @@ def mirrored_state(world: World) -> World:
 @pytest.mark.parametrize(
     ("team", "obstacle", "random_keys"), [(1, False, True), (1, True, False), (2, True, True), (2, False, False)]
 )
-def test_a_whole_game_played_with_swapped_teams_on_a_turned_board_is_its_mirror_image(
-    team, obstacle, random_keys, rules
-):
+def test_game_with_swapped_teams_on_turned_board_is_mirrored(team, obstacle, random_keys, rules):
     spec = GameSpec(blue=team, red=team, obstacle=obstacle, random_keys=random_keys, max_steps=STEPS, rules=rules)
     world = World(spec, GAMES, seed=5, auto_reset=False)
     twin = mirrored_state(world)
@@ -106,7 +104,7 @@ def test_a_whole_game_played_with_swapped_teams_on_a_turned_board_is_its_mirror_
     assert needed <= {name for name, count in zip(c.EVENTS, happened, strict=True) if count}
 
 
-def test_a_game_starts_as_its_own_mirror_image_with_fixed_keys():
+def test_start_with_fixed_keys_is_symmetric():
     world = World(GameSpec(blue=2, red=2, obstacle=True, random_keys=False), 1, seed=1)
     twin = mirrored_state(world)
     np.testing.assert_array_equal(twin.state.cells, world.state.cells)
@@ -115,7 +113,7 @@ def test_a_game_starts_as_its_own_mirror_image_with_fixed_keys():
 
 
 @pytest.mark.parametrize("members", [1, 2])
-def test_a_mirrored_player_plays_what_it_would_have_played_on_its_own_side(members):
+def test_mirrored_player_plays_as_on_own_side(members):
     spec = GameSpec(blue=members, red=members, random_keys=True)
     net = build({"name": "mlp", "hidden": [8], "activation": "tanh"}, token_categories(spec) * members, 7 * members, 1)
     with torch.no_grad():

@@ -29,18 +29,18 @@ def test_forward_and_gradient_equal_torch_embedding_bag():
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_byte_tokens_give_the_same_sum():
+def test_byte_tokens_give_same_sum():
     tokens, first, table, _ = case()
     assert torch.equal(sum_of_rows(tokens.to(torch.uint8), first, table), sum_of_rows(tokens, first, table))
 
 
-def test_a_row_named_twice_in_one_sample_counts_twice():
+def test_repeated_row_in_sample_counts_twice():
     table = torch.ones(3, 2).requires_grad_()
     sum_of_rows(torch.tensor([[1, 0]]), torch.tensor([0, 1]), table).sum().backward()
     assert table.grad.tolist() == [[0, 0], [2, 2], [0, 0]]
 
 
-def test_an_upstream_gradient_that_is_not_contiguous_is_read_right():
+def test_non_contiguous_upstream_gradient():
     tokens, first, table, upstream = case()
     rows = (tokens + first).flatten()
     expected = torch.zeros_like(table).index_add_(0, rows, upstream.repeat_interleave(len(SIZES), 0))
@@ -50,12 +50,13 @@ def test_an_upstream_gradient_that_is_not_contiguous_is_read_right():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "told"), [([[8, 3]], "8, 3"), ([[0, 0], [-1, 0]], "-1, 0"), ([[1]], "tokens: expected 2 columns, got 1")]
+    ("tokens", "message"),
+    [([[8, 3]], "8, 3"), ([[0, 0], [-1, 0]], "-1, 0"), ([[1]], "tokens: expected 2 columns, got 1")],
 )
-def test_rejects_tokens_without_a_row(tokens, told):
-    with pytest.raises(IndexError, match=told):
+def test_rejects_tokens_without_row(tokens, message):
+    with pytest.raises(IndexError, match=message):
         sum_of_rows(torch.tensor(tokens), first_rows([9, 2], []), torch.ones(11, 2))
 
 
-def test_central_tokens_have_a_table_of_their_own():
+def test_central_tokens_have_own_table():
     assert first_rows([3, 4], [5, 6]).tolist() == [0, 3, 0, 5]

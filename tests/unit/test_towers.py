@@ -49,7 +49,7 @@ def outcome(net, function, tokens):
 @pytest.mark.parametrize("rows", [1, 2, 3, 31, 33, 130])
 @pytest.mark.parametrize("distinct", [None, 5])
 @pytest.mark.parametrize("central", [(), CENTRAL], ids=["own view", "central critic"])
-def test_outputs_and_gradients_are_torchs(rows, distinct, central):
+def test_outputs_and_gradients_equal_torch(rows, distinct, central):
     net = network(central=central)
     tokens = tokens_of(rows, central, distinct)
     for ours, theirs in zip(outcome(net, net.forward, tokens), outcome(net, net.reference, tokens), strict=True):
@@ -67,7 +67,7 @@ def test_any_depth_and_width_and_both_activations(hidden, activation):
 
 @pytest.mark.skipif(most_threads() < 2, reason="one CPU, or no OpenMP")
 @pytest.mark.parametrize("central", [(), CENTRAL], ids=["own view", "central critic"])
-def test_two_threads_compute_the_same_to_the_last_bit(central):
+def test_two_threads_are_bit_identical(central):
     net, tokens = network(central=central), tokens_of(130, central)
     alone = outcome(net, net.forward, tokens)
     use_threads(2)
@@ -78,7 +78,7 @@ def test_two_threads_compute_the_same_to_the_last_bit(central):
     assert all(torch.equal(one, two) for one, two in zip(alone, beside, strict=True))
 
 
-def test_values_alone_are_those_of_the_whole_pass():
+def test_values_alone_equal_whole_pass():
     net, tokens = network(central=CENTRAL), tokens_of(130, CENTRAL, distinct=40)
     with torch.no_grad():
         whole = net(tokens)[1].numpy()
@@ -86,14 +86,14 @@ def test_values_alone_are_those_of_the_whole_pass():
     assert np.array_equal(np.concatenate(list(net.compiled().values(parts))), whole)
 
 
-def test_a_layer_too_wide_for_the_kernels_is_left_to_torch():
+def test_too_wide_layer_falls_back_to_torch():
     net = network((MAX_WIDTH + 1,))
     tokens = tokens_of(4)
     assert net.start(tokens.numpy()) is None
     torch.testing.assert_close(net(tokens), net.reference(tokens))
 
 
-def test_a_row_is_the_same_to_the_last_bit_whatever_its_neighbours():
+def test_row_is_bit_identical_in_any_batch():
     net, tokens = network((64, 64)), tokens_of(67)
     with torch.no_grad():
         whole, values = net(tokens)
@@ -104,7 +104,7 @@ def test_a_row_is_the_same_to_the_last_bit_whatever_its_neighbours():
             assert torch.equal(net.logits(tokens[rows]), whole[rows])
 
 
-def test_weights_that_change_in_place_are_read_anew():
+def test_in_place_weight_changes_take_effect():
     net, tokens = network(), tokens_of(5)
     with torch.no_grad():
         before = net.logits(tokens)
@@ -114,7 +114,7 @@ def test_weights_that_change_in_place_are_read_anew():
         assert torch.equal(net.logits(tokens), network(seed=9).logits(tokens))
 
 
-def test_a_copy_reads_its_own_weights():
+def test_copy_reads_its_own_weights():
     net, tokens = network(), tokens_of(5)
     with torch.no_grad():
         before = net.logits(tokens)
@@ -127,7 +127,7 @@ def test_a_copy_reads_its_own_weights():
 
 
 @pytest.mark.parametrize(("column", "value"), [(0, 28), (11, 2), (9, 255)])
-def test_rejects_a_token_without_a_row_in_the_table(column, value):
+def test_rejects_token_without_table_row(column, value):
     net, tokens = network(), tokens_of(6)
     tokens[4, column] = value
     for function in (net.forward, net.logits):
@@ -146,7 +146,7 @@ def test_rejects_another_number_of_tokens(columns):
             function(tokens)
 
 
-def test_a_player_need_not_give_what_only_the_critic_reads():
+def test_player_may_omit_critic_only_input():
     net, tokens = network(central=CENTRAL), tokens_of(5, CENTRAL)
     with torch.no_grad():
         assert torch.equal(net.logits(tokens[:, : len(CATEGORIES)]), net(tokens)[0])
@@ -154,7 +154,7 @@ def test_a_player_need_not_give_what_only_the_critic_reads():
         net(tokens[:, : len(CATEGORIES)])
 
 
-def test_a_pickled_network_reads_its_own_weights():
+def test_pickled_network_reads_its_own_weights():
     net, tokens = network(), tokens_of(5)
     with torch.no_grad():
         before = net.logits(tokens)
@@ -164,7 +164,7 @@ def test_a_pickled_network_reads_its_own_weights():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_do_not_pass_unseen(bad):
+def test_non_finite_weights_show_in_outputs(bad):
     net, tokens = network(), tokens_of(4)
     with torch.no_grad():
         net.policy[1].weight[0, 0] = bad
@@ -174,7 +174,7 @@ def test_weights_that_are_not_finite_do_not_pass_unseen(bad):
     assert values.isfinite().all()
 
 
-def test_tanh_is_within_a_few_units_in_the_last_place():
+def test_tanh_is_accurate_to_few_ulp():
     net, exact = build({"name": "mlp", "hidden": [1], "activation": "tanh"}, [250], 1, 0), np.linspace(-12, 12, 2000)
     with torch.no_grad():
         net.table.zero_()
@@ -189,7 +189,7 @@ def test_tanh_is_within_a_few_units_in_the_last_place():
 @pytest.mark.parametrize("hidden", [(8,), (5, 3), (64, 64), (16, 24, 8)], ids=str)
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("distinct", [None, 5])
-def test_networks_in_a_stack_compute_to_the_last_bit_what_each_computes_alone(hidden, activation, distinct):
+def test_stacked_networks_are_bit_identical_to_single_ones(hidden, activation, distinct):
     networks = [network(hidden, activation, CENTRAL if seed == 2 else (), seed=seed).compiled() for seed in range(4)]
     tokens = tokens_of(150, distinct=distinct).numpy()
     numbers = np.sort(np.random.default_rng(1).choice([0, 2, 3], 150))
@@ -198,7 +198,7 @@ def test_networks_in_a_stack_compute_to_the_last_bit_what_each_computes_alone(hi
     np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
-def test_a_stack_refuses_tokens_that_have_no_row():
+def test_stack_rejects_tokens_without_row():
     tokens = tokens_of(3).numpy()
     tokens[1, 0] = CATEGORIES[0]
     with pytest.raises(IndexError, match=r"^tokens: expected 0 to less than "):

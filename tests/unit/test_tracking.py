@@ -23,7 +23,7 @@ def _table(folder):
         return list(csv.reader(file))
 
 
-def test_a_run_writes_its_rows_as_csv_too(tmp_path):
+def test_run_also_writes_rows_as_csv(tmp_path):
     run = RunFolder(tmp_path / "run", compose(["scenario=1v1", "tracking=csv"]), {})
     for row in ROWS:
         run.record(row)
@@ -31,7 +31,7 @@ def test_a_run_writes_its_rows_as_csv_too(tmp_path):
     assert _table(run.path) == [["env_steps", "a", "gates/x"], ["4", "1.0", ""], ["8", "", "2.0"], ["12", "3.0", ""]]
 
 
-def test_a_csv_of_a_run_that_goes_on_holds_what_counts(tmp_path):
+def test_csv_of_resumed_run_holds_only_valid_rows(tmp_path):
     (tmp_path / "metrics.csv").write_text("of a row that came after the checkpoint\n")
     (tmp_path / "metrics.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
     sheet = Tracking("csv", tmp_path, {})
@@ -66,35 +66,35 @@ def wandb(monkeypatch):
     return calls
 
 
-def test_a_library_gets_values_and_what_was_measured(tmp_path, wandb):
-    told = Tracking("wandb", tmp_path, {"seed": 3})
-    told.log(ROWS[1])
-    told.close()
+def test_library_receives_config_and_metrics(tmp_path, wandb):
+    tracker = Tracking("wandb", tmp_path, {"seed": 3})
+    tracker.log(ROWS[1])
+    tracker.close()
     assert (wandb[0]["config"], wandb[0]["name"]) == ({"seed": 3}, tmp_path.name)
     assert wandb[1:] == [{"env_steps": 8, "gates/x": 2.0}, "finish"]
     Tracking("wandb", tmp_path, {})
     assert (wandb[-1]["id"], wandb[-1]["resume"]) == ("abc", "allow")
 
 
-def test_a_run_goes_on_where_a_library_fails(tmp_path, wandb, caplog):
-    told = Tracking("wandb", tmp_path, {})
+def test_run_survives_failing_library(tmp_path, wandb, caplog):
+    tracker = Tracking("wandb", tmp_path, {})
     for row in ({"fail": 1, "env_steps": 4}, {"fail": 1, "env_steps": 8}, ROWS[0]):
-        told.log(row)
-    told.close()
+        tracker.log(row)
+    tracker.close()
     assert len(wandb) == 1
     assert [record.message for record in caplog.records] == [
         "tracking=wandb: FakeError: no network; the run goes on without"
     ]
 
 
-def test_a_library_that_is_not_there_is_told_before_anything_starts(monkeypatch):
+def test_rejects_missing_library_before_start(monkeypatch):
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'multigrid-rl\[mlflow\]'"):
         tracking.check_tracking("mlflow")
     tracking.check_tracking("csv")
 
 
-def test_a_recipe_of_somebody_else_sends_nothing_away(tmp_path):
+def test_untrusted_recipe_sends_nothing(tmp_path):
     with pytest.raises(ConfigError, match="tracking=wandb"):
         check_harmless("experiment", tmp_path, ["tracking=wandb"])
 
@@ -108,7 +108,7 @@ def test_wandb_itself_offline(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")  # the library's own
-def test_mlflow_itself_in_a_file(tmp_path, monkeypatch):
+def test_mlflow_itself_in_file(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     _track_twice("mlflow", tmp_path)
@@ -120,8 +120,8 @@ def test_mlflow_itself_in_a_file(tmp_path, monkeypatch):
 
 def _track_twice(kind, folder):
     for rows in (ROWS[:2], ROWS[2:]):
-        told = Tracking(kind, folder, {"train": {"lr": 1e-3}})
+        tracker = Tracking(kind, folder, {"train": {"lr": 1e-3}})
         for row in rows:
-            told.log(row)
-        told.close()
-    assert told._tracker is not None
+            tracker.log(row)
+        tracker.close()
+    assert tracker._tracker is not None

@@ -111,13 +111,13 @@ def update_of(net, agent: AgentSpec, **changes) -> Update:
 def gradient_of(net, agent: AgentSpec, batch: Batch, **changes) -> tuple[torch.Tensor, dict[str, float]]:
     """Gradient of one step on the whole batch, and what the update told."""
     update = update_of(net, agent, **changes)
-    told = update.learn({"red": batch}, 0)
-    return update._flat["red"][0].gradient.clone(), told["red"]
+    statistics = update.learn({"red": batch}, 0)
+    return update._flat["red"][0].gradient.clone(), statistics["red"]
 
 
 @pytest.mark.parametrize("seats", [1, 2, 3])
 @pytest.mark.parametrize("entropy_coef", [0.0, 0.05])
-def test_loss_and_gradient_equal_rllibs(seats, entropy_coef):
+def test_loss_and_gradient_equal_rllib(seats, entropy_coef):
     batch, module = batch_of(seats), module_of(seats)
     theirs, their_gradient = rllibs(batch, entropy_coef)
     outputs, values = module.net(torch.from_numpy(batch.obs))
@@ -132,15 +132,15 @@ def test_loss_and_gradient_equal_rllibs(seats, entropy_coef):
 
 
 @pytest.mark.parametrize("seats", [1, 2])
-def test_the_step_of_an_mlp_has_rllibs_gradient(seats):
+def test_mlp_step_gradient_equals_rllib(seats):
     batch = batch_of(seats)
     _, theirs = rllibs(batch, 0.05)
-    ours, told = gradient_of(module_of(seats).net, agent_of(seats), batch)
+    ours, statistics = gradient_of(module_of(seats).net, agent_of(seats), batch)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
-    assert told["grad_norm"] == pytest.approx(float(theirs.norm()), rel=1e-4)
+    assert statistics["grad_norm"] == pytest.approx(float(theirs.norm()), rel=1e-4)
 
 
-def test_two_learners_share_the_gradient_of_one(monkeypatch):
+def test_two_learners_average_to_gradient_of_one(monkeypatch):
     batch, agent = batch_of(1), agent_of(1)
     batch.mask[:8] = False  # the first half has fewer rows that count
     whole, _ = gradient_of(module_of(1).net, agent, batch)
@@ -157,7 +157,7 @@ def test_two_learners_share_the_gradient_of_one(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["gru", "lstm"])
-def test_steps_of_a_sequence_outside_the_game_are_no_part_of_the_step(name):
+def test_sequence_steps_outside_game_are_excluded(name):
     agent = agent_of(1)
     architecture = {"name": name, "hidden": [8]}
     net = network_of(agent, architecture, 1)
@@ -180,7 +180,7 @@ def test_steps_of_a_sequence_outside_the_game_are_no_part_of_the_step(name):
     torch.testing.assert_close(again, found)
 
 
-def test_a_gaussians_step_has_the_gradient_of_torchs_own_density():
+def test_gaussian_step_gradient_equals_torch_density():
     bounds = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
     agent = AgentSpec("agent", "red", ("agent",), gym.spaces.Box(-1.0, 1.0, (3,), np.float32), bounds)
     rng = np.random.default_rng(1)
@@ -199,9 +199,11 @@ def test_a_gaussians_step_has_the_gradient_of_torchs_own_density():
     vf = (values - torch.from_numpy(batch.targets)).pow(2).mean()
     loss = -policy + 0.5 * vf - 0.05 * density.entropy().sum(1).mean()
     wanted = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(net.parameters()))])
-    found, told = gradient_of(net, agent, batch)
+    found, statistics = gradient_of(net, agent, batch)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
-    assert told["entropy"] == pytest.approx(2 * Gaussian([-1], [1], "clip").entropy(torch.zeros(1, 2)).item(), rel=1e-5)
+    assert statistics["entropy"] == pytest.approx(
+        2 * Gaussian([-1], [1], "clip").entropy(torch.zeros(1, 2)).item(), rel=1e-5
+    )
 
 
 # --- batches
@@ -213,7 +215,7 @@ def with_advantages(mask, advantages, memory: int = 0) -> Batch:
     return rows._replace(mask=np.array(mask)[..., None], advantages=np.array(advantages, np.float32))
 
 
-def test_advantages_are_standardised_over_steps_in_the_game_only():
+def test_advantages_are_standardised_over_steps_in_game():
     # In the game: 1, 2, 3, 6 with mean 3 and variance 3.5; what stands at other steps is nobody's business.
     mask = [[True, True, False], [True, True, False]]
     found = with_advantages(mask, [[1, 2, 0], [3, 6, 0]], memory=4).standardised().advantages
@@ -223,7 +225,7 @@ def test_advantages_are_standardised_over_steps_in_the_game_only():
     np.testing.assert_array_equal(other.advantages, found)
 
 
-def test_a_batch_without_memory_is_standardised_as_a_whole():
+def test_batch_without_memory_is_standardised_as_whole():
     assert with_advantages([True, True], [1, 2]).standardised().advantages.tolist() == [-1, 1]
 
 
@@ -238,7 +240,7 @@ def flat_of(*values):
     return flat, parameters
 
 
-def test_a_step_of_adam_is_torchs_to_the_last_bit():
+def test_adam_step_is_bit_identical_to_torch():
     weights = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     ours, theirs = (FlatWeights([torch.nn.Parameter(weights.clone())]) for _ in range(2))
     adams = FlatAdam(ours), torch.optim.Adam([theirs.weights], fused=True)
@@ -253,26 +255,26 @@ def test_a_step_of_adam_is_torchs_to_the_last_bit():
     assert all(torch.equal(states[0][name], states[1][name]) for name in ("step", "exp_avg", "exp_avg_sq"))
 
 
-def test_gradients_are_clipped_by_their_global_norm():
+def test_gradients_are_clipped_by_global_norm():
     flat, parameters = flat_of([3.0, 0.0], [4.0])
     assert flat.clip(0.5).item() == pytest.approx(5.0)
     assert torch.cat([p.grad for p in parameters]).tolist() == pytest.approx([0.3, 0.0, 0.4], rel=1e-5)
 
 
-def test_gradients_within_the_norm_stay_as_they_are():
+def test_gradients_within_norm_are_unchanged():
     flat, parameters = flat_of([0.3, 0.4])
     assert flat.clip(0.6).item() == pytest.approx(0.5)
     assert parameters[0].grad.tolist() == pytest.approx([0.3, 0.4])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_one_gradient_that_is_not_finite_makes_all_zero(bad):
+def test_non_finite_gradient_zeroes_all(bad):
     flat, parameters = flat_of([1.0], [bad])
     flat.clip(0.5)
     assert [p.grad.item() for p in parameters] == [0.0, 0.0]
 
 
-def test_a_step_of_the_flat_row_moves_the_parameters_of_the_network():
+def test_flat_step_updates_network_parameters():
     module = module_of(2)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     flat = FlatWeights(list(module.parameters()))
@@ -292,7 +294,7 @@ def drawn(rows, epochs, size, seed=0):
     return list(minibatches(rows, epochs, size, np.random.default_rng(seed)))
 
 
-def test_every_epoch_passes_over_every_row_once_the_later_ones_in_an_order_of_their_own():
+def test_every_epoch_visits_rows_once_and_reshuffles():
     (*batches,) = drawn({"red": 12}, 3, 4)
     epochs = np.concatenate([batch["red"] for batch in batches]).reshape(3, 12).tolist()
     assert [sorted(epoch) for epoch in epochs] == [list(range(12))] * 3
@@ -300,14 +302,14 @@ def test_every_epoch_passes_over_every_row_once_the_later_ones_in_an_order_of_th
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_a_minibatch_that_reaches_the_end_of_an_epoch_is_filled_from_the_next():
+def test_minibatch_at_epoch_end_is_filled_from_next():
     batches = drawn({"red": 10}, 2, 4)
     assert [len(batch["red"]) for batch in batches] == [4] * 5
     rows = np.concatenate([batch["red"] for batch in batches])
     assert sorted(rows[:10]) == sorted(rows[10:20]) == list(range(10))
 
 
-def test_the_largest_module_decides_and_smaller_ones_begin_again():
+def test_largest_module_sets_steps_and_smaller_repeat():
     batches = drawn({"red": 8, "blue": 3}, 1, 4)
     assert len(batches) == 2
     blue = np.concatenate([batch["blue"] for batch in batches])
@@ -315,7 +317,7 @@ def test_the_largest_module_decides_and_smaller_ones_begin_again():
     assert sorted(np.concatenate([batch["red"] for batch in batches])) == list(range(8))
 
 
-def test_the_order_of_rows_is_a_matter_of_the_seed():
+def test_seed_determines_row_order():
     first, again, other = (drawn({"red": 64}, 2, 16, seed) for seed in (1, 1, 2))
     assert all((a["red"] == b["red"]).all() for a, b in zip(first, again, strict=True))
     assert any((a["red"] != b["red"]).any() for a, b in zip(first, other, strict=True))
@@ -330,21 +332,21 @@ def test_schedules_are_linear_and_then_constant():
 
 
 @pytest.mark.parametrize("name", ["red", "blue"])
-def test_schedules_go_on_for_a_network_that_was_in_no_batch_so_far(name):
+def test_schedules_advance_for_network_without_batches(name):
     agent, nets = agent_of(1), {"red": module_of(1).net, "blue": module_of(1).net}
     falling = replace(CONFIG, lr=Schedule(1e-3, 1e-4, 1000), entropy_coef=Schedule(0.1, 0.0, 1000))
     update = Update(nets, dict.fromkeys(nets, agent.action_space), falling, device=torch.device("cpu"))
-    told = update.learn({"red": batch_of(1)}, 500)
+    stats = update.learn({"red": batch_of(1)}, 500)
     (group,) = update.optimizers[name][0].param_groups
     assert group["lr"] == pytest.approx(5.5e-4)
     assert update._entropy_coef == pytest.approx(0.05)
-    assert set(told) == {"red", SECONDS}  # statistics of the networks of the batch only
+    assert set(stats) == {"red", SECONDS}  # statistics of the networks of the batch only
     statistics = {"policy_loss", "vf_loss", "entropy", "grad_norm", "lr", "entropy_coef", "dropped_updates"}
     statistics |= {"approx_kl", "clip_fraction", "gradient_steps"}
-    assert statistics == set(told["red"])
+    assert statistics == set(stats["red"])
 
 
-def test_the_learner_learns_as_the_run_is_configured():
+def test_learner_follows_run_configuration():
     schedules = ["lr=1e-3", "lr_final=1e-4", "until=1000", "entropy_coef=0.1", "entropy_final=0", "entropy_decay=1000"]
     config = compose(["scenario=coop", "scheme=dtde", "experiment=none", *(f"train.{part}" for part in schedules)])
     learner = algorithm_config(config).build_learner(spaces={})

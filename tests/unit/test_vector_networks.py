@@ -67,7 +67,7 @@ def test_compiled_update_equals_torch(gaussian, activation, normalise):
 
 
 @pytest.mark.parametrize("gaussian", [False, True])
-def test_policy_and_values_alone_are_those_of_a_whole_pass_row_by_row(gaussian):
+def test_policy_or_values_alone_equal_whole_pass_per_row(gaussian):
     net = network(gaussian=gaussian, normalise=True)
     obs, _ = batch_of(Gaussian(-np.ones(3), np.ones(3), "clip"), rows=75)
     whole, towers = net.start(obs), net.compiled()
@@ -79,7 +79,7 @@ def test_policy_and_values_alone_are_those_of_a_whole_pass_row_by_row(gaussian):
 
 @pytest.mark.skipif(most_threads() == 1, reason="one thread alone")
 @pytest.mark.parametrize("gaussian", [False, True])
-def test_two_threads_change_nothing(gaussian):
+def test_result_is_independent_of_threads(gaussian):
     distribution = Gaussian(-np.ones(3), np.ones(3), "clip") if gaussian else Categorical((3,))
     found = []
     for threads in (1, 2):
@@ -99,7 +99,7 @@ def test_two_threads_change_nothing(gaussian):
     assert all(map(np.array_equal, *found))
 
 
-def test_weights_that_moved_are_read_where_they_are_now():
+def test_moved_weights_are_found():
     net, obs = network(gaussian=True), np.ones((4, 5), np.float32)
     before = net.compiled().policy(obs)
     for parameter in net.parameters():
@@ -109,7 +109,7 @@ def test_weights_that_moved_are_read_where_they_are_now():
 
 
 @pytest.mark.parametrize(("option", "value"), [("layer_norm", True), ("activation", "silu"), ("hidden", 300)])
-def test_what_is_not_compiled_is_left_to_torch(option, value):
+def test_uncompiled_networks_fall_back_to_torch(option, value):
     options = {"layer_norm": value} if option == "layer_norm" else {}
     activation, hidden = (value if option == "activation" else "tanh"), (value if option == "hidden" else 8)
     net = VectorActorCritic(5, 3, [hidden], activation, None, torch.Generator(), **options)
@@ -118,21 +118,21 @@ def test_what_is_not_compiled_is_left_to_torch(option, value):
         assert net(torch.zeros(2, 5))[0].shape == (2, 3)
 
 
-def test_other_devices_are_left_to_torch():
+def test_other_devices_fall_back_to_torch():
     net = network(gaussian=True, normalise=True).to("meta")  # computes shapes alone
     with torch.no_grad():
         assert net(torch.zeros(2, 5, device="meta"))[0].shape == (2, 6)
 
 
 @pytest.mark.parametrize("option", [{"normalise": True}, {"scale_values": True}, {"norm": "layer"}])
-def test_rejects_options_of_ours_with_a_network_from_outside(option):
+def test_rejects_built_in_options_for_external_network(option):
     box = spaces.Box(-1, 1, (5,))
     architecture = {"name": "own:Net", "hidden": [8]} | option
     with pytest.raises(ArchitectureError, match=rf"^architecture\.{next(iter(option))}: expected .* with own:Net"):
         network_of(AgentSpec("a", "a", ("a",), box, box), architecture)
 
 
-def test_normaliser_and_scale_are_a_part_of_the_weights():
+def test_normaliser_and_scale_are_part_of_weights():
     agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (5,)), spaces.Box(-1, 1, (2,)))
     architecture = {"name": "mlp", "hidden": [8], "normalise": True, "scale_values": True}
     net = network_of(agent, architecture)
@@ -142,7 +142,7 @@ def test_normaliser_and_scale_are_a_part_of_the_weights():
     assert fingerprint(net.state_dict()) != before
 
 
-def test_rescaled_values_stay_what_they_were():
+def test_rescaling_keeps_values():
     net = network(gaussian=False)
     obs = torch.randn(9, 5, generator=torch.Generator().manual_seed(3))
     before = net.values(obs).detach()
@@ -160,6 +160,6 @@ def test_rescaled_values_stay_what_they_were():
         ({"activation": "elu"}, [4, 4], r"^architecture\.activation: expected tanh or relu for tokens, got elu$"),
     ],
 )
-def test_rejects_options_that_a_network_does_not_have(changes, observation, message):
+def test_rejects_options_network_lacks(changes, observation, message):
     with pytest.raises(ArchitectureError, match=message):
         build({"name": "mlp", "hidden": [8]} | changes, observation, 3)

@@ -144,7 +144,7 @@ def test_rejects_unknown_game(which, games):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "Expecting value"),
         ("[]", "no games in it"),
@@ -157,12 +157,12 @@ def test_rejects_unknown_game(which, games):
         ({"extra": 1}, r"game 1\.extra"),
     ],
 )
-def test_rejects_damaged_files(content, said, games, tmp_path):
+def test_rejects_damaged_files(content, message, games, tmp_path):
     path = tmp_path / "games.json"
     if isinstance(content, dict):  # a change of the second record
         content = json.dumps([games[0].model_dump(), {**games[1].model_dump(), **content}])
     path.write_text(content)
-    with pytest.raises(VideoError, match=f"{path}: .*{said}"):
+    with pytest.raises(VideoError, match=f"{path}: .*{message}"):
         read_games(path)
 
 
@@ -171,7 +171,7 @@ def test_rejects_damaged_files(content, said, games, tmp_path):
 
 @pytest.mark.parametrize("name", ["game.gif", "game.mp4"])
 @pytest.mark.parametrize("change", [lambda text: text[:-1], lambda text: text + "6"], ids=["too short", "too long"])
-def test_record_of_part_of_a_game_leaves_no_file(name, change, games, tmp_path):
+def test_record_of_part_of_game_leaves_no_file(name, change, games, tmp_path):
     actions = {seat: change(text) for seat, text in games[0].actions.items()}
     broken = games[0].model_copy(update={"actions": actions})
     # Without its last step the game would go on; with one more it is over before.
@@ -194,7 +194,7 @@ def test_overwrites_only_with_force(games, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["-o", "game.avi"], "--output: expected a file that ends with .gif or .mp4, got game.avi"),
         (["-o", "game"], "--output"),
@@ -205,23 +205,23 @@ def test_overwrites_only_with_force(games, tmp_path):
         (["--opponent", "idle"], "games.json: expected --game alone"),
     ],
 )
-def test_verb_rejects_options(args, said, file, tmp_path, monkeypatch):
+def test_verb_rejects_options(args, message, file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert said in complaint(call("video", file, *args))
+    assert message in complaint(call("video", file, *args))
     assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("nobody", "player: expected random"),
         ("no/such/file.json", "no such file or folder"),
         (".", ".: expected a folder with games.json, results.json, a run or a player"),
     ],
 )
-def test_verb_rejects_unknown_sources(source, said, tmp_path, monkeypatch):
+def test_verb_rejects_unknown_sources(source, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert said in complaint(call("video", source))
+    assert message in complaint(call("video", source))
     assert list(tmp_path.iterdir()) == []
 
 

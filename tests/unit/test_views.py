@@ -128,7 +128,7 @@ def test_views_during_random_play(size):
                 assert np.array_equal(got, expected_tokens(w, g, a))
 
 
-def test_the_slow_view_sees_the_start_of_1v1_as_drawn_by_hand():
+def test_reference_view_of_1v1_start_by_hand():
     w = world("fair")
     assert image(w, "red_0").tolist() == expected_tokens(w, 0, 1).tolist()
     view = image(w, "red_0")  # on (9, 1), looking west: left is south
@@ -138,7 +138,7 @@ def test_the_slow_view_sees_the_start_of_1v1_as_drawn_by_hand():
     assert not view[4].any()  # and nothing behind it
 
 
-def test_own_cell_shows_available_for_the_first_carry_and_picked_up_for_the_second():
+def test_own_cell_shows_key_available_then_picked_up():
     w = world("fair", blue=0, red=1)
     place(w, "red_0", 7, 3, SOUTH)
     own = []
@@ -149,7 +149,7 @@ def test_own_cell_shows_available_for_the_first_carry_and_picked_up_for_the_seco
     assert w.state.hand[0, 0] == c.KEY + 1
 
 
-def test_mission_and_heading_are_the_last_two_tokens():
+def test_mission_and_heading_are_last_two_tokens():
     w = world("fair", blue=2, red=2)
     w.state.mission[:] = [[0, 1, 2, 3]]
     w.state.heading[:] = [[3, 2, 1, 0]]

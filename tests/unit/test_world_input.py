@@ -23,7 +23,7 @@ def test_rejects_impossible_games(field, value):
         World(replace(GAME, **{field: value}), 1)
 
 
-def test_rejects_an_empty_batch():
+def test_rejects_empty_batch():
     with pytest.raises(ValueError, match=r"num_games: .*, got 0"):
         World(GAME, 0)
 
@@ -74,7 +74,7 @@ def test_rejects_unknown_seats():
     assert GAME.team_of("red_1") == "red"
 
 
-def test_step_and_reset_return_the_documented_shapes():
+def test_step_and_reset_return_documented_shapes():
     w = World(GAME, 2)
     assert w.reset().shape == (2, 3, GAME.num_tokens)
     step = w.step(np.zeros((2, 3), np.int8))
