@@ -152,7 +152,7 @@ def _play(entries: list[Entry], config: CupConfig, folder: Path) -> None:
     played = play_cup(entries, config, folder, lambda *done: screen.print(_pairing_line(*done)))
     outcome = results(entries, played, config, versions())
     files = [*write_results(outcome, played, folder), write_cup_report(folder, results=outcome)]
-    screen.print(f"winner: {', '.join(row.name for row in outcome.standings if row.rank == 1) or 'nobody'}")
+    screen.print(f"winner: {', '.join(row.name for row in outcome.standings if row.rank == 1) or 'none'}")
     for circle in outcome.cycles:
         screen.print(f"circle: {' beats '.join([*circle, circle[0]])}")
     screen.print(_standings(outcome))

@@ -48,9 +48,9 @@ def explain(
         raise ConfigError(str(error)) from error
     console = Console(highlight=False)
     console.print(f"[bold]multigrid-rl explain[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
-    told = sections(config, factory.specs, seated)
-    every = [row for rows in told.values() for row in rows]
-    for title, rows in told.items():
+    tables = sections(config, factory.specs, seated)
+    every = [row for rows in tables.values() for row in rows]
+    for title, rows in tables.items():
         console.print(f"\n[bold underline]{title}[/]")
         table = Table(box=None, pad_edge=False, show_header=False)
         # The same widths in all sections, so that they read as one table.
@@ -64,7 +64,7 @@ def explain(
 
 #: A key of a yaml file: how deep it stands, its name, its value, what is said of it.
 _KEY = re.compile(r"( *)(\w+):(?: +([^#\s].*?))?(?: +# (.+))?")
-#: Below them stand names of somebody's own.
+#: Keys below these are names of the user's own.
 _FREE = ("seats", "env_args", "bonus", "gates", "anchors")
 
 
@@ -157,7 +157,7 @@ def _update(config: RunConfig, sizes: Sizes) -> Iterator[Row]:
     yield "train.num_steps", f"{train.num_steps:,} steps", credit
     meaning = "num_envs x num_steps: environment steps per update. More: steadier, but rarer updates"
     yield "batch size", f"{sizes.batch_size:,} steps", meaning
-    # With two seats an elimination ends the game, so nobody is ever out of a game that goes on.
+    # With two seats an elimination ends the game, so no agent is ever out of a game that goes on.
     drop_out = game is not None and game.death_match and len(config.scenario.spec.seats) > 2
     for module, agents in sizes.agents.items():
         noun = "agent" if agents == 1 else "agents"
@@ -259,6 +259,6 @@ def _held(gate: GateConfig, specs: MultiAgentSpec) -> str:
         "share": f"at {gate.share:.0%} of the reports of {gate.window:,} steps",
     }[gate.hold]
     names = metrics_of(gate, specs)
-    meaning, unit = next(told for pattern, told in METRICS.items() if matches(names[0], pattern))
+    meaning, unit = next(entry for pattern, entry in METRICS.items() if matches(names[0], pattern))
     parts = [name.split("/")[1] for name in names if "*" in gate.metric]
     return f"{meaning} ({unit}); {held}" + (f", for each of {', '.join(parts)}" if parts else "")

@@ -50,7 +50,7 @@ class Output(io.TextIOBase):
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__()
         self._stream = stream
-        #: Whoever read is gone: a terminal that was closed, ``| head``. Nothing is written any more.
+        #: The reader is gone: a terminal that was closed, ``| head``. Nothing is written any more.
         self.lost = False
 
     @property
@@ -198,7 +198,7 @@ def plays(config: RunConfig) -> str:
 
 
 def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]:
-    """Tell what the run achieved, and what may come next, with the variable that lets it import code of one's own."""
+    """Tell what the run achieved, and what may come next, with the variable that lets it import the user's code."""
     v, gates = verdict, verdict["gates"]
     if v["held"]:
         first = (
@@ -255,14 +255,14 @@ def headline(row: dict[str, Any], config: RunConfig) -> str:
     parts = {name: row[f"timing/{name}_s"] for name in (*STAGES, "other")}
     total = sum(parts.values()) or 1.0
     bound = "learner" if parts["learn"] > parts["sample"] else "sampler"
-    metric, told = ("win", "wins {:.0%}")
+    metric, form = ("win", "wins {:.0%}")
     if config.scenario.package in ("gymnasium", "unity"):  # nothing to win
-        metric, told = ("return_mean", "mean return {:,.2f}")
+        metric, form = ("return_mean", "mean return {:,.2f}")
     return " | ".join(
         [
             f"{row['env_steps']:>9,} of {config.train.until:,} steps",
             f"{row['env_steps_per_s']:>6,.0f}/s ({bound}-bound, {max(parts['learn'], parts['sample']) / total:.0%})",
-            *(f"{name.split('/')[1]} {told.format(row[name])}" for name in row if name.startswith(f"{metric}/")),
+            *(f"{name.split('/')[1]} {form.format(row[name])}" for name in row if name.startswith(f"{metric}/")),
         ]
     )
 

@@ -218,11 +218,11 @@ def _held_out(run: Path) -> str:
 
     rows = held_out(run, HELD_OUT_GAMES, HELD_OUT_SEED)
     write_whole(run / "held_out.json", (json.dumps(rows, indent=2) + "\n").encode())
-    told = ", ".join(
+    shares = ", ".join(
         "{} {:.1%} ({:.1%} to {:.1%})".format(name, row["win"], *row["win_interval"]) for name, row in rows.items()
     )
     mean = sum(row["win"] for row in rows.values()) / len(rows)
-    return f"held out: wins {mean:.1%} on average of {HELD_OUT_GAMES} games against each whom it had not met: {told}"
+    return f"held out: wins {mean:.1%} on average of {HELD_OUT_GAMES} games against each whom it had not met: {shares}"
 
 
 @contextmanager

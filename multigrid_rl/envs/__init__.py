@@ -1,6 +1,6 @@
 """Environments other than the red/blue-door game behind the same batched face, and agents grouped for training.
 
-Whoever imports this room can build ``Walker-v0``: that is how Gymnasium registers, ``multigrid_rl.envs:Walker-v0``.
+After an import of this package Gymnasium can build ``Walker-v0`` (or without one ``multigrid_rl.envs:Walker-v0``).
 """
 
 import gymnasium

@@ -146,7 +146,7 @@ class GymnasiumEnvs(SingleAgentEnvs):
     def __init__(
         self, env_id: str, num_envs: int, *, env_args: dict[str, Any] | None = None, seed: int = 0, first: int = 0
     ) -> None:
-        # Not Gymnasium's SyncVectorEnv: it collects info dictionaries that nobody reads, a fifth of CartPole's time.
+        # Not Gymnasium's SyncVectorEnv: it collects info dictionaries that are not read, a fifth of CartPole's time.
         self.envs = [make_env(env_id, env_args or {}) for _ in range(num_envs)]
         seen = self.envs[0].observation_space
         super().__init__(env_id, num_envs, self.envs[0].action_space, int(np.prod(seen.shape)), first)

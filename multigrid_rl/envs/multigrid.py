@@ -48,7 +48,7 @@ def _library() -> Any:
 
 
 def registered_ids() -> tuple[str, ...]:
-    """Return the ids of the package's environments, and of those that somebody derived from its class."""
+    """Return the ids of the package's environments, and of classes derived from its own."""
     library = _library()
     derived = [
         name
@@ -91,7 +91,7 @@ class MultigridEnvs(Episodes):
 
     Finished environments start afresh at once. What environment ``k`` does follows from ``seed``, ``k``, the number of
     its episode and the actions alone. An agent that has finished while others have not stays, does nothing, and its
-    ``mask`` is false. The table's winner is 0 where somebody's return was positive.
+    ``mask`` is false. The table's winner is 0 where an agent's return was positive.
 
     Args:
         env_id: id of a registered environment.

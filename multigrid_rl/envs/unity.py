@@ -43,7 +43,7 @@ class UnityEnvs(Episodes):
         self.reset(0)
 
     def reset(self, seed: int) -> dict[str, NDArray[Any]]:  # noqa: ARG002 - Unity gets its seed once
-        """Let all agents begin afresh; returns observations (N, D), zeros where nobody is."""
+        """Let all agents begin afresh; returns observations (N, D), zeros where there is no agent."""
         count = self.num_envs
         self._obs = np.zeros((count, self._spec.observation_size), np.float32)
         self._id = np.full(count, -1)
@@ -63,7 +63,7 @@ class UnityEnvs(Episodes):
         return {AGENT: self._obs}
 
     def step(self, actions: dict[str, NDArray[Any]]) -> BatchedStep:
-        """Hand over the actions (N, A) or (N, C) of those who decide, and wait until somebody decides or ends.
+        """Hand over the actions (N, A) or (N, C) of the agents that decide, and wait until an agent decides or ends.
 
         Raises:
             RunError: Unity does not answer, ends, has too many agents, or shows or pays what is no number.

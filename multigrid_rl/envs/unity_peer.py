@@ -122,13 +122,13 @@ class UnityPeer:
 
     Args:
         port: that is listened on.
-        command: program to start, without ``--mlagents-port``; empty: somebody presses Play in the editor.
+        command: program to start, without ``--mlagents-port``; empty: Play is pressed in the editor.
         timeout_s: seconds that each answer may take.
         seed: sent to Unity.
         areas: copies of the training area that Unity is asked for.
 
     Raises:
-        RunError: the port is taken, the program cannot be started, nobody calls, or its version is another.
+        RunError: the port is taken, the program cannot be started, no program connects, or its version is another.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class UnityPeer:
         try:
             self._server.add_insecure_port(f"localhost:{port}")
         except RuntimeError as error:
-            raise RunError(expected("port", "one that nobody listens on", port)) from error
+            raise RunError(expected("port", "a free one", port)) from error
         self._server.start()
         atexit.register(self.close)
         try:

@@ -155,12 +155,12 @@ class Gradebook:
 def feedback(result: dict[str, Any]) -> str:
     """Return the feedback of a student, in Markdown: each check, what was measured, and what it is worth."""
     lines = [f"# {'Passed' if result['passed'] else 'Not passed'}: {result['points']:g} of {result['of']:g} points", ""]
-    lines += [f"{result['pass_points']:g} points are needed. Graded by play, in games that nobody has seen before."]
+    lines += [f"{result['pass_points']:g} points are needed. Graded by play, in games that were not seen before."]
     if result["problem"]:
         lines += ["", "It could not be played:", "", f"    {result['problem']}"]
     for exam in result["exams"]:
         lines += ["", f"## {exam['name']}", ""]
-        lines += [f"{exam['episodes']:,} games against {exam['opponent'] or 'nobody'}, sides: {exam['sides']}.", ""]
+        lines += [f"{exam['episodes']:,} games against {exam['opponent'] or 'none'}, sides: {exam['sides']}.", ""]
         lines += ["| check | measured | 95 % | points |", "|---|---:|---:|---:|"]
         for check in exam["checks"]:
             between = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])

@@ -1,4 +1,4 @@
-"""Trial calls of networks and objectives from outside: a mistake is told with its key before a run starts."""
+"""Trial calls of networks and objectives from outside: a mistake is reported with its key before a run starts."""
 
 import copy
 import inspect

@@ -163,7 +163,7 @@ def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) 
 def custom(
     name: str, architecture: Mapping[str, Any], observation_space: spaces.Space[Any], outputs: int, seed: int = 0
 ) -> nn.Module:
-    """Build a network of somebody's own, ``module:Class`` (docs/extending.md). It runs code: only where that was asked.
+    """Build a network of the user's own, ``module:Class`` (docs/extending.md). It runs code: only where that was asked.
 
     Raises:
         ConfigError: it cannot be imported.
@@ -194,7 +194,7 @@ def signature_of(space: spaces.Space[Any]) -> tuple[int, ...] | int:
 
 @kernel
 def _mix(words: Any, lanes: Any) -> None:
-    prime = np.uint32(0x9E3779B1)  # odd: every word can be told from the lane that it became a part of
+    prime = np.uint32(0x9E3779B1)  # odd: every word can be recovered from the lane that it became a part of
     whole = len(words) - len(words) % len(lanes)
     for first in range(0, whole, len(lanes)):
         for k in range(16):

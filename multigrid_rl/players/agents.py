@@ -62,17 +62,17 @@ def read_agent(folder: Path) -> ExternalAgent:
     data = read_plain_file(path, MAX_AGENT_FILE_BYTES)
     try:
         # Everything is text to this loader: no tag, date or number of the file is interpreted.
-        told = _AgentFile.model_validate(yaml.load(data.decode(), Loader=yaml.BaseLoader))
+        manifest = _AgentFile.model_validate(yaml.load(data.decode(), Loader=yaml.BaseLoader))
     except ValidationError as error:
         raise PlayerError(f"{path}: {first_error(error)}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise PlayerError(expected(path, "yaml", shown(str(error), 200))) from error
-    name = told.name or folder.resolve().name
-    return ExternalAgent(name, tuple(told.command), told.about, folder_sha256(folder), folder.resolve())
+    name = manifest.name or folder.resolve().name
+    return ExternalAgent(name, tuple(manifest.command), manifest.about, folder_sha256(folder), folder.resolve())
 
 
 class Part(NamedTuple):
-    """A file, folder or link of what somebody handed in."""
+    """A file, folder or link of a hand-in."""
 
     path: Path  # relative to the folder
     kind: str

@@ -1,4 +1,4 @@
-"""Bundles: a trained player as a folder that somebody can be handed. No Ray is needed to play it."""
+"""Bundles: a trained player as a folder to hand in. No Ray is needed to play it."""
 
 import os
 import re

@@ -30,7 +30,7 @@ MAX_MODEL_BYTES = 5_000_000
 MAX_CARD_BYTES = 1_000_000
 #: A network within these bounds is built at once, one beyond them only when its file has the right shapes.
 _UNITS, _LAYERS, _TOKENS = 512, 4, 200
-#: Not blocking: to open a named pipe would wait for somebody who writes into it. Windows has neither flag.
+#: Not blocking: to open a named pipe would wait for a writer. Windows has neither flag.
 _OPEN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -38,7 +38,7 @@ class PlayerError(ValueError):
     """A player that cannot be used; the message is one line."""
 
     def __init__(self, message: str) -> None:
-        # Names of files and keys are a stranger's, and end on somebody's terminal.
+        # Names of files and keys come from strangers, and are printed on terminals.
         super().__init__(printable(message))
 
 

@@ -48,25 +48,25 @@ BUILT_IN: dict[str, Callable[[GameSpec], Policy]] = {
 WHAT = {
     "random": "every action with the same probability",
     "idle": "does nothing",
-    "key-runner": "knows the board; fetches its key, opens its door, toggles whoever stands in front",
+    "key-runner": "knows the board; fetches its key, opens its door, toggles an opponent in front",
     "hunter": "knows the board; chases and eliminates opponents",
 }
 CATALOGUE_FILE = "catalogue.yaml"
 #: Entry points by which an installed package gives its classes of players names.
 PLUGGED_IN = "multigrid_rl.players"
-#: In which a player of somebody's own is tried.
+#: In which a player of the user's own is tried.
 _GAMES = 3
 
 
 def code_of(name: str) -> str | None:
-    """Return the ``module:Class`` of a player of somebody's own, also by the name that its package gives it."""
+    """Return the ``module:Class`` of a player of the user's own, also by the name that its package gives it."""
     if CODE.fullmatch(name):
         return name
     return next((point.value for point in entry_points(group=PLUGGED_IN, name=name)), None)
 
 
 def is_program(name: str) -> bool:
-    """Whether a player is code, ours or somebody's class, and has no folder."""
+    """Whether a player is code, ours or the user's class, and has no folder."""
     return name in BUILT_IN or code_of(name) is not None
 
 
@@ -78,7 +78,7 @@ def refuse_class(key: str, name: str) -> None:
 
 
 class OwnPlayer:
-    """A player of somebody's own as a match takes it; what it needs not have is added, what it answers is checked.
+    """A player of the user's own as a match takes it; what it needs not have is added, what it answers is checked.
 
     Args:
         name: what it is called.
@@ -248,7 +248,7 @@ class Catalogue:
 
         Raises:
             PlayerError: unknown, damaged, or made for another seat or game.
-            ConfigError: a player of somebody's own (``module:Class``) that cannot be imported, or does not play.
+            ConfigError: a player of the user's own (``module:Class``) that cannot be imported, or does not play.
         """
         if name in BUILT_IN:
             return LoadedPlayer(BUILT_IN[name](spec), name, None, self.strength(name))

@@ -1,4 +1,4 @@
-"""An agent in a process of its own as a player, and the JSON lines that it is told and answers (docs/agents.md)."""
+"""An agent in a process of its own as a player, and the JSON lines that it reads and answers (docs/agents.md)."""
 
 import json
 import time
@@ -119,8 +119,8 @@ class ExternalPlayer(AbstractContextManager["ExternalPlayer"]):
         agent: see :func:`~multigrid_rl.players.agents.read_agent`.
         spec: the game.
         team: ``red`` or ``blue``, whose seats it plays.
-        scenario: name of the game, told to the agent.
-        seed: told to the agent, for whatever it draws.
+        scenario: name of the game, sent to the agent.
+        seed: sent to the agent, for what it draws.
         limits: what it may use.
 
     Attributes:
@@ -158,7 +158,7 @@ class ExternalPlayer(AbstractContextManager["ExternalPlayer"]):
         self.answers = 0
         self.thought_s = 0.0
         self._games = 0
-        self._known: set[int] = set()  # games that it was asked about, and not yet told the end of
+        self._known: set[int] = set()  # games that it was asked about and whose end it was not yet sent
         self._over: list[int] = []
         self._fault: PlayerFaultError | None = None
 
@@ -262,7 +262,7 @@ class ExternalPlayer(AbstractContextManager["ExternalPlayer"]):
 class SeatedAgent(ExternalPlayer):
     """An agent on a seat in training, evaluation or play: as in a cup, but for what follows.
 
-    Games may begin anew, and have the same number again then. A fault is told as an error of the run. Each process runs
+    Games may begin anew, and have the same number again then. A fault is an error of the run. Each process runs
     in a fresh copy of the files that were handed in.
 
     Args:
@@ -279,7 +279,7 @@ class SeatedAgent(ExternalPlayer):
         self.parts, self.once = parts, once
         self.sha256 = sha256_of_parts(parts)
         agent = ExternalAgent(name, (), "", self.sha256, Path())
-        # Nothing that it could know the games by: they follow from seeds that it is not told.
+        # Nothing that it could know the games by: they follow from seeds that it is not sent.
         seed = int(self.sha256[:8], 16)
         limits = Limits(total_s=_NO_END_S, fence=at_hand())
         scenario = next((name for name in scenario_names() if load_scenario(name).spec == spec), "own")  # of its game

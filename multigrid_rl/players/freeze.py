@@ -57,7 +57,7 @@ def _against_all(
 ) -> dict[str, list[Strength]]:
     opponents = [*BUILT_IN, *_frozen_for(catalogue, scenario)]
     if not spec.blue:
-        opponents = ["random"]  # there is nobody to play against: one row says how the player does alone
+        opponents = ["random"]  # there is no opponent: one row says how the player does alone
     strength = [measure(catalogue, name, other, spec, scenario, episodes) for other in opponents if other != name]
     return {"strength": strength, "baseline": [measure(catalogue, "random", "random", spec, scenario, episodes)]}
 

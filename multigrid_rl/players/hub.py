@@ -24,7 +24,7 @@ def _library(key: str) -> Any:
 
 
 @contextmanager
-def _told(key: str, wanted: str) -> Iterator[None]:
+def _hub_errors(key: str, wanted: str) -> Iterator[None]:
     """Tell what the hub answers as one line. Raises ``PlayerError``."""
     errors = import_module("huggingface_hub.errors")
     try:
@@ -33,7 +33,7 @@ def _told(key: str, wanted: str) -> Iterator[None]:
         raise PlayerError(expected(key, wanted, shown(str(error), 200) or type(error).__name__)) from error
 
 
-@lru_cache(maxsize=64)  # asked once in a process: a run plays one player, whoever pushes another meanwhile
+@lru_cache(maxsize=64)  # asked once in a process: a run plays one version, even if another is pushed meanwhile
 def fetched(name: str) -> Path:
     """Return the folder of a player of the hub, fetched, or as it was fetched before where the hub cannot be reached.
 
@@ -46,7 +46,7 @@ def fetched(name: str) -> Path:
     api = _library(f"player {name}").HfApi()
     homes = Path(import_module("huggingface_hub.constants").HF_HOME)
     home = homes / "multigrid_rl" / name.removeprefix("hf:").replace("/", "--")
-    with _told(f"player {name}", "a bundle on the hub"):
+    with _hub_errors(f"player {name}", "a bundle on the hub"):
         for file, most in _MOST.items():
             there = {"repo_id": found[1], "revision": found[2], "filename": file, "local_dir": home}
             size = api.hf_hub_download(**there, dry_run=True).file_size
@@ -59,8 +59,8 @@ def fetched(name: str) -> Path:
 def push(folder: Path, repo: str) -> str:
     """Put a bundle on the hub; returns its address. Raises ``PlayerError``."""
     hub = _library("--push")
-    with _told("--push", "user/name, and a token (hf auth login)"):
+    with _hub_errors("--push", "user/name, and a token (hf auth login)"):
         api = hub.HfApi()
         api.create_repo(repo, exist_ok=True)
-        told = api.upload_folder(repo_id=repo, folder_path=folder, commit_message="A player, by multigrid-rl export")
-    return str(told.commit_url)
+        commit = api.upload_folder(repo_id=repo, folder_path=folder, commit_message="A player, by multigrid-rl export")
+    return str(commit.commit_url)

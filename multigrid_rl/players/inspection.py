@@ -1,4 +1,4 @@
-"""A folder that somebody handed in: what it is, and whether it plays."""
+"""A hand-in: what it is, and whether it plays."""
 
 import secrets
 import time
@@ -83,7 +83,7 @@ def _line(key: str, value: object) -> str:
 
 
 def _about(card: Card, weights: int) -> Iterator[str]:
-    told: dict[str, Any] = card.provenance
+    provenance: dict[str, Any] = card.provenance
     bounded = isinstance(card.actions, BoxSignature)
     silent = {"name"} if bounded else {"name", "bound", "log_std"}
     silent |= {key for key, value in card.architecture.items() if value in (None, False, "none")}
@@ -96,13 +96,14 @@ def _about(card: Card, weights: int) -> Iterator[str]:
     yield _line("reads", card.observation)
     yield _line("chooses", shown(f"{acts}, {members}"))
     yield _line("seats", f"{', '.join(card.seats)} of {card.scenario if card.env is None else card.env.env_id}")
-    yield _line("trained for", f"{told['env_steps']:,} environment steps" if "env_steps" in told else "not told")
+    steps = provenance.get("env_steps")
+    yield _line("trained for", "unknown" if steps is None else f"{steps:,} environment steps")
     for key in ("seed", "commit"):
-        yield _line(key, shown(str(told.get(key, "not told"))))
-    versions = told.get("versions")
+        yield _line(key, shown(str(provenance.get(key, "unknown"))))
+    versions = provenance.get("versions")
     pairs = versions.items() if isinstance(versions, dict) else ()
-    yield _line("versions", shown(", ".join(f"{name} {version}" for name, version in pairs), 200) or "not told")
-    yield _line("opponents", _opponents(told.get("opponents")))
+    yield _line("versions", shown(", ".join(f"{name} {version}" for name, version in pairs), 200) or "unknown")
+    yield _line("opponents", _opponents(provenance.get("opponents")))
     rows = [
         f"{row.opponent}: win {row.win:.1%}, draw {row.draw:.1%}, loss {row.loss:.1%} of {row.episodes:,} games of "
         f"{row.scenario}"
@@ -130,11 +131,11 @@ def seconds_per_action(card: Card, network: nn.Module) -> float:
 
 def _opponents(value: object) -> str:
     rows = [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
-    told = ", ".join(
+    names = ", ".join(
         f"{row.get('seat')} {row.get('name')}" + (f" ({str(row['sha256'])[:16]}...)" if row.get("sha256") else "")
         for row in rows
     )
-    return shown(told, 300) or "none told"
+    return shown(names, 300) or "unknown"
 
 
 def _plays(folder: Path, spec: GameSpec, scenario: str) -> Iterator[str]:
@@ -169,7 +170,7 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
     limits = replace(limits, fence=at_hand())
     yield _line("name", shown(agent.name))
     yield _line("command", shown(" ".join(agent.command), 200))
-    yield _line("about", agent.about or "not told")
+    yield _line("about", agent.about or "unknown")
     yield _line("files", f"sha256 {agent.sha256}")
     for team in teams:
         # As in a cup: in a copy of its folder, with a seed that does not tell the games', and nothing left of it.

@@ -1,4 +1,4 @@
-"""What agents leave behind, folders and processes: gone afterwards, and told apart from what is in use."""
+"""What agents leave behind, folders and processes: gone afterwards, and distinguished from what is in use."""
 
 import ctypes
 import fcntl
@@ -15,7 +15,7 @@ from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import expected
 
 _PREFIX = "multigrid-rl-agent-"
-#: A folder that is younger may belong to somebody who has not come to lock it.
+#: A folder that is younger may belong to a process that has not locked it yet.
 _YOUNG_S = 60.0
 
 
@@ -95,14 +95,14 @@ def remove_tree(folder: Path) -> None:
     ``shutil.rmtree`` gives up at a thousand folders in one another; ``rm`` does not.
     """
     with suppress(OSError):
-        if not folder.is_symlink():  # put in its place by somebody
+        if not folder.is_symlink():  # put in its place by another process
             subprocess.run(["chmod", "-R", "u+rwx", "--", folder], stderr=subprocess.DEVNULL, check=False)
         subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
 #: Of Linux alone; elsewhere the process group must do.
 _PR_SET_CHILD_SUBREAPER = 36
-#: Somebody who starts new processes faster than they are ended is left alone at last.
+#: An agent that starts processes faster than they are ended is given up at last.
 _PATIENCE_S = 5.0
 
 
@@ -134,7 +134,7 @@ def _end_all(spared: set[int]) -> None:
         if not new:
             return
         for pid in family_of(new, parents):
-            with suppress(OSError):  # it left, or is somebody else's by now
+            with suppress(OSError):  # it ended, or its number is another's by now
                 os.kill(pid, signal.SIGKILL)
         for pid in new:
             with suppress(ChildProcessError):

@@ -67,7 +67,7 @@ def check_ray(patience_s: float) -> Finding:
 
 
 def check_token(address: str) -> Finding:
-    """Check that Ray sends its token: it does only if told to, or to the cluster of this machine (``auto``)."""
+    """Check that Ray sends its token: it does only if configured to, or to the cluster of this machine (``auto``)."""
     mode, file = os.environ.get("RAY_AUTH_MODE"), machine.home() / ".ray" / "auth_token"
     has_token = any(os.environ.get(name) for name in _TOKENS) or os.access(file, os.R_OK)
     if mode == "token" and not has_token:

@@ -202,7 +202,7 @@ def code_of_env(env_id: str | None, env_args: dict[str, Any]) -> list[str]:
 
 
 def check_env(key: object, env_id: str | None, env_args: dict[str, Any]) -> None:
-    """Let a file of somebody else name environments alone whose modules may be imported, or are there already.
+    """Let an untrusted file name only environments whose modules may be imported, or are there already.
 
     Raises ``ConfigError``.
     """

@@ -70,7 +70,7 @@ def cup_title(results: CupResults) -> str:
     rows = results.standings
     first = [row.name for row in rows if row.rank == 1]
     if not rows:
-        return "Nobody was ranked"
+        return "No entry was ranked"
     if len(first) > 1:
         return f"{listed(first)} share the first place"
     if len(rows) == 1:

@@ -266,7 +266,9 @@ def test_seats_player_objects_and_mixtures():
     alone.step(c.ACTIONS.index("done"))
     assert alone.match.world.state.heading[0, 0] == (before[1] + 3) % 4
     assert {int(mixed.reset(seed=k) and mixed.match._pooled[0].memory.chosen[0]) for k in range(20)} == {0, 1}
-    with pytest.raises(ConfigError, match=r"player object: expected something with act\(view, state, rng\), got <obj"):
+    with pytest.raises(
+        ConfigError, match=r"player object: expected something with act\(view, state, rng\), got object"
+    ):
         SeatEnv(players={"blue_0": object()})
 
 

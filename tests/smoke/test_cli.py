@@ -173,7 +173,7 @@ def test_closing_names_next_steps(ended, more):
         "env_steps_per_s": 4096.0,
         "checkpoint": "checkpoints/step_000004096",
     }
-    lines = live.closing(verdict, Path("runs/my run"))
+    lines = live.closing(verdict, Path("runs/my run"), compose([]))
     run = "'runs/my run'"
     wanted = [f"report {run}", f"evaluate {run}", f"train --resume {run}{more}"]
     assert lines[-3:] == [f"next:     multigrid-rl {words}" for words in wanted]

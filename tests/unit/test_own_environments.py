@@ -88,7 +88,7 @@ def own_envs(tmp_path, monkeypatch):
     gymnasium.registry.update(before)
 
 
-def test_a_card_or_a_run_imports_no_environment_unless_its_module_is_listed(own_envs, monkeypatch):
+def test_files_import_only_listed_environments(own_envs, monkeypatch):
     (own_envs / "own_envs.py").write_text(
         "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
         "gymnasium.register('Pole-v0', CartPoleEnv, max_episode_steps=9)\n"
@@ -135,14 +135,14 @@ def test_a_card_or_a_run_imports_no_environment_unless_its_module_is_listed(own_
         ("Unmade", "AttributeError: 'Unmade' object has no attribute 'width' (own_envs.py:45)"),
     ],
 )
-def test_refuses_mistaken_environments_before_a_run_folder_is_made(own_envs, name, said):
+def test_rejects_bad_environments_before_run_folder_exists(own_envs, name, said):
     run = own_envs / "run"
     told = complaint(call("train", f"env_id=own_envs:{name}-v0", f"run_dir={run}"))
     assert f"own_envs:{name}-v0: {said}" in told
     assert not run.exists()
 
 
-def test_an_environment_that_never_ends_is_told(own_envs, monkeypatch):
+def test_warns_of_environment_that_never_ends(own_envs, monkeypatch):
     warned = call("train", "env_id=own_envs:Right-v0", f"run_dir={own_envs / 'run'}", *TINY, *FEW).stderr
     assert warned.count("no episode has ended in 16 steps of each environment: env_args={max_episode_steps: 200}") == 1
     limited = "env_args={max_episode_steps: 9}"
@@ -157,7 +157,7 @@ def test_an_environment_that_never_ends_is_told(own_envs, monkeypatch):
     assert call("evaluate", own_envs / "fine", "--episodes", 2, "-o", own_envs / "out").exit_code == 0
 
 
-def test_an_environment_that_fails_in_the_middle_is_told_in_one_line(own_envs):
+def test_late_environment_error_is_one_line(own_envs):
     env = env_factory(compose(["env_id=own_envs:Late-v0"])).build(2, 0)
     for _ in range(3):
         env.step({"agent_0": np.zeros((2, 1), np.int64)})

@@ -141,7 +141,7 @@ def test_escapes_names_and_reasons_of_entries(hostile):
 def test_forfeits_show_their_reasons(hostile):
     text = cup_page(hostile)
     assert f"{len(hostile.entries)} entries, five with faults" in text
-    assert "counts for nobody" in text
+    assert "does not count" in text
     assert text.count('class="problem"') == len(EVILS)
 
 

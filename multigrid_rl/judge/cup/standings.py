@@ -127,7 +127,7 @@ def rules(config: CupConfig) -> list[str]:
     """Return the rules of playing and ranking, a sentence each."""
     return [
         f"Every entry meets every other from both sides of the board, {config.games} games on each; all pairings play "
-        "the same games (seed and numbers), so everybody meets the same layouts.",
+        "the same games (seed and numbers), so all entries meet the same layouts.",
         "A game is won by the win flag alone: a door or an elimination. A win is 1 point, a draw 1/2.",
         "Ratings are Bradley-Terry on the Elo scale with mean 1000, fitted to all games, a draw as half a win and one "
         "drawn game added to each pair; their 95 % intervals are from 1,000 bootstrap samples of whole game numbers.",
@@ -136,7 +136,7 @@ def rules(config: CupConfig) -> list[str]:
         "An entry that cannot be loaded forfeits all its games. One that exits, answers late or wrongly, or breaks a "
         "limit forfeits the unfinished games of that pairing; after three such pairings all the rest. "
         "Forfeited games are losses. An entry that has finished no game at all is not ranked, and what was forfeited "
-        "to it or by it counts for nobody.",
+        "to it or by it does not count.",
         "Intervals of shares are Wilson's, 95 %. A circle is named where each beats the next beyond such an interval.",
     ]
 
