@@ -34,7 +34,7 @@ class UpdateConfig:
 
     objective: str
     epochs: int  # passes of the policy; of the values, too, unless they have separate passes
-    minibatch_size: int | None  # rows of a gradient step: steps, or whole sequences of a network with memory; None: all
+    minibatch_size: int | None  # steps of a gradient step, in whole sequences for a network with memory; None: all
     lr: Schedule
     entropy_coef: Schedule
     clip: Schedule
@@ -194,7 +194,10 @@ class Update:
     ) -> None:
         """Split all batches into minibatches, ``epochs`` times, and take a ``step`` with each."""
         rows = {name: len(batch.obs) for name, batch in batches.items()}
-        size = self.config.minibatch_size or max(rows.values())
+        size = max(rows.values())
+        if self.config.minibatch_size is not None:
+            steps = max(batch.obs.shape[1] if batch.memory.shape[1] else 1 for batch in batches.values())
+            size = max(1, self.config.minibatch_size // steps)
         batches = {name: batch.for_learning() for name, batch in batches.items()}
         index, learners = self._part
         share = size // learners

@@ -133,7 +133,7 @@ def update_config(config: RunConfig) -> UpdateConfig:
     return UpdateConfig(
         objective=train.objective,
         epochs=train.passes,
-        minibatch_size=config.rows_per_minibatch if train.minibatch_size else None,
+        minibatch_size=train.minibatch_size,
         **train.schedules,
         vf_coef=train.vf_coef,
         grad_clip=train.grad_clip,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import gymnasium
@@ -141,8 +142,11 @@ def test_run_names_external_code_that_failed(own_parts):
 
 def test_memory_network_needs_no_logits_and_changes_are_noticed(own_parts):
     run = own_parts / "run"
-    first = call("train", "env_id=CartPole-v1", "model=own_parts:Remembers", *SHORT, f"run_dir={run}", "--until", "64")
+    memory = ("model=own_parts:Remembers", *SHORT, "train.minibatch_size=16")  # of 4 sequences of 8 steps
+    first = call("train", "env_id=CartPole-v1", *memory, f"run_dir={run}", "--until", "64")
     assert first.exit_code == 0, first.output
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["gradient_steps"] for row in rows] == [2, 4]
     assert "; model own_parts:Remembers" in first.output
     assert list(read_provenance(run)["modules"]) == ["own_parts"]
     (own_parts / "own_parts.py").write_text(SOURCE + "\n")
