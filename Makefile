@@ -59,7 +59,7 @@ report: $(READY)  ## make report RUN=runs/mine: one HTML page of a run, or of a 
 players: $(READY)  ## who can sit at the table, and how strong they are
 	$(BIN)/multigrid-rl players
 
-test: $(READY)  ## all tests that belong to every change (about 6 minutes on 2 cores), one process more than cores, at most 4
+test: $(READY)  ## all tests that belong to every change (3 to 8 minutes on 2 cores), one process more than cores, at most 4
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 faults: $(READY)  ## every fault test and all others that take long: lost nodes, clusters by hand, kills at many moments
