@@ -108,11 +108,11 @@ class MemoryWatch:
         if self.peak.tree_mib is None:
             return
         parts: dict[str, float] = {}
-        everybody = processes()
-        for pid in descendants({pid: int(fields[1]) for pid, (_, fields) in everybody.items()}, self._pid):
+        running = processes()
+        for pid in descendants({pid: int(fields[1]) for pid, (_, fields) in running.items()}, self._pid):
             size = kib_of(text_of(pid, "smaps_rollup"), "Pss") / KIB_PER_MIB
             if size:
-                name = "driver" if pid == self._pid else everybody[pid][0]
+                name = "driver" if pid == self._pid else running[pid][0]
                 parts[name] = parts.get(name, 0.0) + size
         if sum(parts.values()) > self.peak.tree_mib:
             self.peak = self.peak._replace(tree_mib=sum(parts.values()), parts_mib=parts)

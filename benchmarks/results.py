@@ -109,8 +109,8 @@ def one_run(study: Study, seed: int, folder: Path) -> dict[str, Any]:
     row: dict[str, Any] = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
     row["provenance"] = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
     row["policy"] = {mode: policy_check(run, mode) for mode in MODES}
-    told = f"held at {row['env_steps_to_held']:,}" if row["held"] else f"not held within {row['env_steps']:,}"
-    print(f"{study.name} seed {seed}: {told} ({row['env_steps_per_s']:,.0f} steps/s)", flush=True)
+    text = f"held at {row['env_steps_to_held']:,}" if row["held"] else f"not held within {row['env_steps']:,}"
+    print(f"{study.name} seed {seed}: {text} ({row['env_steps_per_s']:,.0f} steps/s)", flush=True)
     return row
 
 
@@ -133,18 +133,18 @@ def policy_check(run: Path, mode: Any) -> dict[str, Any]:
     }
 
 
-def page(told: dict[str, Any]) -> str:
+def page(summary: dict[str, Any]) -> str:
     """Markdown of one study: how it was made, one row a seed, median and spread, and the policies' own games."""
-    rows = told["rows"]
+    rows = summary["rows"]
     provenance = rows[0]["provenance"]
-    lines = [f"# {told['study']}", ""]
-    if told["required"]:
-        lines += [f"Required: {told['required']}.", ""]
+    lines = [f"# {summary['study']}", ""]
+    if summary["required"]:
+        lines += [f"Required: {summary['required']}.", ""]
     commits = sorted({row["provenance"]["commit"] or "unknown" for row in rows})
     lines += [
-        f"Command of each row: `{told['command']}`",
-        f"(all of them: `python -m benchmarks.results --only {told['study']}`,",
-        f"{told['jobs']} run(s) at a time on a shared 2-core machine: steps are exact, seconds are not).",
+        f"Command of each row: `{summary['command']}`",
+        f"(all of them: `python -m benchmarks.results --only {summary['study']}`,",
+        f"{summary['jobs']} run(s) at a time on a shared 2-core machine: steps are exact, seconds are not).",
         f"Opponents: {_opponents(provenance['opponents'])}. Commit {', '.join(commits)}.",
         "Versions: " + ", ".join(f"{name} {number}" for name, number in provenance["versions"].items()) + ".",
         "",
@@ -157,12 +157,12 @@ def page(told: dict[str, Any]) -> str:
 
 
 def _opponents(rows: list[dict[str, Any]]) -> str:
-    told = []
+    opponents = []
     for row in rows:
         share = f"{row['weight']:.0%} " if row["weight"] < 1 else ""
         sha = f"sha256 {row['sha256'][:16]}" if row["sha256"] else "scripted"
-        told.append(f"{row['seat']}: {share}{row['name']} ({sha})")
-    return ", ".join(told) or "none"
+        opponents.append(f"{row['seat']}: {share}{row['name']} ({sha})")
+    return ", ".join(opponents) or "none"
 
 
 def _training(rows: list[dict[str, Any]]) -> list[str]:
@@ -177,8 +177,8 @@ def _training(rows: list[dict[str, Any]]) -> list[str]:
         cells += [f"{row['seconds_to_held'] if held else row['seconds']:.0f}", f"{row['env_steps']:,}"]
         cells += ["-" if gate["window_mean"] is None else f"{gate['window_mean']:.3f}" for gate in row["gates"]]
         lines.append(cells)
-    told = f"Gate columns are means over the last 100,000 steps of the run. {held_sentence(rows)}"
-    return [*table(heads, lines, left=(1,)), "", told]
+    text = f"Gate columns are means over the last 100,000 steps of the run. {held_sentence(rows)}"
+    return [*table(heads, lines, left=(1,)), "", text]
 
 
 def held_sentence(rows: list[dict[str, Any]]) -> str:
@@ -186,11 +186,11 @@ def held_sentence(rows: list[dict[str, Any]]) -> str:
     if not rows[0]["gates"]:
         return "This scenario has no gates."
     steps = sorted(row["env_steps_to_held"] for row in rows if row["held"])
-    told = f"Held on {len(steps)} of {len(rows)} seeds."
+    text = f"Held on {len(steps)} of {len(rows)} seeds."
     if 2 * len(steps) > len(rows):
         padded = steps + [float("inf")] * (len(rows) - len(steps))
-        told += f" Environment steps to held: median {statistics.median(padded):,.0f}, {steps[0]:,} to {steps[-1]:,}."
-    return told
+        text += f" Environment steps to held: median {statistics.median(padded):,.0f}, {steps[0]:,} to {steps[-1]:,}."
+    return text
 
 
 def _policies(rows: list[dict[str, Any]]) -> list[str]:
@@ -203,8 +203,8 @@ def _policies(rows: list[dict[str, Any]]) -> list[str]:
             its = row["policy"][mode]
             cells = [str(row["seed"]), mode, f"{its['length']:.1f}", *(f"{v:.3f}" for v in its["returns"].values())]
             lines.append([*cells, f"{its['team_return']:.3f}", *(f"{its[k]:.1%}" for k in ("win", "draw", "loss"))])
-    told = f"The exported policies over {rows[0]['policy'][modes[0]]['episodes']} fresh games each:"
-    return [told, "", *table(heads, lines, left=(1,))]
+    text = f"The exported policies over {rows[0]['policy'][modes[0]]['episodes']} fresh games each:"
+    return [text, "", *table(heads, lines, left=(1,))]
 
 
 def summary(rows: list[str], speed: Collection[str] = ()) -> str:
@@ -229,15 +229,15 @@ def row_start(study: str) -> str:
     return f"| [{study}]({study}.md) |"
 
 
-def summary_row(told: dict[str, Any]) -> str:
+def summary_row(summary: dict[str, Any]) -> str:
     """Write a study's line of the summary."""
-    rows = told["rows"]
+    rows = summary["rows"]
     held = [row["env_steps_to_held"] if row["held"] else float("inf") for row in rows]
     middle = statistics.median(held)
     gated = bool(rows[0]["gates"])
     drawn, likely = ([row["policy"][mode] for row in rows] for mode in ("stochastic", "argmax"))
     cells = [
-        told["required"] or "-",
+        summary["required"] or "-",
         f"{sum(row['held'] for row in rows)}/{len(rows)}" if gated else f"no gates, {len(rows)} seeds",
         f"{middle:,.0f}" if middle < float("inf") else "-",
         _middle(drawn, "length", ".1f"),
@@ -245,7 +245,7 @@ def summary_row(told: dict[str, Any]) -> str:
         _middle(drawn, "win", ".1%"),
         f"{_middle(likely, 'length', '.1f')}, {_middle(likely, 'team_return', '.2f')}, {_middle(likely, 'win', '.1%')}",
     ]
-    return f"{row_start(told['study'])} {' | '.join(cells)} |"
+    return f"{row_start(summary['study'])} {' | '.join(cells)} |"
 
 
 def _middle(rows: list[dict[str, Any]], key: str, form: str) -> str:
@@ -277,10 +277,16 @@ def main() -> None:
             runs = [read_run(options.runs / study.name / f"seed{seed}") for seed in seeds]
             save_reference(build_reference(runs, study.recipe), CURVES / f"{study.recipe}.json", force=True)
         command = " ".join(command_of(study, 0)[:-1]) + " seed=SEED"
-        told = {"study": study.name, "command": command, "required": study.required, "jobs": options.jobs, "rows": rows}
+        record = {
+            "study": study.name,
+            "command": command,
+            "required": study.required,
+            "jobs": options.jobs,
+            "rows": rows,
+        }
         RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / f"{study.name}.md").write_text(page(told), encoding="utf-8")
-        lines.append(summary_row(told))
+        (RESULTS / f"{study.name}.md").write_text(page(record), encoding="utf-8")
+        lines.append(summary_row(record))
     order = [row_start(study.name) for study in STUDIES]
     known = {start: line for line in lines for start in order if line.startswith(start)}
     speed = [name for name in SPEED if (RESULTS / f"{name}.md").exists()]

@@ -66,9 +66,9 @@ class Report:
 
     def markdown(self, command: str) -> str:
         """Return the page."""
-        told = [f"# {self.title}", "", f"`{command}`", "", *machine_lines(self.machine), *self.lines]
+        heading = [f"# {self.title}", "", f"`{command}`", "", *machine_lines(self.machine), *self.lines]
         overall = ["", "Overall, the last line that the command prints:", "", "```json", json.dumps(self.result), "```"]
-        return "\n".join([*told, *overall, ""])
+        return "\n".join([*heading, *overall, ""])
 
     def write(self, out: Path | None) -> None:
         """Write ``out``.md and ``out``.json if asked to, and print the overall result as the last line."""
@@ -76,8 +76,8 @@ class Report:
             command = command_line()
             out.parent.mkdir(parents=True, exist_ok=True)
             out.with_suffix(".md").write_text(self.markdown(command), encoding="utf-8")
-            told = {"command": command, "machine": self.machine, "result": self.result, "sections": self.data}
-            out.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            report = {"command": command, "machine": self.machine, "result": self.result, "sections": self.data}
+            out.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         print(json.dumps(self.result), flush=True)
 
 
@@ -115,7 +115,7 @@ def machine_lines(machine: dict[str, Any]) -> list[str]:
 def describe() -> dict[str, Any]:
     """Machine, versions, commit and load at the start. Warns on stderr if others use the machine."""
     used, load, cores = cores_used(), os.getloadavg()[0], available_cpus()
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "cpu": cpu_model(),
         "cores": cores,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
@@ -127,12 +127,12 @@ def describe() -> dict[str, Any]:
         "cores_used_by_others_at_start": round(used, 2),
         "busy": used > BUSY * cores or load > BUSY_LAST_MINUTE * cores,
     }
-    if told["busy"]:
+    if facts["busy"]:
         print(
             f"benchmarks: others use {used:.1f} of {cores} cores (load {load:.1f}): expect a wide spread",
             file=sys.stderr,
         )
-    return told
+    return facts
 
 
 def cpu_model() -> str:

@@ -57,7 +57,7 @@ def pytest_collection():
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """``make faults`` asks for them by their mark. What takes long comes first: nobody is left with it in the end."""
+    """``make faults`` asks for them by their mark. What takes long comes first: it ends no run alone."""
     for item in items:
         if item.path.parent.name == "faults":
             item.add_marker("fault")

@@ -16,7 +16,7 @@ from multigrid_rl.envs.unity_peer import QUIT, RESET, messages
 
 METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
 SEEN, MOVED = 5, 3
-#: Calls again soon where nobody listens yet: gRPC waits for a second.
+#: Calls again soon where no server listens yet: gRPC waits for a second.
 OFTEN = [(f"grpc.{which}_reconnect_backoff_ms", 20) for which in ("initial", "min", "max")]
 
 

@@ -247,7 +247,7 @@ def carries(env_id: str) -> bool:
 def body_of(env: gymnasium.Env[Any, Any]) -> Body | None:
     """Return the body of an environment of Gymnasium's; ``None`` where it is another, or more than a body.
 
-    A model of one's own (``xml_file``) may have muscles or plugins, whose state is in none of the three vectors.
+    A model of the user's own (``xml_file``) may have muscles or plugins, whose state is in none of the three vectors.
     """
     import mujoco  # noqa: PLC0415 - an extra: not every installation has it
 

@@ -194,12 +194,12 @@ class Update:
     ) -> None:
         """Split all batches into minibatches, ``epochs`` times, and take a ``step`` with each."""
         rows = {name: len(batch.obs) for name, batch in batches.items()}
+        index, learners = self._part
         size = max(rows.values())
         if self.config.minibatch_size is not None:
             steps = max(batch.obs.shape[1] if batch.memory.shape[1] else 1 for batch in batches.values())
-            size = max(1, self.config.minibatch_size // steps)
+            size = max(learners, self.config.minibatch_size // steps)
         batches = {name: batch.for_learning() for name, batch in batches.items()}
-        index, learners = self._part
         share = size // learners
         chosen = minibatches(rows, epochs, size, self.rng, shuffled=shuffled)
         while part := list(islice(chosen, _TOGETHER)):

@@ -71,7 +71,7 @@ def is_program(name: str) -> bool:
 
 
 def refuse_class(key: str, name: str) -> None:
-    """Refuse a player of one's own where one must have a folder. Raises :class:`PlayerError`."""
+    """Refuse a player of the user's own where one must have a folder. Raises :class:`PlayerError`."""
     if code_of(name) is not None:
         wanted = "a player with a folder (a Python class takes part as an agent that calls it, docs/extending.md)"
         raise PlayerError(expected(key, wanted, name))

@@ -96,7 +96,7 @@ def train(
             advance_league(algorithm, config, folder)
             algorithm.tracker.clock.lap("metrics")
             ended = _ended(config, algorithm, interrupted)
-            quiet = quiet and _waits_for_an_end(row, config, last=ended is not None)
+            quiet = quiet and _waits_for_an_end(row, config)
             if ended is None:
                 algorithm.go_further()
             if ended or algorithm.env_steps - last_checkpoint >= config.train.checkpoint_every:
@@ -133,12 +133,12 @@ def verdict_of(
     }
 
 
-def _waits_for_an_end(row: dict[str, Any], config: RunConfig, *, last: bool) -> bool:
-    """Return whether no episode has ended yet, and none need have; warns where one should have, or the run is over."""
+def _waits_for_an_end(row: dict[str, Any], config: RunConfig) -> bool:
+    """Return whether no episode has ended yet, and none need have; warns where one should have."""
     steps = row["env_steps"] * config.train.num_steps // config.train.batch_size  # in each environment
     if row["episodes"] or config.scenario.package != "gymnasium" or config.train.cloning is not None:
         return False
-    if last or steps >= QUIET_STEPS:
+    if steps >= QUIET_STEPS:
         limit = "env_args={max_episode_steps: 200} sets an end"
         LOG.warning("no episode has ended in %s steps of each environment: %s", f"{steps:,}", limit)
         return False

@@ -1,4 +1,4 @@
-"""Environments of one's own: who may name them, and how their mistakes are told."""
+"""Environments from outside: which files may name them, and the messages for their mistakes."""
 
 from __future__ import annotations
 
@@ -137,12 +137,13 @@ def test_files_import_only_listed_environments(own_envs, monkeypatch):
 )
 def test_rejects_bad_environments_before_run_folder_exists(own_envs, name, said):
     run = own_envs / "run"
-    told = complaint(call("train", f"env_id=own_envs:{name}-v0", f"run_dir={run}"))
-    assert f"own_envs:{name}-v0: {said}" in told
+    message = complaint(call("train", f"env_id=own_envs:{name}-v0", f"run_dir={run}"))
+    assert f"own_envs:{name}-v0: {said}" in message
     assert not run.exists()
 
 
 def test_warns_of_environment_that_never_ends(own_envs, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.rllib.train.QUIET_STEPS", 16)
     warned = call("train", "env_id=own_envs:Right-v0", f"run_dir={own_envs / 'run'}", *TINY, *FEW).stderr
     assert warned.count("no episode has ended in 16 steps of each environment: env_args={max_episode_steps: 200}") == 1
     limited = "env_args={max_episode_steps: 9}"
