@@ -16,8 +16,6 @@ from multigrid_rl.envs.unity_peer import QUIT, RESET, messages
 
 METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
 SEEN, MOVED = 5, 3
-#: Calls again soon where no server listens yet: gRPC waits for a second.
-OFTEN = [(f"grpc.{which}_reconnect_backoff_ms", 20) for which in ("initial", "min", "max")]
 
 
 def free_port() -> int:
@@ -67,7 +65,7 @@ class FakeWalker(threading.Thread):
     def _talk(self) -> None:
         kinds = messages()
         message = kinds["UnityMessage"]
-        with grpc.insecure_channel(f"localhost:{self.port}", OFTEN) as channel:
+        with grpc.insecure_channel(f"localhost:{self.port}") as channel:
             call = channel.unary_unary(METHOD, message.SerializeToString, message.FromString)
 
             def exchange(status=200, **parts):
