@@ -102,17 +102,18 @@ def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> Episod
         RunError: an episode that never ends.
     """
     count = min(episodes, SIDE_BY_SIDE)
-    each = -(-episodes // count)
+    # How many each of them plays is settled before the start: to keep whatever ends first would prefer short episodes.
+    each = (episodes - np.arange(count) + count - 1) // count
     kept: list[EpisodeTable] = []
     finished: NDArray[np.int64] = np.zeros(count, np.int64)
     for env, _, step in _steps(target, range(count), seed=seed, greedy=greedy):
         if step.done.any():
             rows = env.drain_episodes()  # in the order of the environments
-            kept.append(rows.rows(finished[step.done] < each))
+            kept.append(rows.rows((finished < each)[step.done]))
             finished += step.done
             if (finished >= each).all():
                 break
-    return EpisodeTable.concatenate(kept).rows(np.arange(episodes))
+    return EpisodeTable.concatenate(kept)
 
 
 def record(target: EnvTarget, numbers: range, *, seed: int, greedy: bool) -> list[Recording]:
