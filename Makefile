@@ -26,7 +26,7 @@ TORCH ?= cpu
 NAME ?= $(error NAME: expected the name of a study: make study NAME=policy-gradients, or another of benchmarks/studies/)
 RUN ?= $(error RUN: expected the folder of a run or a cup: make report RUN=runs/mine)
 
-.PHONY: help setup train search evaluate cup report test faults soak capacity check bench-setup bench bench-control bench-world bench-growth bench-faces docs explain results study prove-multigrid players doctor image cluster-up clean
+.PHONY: help setup train search evaluate cup report test faults robustness soak capacity check bench-setup bench bench-control bench-world bench-growth bench-faces docs explain results study prove-multigrid players doctor image cluster-up clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -64,6 +64,9 @@ test: $(READY)  ## all tests that belong to every change (3 to 8 minutes on 2 co
 
 faults: $(READY)  ## every fault test and all others that take long: lost nodes, clusters by hand, kills at many moments
 	$(BIN)/python -m pytest -m "fault or long" $(ARGS)
+
+robustness: $(READY)  ## the tests that train, over 20 seeds and the kernels of other processors, 90 minutes: docs/results/robustness.md
+	$(BIN)/python -m benchmarks.robustness $(ARGS)
 
 soak: $(READY)  ## half an hour with an env runner killed every 20 s; ARGS="--minutes 5"
 	$(BIN)/python -m benchmarks.soak $(ARGS)

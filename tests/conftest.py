@@ -5,9 +5,13 @@ from __future__ import annotations
 import fcntl
 import gc
 import inspect
+import json
+import math
 import os
 import sys
+from collections.abc import Callable
 from itertools import count
+from typing import NamedTuple
 
 import pytest
 
@@ -56,11 +60,34 @@ def pytest_collection():
         gc.enable()
 
 
+def pytest_addoption(parser) -> None:
+    parser.addoption("--learning-seed", type=int, default=0, help="seed of the tests that train (make robustness)")
+
+
+class Learning(NamedTuple):
+    """What a test that trains is given: its seed, and the one way to judge what was learned."""
+
+    seed: int
+    record: Callable[[str, object], None]
+
+    def check(self, name: str, value: float, *, above: float = -math.inf, below: float = math.inf) -> None:
+        """Assert a bound that any seed keeps on any processor; ``make robustness`` reads how far away it was."""
+        self.record(name, json.dumps([float(value), above, below]))
+        assert above < value < below, f"{name}: expected between {above} and {below}, got {value}"
+
+
+@pytest.fixture
+def learning(request, record_property) -> Learning:
+    return Learning(request.config.getoption("--learning-seed"), record_property)
+
+
 def pytest_collection_modifyitems(items) -> None:
     """``make faults`` asks for them by their mark. What takes long comes first: it ends no run alone."""
     for item in items:
         if item.path.parent.name == "faults":
             item.add_marker("fault")
+        if "learning" in item.fixturenames:
+            item.add_marker("learns")
     items.sort(key=_turn)
 
 

@@ -64,12 +64,12 @@ def shown(rows: int = 400, each: int = 4, actions: Any = None) -> Shown:
     return Shown(obs, taken, np.zeros(rows, np.bool_), np.arange(each, rows + 1, each), final)
 
 
-def parts(config: AdversarialConfig, *, recompute: bool = False, **args):
+def parts(config: AdversarialConfig, *, recompute: bool = False, seed: int = 1, **args):
     """A collector of eight environments, its network, and the update that imitates."""
     factory = GymnasiumFactory("EchoCut-v0", 1, {"actions": "vector"} | args)
     (agent,) = factory.specs.agents
-    net = network_of(agent, {"name": "mlp", "hidden": [16], "activation": "tanh", "log_std": -1.0}, 1)
-    collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=1, first=0, steps=32)
+    net = network_of(agent, {"name": "mlp", "hidden": [16], "activation": "tanh", "log_std": -1.0}, seed)
+    collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=seed, first=0, steps=32)
     ppo = replace(PPO, recompute=HOW) if recompute else PPO
     return (
         collector,
@@ -215,9 +215,9 @@ def test_resumed_update_equals_unbroken_update(config, recompute):
 
 
 @pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
-def test_policy_learns_to_imitate(config):
+def test_policy_learns_to_imitate(learning, config):
     """The environment pays the sum of an action; what was shown pays little, and nothing of it is told."""
-    collector, net, update = parts(replace(config, allow_variable_horizon=True))
+    collector, net, update = parts(replace(config, allow_variable_horizon=True), seed=learning.seed)
 
     def distance() -> float:
         with torch.no_grad():
@@ -228,7 +228,7 @@ def test_policy_learns_to_imitate(config):
     for _ in range(30):
         statistics, _ = once(collector, update)
     assert before > 0.7
-    assert distance() < 0.35
+    learning.check("distance", distance(), below=0.45)
     assert statistics["discriminator_accuracy"] < 1.0
 
 

@@ -44,13 +44,13 @@ def cloning_of(folder, head: str | None, net=None, **changes) -> Cloning:
     net = net or network_of(AGENT, {**architecture, "head": head, "head_size": HEAD_SIZES.get(head)})
     options = {"held_out": 0.1, "batch_size": 1800, "minibatch_size": 100, "weight_decay": 0.0, "grad_clip": 10.0}
     lr = Schedule(1e-2, 1e-3, 8000)
-    config = CloningConfig(data=str(folder), dagger=False, lr=lr, seed=1, **{**options, **changes})
+    config = CloningConfig(data=str(folder), dagger=False, lr=lr, **{"seed": 1, **options, **changes})
     return Cloning({"a": net}, {"a": ACTS}, config, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("head", [None, *HEADS])
-def test_every_head_learns_recorded_actions(folder, head):
-    cloning = cloning_of(folder, head)
+def test_every_head_learns_recorded_actions(folder, learning, head):
+    cloning = cloning_of(folder, head, seed=learning.seed)
     net = cloning._networks["a"]
     np.testing.assert_allclose(net.normaliser.mean.numpy(), [0, 300, 5], atol=5)
     before, value = cloning.held_out_losses()["a"], [part.detach().clone() for part in net.value.parameters()]
@@ -59,7 +59,7 @@ def test_every_head_learns_recorded_actions(folder, head):
     assert statistics[0]["a"]["gradient_steps"] == 18
     assert statistics[3]["a"]["lr"] == pytest.approx(1e-2 - 5400 / 8000 * 9e-3)
     assert statistics[3]["a"]["cloning_loss"] < statistics[0]["a"]["cloning_loss"]
-    assert cloning.held_out_losses()["a"] < before - 0.1
+    learning.check("gain", before - cloning.held_out_losses()["a"], above=0.1)
     assert all(torch.equal(one, other) for one, other in zip(value, net.value.parameters(), strict=True))
 
 

@@ -227,17 +227,17 @@ def test_heads_without_probability_report_none(head):
 # --- two ways to act
 
 
-def fitted(head: str | None, steps: int):
+def fitted(head: str | None, steps: int, seed: int = 0):
     """A network cloned from somebody who goes left or right, further the larger the observation; its head."""
     net = network_of(
         AGENT,
         architecture(head, hidden=[32, 32], head_size={"bins": 21, "diffusion": 10}.get(head, SIZES.get(head))),
-        seed=1,
+        seed=seed + 1,
     )
     ours = distribution_of(ACTS, network=net)
     adam = torch.optim.Adam(net.parameters(), 1e-2)
     schedule = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 0.05, steps)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         obs = torch.rand((256, 1), generator=generator) * 2 - 1
         side = torch.where(torch.rand((256, 1), generator=generator) < 0.7, 1.0, -1.0)
@@ -251,10 +251,10 @@ def fitted(head: str | None, steps: int):
 
 
 @pytest.mark.parametrize(
-    ("head", "steps"), [("mixture", 300), ("bins", 300), ("diffusion", 900), ("gaussian", 300), ("deterministic", 300)]
+    ("head", "steps"), [("mixture", 300), ("bins", 300), ("diffusion", 1500), ("gaussian", 300), ("deterministic", 300)]
 )
-def test_multimodal_heads_learn_two_modes(head, steps):
-    net, ours = fitted(head, steps)
+def test_multimodal_heads_learn_two_modes(learning, head, steps):
+    net, ours = fitted(head, steps, learning.seed)
     drawn = 1000
     with torch.no_grad():
         outputs = net.logits(torch.full((drawn, 1), 0.5)).numpy()
@@ -263,10 +263,10 @@ def test_multimodal_heads_learn_two_modes(head, steps):
         (np.abs(actions - [side * 1.2, 0.5 + 0.3 * side]) < [0.4, 0.15]).all(axis=1).mean() for side in (1, -1)
     )
     if head in ("gaussian", "deterministic"):  # in between, or everywhere
-        assert right + left < 0.6
-    else:
-        assert right + left > 0.95
-        assert right == pytest.approx(0.7, abs=0.1)
+        learning.check("near either", right + left, below=0.6)
+    else:  # ten steps of diffusion leave some in between
+        learning.check("near either", right + left, above=0.9 if head == "diffusion" else 0.95)
+        learning.check("right", right, above=0.6, below=0.8)
 
 
 # --- players
