@@ -13,6 +13,8 @@ from tiny_runs import rows_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
+#: Opponents that do nothing: against others no bound holds for every seed in so few steps.
+IDLE = ("scenario.seats.blue_0=idle", "scenario.seats.blue_1=idle", "train.until=65536")
 SMALL = ("train.num_envs=32", "train.num_steps=16", "train.minibatch_size=256", "model.hidden=[32]", "train.lr=3e-3")
 
 
@@ -68,18 +70,18 @@ def test_convolutions_learn_to_beat_idle(tmp_path, learning):
 
 
 def test_central_critics_learn_together(tmp_path, learning):
-    last = learned(tmp_path, learning, "scenario=2v2", "scheme=ctde", "train.until=80000")[-1]
-    learning.check("return", last["team_return_mean/red"], above=1.0)
+    last = learned(tmp_path, learning, "scenario=2v2", "scheme=ctde", *IDLE)[-1]
+    learning.check("return", last["team_return_mean/red"], above=1.5)
 
 
 def test_joint_action_learns(tmp_path, learning):
-    last = learned(tmp_path, learning, "scenario=2v2", "train.until=120000")[-1]
-    learning.check("return", last["team_return_mean/red"], above=1.0)
+    last = learned(tmp_path, learning, "scenario=2v2", *IDLE)[-1]
+    learning.check("return", last["team_return_mean/red"], above=1.5)
 
 
 def test_shared_network_learns(tmp_path, learning):
-    last = learned(tmp_path, learning, "scenario=2v2", "scheme=dtde", "shared=true", "train.until=120000")[-1]
-    learning.check("return", last["team_return_mean/red"], above=1.0)
+    last = learned(tmp_path, learning, "scenario=2v2", "scheme=dtde", "shared=true", *IDLE)[-1]
+    learning.check("return", last["team_return_mean/red"], above=1.5)
 
 
 def test_mixture_of_opponents_is_beaten_one_by_one(tmp_path, learning):
@@ -125,11 +127,11 @@ def pushes(tmp_path):
 def test_gail_earns_reward_that_it_never_saw(tmp_path, monkeypatch, learning, pushes):
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
     overrides = (
-        "env_id=strangers:Target-v0", "train=gail", f"data={pushes}", "train.until=20000",
-        "train.adversarial.allow_variable_horizon=true", *SMALL, "train.lr=1e-2", "train.entropy_coef=0",
+        "env_id=strangers:Target-v0", "train=gail", f"data={pushes}", "train.until=16000",
+        "train.adversarial.allow_variable_horizon=true", "train.adversarial.lr=3e-3", *SMALL, "train.entropy_coef=0",
         "model.log_std=-1",
     )  # fmt: skip
     reports = learned(tmp_path, learning, *overrides)
     # Its draws alone cost .27 at first, what their mean misses .45 more.
     learning.check("return at first", reports[0]["return_mean/agent_0"], below=-0.5)
-    learning.check("return", reports[-1]["return_mean/agent_0"], above=-0.35)
+    learning.check("return", reports[-1]["return_mean/agent_0"], above=-0.3)
