@@ -67,6 +67,30 @@ def test_resumed_run_equals_unbroken_run(tmp_path, kind):
         assert _without_seconds(mine) == _without_seconds(theirs)
 
 
+@pytest.mark.parametrize("kind", ["1v1", "memory", "another package's game"])
+def test_checkpoints_by_the_clock_change_no_number(tmp_path, monkeypatch, kind):
+    rare, plain = tiny_run(tmp_path / "rare", *KINDS[kind], "train.checkpoint_every=4096")
+    monkeypatch.setattr("multigrid_rl.rllib.train.CHECKPOINT_S", 0.0)
+    often, rows = tiny_run(tmp_path / "often", *KINDS[kind], "train.checkpoint_every=4096")
+    assert without_time(rows) == without_time(plain)
+    assert often["weights"] == rare["weights"]
+    assert [path.name for path in (tmp_path / "rare" / "checkpoints").glob("step_*")] == ["step_000004096"]
+    assert len(list((tmp_path / "often" / "checkpoints").glob("step_*"))) >= 3
+
+
+def test_run_killed_before_its_first_checkpoint_starts_again_in_its_folder(half, copy, capsys):
+    shutil.rmtree(copy / "checkpoints")
+    (copy / "checkpoints" / "unfinished").mkdir(parents=True)
+    (copy / "verdict.json").unlink()
+    verdict = resume_training(copy, [])
+    assert without_time(rows_of(copy)) == without_time(rows_of(half))
+    assert verdict["weights"] == json.loads((half / "verdict.json").read_text())["weights"]
+    assert "resumed:  from step 0" in capsys.readouterr().out
+    assert len((copy / "metrics.after-0.jsonl").read_text().splitlines()) == len(rows_of(half))
+    (entry,) = json.loads((copy / "provenance.json").read_text())["resumed"]
+    assert entry["from_env_steps"] == 0
+
+
 def _without_seconds(value):
     if isinstance(value, dict):
         return {key: _without_seconds(inner) for key, inner in value.items() if key != "seconds"}
