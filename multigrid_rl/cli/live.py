@@ -83,7 +83,8 @@ class Output(io.TextIOBase):
 def live_console() -> Console:
     """Return a console on standard output that outlives it."""
     output = Output(sys.stdout)
-    return Console(file=cast("TextIO", output), soft_wrap=not output.isatty(), highlight=False)
+    # Not Jupyter's display: it makes an output of every line, with codes of colours in its text.
+    return Console(file=cast("TextIO", output), soft_wrap=not output.isatty(), highlight=False, force_jupyter=False)
 
 
 @contextmanager

@@ -170,6 +170,14 @@ VERDICT = {
 }  # fmt: skip
 
 
+def test_notebook_gets_plain_lines_in_one_stream(monkeypatch, capsys):
+    """Jupyter's display would make an output of each line, with codes of colours in its text."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    screen = live.live_console()
+    screen.print("[bold green]HELD[/] all 4 gates")
+    assert (screen.is_jupyter, capsys.readouterr().out) == (False, "HELD all 4 gates\n")
+
+
 def test_closing_says_how_good_the_policy_is():
     report = {"report_episodes": 112.0, "episode_len_mean": 43.91, "return_mean/red_0": 1.234, "win/red_0": 0.9}
     gates = [
