@@ -201,7 +201,7 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
             stack.enter_context(hints(path))
             stack.enter_context(own_mistakes(config))
             if start is not None:
-                where = checkpoint.name if checkpoint else "step 0, for want of a checkpoint,"
+                where = checkpoint.name if checkpoint else "step 0, as there is no checkpoint,"
                 screen.print(f"resumed:  from {where} of {path}", markup=False)
             show = stack.enter_context(live.progress(screen, config))
             verdict = train(config, folder, show, interrupted, checkpoint, stages)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigrid_rl.cli.train import resume_training
+from multigrid_rl.cli.train import hints, resume_training
 from multigrid_rl.config import ConfigError, compose, resumed
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.runs.checkpoints import read_state, seal, write_state
@@ -89,6 +89,34 @@ def test_run_killed_before_its_first_checkpoint_starts_again_in_its_folder(half,
     assert len((copy / "metrics.after-0.jsonl").read_text().splitlines()) == len(rows_of(half))
     (entry,) = json.loads((copy / "provenance.json").read_text())["resumed"]
     assert entry["from_env_steps"] == 0
+
+
+@pytest.mark.parametrize(
+    ("left", "wanted"),
+    [
+        (
+            ("checkpoints", "metrics.jsonl"),
+            "what was reported stays, and a checkpoint at step 2,048; go on: train --resume {}",
+        ),
+        (("metrics.jsonl",), "what was reported stays, but there is no checkpoint yet; start again: train --resume {}"),
+        ((), ""),
+    ],
+)
+def test_broken_run_says_how_to_resume_it(copy, left, wanted):
+    for name in {"checkpoints", "metrics.jsonl"} - set(left):
+        path = copy / name
+        shutil.rmtree(path) if path.is_dir() else path.write_text("")
+    with pytest.raises(RunError) as caught, hints(copy):
+        raise RunError("Ray: its raylet was lost")
+    assert caught.value.hint == wanted.format(copy)
+
+
+def test_training_makes_no_folder_in_the_temporary_one(monkeypatch, tmp_path):
+    """A killed process would leave it behind."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    algorithm = algorithm_config(compose(TINY)).build_algo()
+    assert list(tmp_path.iterdir()) == []
+    algorithm.stop()
 
 
 def _without_seconds(value):
