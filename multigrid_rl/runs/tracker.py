@@ -96,7 +96,7 @@ class MetricsTracker:
 
     def last_report(self, specs: MultiAgentSpec) -> dict[str, float]:
         """Return the newest report, of fewer episodes where there was none; empty if no episode has ended."""
-        if not self.report and sum(table.episodes for table in self._pending):
+        if not self.report and any(table.episodes > 0 for table in self._pending):
             return episode_metrics(EpisodeTable.concatenate(self._pending), specs)
         return self.report
 
