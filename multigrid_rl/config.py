@@ -1,4 +1,4 @@
-"""The only reader of ``configs/``: Hydra composes, pydantic validates, errors are one line."""
+"""Composes runs from ``configs/``: Hydra composes, pydantic validates, errors are one line."""
 
 import difflib
 import json

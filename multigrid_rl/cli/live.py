@@ -83,7 +83,8 @@ class Output(io.TextIOBase):
 def live_console() -> Console:
     """Return a console on standard output that outlives it."""
     output = Output(sys.stdout)
-    return Console(file=cast("TextIO", output), soft_wrap=not output.isatty(), highlight=False)
+    # Not Jupyter's display: it makes an output of every line, with codes of colours in its text.
+    return Console(file=cast("TextIO", output), soft_wrap=not output.isatty(), highlight=False, force_jupyter=False)
 
 
 @contextmanager
@@ -206,8 +207,9 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
             f"({v['policy_updates_to_held']} updates, {v['seconds_to_held']:.1f} s)"
         )
     elif gates:
-        unmet = ", ".join(f"{g['metric']} {g['comparison']} {g['bound']:g}" for g in gates if not g["held"])
-        first = f"[bold yellow]NOT HELD[/]: {unmet}"
+        unmet = [g for g in gates if not g["held"]]
+        words = [f"{g['metric']} {g['comparison']} {g['bound']:g} ({_measured(g['value'])})" for g in unmet]
+        first = f"[bold yellow]NOT HELD[/]: {', '.join(words)}"
     else:
         first = "this scenario has no gates for the seats that learn"
     if v["stage"] < v["stages"] - 1:
@@ -220,13 +222,29 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
     own = [*code_of_run(config), *([model] if ":" in model else [])]
     allowed = f"{listing(own)} " if own else ""
     then = [f"{allowed}multigrid-rl {verb} {run}" for verb in ("report", "evaluate")]
+    train = config.train
+    done = ("played", "environment") if train.cloning is None or train.dagger is not None else ("learned", "recorded")
     return [
         first,
-        f"played:   {v['env_steps']:,} environment steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
+        *_result(v["last_report"]),
+        f"{done[0] + ':':<9} {v['env_steps']:,} {done[1]} steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
         f"({v['env_steps_per_s']:,.0f} steps/s)",
         escape(f"saved:    {path / 'verdict.json'} and {path / v['checkpoint']}"),
         *(escape(f"next:     {words}") for words in (*then, f"multigrid-rl {on}")),
     ]
+
+
+def _measured(value: float | None) -> str:
+    return "not measured" if value is None else f"now {value:.3f}"
+
+
+def _result(report: dict[str, float]) -> list[str]:
+    """Tell how good the newest finished episodes were, if any have finished."""
+    if not report:
+        return []
+    returns = [f"{name.split('/')[1]} {value:,.2f}" for name, value in report.items() if name.startswith("return_")]
+    length, episodes = report["episode_len_mean"], report["report_episodes"]
+    return [f"result:   mean return {', '.join(returns)}; {length:,.1f} steps an episode ({episodes:,.0f} episodes)"]
 
 
 @contextmanager

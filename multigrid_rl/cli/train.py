@@ -38,7 +38,8 @@ def train(
         float | None, typer.Option(help="Environment steps; the run ends with the batch that reaches them.")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Run folder to go on with, from its newest whole checkpoint.")
+        Path | None,
+        typer.Option(help="Run folder to resume, from its newest whole checkpoint; from step 0 if it has none."),
     ] = None,
     require_gates: Annotated[
         bool, typer.Option("--require-gates", help="Leave with status 1 unless all gates were held.")
@@ -87,16 +88,19 @@ def run_training(overrides: list[str]) -> dict[str, Any]:
 
 
 def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
-    """Go on with a run from its newest whole checkpoint and return the verdict. Raises as :func:`run_training`."""
+    """Resume a run from its newest whole checkpoint, or from step 0, and return the verdict.
+
+    Raises as :func:`run_training`.
+    """
     from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.config import ConfigError, resumed
-    from multigrid_rl.runs.checkpoints import newest_good
+    from multigrid_rl.runs.checkpoints import start_of
     from multigrid_rl.runs.reader import read_config, read_verdict
     from multigrid_rl.text import expected
 
     config = resumed(read_config(run), overrides)
     with warnings_on_screen():
-        start = newest_good(run)
+        start = start_of(run)
     # Killed between its last checkpoint and its verdict: the verdict is written.
     unjudged = not (run / "verdict.json").exists() and start.env_steps < config.train.until + config.train.batch_size
     if start.env_steps >= config.train.until and not unjudged:
@@ -172,8 +176,9 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
     screen.print(f"[bold]multigrid-rl train[/] {escape(f'{config.scenario.name}: {config.scenario.description}')}")
     screen.print("(starting takes some seconds, and most of a minute more the first time, to compile the game)")
     stages, seated = _load(config, path if start else None)
-    if start is not None and ":" in config.model.name:
-        check_networks(config, stages[-1].factory.specs, start.path)
+    checkpoint = start.path if start is not None and start.env_steps else None
+    if checkpoint is not None and ":" in config.model.name:
+        check_networks(config, stages[-1].factory.specs, checkpoint)
     from multigrid_rl.rllib.cluster import fit_to_cluster
     from multigrid_rl.rllib.session import RayError, ray_session, reason_of
     from multigrid_rl.rllib.train import train
@@ -196,9 +201,10 @@ def _run(config: RunConfig, path: Path, start: Checkpoint | None) -> dict[str, A
             stack.enter_context(hints(path))
             stack.enter_context(own_mistakes(config))
             if start is not None:
-                screen.print(f"resumed:  from {start.path.name} of {path}", markup=False)
+                where = checkpoint.name if checkpoint else "step 0, as there is no checkpoint,"
+                screen.print(f"resumed:  from {where} of {path}", markup=False)
             show = stack.enter_context(live.progress(screen, config))
-            verdict = train(config, folder, show, interrupted, start.path if start else None, stages)
+            verdict = train(config, folder, show, interrupted, checkpoint, stages)
         except RayError as error:  # before OSError: a timeout of Ray's is one, too
             raise RunError(f"Ray: {reason_of(error)}") from error
         except OSError as error:
@@ -291,19 +297,21 @@ def own_mistakes(config: RunConfig) -> Iterator[None]:
 
 @contextmanager
 def hints(path: Path) -> Iterator[None]:
-    """Give a run that breaks off the line that says how to go on with it, if there is anything to go on from."""
+    """Give a run that breaks off the line that says how to resume it, unless nothing was reported yet."""
     from multigrid_rl.config import ConfigError
-    from multigrid_rl.runs.checkpoints import newest_good
+    from multigrid_rl.runs.checkpoints import start_of
     from multigrid_rl.runs.divergence import DivergedError
     from multigrid_rl.types import RunError
 
     try:
         yield
     except RunError as error:
-        with suppress(ConfigError):
-            left = newest_good(path, log=False)
-            then = f"go on: train --resume {path}"
+        with suppress(ConfigError, FileNotFoundError):
+            left = start_of(path, log=False).env_steps
+            kept = f"and a checkpoint at step {left:,}" if left else "but there is no checkpoint yet"
+            then = f"{'go on' if left else 'start again'}: train --resume {path}"
             if isinstance(error, DivergedError) and not error.by_reward:
                 then = "it would diverge again: lower the step size, train.lr, in a new run"
-            error.hint = f"what was reported stays, and a checkpoint at step {left.env_steps:,}; {then}"
+            if left or (path / "metrics.jsonl").stat().st_size:
+                error.hint = f"what was reported stays, {kept}; {then}"
         raise

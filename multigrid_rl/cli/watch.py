@@ -35,6 +35,9 @@ def report(
             help=f"Fresh games of a run's policy in each mode; {GAMES} by default, {EPISODES} of Gymnasium, 0: none.",
         ),
     ] = None,
+    films: Annotated[
+        bool, typer.Option("--films/--no-films", help="Draw three episodes of Gymnasium; 15 s of MuJoCo without a GPU.")
+    ] = True,
 ) -> None:
     """Write one HTML file about a run or a cup: results, curves, games to look at. It needs no network."""
     from multigrid_rl.cli.live import warnings_on_screen
@@ -55,7 +58,7 @@ def report(
         curves = curves_folder() / f"{recipe}.json"
         reference = curves if recipe and curves.is_file() else None
         with warnings_on_screen():
-            written = write_run_report(folder, output, force=force, games=episodes, reference=reference)
+            written = write_run_report(folder, output, force=force, games=episodes, reference=reference, films=films)
     typer.echo(f"wrote {written} ({written.stat().st_size / 1000:,.0f} kB)")
 
 

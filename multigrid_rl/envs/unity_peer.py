@@ -10,10 +10,11 @@ import logging
 import queue
 import struct
 import subprocess
+import threading
 import time
 import uuid
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -65,11 +66,17 @@ _FIELDS = {
     "UnityOutput": "Output rl_output 1, InitialOutput rl_initialization_output 2",
     "UnityMessage": "Header header 1, UnityOutput unity_output 2, UnityInput unity_input 3",
 }
+_BUILDING = threading.Lock()
+
+
+def messages() -> dict[str, Any]:
+    """Return the classes of all messages, by name: the same ones in every thread."""
+    with _BUILDING:  # two threads that build them at once get two sets, and protobuf does not mix them
+        return _messages()
 
 
 @lru_cache(maxsize=1)
-def messages() -> dict[str, Any]:
-    """Return the classes of all messages, by name."""
+def _messages() -> dict[str, Any]:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: PLC0415 - for Unity alone
 
     file = descriptor_pb2.FileDescriptorProto(name="multigrid_rl/unity.proto", package=_PACKAGE, syntax="proto3")
@@ -117,6 +124,26 @@ def side_channels(engine: Mapping[str, float], parameters: Mapping[str, float]) 
     return b"".join(channel.bytes_le + struct.pack("<i", len(data)) + data for channel, data in sent)
 
 
+class _Threads(ThreadPoolExecutor):
+    """Serves each call in a daemon thread: at exit Python joins the threads of a pool first, then calls ``atexit``.
+
+    A thread of the pool waits for an answer until :meth:`UnityPeer.close`, which ``atexit`` calls: neither would end.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call ``fn`` in a thread of its own; gRPC reads no result."""
+        future: Future[Any] = Future()
+
+        def serve() -> None:
+            try:
+                fn(*args, **kwargs)
+            finally:
+                future.set_result(None)
+
+        threading.Thread(target=serve, name="unity", daemon=True).start()
+        return future
+
+
 class UnityPeer:
     """A Unity environment that has called on a port of this machine.
 
@@ -147,7 +174,7 @@ class UnityPeer:
             self._exchange, self._message.FromString, self._message.SerializeToString
         )
         options = [("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
-        self._server = grpc.server(ThreadPoolExecutor(4, "unity"), options=options)
+        self._server = grpc.server(_Threads(), options=options)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {"Exchange": handler}),))
         try:
             self._server.add_insecure_port(f"localhost:{port}")

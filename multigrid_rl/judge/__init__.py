@@ -1,1 +1,1 @@
-"""Judging runs: reference curves and how a run compares with them. No ray."""
+"""Judging: exported policies and players play again; cups, grading, and sets of runs over seeds compared. No ray."""

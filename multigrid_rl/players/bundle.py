@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,8 @@ from multigrid_rl.world.symmetry import other_seat
 Kind = Literal["bundle", "team", "agent"]
 README_FILE = "README.md"
 _SEAT = re.compile(r"(red|blue)_\d")
+#: The folders of an absolute path, after what may stand before one.
+_FOLDERS = re.compile(r"""(^|[\s=:,\[{'"])/(?!/)(?:[^/,:\]}'"]*/)*(?=[^/\s])""")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -169,11 +172,27 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None) -
             for part, card in cards.items():
                 values = card.model_dump(exclude={"bytes", "sha256"})
                 values["name"] = f"{name}-{part}" if part else name
+                values["provenance"] = _without_folders(card.provenance)
                 cards[part] = write_player(whole / part, weights[part], values)
             (whole / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
     except OSError as error:
         raise PlayerError(f"{target}: cannot be written: {error.strerror}") from error
     return cards
+
+
+def _without_folders(value: Any) -> Any:
+    """Return provenance that may leave this machine: of absolute paths, in commands too, the last name alone stays."""
+    if isinstance(value, dict):
+        return {key: _without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(inner) for inner in value]
+    if not isinstance(value, str) or not _FOLDERS.search(value):
+        return value
+    try:
+        words = [] if value.startswith("/") else shlex.split(value)
+    except ValueError:  # an open quote: no command
+        words = []
+    return shlex.join(_FOLDERS.sub(r"\1", word) for word in words) or _FOLDERS.sub(r"\1", value)
 
 
 def needs_module(card: Card) -> str | None:

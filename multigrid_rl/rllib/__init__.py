@@ -1,1 +1,1 @@
-"""The only RLlib room: env runner, algorithm, modules, callbacks, records, the training loop."""
+"""The only RLlib room: env runners, algorithms, learner, Ray sessions and clusters, the training loop."""

@@ -2,10 +2,8 @@
 
 import json
 import os
-import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,13 +12,10 @@ from typing import Any
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.rllib import machine
-from multigrid_rl.rllib.machine import Finding
+from multigrid_rl.rllib.machine import ADDRESS, Finding, unreachable
 from multigrid_rl.text import expected
 
-#: Seconds until a host that does not answer counts as unreachable.
-CONNECT_S = 5.0
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-_ADDRESS = re.compile(r"auto|(ray://)?(?P<host>\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
 
 
 def examine(folder: Path, address: str | None, patience_s: float) -> Iterator[Finding]:
@@ -34,7 +29,7 @@ def examine(folder: Path, address: str | None, patience_s: float) -> Iterator[Fi
     Raises:
         ConfigError: the address has another form.
     """
-    match = None if address is None else _ADDRESS.fullmatch(address)
+    match = None if address is None else ADDRESS.fullmatch(address)
     if address is not None and (match is None or (match["port"] and not 1 <= int(match["port"]) <= 65535)):
         raise ConfigError(expected("address", "auto, host:port or ray://host:port", address))
     yield machine.check_python()
@@ -82,25 +77,13 @@ def check_token(address: str) -> Finding:
 def check_cluster(address: str, folder: Path, patience_s: float) -> list[Finding]:
     """Check that the cluster at ``address`` is reached, and that its nodes can take part in runs in ``folder``."""
     change = "ray start --head on one machine, ray start --address=HOST:PORT on the others; then HOST:PORT, or auto"
-    unreachable = _unreachable(address)
-    answer = {"error": unreachable} if unreachable else _isolated(["cluster", address, str(folder)], patience_s)
+    silent = unreachable(address)
+    answer = {"error": silent} if silent else _isolated(["cluster", address, str(folder)], patience_s)
     if "error" in answer:
         return [Finding("cluster", "problem", f"{address}: {answer['error']}", change)]
     if "refused" in answer:
         return [Finding("cluster", "problem", answer["refused"], "make it like the driver's machine, or take it out")]
     return [Finding("cluster", "ok", " ".join(line.split())) for line in answer["lines"]]
-
-
-def _unreachable(address: str) -> str:
-    """Return why the address cannot be reached, within seconds: Ray itself would try for minutes."""
-    match = _ADDRESS.fullmatch(address)
-    if match is None or match["port"] is None:
-        return ""  # auto: Ray knows where
-    try:
-        socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=CONNECT_S).close()
-    except OSError as error:
-        return f"nothing answers there: {error.strerror or error}"
-    return ""
 
 
 def _isolated(arguments: list[str], patience_s: float, environment: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from multigrid_rl.learn.cloning import play_out
 from multigrid_rl.learn.dagger import Beta, LabellingCollector
 from multigrid_rl.rllib.algorithm import BatchPPO, learner_metrics
 from multigrid_rl.runs.players import player_in_place_of
+from multigrid_rl.runs.tracker import episode_metrics
 from multigrid_rl.scenario import ConfigError
 from multigrid_rl.text import expected
+from multigrid_rl.types import EpisodeTable
 
 
 class CloningPPO(BatchPPO):
@@ -51,10 +53,16 @@ class CloningPPO(BatchPPO):
         """Collect more labelled steps and return metrics; cloning has only what was recorded."""
         return {}
 
-    def _play(self, patience: int | None) -> None:
-        """Play fresh episodes with what was learned, and measure the loss on held-out data."""
+    def last_report(self) -> dict[str, float]:
+        """Return lengths and returns of what was learned last: of a play-out of its own, which changes no state."""
+        if self.finished is None and (episodes := self._play_out()[0]).episodes:
+            return episode_metrics(episodes, self.stages[0].factory.specs)
+        return super().last_report()
+
+    def _play_out(self) -> tuple[EpisodeTable, dict[str, float]]:
+        """Play fresh episodes with what was learned; returns them and the entropy by module."""
         stage, settings = self.stages[0], self.config.env_config
-        self.finished, entropies = play_out(
+        return play_out(
             stage.factory,
             {name: self.env_runner.module[name].net for name in stage.factory.specs.modules},
             stage.scenario.report_episodes,
@@ -63,6 +71,10 @@ class CloningPPO(BatchPPO):
             seed=settings["seed"],
             bound=settings["bound"],
         )
+
+    def _play(self, patience: int | None) -> None:
+        """Play fresh episodes, and measure the loss on held-out data."""
+        self.finished, entropies = self._play_out()
         self.latest |= {f"entropy/{module}": value for module, value in entropies.items()}
         losses = self.ask("held_out_losses")[0]
         self.latest |= {f"learner/{module}/held_out_loss": loss for module, loss in losses.items()}

@@ -21,6 +21,7 @@ from ray._private.ray_constants import PROCESS_TYPE_RAYLET
 from ray.exceptions import RayError, RayTaskError
 
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus
+from multigrid_rl.rllib.machine import unreachable
 from multigrid_rl.text import expected, one_line
 from multigrid_rl.types import RunError
 
@@ -112,6 +113,11 @@ def _start(settings: dict[str, Any], address: str | None) -> Path:
         with _ray_settings():
             if address is None:
                 _ensure_token()
+            else:
+                # auto: of a process of Ray's that lives here, else of a file that a dead one may have left.
+                where = services.get_ray_address_from_environment(address, None) if address == "auto" else address
+                if silent := unreachable(where):
+                    raise ConnectionError(f"{where}: {silent}" if where != address else silent)
             return Path(ray.init(**settings).address_info["session_dir"])
     except Exception as error:  # Ray raises bare ones, too
         if address is None:

@@ -71,6 +71,10 @@ class TrackedPPO(PPO):
         counts = {name: getattr(self, name) for name in _COUNTED}
         return self.tracker.row(counts, self.latest, self.finished, self.stages[self.stage].factory.specs)
 
+    def last_report(self) -> dict[str, float]:
+        """Return lengths and returns of the newest finished episodes; empty if none has ended."""
+        return self.tracker.last_report(self.stages[self.stage].factory.specs)
+
     def go_further(self) -> None:
         """Enter the next stage of the curriculum if the current one has ended; the last one has no end."""
         stage, steps = self.stages[self.stage], self.env_steps - self.stage_from
@@ -153,15 +157,8 @@ class TrackedPPO(PPO):
         return {module: fingerprint(weights) for module, weights in self.learner_weights().items()}
 
     def _setup_logdir(self) -> None:
-        # Outside Tune, Ray would leave a folder in the user's home for every run.
-        self._scratch = None if self._storage else tempfile.TemporaryDirectory(prefix="multigrid-rl-")
-        if self._scratch is None:
+        # Outside Tune, Ray would leave a folder in the user's home for every run. Nothing is written into this one.
+        if self._storage:
             super()._setup_logdir()
         else:
-            self._logdir = self._scratch.name
-
-    def cleanup(self) -> None:
-        """Stop runners and learner, remove what was temporary."""
-        super().cleanup()
-        if self._scratch is not None:
-            self._scratch.cleanup()
+            self._logdir = tempfile.gettempdir()

@@ -2,6 +2,8 @@
 
 import logging
 import math
+import shutil
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -32,6 +34,10 @@ from multigrid_rl.text import expected
 from multigrid_rl.types import EnvFactory, RunError
 
 LOG = logging.getLogger(__name__)
+#: Seconds after which a checkpoint is written, however few steps were played since the last one.
+CHECKPOINT_S = 60.0
+#: Metrics of the last report that a verdict keeps.
+_REPORTED = ("report_episodes", "episode_len_mean", "return_mean/", "win/")
 #: Steps in each environment after which an episode should have ended: twice the usual limit.
 QUIET_STEPS = 2_000
 
@@ -85,7 +91,7 @@ def train(
             weights, rows = initial_weights(config, stages[-1].factory.specs)
             algorithm.begin_with(weights, rows)
             folder.note("init", {"player": config.init, "weights": algorithm.fingerprints()})
-        last_checkpoint = algorithm.env_steps
+        last_checkpoint, written = algorithm.env_steps, time.monotonic()
         while ended is None:
             team.look()
             row = algorithm.iterate()
@@ -99,10 +105,11 @@ def train(
             quiet = quiet and _waits_for_an_end(row, config)
             if ended is None:
                 algorithm.go_further()
-            if ended or algorithm.env_steps - last_checkpoint >= config.train.checkpoint_every:
+            due = algorithm.env_steps - last_checkpoint >= config.train.checkpoint_every
+            if ended or due or time.monotonic() - written >= CHECKPOINT_S:
                 checkpoint(algorithm, config, folder)
                 algorithm.tracker.clock.lap("checkpoint")
-                last_checkpoint = algorithm.env_steps
+                last_checkpoint, written = algorithm.env_steps, time.monotonic()
         assert row is not None
         verdict = verdict_of(algorithm, config, folder, row, ended)
         folder.verdict(verdict)
@@ -113,6 +120,7 @@ def verdict_of(
     algorithm: TrackedPPO, config: RunConfig, folder: RunFolder, row: dict[str, Any], ended: str
 ) -> dict[str, Any]:
     """Return what a run achieved, as in ``verdict.json``; ``row`` is its last one."""
+    report = algorithm.last_report()
     return {
         **algorithm.tracker.keeper.verdict(),
         "ended": ended,
@@ -127,6 +135,7 @@ def verdict_of(
         "seconds": row["seconds"],
         "env_steps_per_s": row["env_steps"] / row["seconds"],
         "env_runner_restarts": algorithm.env_runner_restarts,
+        "last_report": {name: value for name, value in report.items() if name.startswith(_REPORTED)},
         "opponents": folder.provenance["opponents"],
         "weights": algorithm.fingerprints(),
         "checkpoint": str(folder.checkpoint_path(algorithm.env_steps).relative_to(folder.path)),
@@ -218,6 +227,7 @@ def checkpoint(algorithm: TrackedPPO, config: RunConfig, folder: RunFolder) -> N
         seal(unfinished, facts)
         commit(unfinished, folder.checkpoint_path(algorithm.env_steps))
     except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)  # room on a full disk
         raise RunError(
             f"{error.filename or unfinished}: {error.strerror or error}: no checkpoint at step "
             f"{algorithm.env_steps:,}; those before it are whole"

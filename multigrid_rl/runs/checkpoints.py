@@ -107,6 +107,15 @@ def newest_good(run: Path, *, log: bool = True) -> Checkpoint:
     raise ConfigError(expected("--resume", "a run with a whole checkpoint", "; ".join([str(run), *reasons[:1]])))
 
 
+def start_of(run: Path, *, log: bool = True) -> Checkpoint:
+    """Return where a run resumes: its newest whole checkpoint, or step 0 if it ended before it wrote any.
+
+    Raises ``ConfigError``: all of its checkpoints are damaged.
+    """
+    folder = run / "checkpoints"
+    return newest_good(run, log=log) if checkpoints_in(folder) else Checkpoint(folder / "step_000000000", 0, None, 0)
+
+
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return all checkpoints of a run, damaged ones too, oldest first."""
     return sorted((path for path in folder.glob("step_*") if path.name[5:].isdigit()), key=_steps)

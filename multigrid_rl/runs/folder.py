@@ -29,11 +29,11 @@ from multigrid_rl.players.catalogue import LoadedPlayer
 from multigrid_rl.players.league import League, Snapshot
 from multigrid_rl.runs.checkpoints import (
     Checkpoint,
-    newest_good,
     read_snapshot,
     read_state,
     set_aside_newer,
     set_aside_others,
+    start_of,
 )
 from multigrid_rl.runs.reader import read_provenance, read_verdict
 from multigrid_rl.runs.tracking import Tracking
@@ -110,7 +110,7 @@ class RunFolder:
         self._lock = locked(path / LOCK)
         try:
             self.provenance = read_provenance(path)
-            if newest_good(path, log=False).path != checkpoint.path:
+            if start_of(path, log=False).path != checkpoint.path:
                 raise ConfigError(f"{path}: expected a run that no process trains, got one written to meanwhile")
             league = _league_of(path, config, checkpoint)
         except ConfigError:
@@ -246,7 +246,7 @@ def locked(file: Path) -> IO[str]:
 
 def _league_of(path: Path, config: RunConfig, checkpoint: Checkpoint) -> list[Snapshot]:
     """Return the snapshots that a checkpoint knows. Raises ``ConfigError``: one is missing, or not what it was."""
-    if config.scenario.league is None:
+    if config.scenario.league is None or not checkpoint.env_steps:
         return []
     league = League(config.scenario.league, config.seed)
     league.set_state(read_state(checkpoint.path)["league"])

@@ -57,6 +57,7 @@ class MetricsTracker:
 
     Attributes:
         keeper: the gates.
+        report: lengths and returns of the newest report; empty before the first.
         clock: seconds spent outside of iterations, by part.
     """
 
@@ -70,6 +71,7 @@ class MetricsTracker:
     def set_gates(self, gates: list[Gate], report_episodes: int = MIN_EPISODES) -> None:
         """Judge by ``gates`` from here on; episodes that wait for a report belong to what was before."""
         self.keeper = GateKeeper(gates, report_episodes)
+        self.report: dict[str, float] = {}
         self._pending: list[EpisodeTable] = []
         self._own = own_metrics(gates)
 
@@ -78,6 +80,7 @@ class MetricsTracker:
         return {
             "keeper": self.keeper.get_state(),
             "pending": list(self._pending),
+            "report": self.report,
             "episodes": self._episodes,
             "steps": self._steps_before,
             "seconds": time.perf_counter() - self._began,
@@ -86,10 +89,16 @@ class MetricsTracker:
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a state; time that passed in between does not count."""
         self.keeper.set_state(state["keeper"])
-        self._pending = list(state["pending"])
+        self._pending, self.report = list(state["pending"]), state.get("report", {})
         self._episodes, self._steps_before = state["episodes"], state["steps"]
         self._before = time.perf_counter()
         self._began = self._before - state["seconds"]
+
+    def last_report(self, specs: MultiAgentSpec) -> dict[str, float]:
+        """Return the newest report, of fewer episodes where there was none; empty if no episode has ended."""
+        if not self.report and any(table.episodes > 0 for table in self._pending):
+            return episode_metrics(EpisodeTable.concatenate(self._pending), specs)
+        return self.report
 
     def row(
         self,
@@ -116,7 +125,8 @@ class MetricsTracker:
         if sum(table.episodes for table in self._pending) >= self.keeper.min_episodes:
             table = EpisodeTable.concatenate(self._pending)
             self._pending = []
-            row |= episode_metrics(table, specs)
+            self.report = episode_metrics(table, specs)
+            row |= self.report
             row |= {name: _own_value(name, function, table) for name, function in self._own.items()}
             moment = Moment(env_steps, counts["policy_updates"], seconds)
             self.keeper.report(moment, table.episodes, row)

@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -20,6 +21,8 @@ PROJECT = "multigrid_rl"
 ID_FILE = "tracking.json"
 #: Errors of each library; what else it raises is a fault.
 _ERRORS = {"wandb": "Error", "mlflow": "MlflowException"}
+#: How long MLflow tries while a run starts. By itself it asks a dead server eight times, for up to two minutes each.
+_MLFLOW_BRIEF = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 
 
 class Tracker(NamedTuple):
@@ -74,9 +77,15 @@ def _wandb(folder: Path, values: dict[str, Any], run_id: str | None) -> Tracker:
 
 def _mlflow(folder: Path, values: dict[str, Any], run_id: str | None) -> Tracker:
     mlflow = import_module("mlflow")
-    active = str(mlflow.start_run(run_id=run_id, run_name=folder.name, nested=True).info.run_id)
-    if run_id is None:
-        mlflow.log_params(dict(_leaves(values)))
+    brief = {name: value for name, value in _MLFLOW_BRIEF.items() if name not in os.environ}
+    os.environ.update(brief)
+    try:
+        active = str(mlflow.start_run(run_id=run_id, run_name=folder.name, nested=True).info.run_id)
+        if run_id is None:
+            mlflow.log_params(dict(_leaves(values)))
+    finally:
+        for name in brief:
+            del os.environ[name]
 
     def log(row: dict[str, Any]) -> None:
         mlflow.log_metrics(_measured(row), step=row["env_steps"], run_id=active, synchronous=False)

@@ -14,7 +14,7 @@ from multigrid_rl.gates import Gate
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.runs.reader import Array, Series
 from multigrid_rl.runs.reference import Reference
-from multigrid_rl.show.words import thousands
+from multigrid_rl.show.words import bound, thousands
 
 #: Height of a plot's area in pixels, and width of the stretched drawing in units.
 HEIGHT, WIDTH = 190, 1000
@@ -104,10 +104,7 @@ def plot_data(chart: Chart) -> dict[str, Any]:
     lines = [("polyline", f"line line-{k}", thin(line.series)) for k, line in enumerate(chart.lines)]
     gate = None
     if chart.gate is not None:
-        # The label stands where the line should not end: above a bound from above, below one from below.
-        at, sign = y(chart.gate.bound), "\u2264" if chart.gate.comparison == "<=" else "\u2265"
-        below = (chart.gate.comparison == ">=" and at + 18 < HEIGHT) or at < 16
-        gate = {"y": at, "label_y": _number(at + (14 if below else -6)), "label": f"gate {sign} {chart.gate.bound:g}"}
+        gate = {"y": y(chart.gate.bound), "label": bound(chart.gate.comparison, chart.gate.bound)}
     held = [100 * steps / chart.x_max for steps in chart.held] if chart.held else None
     return {
         "y_ticks": [(y(t), f"{t:.0%}" if chart.share else f"{t:.6g}".replace("-", "\u2212")) for t in y_ticks],

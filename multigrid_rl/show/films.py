@@ -1,6 +1,7 @@
 """Episodes of Gymnasium as films: played again from their actions and drawn by the environment's own renderer."""
 
 import base64
+import logging
 import math
 import os
 import sys
@@ -24,6 +25,7 @@ from multigrid_rl.show.video import Film, VideoError, Written, write_film
 from multigrid_rl.show.words import short
 from multigrid_rl.text import expected
 
+LOG = logging.getLogger(__name__)
 #: Default number of episodes from which best, median and worst are chosen.
 EPISODES = 9
 #: Most pictures a second; of faster environments steps are left out.
@@ -33,7 +35,7 @@ _USUAL_FPS = 30.0
 #: Widest film, in a file and on a page, in pixels.
 WIDEST, PAGE_WIDTH = 640, 400
 #: Most pictures of a film on a page: a longer episode goes by faster.
-_PAGE_PICTURES = 340
+_PAGE_PICTURES = 240
 #: Most bytes of a film on a page.
 PAGE_BYTES = 1_400_000
 
@@ -60,8 +62,8 @@ class OwnEpisodes:
     not_drawn: str = ""  # why there are no films
 
 
-def play_own_episodes(folder: Path, episodes: int, *, seed: int) -> OwnEpisodes:
-    """Play fresh episodes in each mode with a run's exported policy, and draw three of those with sampled actions.
+def play_own_episodes(folder: Path, episodes: int, *, seed: int, films: bool = True) -> OwnEpisodes:
+    """Play fresh episodes in each mode with a run's exported policy; draw three of those with sampled actions, or none.
 
     Raises:
         ConfigError, PlayerError: no checkpoint, a damaged player, or one that does not fit.
@@ -77,12 +79,14 @@ def play_own_episodes(folder: Path, episodes: int, *, seed: int) -> OwnEpisodes:
         lengths = np.array([len(episode.actions) for episode in recordings], np.float64)
         returns = np.array([episode.total for episode in recordings])
         rows.append({"mode": mode, "episodes": episodes, **means(returns, lengths)})
+    if not films:
+        return OwnEpisodes(seed, agents, rows, not_drawn="the report was written without films")
     sampled, labels = recorded["stochastic"], dict[int, list[str]]()
     for label, episode in ranked(sampled).items():
         labels.setdefault(episode.number, []).append(label)
     try:
-        films = [_page_film(target, sampled[number], " and ".join(names)) for number, names in labels.items()]
-        return OwnEpisodes(seed, agents, rows, films)
+        shown = [_page_film(target, sampled[number], " and ".join(names)) for number, names in labels.items()]
+        return OwnEpisodes(seed, agents, rows, shown)
     except VideoError as error:
         return OwnEpisodes(seed, agents, rows, not_drawn=str(error))
 
@@ -138,6 +142,7 @@ def _page_film(target: EnvTarget, episode: Recording, label: str) -> Shown:
     drawing, steps = _EpisodeDrawing(target, episode, label, PAGE_WIDTH), len(episode.actions)
     speed = math.ceil(steps / (_PAGE_PICTURES * drawing.skip))
     film = drawing.film(every=drawing.skip * speed)
+    LOG.warning("drawing the %s episode, %s pictures (report --no-films: none)", label, film.frames)
     rate = round(8 * PAGE_BYTES * film.fps / (film.frames + 2 * film.fps))  # bits a second
     with TemporaryDirectory() as folder:
         path = Path(folder) / "film.mp4"
@@ -200,6 +205,8 @@ class _EpisodeDrawing:
         if self._mujoco:  # no larger than shown: without a graphics card drawing time grows with pixels
             renderer = env.unwrapped.mujoco_renderer
             renderer.width, renderer.height = min(renderer.width, self._width), min(renderer.height, self._width)
+            # Shadows a quarter as fine and no multisampling: without a graphics card a quarter of the time.
+            renderer.model.vis.quality.shadowsize, renderer.model.vis.quality.offsamples = 1024, 0
         try:
             env.reset(seed=self._episode.reset_seed)
             yield 0, 0.0, self._render(env)

@@ -2,12 +2,13 @@
 
 import base64
 import hashlib
+import re
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from multigrid_rl import __version__
 from multigrid_rl.show import charts, words
@@ -17,9 +18,26 @@ GENERATOR = "multigrid-rl report"
 #: In the order in which they are joined; only the last one has effects, the others are functions.
 SCRIPTS = ("decode.js", "board.js", "replay.js", "page.js")
 STYLES = ("page.css", "replay.css")
+
+
+def headed(rows: Markup, heads: list[str]) -> Markup:
+    """Return the rows of a table with the head of its column on each cell, which a narrow screen shows there."""
+
+    def named(row: re.Match[str]) -> str:
+        columns = iter(heads)
+
+        def cell(tag: re.Match[str]) -> str:
+            head = next(columns, "").lstrip("#")
+            return f'{tag[0]} data-head="{escape(head)}"' if head and tag[0] == "<td" else tag[0]
+
+        return re.sub(r"<t[dh](?=[ >])", cell, row[0])
+
+    return Markup(re.sub(r"<tr.*?</tr>", named, rows, flags=re.DOTALL))
+
+
 _FILTERS = (
     words.bound, words.spelled, words.duration, words.listed, words.metric_title, words.percent, words.plural,
-    words.rounded, words.short, words.signed, charts.plot_data,
+    words.rounded, words.short, words.signed, charts.plot_data, headed,
 )  # fmt: skip
 
 

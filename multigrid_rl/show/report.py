@@ -34,6 +34,7 @@ def write_run_report(
     force: bool = False,
     games: int | None = None,
     reference: Path | None = None,
+    films: bool = True,
 ) -> Path:
     """Write the page of a training run, ``report.html`` in its folder by default; returns the file.
 
@@ -43,12 +44,13 @@ def write_run_report(
         force: overwrite an existing file.
         games: fresh games to play with its policy in each mode, see :func:`run_data.read_report`; 0 plays none.
         reference: file of the recipe's curves.
+        films: draw episodes of Gymnasium.
 
     Raises:
         ConfigError: not a run, a damaged file, or an output that may not be written.
     """
     target = _target(folder, output, force=force)
-    found = read_report(folder, games=games, reference=reference)
+    found = read_report(folder, games=games, reference=reference, films=films)
     if found.own_missing:
         LOG.warning("no games to show, the policy could not be played: %s", one_line(found.own_missing))
     # A folder's name may hold bytes that are no text: the page shows a question mark.

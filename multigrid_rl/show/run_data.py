@@ -76,13 +76,16 @@ class RunReport:
         return None if scenario.get("game") is not None else str(scenario.get("package"))
 
 
-def read_report(folder: Path, *, games: int | None = None, reference: Path | None = None) -> RunReport:
+def read_report(
+    folder: Path, *, games: int | None = None, reference: Path | None = None, films: bool = True
+) -> RunReport:
     """Read a run folder and play fresh games of its policy.
 
     Args:
         folder: of the run.
         games: how many in each mode; by default :data:`GAMES`, of other packages :data:`films.EPISODES`; 0: none.
         reference: file of the recipe's curves.
+        films: draw episodes of Gymnasium.
 
     Raises:
         ConfigError: not a run folder, a damaged file, no reports yet, a reference that cannot be used.
@@ -95,7 +98,7 @@ def read_report(folder: Path, *, games: int | None = None, reference: Path | Non
     if games != 0:
         try:
             if run.config["scenario"].get("game") is None:
-                episodes = play_own_episodes(folder, games or EPISODES, seed=GAMES_SEED)
+                episodes = play_own_episodes(folder, games or EPISODES, seed=GAMES_SEED, films=films)
             else:
                 own = play_own_games(folder, games or GAMES)
         except (ConfigError, PlayerError, RunError) as error:

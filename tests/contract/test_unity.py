@@ -6,6 +6,8 @@ import os
 import struct
 import sys
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 from gymnasium import spaces
 
 from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.envs import unity_peer
 from multigrid_rl.envs.base import AGENT, BrokenEnvError
 from multigrid_rl.envs.unity import UnityFactory
 from multigrid_rl.envs.unity_peer import UnityPeer, messages, side_channels
@@ -60,6 +63,19 @@ def test_messages_equal_ml_agents():
         b"\x00\x00\x00@\x1a\x1b\n\x19\n\x15\n\x01W\x12\x10\n\x0e2\x0c\x00\x00\x80?\x00\x00\x00@\x00\x00@@ \x01"
     )
     assert one.SerializeToString() == wanted
+
+
+def test_message_classes_are_the_same_in_every_thread(monkeypatch):
+    """Else a caller's thread and the peer's, both first, get two sets, and messages of one do not fit in the other."""
+    monkeypatch.setattr(unity_peer, "_messages", lru_cache(unity_peer._messages.__wrapped__))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            found = [future.result() for future in [threads.submit(messages) for _ in range(8)]]
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(one is found[0] for one in found)
 
 
 def test_settings_are_sent_as_side_channels():

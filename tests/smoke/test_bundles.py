@@ -89,7 +89,8 @@ def test_bundle_holds_run_content_and_is_small(runs, tmp_path):
     (source,) = (runs["mlp"] / "checkpoints").glob("step_*/players/red_0")
     card, before = read_card(folder), read_card(source)
     assert (folder / MODEL_FILE).read_bytes() == (source / MODEL_FILE).read_bytes()
-    assert card == before.model_copy(update={"name": "my-agent"})
+    assert card == before.model_copy(update={"name": "my-agent", "provenance": card.provenance})
+    assert card.provenance.keys() == before.provenance.keys()
     assert card.provenance["env_steps"] == 1024
     assert (folder / MODEL_FILE).stat().st_size < MAX_MODEL_BYTES
     assert bundle_sha256(folder) == before.sha256

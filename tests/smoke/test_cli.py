@@ -164,16 +164,36 @@ def test_preflight_and_explain_name_reward_changes(root):
     assert "the game's own" in call("explain", "experiment=none").stdout
 
 
+VERDICT = {
+    "gates": [], "held": False, "stage": 0, "stages": 1, "ended": "until", "env_steps": 4096, "policy_updates": 1,
+    "seconds": 1.0, "env_steps_per_s": 4096.0, "checkpoint": "checkpoints/step_000004096", "last_report": {},
+}  # fmt: skip
+
+
+def test_notebook_gets_plain_lines_in_one_stream(monkeypatch, capsys):
+    """Jupyter's display would make an output of each line, with codes of colours in its text."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    screen = live.live_console()
+    screen.print("[bold green]HELD[/] all 4 gates")
+    assert (screen.is_jupyter, capsys.readouterr().out) == (False, "HELD all 4 gates\n")
+
+
+def test_closing_says_how_good_the_policy_is():
+    report = {"report_episodes": 112.0, "episode_len_mean": 43.91, "return_mean/red_0": 1.234, "win/red_0": 0.9}
+    gates = [
+        {"metric": "episode_len_mean", "comparison": "<=", "bound": 20.0, "value": 43.91, "held": False},
+        {"metric": "entropy/red_0", "comparison": "<=", "bound": 0.3, "value": None, "held": False},
+    ]
+    lines = live.closing({**VERDICT, "last_report": report, "gates": gates}, Path("run"), compose([]))
+    unmet = "episode_len_mean <= 20 (now 43.910), entropy/red_0 <= 0.3 (not measured)"
+    assert lines[0].replace("[bold yellow]", "").replace("[/]", "") == f"NOT HELD: {unmet}"
+    assert lines[1] == "result:   mean return red_0 1.23; 43.9 steps an episode (112 episodes)"
+    assert lines[2].startswith("played:   4,096 environment steps")
+
+
 @pytest.mark.parametrize(("ended", "more"), [("until", " --until 8192"), ("interrupted", "")])
 def test_closing_names_next_steps(ended, more):
-    verdict = {"gates": [], "held": False, "stage": 0, "stages": 1, "ended": ended, "env_steps": 4096}
-    verdict |= {
-        "policy_updates": 1,
-        "seconds": 1.0,
-        "env_steps_per_s": 4096.0,
-        "checkpoint": "checkpoints/step_000004096",
-    }
-    lines = live.closing(verdict, Path("runs/my run"), compose([]))
+    lines = live.closing({**VERDICT, "ended": ended}, Path("runs/my run"), compose([]))
     run = "'runs/my run'"
     wanted = [f"report {run}", f"evaluate {run}", f"train --resume {run}{more}"]
     assert lines[-3:] == [f"next:     multigrid-rl {words}" for words in wanted]

@@ -66,6 +66,20 @@ def test_resumed_clone_equals_unbroken_clone(run, demo, tmp_path):
     assert without_time(rows_of(path)) == without_time(run[1])
 
 
+def test_short_clone_is_played_once_at_its_end(demo, tmp_path, capsys):
+    path = tmp_path / "brief"
+    rows = cloned(demo, path, "train.until=2048")
+    assert not any("episode_len_mean" in row for row in rows)
+    verdict = json.loads((path / "verdict.json").read_text())
+    assert verdict["last_report"]["report_episodes"] == 100
+    output = capsys.readouterr().out
+    assert f"result:   mean return red_0 {verdict['last_report']['return_mean/red_0']:,.2f}; " in output
+    assert "learned:  2,048 recorded steps, " in output
+    assert "played:   " not in output
+    (path / "verdict.json").unlink()
+    assert resume_training(path, [])["last_report"] == verdict["last_report"]
+
+
 def test_run_ends_when_held_out_loss_stalls(demo, tmp_path):
     path = tmp_path / "still"
     verdict = run_training(

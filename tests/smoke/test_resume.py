@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigrid_rl.cli.train import resume_training
+from multigrid_rl.cli.train import hints, resume_training
 from multigrid_rl.config import ConfigError, compose, resumed
 from multigrid_rl.rllib.build import algorithm_config
 from multigrid_rl.runs.checkpoints import read_state, seal, write_state
@@ -65,6 +65,58 @@ def test_resumed_run_equals_unbroken_run(tmp_path, kind):
     for key in ("held", "gates", "env_steps_to_reached"):
         mine, theirs = (json.loads(json.dumps(v[key])) for v in (verdict, whole_verdict))
         assert _without_seconds(mine) == _without_seconds(theirs)
+
+
+@pytest.mark.parametrize("kind", ["1v1", "memory", "another package's game"])
+def test_checkpoints_by_the_clock_change_no_number(tmp_path, monkeypatch, kind):
+    rare, plain = tiny_run(tmp_path / "rare", *KINDS[kind], "train.checkpoint_every=4096")
+    monkeypatch.setattr("multigrid_rl.rllib.train.CHECKPOINT_S", 0.0)
+    often, rows = tiny_run(tmp_path / "often", *KINDS[kind], "train.checkpoint_every=4096")
+    assert without_time(rows) == without_time(plain)
+    assert often["weights"] == rare["weights"]
+    assert [path.name for path in (tmp_path / "rare" / "checkpoints").glob("step_*")] == ["step_000004096"]
+    assert len(list((tmp_path / "often" / "checkpoints").glob("step_*"))) >= 3
+
+
+def test_run_killed_before_its_first_checkpoint_starts_again_in_its_folder(half, copy, capsys):
+    shutil.rmtree(copy / "checkpoints")
+    (copy / "checkpoints" / "unfinished").mkdir(parents=True)
+    (copy / "verdict.json").unlink()
+    verdict = resume_training(copy, [])
+    assert without_time(rows_of(copy)) == without_time(rows_of(half))
+    assert verdict["weights"] == json.loads((half / "verdict.json").read_text())["weights"]
+    assert "resumed:  from step 0" in capsys.readouterr().out
+    assert len((copy / "metrics.after-0.jsonl").read_text().splitlines()) == len(rows_of(half))
+    (entry,) = json.loads((copy / "provenance.json").read_text())["resumed"]
+    assert entry["from_env_steps"] == 0
+
+
+@pytest.mark.parametrize(
+    ("left", "wanted"),
+    [
+        (
+            ("checkpoints", "metrics.jsonl"),
+            "what was reported stays, and a checkpoint at step 2,048; go on: train --resume {}",
+        ),
+        (("metrics.jsonl",), "what was reported stays, but there is no checkpoint yet; start again: train --resume {}"),
+        ((), ""),
+    ],
+)
+def test_broken_run_says_how_to_resume_it(copy, left, wanted):
+    for name in {"checkpoints", "metrics.jsonl"} - set(left):
+        path = copy / name
+        shutil.rmtree(path) if path.is_dir() else path.write_text("")
+    with pytest.raises(RunError) as caught, hints(copy):
+        raise RunError("Ray: its raylet was lost")
+    assert caught.value.hint == wanted.format(copy)
+
+
+def test_training_makes_no_folder_in_the_temporary_one(monkeypatch, tmp_path):
+    """A killed process would leave it behind."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    algorithm = algorithm_config(compose(TINY)).build_algo()
+    assert list(tmp_path.iterdir()) == []
+    algorithm.stop()
 
 
 def _without_seconds(value):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from commands import call
@@ -34,3 +37,18 @@ def test_broken_unity_run_keeps_checkpoint_and_resumes(tmp_path):
     report = read_report(run)
     assert (report.episodes, report.own_missing.startswith("scenario.package: expected gymnasium")) == (None, True)
     assert call("report", run).exit_code == 0
+
+
+def test_finished_process_ends_and_tells_unity_to_quit(tmp_path):
+    walker = FakeWalker(port := free_port(), shape=(243,))
+    walker.start()
+    small = ["train.num_envs=10", "train.num_steps=20", "train.minibatch_size=100", f"run_dir={tmp_path / 'run'}"]
+    command = [sys.executable, "-m", "multigrid_rl.cli.main", "train", "scenario=unity", f"port={port}", *small]
+    process = subprocess.Popen([*command, "--until", "400"], stdout=subprocess.DEVNULL)
+    try:
+        walker.join(120)
+        assert (walker.quit, walker.error) == (True, None)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()

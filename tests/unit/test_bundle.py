@@ -206,3 +206,21 @@ def test_inspect_reports_agent_fault(code, message, tmp_path):
     result = call("inspect", agent_of(tmp_path / "mine", code).folder)
     assert result.exit_code == 2
     assert result.stderr == f"multigrid-rl: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("multigrid-rl train run_dir=/home/ann/x/mine seed=3", "multigrid-rl train run_dir=mine seed=3"),
+        ("multigrid-rl train 'run_dir=/home/ann b/mine' data=demos/a", "multigrid-rl train run_dir=mine data=demos/a"),
+        ("train 'scenario.seats.blue_0={/a/b/red: 1, /c/blue: 2}'", "train 'scenario.seats.blue_0={red: 1, blue: 2}'"),
+        ("train env_id=ALE/Pong-v5 experiment=../mine.yaml", "train env_id=ALE/Pong-v5 experiment=../mine.yaml"),
+        ("/home/ann b/demos", "demos"),
+        ("an open ' quote /home/x", "an open ' quote x"),
+        ("pip install 'a' from https://host/simple", "pip install 'a' from https://host/simple"),
+    ],
+)
+def test_export_keeps_no_folder_of_the_machine_it_comes_from(tmp_path, value, wanted):
+    source = bundle(tmp_path / "mine", provenance={"command": value, "resumed": [{"command": value}], "seed": 1})
+    (card,) = export({"": source}, tmp_path / "out").values()
+    assert card.provenance == {"command": wanted, "resumed": [{"command": wanted}], "seed": 1}

@@ -11,6 +11,7 @@ from multigrid_rl.world import constants as c
 from multigrid_rl.world.views import view_tables
 
 ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_glossary_explains_every_metric():
@@ -19,9 +20,8 @@ def test_glossary_explains_every_metric():
 
 
 def test_relative_links_of_docs_resolve():
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     links = [
-        (page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+        (page, link) for page in PAGES for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
     ]
     assert links
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
@@ -74,3 +74,17 @@ def test_the_docs_have_the_order_of_cells_in_a_view():
             assert seen[pose + 3, i * size + j] == c.cell_index(x + right, y - ahead)
     for n in range(size):
         assert seen[pose, size // 2 * size + size - 1 - n] == c.cell_index(x + n, y)
+
+
+def test_lists_stay_lists_on_the_site():
+    """Python's Markdown wants four blanks before a block below a bullet, and an empty line behind it."""
+    wrong = []
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        wrong += re.findall(r"^\* .*\n(?: .*\n)*\n {1,3}\S.*|^ {4}.*\n\* .*", text, re.MULTILINE)
+    assert wrong == []
+
+
+def test_every_guide_is_in_a_menu_of_the_site():
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in menu] == []

@@ -100,6 +100,18 @@ def test_page_without_renderer_gives_reason_and_rest(pole, tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
+def test_report_names_each_film_while_it_draws_and_draws_none_if_asked(pole, tmp_path, monkeypatch):
+    result = call("report", pole, "-o", tmp_path / "with.html")
+    assert result.exit_code == 0, result.output
+    assert re.findall(r"drawing the (\w+) episode, \d+ pictures", result.stderr) == ["best", "median", "worst"]
+    monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.render", lambda _: pytest.fail("drawn"))
+    result = call("report", pole, "--no-films", "-o", tmp_path / "without.html")
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    text = (tmp_path / "without.html").read_text(encoding="utf-8")
+    assert "There is no film of them: the report was written without films" in text
+    assert "In nine fresh episodes it returns" in text
+
+
 def test_page_without_checkpoint_has_no_episodes(pole, tmp_path):
     run = shutil.copytree(pole, tmp_path / "run")
     shutil.rmtree(run / "checkpoints")

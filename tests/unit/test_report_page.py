@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from jinja2 import ChoiceLoader, DictLoader, UndefinedError
+from markupsafe import Markup
 
 from multigrid_rl.gates import Gate
 from multigrid_rl.runs.reader import Series
 from multigrid_rl.show import words
 from multigrid_rl.show.charts import POINTS, Chart, Line, limits, thin, ticks
 from multigrid_rl.show.cup_page import Cell
-from multigrid_rl.show.page import SCRIPTS, STYLES, asset_text, render, templates
+from multigrid_rl.show.page import SCRIPTS, STYLES, asset_text, headed, render, templates
 from report_runs import EVIL, EVILS
 
 EMPTY = """{% extends "page.html" %}{% from "parts.html" import facts, section %}
@@ -47,6 +48,24 @@ def parts() -> Any:
 
 
 # --- templates
+
+
+def test_cells_of_a_table_carry_the_head_of_their_column():
+    """A phone shows rows as blocks: without heads of their own its columns would be cut off or nameless."""
+    rows = Markup('<tr><th scope="row">a</th><td class="n">1</td><td></td></tr><tr class="part"><td>b</td></tr>')
+    wanted = ('<tr><th scope="row">a</th><td data-head="Held &amp; met" class="n">1</td><td></td></tr>'
+              '<tr class="part"><td data-head="Gate">b</td></tr>')  # fmt: skip
+    assert headed(rows, ["Gate", "#Held & met", ""]) == wanted
+
+
+def test_plot_names_its_gate_beside_the_curve_and_both_axes():
+    series = Series(np.array([0.0, 10.0]), np.array([30.0, 10.0]))
+    chart = Chart("Length", "", "steps per game", (Line("run", series),), 10, Gate("episode_len_mean", "<=", 20))
+    text = parts().plot(chart)
+    assert '<p class="unit">steps per game<span class="bound">gate at most 20</span></p>' in text
+    (area,) = re.findall(r'<div class="area">.*?</div>', text, re.DOTALL)
+    assert "<text" not in area
+    assert ">environment steps</text>" in text
 
 
 @pytest.mark.parametrize("evil", EVILS)

@@ -252,7 +252,7 @@ def test_lists_changes_from_recipe(overrides, table, seeds, tmp_path):
     text = html.unescape(page_of(tmp_path / "run", Story(overrides=overrides), reference=reference))
     assert f"{seeds}" in re.search(r"It ends (as well as|worse than) (the recipe's (other )?seeds)", text)[0]
     assert ("Changed from the recipe 1v1" in text) is table
-    rows = re.findall(r"<code>([\w.]+)</code></th><td>(.*?)</td><td>(.*?)</td></tr>", text)
+    rows = re.findall(r"<code>([\w.]+)</code></th><td[^>]*>(.*?)</td><td[^>]*>(.*?)</td></tr>", text)
     changed = [("scenario.seats.blue_0", "random", "blue-rookie"), ("train.lr", "0.002", "0.001")]
     assert rows == (changed if table else [])
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -45,8 +47,26 @@ def test_reports_ray_refusal_and_restores_signal_handler(monkeypatch):
         pass
     assert signal.getsignal(signal.SIGTERM) == before
     assert services.ConsolePopen is popen
-    with pytest.raises(ConfigError, match=r"^cluster\.address: .*got nowhere:1: The current node"):
-        ray_session(compose(["address=nowhere:1"])).__enter__()
+    with socket.create_server(("localhost", 0)) as server:
+        address = f"localhost:{server.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=rf"^cluster\.address: .*got {address}: The current node"):
+            ray_session(compose([f"address={address}"])).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("address", "known", "got"),
+    [
+        ("127.0.0.1:1", "", "127.0.0.1:1: nothing answers there: Connection refused"),
+        ("ray://127.0.0.1:1", "", "ray://127.0.0.1:1: nothing answers there: Connection refused"),
+        ("auto", "127.0.0.1:1", "auto: 127.0.0.1:1: nothing answers there: Connection refused"),
+    ],
+)
+def test_dead_cluster_is_refused_before_ray_tries(monkeypatch, address, known, got):
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray would try for minutes"))
+    monkeypatch.setattr(services, "get_ray_address_from_environment", lambda *_: known)
+    wanted = "cluster.address: expected a cluster that runs (ray start --head), got "
+    with pytest.raises(ConfigError, match=f"^{re.escape(wanted + got)}"):
+        ray_session(compose([f"address={address}"])).__enter__()
 
 
 def test_refused_ray_start_leaves_no_run_folder(monkeypatch, tmp_path):
@@ -89,7 +109,10 @@ def test_scratch_files_are_removed_but_failed_session_logs_kept(monkeypatch, tmp
 
 def test_keeps_cluster_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(ray, "init", lambda **_: SimpleNamespace(address_info={"session_dir": str(tmp_path)}))
-    with ray_session(compose(["address=somewhere:1"])):
+    with (
+        socket.create_server(("localhost", 0)) as server,
+        ray_session(compose([f"address=localhost:{server.getsockname()[1]}"])),
+    ):
         pass
     assert tmp_path.exists()
 

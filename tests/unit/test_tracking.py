@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -74,6 +75,25 @@ def test_library_receives_config_and_metrics(tmp_path, wandb):
     assert wandb[1:] == [{"env_steps": 8, "gates/x": 2.0}, "finish"]
     Tracking("wandb", tmp_path, {})
     assert (wandb[-1]["id"], wandb[-1]["resume"]) == ("abc", "allow")
+
+
+def test_mlflow_server_that_is_dead_is_given_up_soon(tmp_path, monkeypatch, caplog):
+    """Its client reads from the environment how often it asks; what the user says there stays."""
+    found = []
+
+    def start_run(**_):
+        found.append((os.environ.get("MLFLOW_HTTP_REQUEST_MAX_RETRIES"), os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]))
+        raise FakeError("no server")
+
+    fake = ModuleType("mlflow")
+    fake.MlflowException, fake.start_run, fake.__spec__ = FakeError, start_run, SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
+    Tracking("mlflow", tmp_path, {})
+    assert found == [("1", "3")]
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+    assert caplog.messages == ["tracking=mlflow: FakeError: no server; the run goes on without"]
 
 
 def test_run_survives_failing_library(tmp_path, wandb, caplog):
