@@ -90,7 +90,8 @@ def _compose(settings: dict[str, str], *, trusted: bool) -> dict[str, Any]:
     except (HydraException, OmegaConfBaseException) as error:
         override = getattr(error, "override", None) or " ".join(overrides)
         raise ConfigError(f"{override}: {one_line(error)}") from error
-    values["scenario"] = {**values["scenario"], "name": chosen["scenario"]}
+    for group in ("scenario", "train"):
+        values[group] = {**values[group], "name": chosen[group]}
     for key, value in settings.items():
         if key.startswith(_SEATS):
             values["scenario"]["seats"][key.removeprefix(_SEATS)] = _players(key, value)

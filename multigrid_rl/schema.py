@@ -89,6 +89,7 @@ class DaggerOptions(Part):
 class TrainConfig(Part):
     """PPO and its batch. The meaning of each key stands beside its value in ``configs/train/ppo.yaml``."""
 
+    name: str = ""  # of the file in configs/train; empty in runs older than this key
     until: Steps
     stop_when_held: bool
     runner: Literal["batched", "stock"] = "batched"

@@ -25,6 +25,7 @@ from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.demonstrations import read_data_card
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.external import SeatedAgent
+from multigrid_rl.recipes import FILES
 from multigrid_rl.rllib.cores import Team
 from multigrid_rl.runs.reader import code_of_run
 from multigrid_rl.scenario import listing
@@ -129,9 +130,9 @@ def warnings_on_screen() -> Iterator[None]:
 def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str]:
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go."""
     train, game = config.train, config.scenario.game
-    recipe = f"experiment/{config.experiment}" if config.experiment else "none, the defaults of train/ppo"
+    recipe = recipe_of(config)
     if config.train.objective != "ppo":
-        recipe = f"{recipe.partition(',')[0]}; objective {config.train.objective}"
+        recipe += f"; objective {config.train.objective}"
     if ":" in config.model.name:
         recipe += f"; model {config.model.name}"
     lines = [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
@@ -166,6 +167,16 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
     whole = "" if train.env_steps == train.until else f", {train.env_steps:,} in whole batches"
     lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} environment steps{whole})")
     return lines
+
+
+def recipe_of(config: RunConfig) -> str:
+    """Name the files that a run's values are from, beside those of its scenario, network and cluster."""
+    recipe, train = config.experiment, f"train/{config.train.name or 'ppo'}"
+    if recipe is None:
+        return f"none, the defaults of {train}"
+    return (recipe if recipe.endswith(FILES) else f"experiment/{recipe}") + (
+        f", {train}" if train != "train/ppo" else ""
+    )
 
 
 def _learning(config: RunConfig) -> list[str]:
