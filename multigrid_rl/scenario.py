@@ -36,7 +36,7 @@ HANDED_OVER: set[str] = set()
 #: What user code may raise by mistake.
 MISTAKES = (
     *(TypeError, ValueError, AttributeError, RuntimeError, LookupError),
-    *(ArithmeticError, AssertionError, NameError, ImportError),
+    *(ArithmeticError, AssertionError, NameError, ImportError, OSError),
 )
 
 

@@ -35,6 +35,7 @@ def explain(
     from multigrid_rl.players.factories import MatchFactory, seat_players
     from multigrid_rl.rllib.stages import stages_of
     from multigrid_rl.sizes import check_budget
+    from multigrid_rl.world.shaping import check_reward
 
     config = compose(list(overrides or []))
     check_budget(config.train)
@@ -44,6 +45,8 @@ def explain(
         if isinstance(factory, MatchFactory):
             seat_players(factory.spec, seated)
             factory.training_reward()
+            if config.train.shaping:
+                check_reward(config.train.shaping, factory.spec.num_agents)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     console = Console(highlight=False)

@@ -91,10 +91,14 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.config import ConfigError, resumed
     from multigrid_rl.runs.checkpoints import newest_good
-    from multigrid_rl.runs.reader import read_config, read_verdict
+    from multigrid_rl.runs.reader import config_hash, read_config, read_provenance, read_verdict
     from multigrid_rl.text import expected
 
     config = resumed(read_config(run), overrides)
+    written = read_provenance(run).get("config_sha256")  # runs of earlier versions have none
+    if written is not None and config_hash(run) != written:
+        wanted = "the file that the run wrote: other values make a new run"
+        raise ConfigError(expected(run / "config.yaml", wanted, "an edited one"))
     with warnings_on_screen():
         start = newest_good(run)
     # Killed between its last checkpoint and its verdict: the verdict is written.
@@ -122,6 +126,7 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
     from multigrid_rl.runs.players import initial_weights, player_in_place_of
     from multigrid_rl.runs.reader import opponent_hashes
     from multigrid_rl.runs.tracking import check_tracking
+    from multigrid_rl.world.shaping import check_reward
 
     check_tracking(config.tracking)
     try:
@@ -133,6 +138,8 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
         for stage in stages:
             if stage.scenario.package != "unity":  # has said who it is; what it plays is the run's own
                 stage.factory.build(1, 0)
+            if config.train.shaping:  # what has no events has refused it
+                check_reward(config.train.shaping, stage.scenario.spec.num_agents)
         check_data(config, stages[-1].factory.specs, before)
         if config.train.dagger is not None:
             for agent in stages[-1].factory.specs.agents:
