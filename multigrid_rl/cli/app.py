@@ -1,6 +1,8 @@
 """Shared parts of all verbs: exit statuses, consoles, and output files."""
 
 import os
+import shlex
+import shutil
 import signal
 import sys
 import tempfile
@@ -23,6 +25,17 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 LOST, CRASHED = 3, 70
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
+#: Of the program.
+NAME = "multigrid-rl"
+
+
+def program() -> str:
+    """Return what to type for this program: its name or, where a shell would not find that, the path it was started by."""
+    started = sys.argv[0]
+    if Path(started).name != NAME or os.sep not in started:  # a program of the user's own, or found by its name
+        return NAME
+    found = shutil.which(NAME)
+    return NAME if found and Path(found).resolve() == Path(started).resolve() else shlex.quote(started)
 
 
 class Verbs(typer.Typer):

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from multigrid_rl.cli.app import discard_output
+from multigrid_rl.cli.app import discard_output, program
 from multigrid_rl.config import RunConfig
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.demonstrations import read_data_card
@@ -230,13 +230,13 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
     model = config.model.name
     own = [*code_of_run(config), *([model] if ":" in model else [])]
     allowed = f"{listing(own)} " if own else ""
-    then = [f"{allowed}multigrid-rl {verb} {run}" for verb in ("report", "evaluate")]
+    then = [f"{allowed}{program()} {verb} {run}" for verb in ("report", "evaluate")]
     return [
         first,
         f"played:   {v['env_steps']:,} environment steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
         f"({v['env_steps_per_s']:,.0f} steps/s)",
         escape(f"saved:    {path / 'verdict.json'} and {path / v['checkpoint']}"),
-        *(escape(f"next:     {words}") for words in (*then, f"multigrid-rl {on}")),
+        *(escape(f"next:     {words}") for words in (*then, f"{program()} {on}")),
     ]
 
 

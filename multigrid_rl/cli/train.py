@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from multigrid_rl.cli.app import reason, refused
+from multigrid_rl.cli.app import program, reason, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.config import RunConfig
@@ -309,7 +310,7 @@ def hints(path: Path) -> Iterator[None]:
     except RunError as error:
         with suppress(ConfigError):
             left = newest_good(path, log=False)
-            then = f"go on: train --resume {path}"
+            then = f"go on: {program()} train --resume {shlex.quote(str(path))}"
             if isinstance(error, DivergedError) and not error.by_reward:
                 then = "it would diverge again: lower the step size, train.lr, in a new run"
             error.hint = f"what was reported stays, and a checkpoint at step {left.env_steps:,}; {then}"

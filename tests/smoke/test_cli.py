@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from bundles import edit, everything
 from catalogues import make_player
 from commands import call, complaint
 from multigrid_rl.cli import live
+from multigrid_rl.cli.app import program
 from multigrid_rl.config import available_cpus, compose
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card
@@ -177,6 +179,17 @@ def test_closing_names_next_steps(ended, more):
     run = "'runs/my run'"
     wanted = [f"report {run}", f"evaluate {run}", f"train --resume {run}{more}"]
     assert lines[-3:] == [f"next:     multigrid-rl {words}" for words in wanted]
+
+
+def test_next_steps_can_be_pasted(tmp_path, monkeypatch):
+    started = tmp_path / "a venv" / "bin" / "multigrid-rl"
+    started.parent.mkdir(parents=True)
+    started.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(started), "train"])
+    monkeypatch.setenv("PATH", "/usr/bin")  # after `make train` nothing is activated
+    assert program() == f"'{started}'"
+    monkeypatch.setenv("PATH", str(started.parent))
+    assert program() == "multigrid-rl"
 
 
 def test_preflight_and_explain_name_schedules():

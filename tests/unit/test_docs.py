@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from multigrid_rl.metrics import METRICS
 from multigrid_rl.types import Board
@@ -74,3 +78,28 @@ def test_the_docs_have_the_order_of_cells_in_a_view():
             assert seen[pose + 3, i * size + j] == c.cell_index(x + right, y - ahead)
     for n in range(size):
         assert seen[pose, size // 2 * size + size - 1 - n] == c.cell_index(x + n, y)
+
+
+@pytest.mark.parametrize(
+    ("typed", "ran"),
+    [
+        (["train"], "train scenario=1v1"),
+        (["train", "scenario=coop", "train.lr=3e-4"], "train scenario=coop scenario=coop train.lr=3e-4"),
+        (["train", "SCENARIO=coop", "ARGS=seed=3 --until 2e6"], "train scenario=coop seed=3 --until 2e6"),
+        (["train", "curriculum=[{steps: 9}, a]"], "train scenario=1v1 curriculum=[{steps: 9}, a]"),
+        (["cup", "FOLDER=all", "scenario=2v2"], "cup all --scenario 2v2"),
+        (["evaluate", "WHO=runs/x", "scenario=2v2"], "evaluate runs/x scenario=2v2"),
+    ],
+)  # fmt: skip
+def test_make_passes_on_what_is_typed(tmp_path, typed, ran):
+    (tmp_path / ".ready").touch()
+    command = [
+        "make",
+        "--silent",
+        "--dry-run",
+        f"VENV={tmp_path}",
+        "--old-file=pyproject.toml",
+        "--old-file=constraints.txt",
+    ]
+    done = subprocess.run([*command, *typed], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert " ".join(shlex.split(done.stdout)[1:]) == ran
