@@ -30,7 +30,7 @@ NAME = "multigrid-rl"
 
 
 def program() -> str:
-    """Return what to type for this program: its name or, where a shell would not find that, the path it was started by."""
+    """Return what to type for this program: its name or, where a shell does not find that, the path typed before."""
     started = sys.argv[0]
     if Path(started).name != NAME or os.sep not in started:  # a program of the user's own, or found by its name
         return NAME
