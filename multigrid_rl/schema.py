@@ -176,7 +176,7 @@ class ClusterConfig(Part):
     def _check_num_env_runners(cls, value: Any) -> Any:
         if value == "all" or (type(value) is int and value >= 0):
             return value
-        raise ValueError("expected a valid integer of at least 0, or all with a cluster.address")
+        raise ValueError("expected a whole number of at least 0, or all with a cluster.address")
 
     @property
     def runners(self) -> int:

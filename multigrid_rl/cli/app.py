@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from io import TextIOWrapper
@@ -17,6 +17,7 @@ from typing import Any, TextIO, TypeVar, cast
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -36,6 +37,43 @@ def program() -> str:
         return NAME
     found = shutil.which(NAME)
     return NAME if found and Path(found).resolve() == Path(started).resolve() else shlex.quote(started)
+
+
+#: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+class Commands(TyperGroup):
+    """Prints a wrong verb, option or argument in one line, as every other error."""
+
+    def main(self, args: Sequence[str] | None = None, **extra: Any) -> Any:
+        """Run a verb and leave with its exit status."""
+        alone = extra.pop("standalone_mode", True)
+        if not alone or not (sys.argv[1:] if args is None else args):  # the help
+            return super().main(args, standalone_mode=alone, **extra)
+        try:
+            status = super().main(args, standalone_mode=False, **extra)
+        except _UsageError as error:
+            fail(_usage(error))
+            status = error.exit_code
+        except typer.Abort:
+            status = 1
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _usage(error: Any) -> str:
+    """Return what was wrong, with the options that there are, or the override that was meant."""
+    from multigrid_rl.recipes import GROUPS
+    from multigrid_rl.text import expected, unknown
+
+    option = getattr(error, "option_name", None)
+    if option is None or not getattr(error, "ctx", None):
+        return str(error.format_message()).replace("Input should be a valid", "expected a").partition(", unable")[0]
+    key, takes = option.lstrip("-"), error.ctx.command.params
+    if key in GROUPS and any(part.name == "overrides" for part in takes):
+        return expected(option, f"no option but an override (did you mean {key}=...?)", option)
+    names = [name for part in takes for name in part.opts if name.startswith("--")]
+    return unknown(option, option, [*names, "--help"])
 
 
 class Verbs(typer.Typer):

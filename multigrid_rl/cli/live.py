@@ -35,6 +35,8 @@ from multigrid_rl.sizes import reward_facts, schedules
 PLAIN_EVERY = 5.0
 #: What asks a run to end: Ctrl-C; ``kill``, ``timeout`` and ``docker stop``; a terminal that closes.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Step size from which a run is warned: weights are about 0.1.
+LARGE_LR = 0.1
 #: Seconds after which a second Ctrl-C is one: ``timeout`` sends its signal twice at once.
 TWICE_S = 0.5
 
@@ -157,6 +159,9 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
         lines.append(f"league:   snapshots join {' or '.join(joins)}; {league.weighting}, {share}")
     lines += [f"{name + ':':<9} {said}" for name, said in reward_facts(train)]
     lines += [f"schedule: {name} {values}, {course}" for name, values, course in schedules(train, changing=True)]
+    if train.lr > LARGE_LR:
+        usual = "Adam moves every weight by about as much in each of its steps; 1e-4 to 1e-2 is usual"
+        lines.append(f"warning:  train.lr={train.lr:g}: {usual}")
     lines += _learning(config)
     for k, stage in enumerate(config.curriculum):
         ends = [f"after {stage.steps:,} steps"] if stage.steps else []

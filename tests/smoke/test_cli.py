@@ -181,6 +181,31 @@ def test_closing_names_next_steps(ended, more):
     assert lines[-3:] == [f"next:     multigrid-rl {words}" for words in wanted]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train --scenario 1v1", "--scenario: expected no option but an override (did you mean scenario=...?)"),
+        ("train --untill 5", "got --untill (did you mean --until?)"),
+        ("train --until soon", "Invalid value for '--until': expected a number"),
+        ("trian", "No such command 'trian'. Did you mean 'train'?"),
+        ("evaluate", "Missing argument"),
+        ("cup all scenario=1v1", "expected one folder of entries (did you mean --scenario 1v1?), got scenario=1v1"),
+    ],
+)  # fmt: skip
+def test_wrong_words_are_one_line(words, said):
+    assert said in complaint(call(*words.split()))
+
+
+def test_own_network_keys_are_those_that_are_typed():
+    said = complaint(call("explain", "scenario=1v1", "model.scale_values=true"))
+    assert said.startswith("multigrid-rl: model.scale_values: expected false")
+
+
+def test_warns_of_step_size_that_cannot_learn():
+    assert any("warning:  train.lr=100: " in line for line in preflight_of("train.lr=100"))
+    assert not any("warning" in line for line in preflight_of())
+
+
 def test_next_steps_can_be_pasted(tmp_path, monkeypatch):
     started = tmp_path / "a venv" / "bin" / "multigrid-rl"
     started.parent.mkdir(parents=True)
