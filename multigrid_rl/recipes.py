@@ -89,10 +89,10 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
     if recipe in ("none", "null"):
         return ExpandedOverrides(settings, None, trusted)
     defaults = _canonical_names(_split(recipe_overrides(recipe, trusted=trusted)))
-    scenario = settings.get("scenario", defaults.get("scenario"))
-    if "scenario" in defaults and defaults["scenario"] not in _homes(scenario, trusted=trusted):
-        allowed = f"{defaults['scenario']} with experiment={recipe}, or experiment=none"
-        raise ConfigError(expected("scenario", allowed, scenario))
+    home = defaults.get("scenario")
+    scenario = settings.get("scenario", home)
+    if home is not None and scenario is not None and home not in _homes(scenario, trusted=trusted):
+        raise ConfigError(expected("scenario", f"{home} with experiment={recipe}, or experiment=none", scenario))
     defaults = _under(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
     # The recipe comes first: what was typed wins.
     rest = {key: value for key, value in defaults.items() if key not in settings}
