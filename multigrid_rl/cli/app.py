@@ -46,13 +46,20 @@ _UsageError: Any = typer.BadParameter.__base__
 class Commands(TyperGroup):
     """Prints a wrong verb, option or argument in one line, as every other error."""
 
-    def main(self, args: Sequence[str] | None = None, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run a verb and leave with its exit status."""
-        alone = extra.pop("standalone_mode", True)
-        if not alone or not (sys.argv[1:] if args is None else args):  # the help
-            return super().main(args, standalone_mode=alone, **extra)
+        if not standalone_mode or not (sys.argv[1:] if args is None else args):  # the help
+            return super().main(args, prog_name, complete_var, standalone_mode, windows_expand_args, **extra)
         try:
-            status = super().main(args, standalone_mode=False, **extra)
+            status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except _UsageError as error:
             fail(_usage(error))
             status = error.exit_code
