@@ -16,8 +16,12 @@ define CHECK_PYTHON
 $(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 12) else f"Python {v[0]}.{v[1]} found; expected 3.10 to 3.12: make PYTHON=python3.11 ...")'
 endef
 
-SCENARIO ?= 1v1
+SCENARIO ?= $(or $(scenario),1v1)
 ARGS ?=
+# key=value as the program takes them, typed after the verb: make train scenario=coop seed=3
+OWN := PYTHON VENV BENCH_VENV DOCS_VENV EXTRAS SCENARIO ARGS SEEDS SEARCH WHO FOLDER TORCH NAME RUN
+TYPED = $(sort $(filter-out $(OWN),$(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))))
+KEYS = $(foreach name,$(TYPED),'$(name)=$($(name))')
 SEEDS ?= 0 1 2
 SEARCH ?= three-stage
 WHO ?= $(error WHO: expected a player or a run: make evaluate WHO=blue-master)
@@ -41,20 +45,20 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 
-train: $(READY)  ## make train SCENARIO=1v1 [ARGS="seed=3 train.lr=3e-4 --until 2e6"]
-	$(BIN)/multigrid-rl train scenario=$(SCENARIO) $(ARGS)
+train: $(READY)  ## make train scenario=1v1 seed=3 train.lr=3e-4 [ARGS="--until 2e6"]
+	$(BIN)/multigrid-rl train scenario=$(SCENARIO) $(KEYS) $(ARGS)
 
 search: $(READY)  ## make search SCENARIO=1v1 SEARCH=three-stage [ARGS="search.broad.trials=80 seed=1"]: values that hold the gates
-	$(BIN)/multigrid-rl search scenario=$(SCENARIO) search=$(SEARCH) $(ARGS)
+	$(BIN)/multigrid-rl search scenario=$(SCENARIO) search=$(SEARCH) $(KEYS) $(ARGS)
 
 evaluate: $(READY)  ## make evaluate WHO=runs/mine [ARGS="--episodes 10000 --opponent blue-master"]
-	$(BIN)/multigrid-rl evaluate $(WHO) $(ARGS)
+	$(BIN)/multigrid-rl evaluate $(WHO) $(KEYS) $(ARGS)
 
 cup: $(READY)  ## make cup FOLDER=submissions SCENARIO=1v1 [ARGS="--with blue-master --with key-runner"]
-	$(BIN)/multigrid-rl cup $(FOLDER) --scenario $(SCENARIO) $(ARGS)
+	$(BIN)/multigrid-rl cup $(FOLDER) --scenario $(SCENARIO) $(filter-out 'scenario=%,$(KEYS)) $(ARGS)
 
 report: $(READY)  ## make report RUN=runs/mine: one HTML page of a run, or of a cup's folder
-	$(BIN)/multigrid-rl report $(RUN) $(ARGS)
+	$(BIN)/multigrid-rl report $(RUN) $(KEYS) $(ARGS)
 
 players: $(READY)  ## who can sit at the table, and how strong they are
 	$(BIN)/multigrid-rl players
@@ -117,7 +121,7 @@ bench-growth: $(READY)  ## what more games, env runners, agents, width and nodes
 	$(BIN)/python -m benchmarks.growth $(ARGS)
 
 explain: $(READY)  ## make explain SCENARIO=coop: what the sizes of a run are and mean
-	$(BIN)/multigrid-rl explain scenario=$(SCENARIO) $(ARGS)
+	$(BIN)/multigrid-rl explain scenario=$(SCENARIO) $(KEYS) $(ARGS)
 
 results: $(READY)  ## every recipe over seeds, hours; one of them: make results ARGS="--only 1v1 --seeds 0 1 2"
 	$(BIN)/python -m benchmarks.results $(ARGS)
@@ -129,7 +133,7 @@ prove-multigrid: $(READY)  ## make prove-multigrid SEEDS="0 1 2": environments o
 	$(BIN)/python -m benchmarks.multigrid --seeds $(SEEDS)
 
 doctor: $(READY)  ## what is wrong with this machine or cluster, and what to change; ARGS="--address auto"
-	$(BIN)/multigrid-rl doctor $(ARGS)
+	$(BIN)/multigrid-rl doctor $(KEYS) $(ARGS)
 
 image:  ## container image multigrid-rl:cpu, or with GPUs: make image TORCH=gpu
 	docker build --file docker/Dockerfile --build-arg TORCH=$(TORCH) --tag multigrid-rl:$(TORCH) .

@@ -47,6 +47,24 @@ RESUMABLE = (
 _SEATS = "scenario.seats."
 _ANCHORS = "scenario.league.anchors"
 _BONUS = "train.bonus"
+#: What RLlib and Stable-Baselines3 call our keys.
+_ELSEWHERE = {
+    "train.num_steps": ("n_steps", "rollout_fragment_length"),
+    "train.num_envs": ("n_envs", "num_envs_per_env_runner", "num_envs_per_worker"),
+    "train.minibatch_size": ("batch_size", "sgd_minibatch_size", "mini_batch_size"),
+    "train.epochs": ("n_epochs", "num_epochs", "num_sgd_iter"),
+    "train.until": ("total_timesteps", "timesteps_total", "max_steps", "stop_timesteps"),
+    "train.lr": ("learning_rate", "step_size"),
+    "train.gamma": ("discount", "discount_factor"),
+    "train.lam": ("gae_lambda", "lambda_", "lambda"),
+    "train.clip": ("clip_range", "clip_param", "clip_eps"),
+    "train.entropy_coef": ("ent_coef", "entropy_coeff"),
+    "train.vf_coef": ("vf_loss_coeff", "value_coef"),
+    "train.grad_clip": ("max_grad_norm",),
+    "cluster.num_env_runners": ("num_workers", "num_rollout_workers"),
+    "model.hidden": ("net_arch", "fcnet_hiddens", "hidden_sizes"),
+    "model.activation": ("activation_fn", "fcnet_activation"),
+}
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -90,7 +108,8 @@ def _compose(settings: dict[str, str], *, trusted: bool) -> dict[str, Any]:
     except (HydraException, OmegaConfBaseException) as error:
         override = getattr(error, "override", None) or " ".join(overrides)
         raise ConfigError(f"{override}: {one_line(error)}") from error
-    values["scenario"] = {**values["scenario"], "name": chosen["scenario"]}
+    for group in ("scenario", "train"):
+        values[group] = {**values[group], "name": chosen[group]}
     for key, value in settings.items():
         if key.startswith(_SEATS):
             values["scenario"]["seats"][key.removeprefix(_SEATS)] = _players(key, value)
@@ -126,11 +145,13 @@ def _overridden(config: Any, overrides: list[str]) -> dict[str, Any]:
     """Return ``config`` with overrides applied: the last step of Hydra's own ``compose``, without the others."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl  # noqa: PLC0415 - as in _compose
     from hydra.core.override_parser.overrides_parser import OverridesParser  # noqa: PLC0415
-    from hydra.types import RunMode  # noqa: PLC0415
     from omegaconf import OmegaConf  # noqa: PLC0415
 
     parsed = OverridesParser.create().parse_overrides(overrides)
-    ConfigLoaderImpl.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
+    for override in parsed:
+        if override.is_sweep_override():
+            key, _, value = str(override.input_line).partition("=")
+            raise ConfigError(expected(key, "one value, or a list: [a, b]", value))
     changed = deepcopy(config)
     ConfigLoaderImpl._apply_overrides_to_config(parsed, changed)
     return cast("dict[str, Any]", OmegaConf.to_container(changed, resolve=True))
@@ -236,7 +257,8 @@ def _unknown_key(key: str, part: str, node: dict[str, Any], known: dict[str, Any
     for name in _dotted(known if key == part else node):
         places.setdefault(name.rpartition(".")[2], []).append(name)
     close = difflib.get_close_matches(part, places, n=1)
-    near = f" (did you mean {' or '.join(places[close[0]])}?)" if close else ""
+    meant = [ours for ours, theirs in _ELSEWHERE.items() if part in theirs] or (places[close[0]] if close else [])
+    near = f" (did you mean {' or '.join(meant)}?)" if meant else ""
     return expected(key, f"one of the keys {', '.join(map(str, node))}", part + near)
 
 

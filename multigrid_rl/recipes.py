@@ -45,6 +45,10 @@ SCENARIOS_PLUGGED_IN = "multigrid_rl.scenarios"
 _GROUP = "override /"
 #: What only our networks read: left out of a recipe for a network of the user's own, which ignores them.
 _OF_OURS = tuple(f"model.{key}" for key in ("activation", "norm", "normalise", "scale_values", "log_std"))
+#: What learning from recorded play cannot have: a recipe that was found for play does not bring it there.
+_NOT_IMITATED = ("scheme", "model.bound")
+#: What an objective that learns from recorded play sets.
+_IMITATING = ("train.cloning.", "train.adversarial.")
 #: Mixtures of players have their own syntax in an override.
 _SEATS = "scenario.seats."
 _MAX_LEAVES = 1000
@@ -61,7 +65,7 @@ class ExpandedOverrides(NamedTuple):
     """What overrides stand for."""
 
     values: dict[str, str]  # key -> value, those of the recipe included
-    recipe: str | None  # name of the recipe in ``configs/`` that they begin with
+    recipe: str | None  # the recipe that they begin with: its name in ``configs/``, or its file as it was typed
     trusted: bool  # files outside of configs/ may set everything
 
 
@@ -81,19 +85,21 @@ def expand_overrides(overrides: list[str]) -> ExpandedOverrides:
     for key in _OF_OURS:
         if key in settings and CODE.fullmatch(network):
             raise ConfigError(expected(key, f"nothing with model={network}, whose code decides that", settings[key]))
-    recipe = typed.get("experiment", _own_recipe(settings))
+    recipe = typed["experiment"] if "experiment" in typed else _own_recipe(settings, trusted=trusted)
     if recipe in ("none", "null"):
         return ExpandedOverrides(settings, None, trusted)
     defaults = _canonical_names(_split(recipe_overrides(recipe, trusted=trusted)))
-    scenario = settings.get("scenario", defaults.get("scenario"))
-    if defaults.get("scenario", scenario) != scenario:
-        allowed = f"{defaults['scenario']} with experiment={recipe}, or experiment=none"
-        raise ConfigError(expected("scenario", allowed, scenario))
+    home = defaults.get("scenario")
+    scenario = settings.get("scenario", home)
+    if home is not None and scenario is not None and home not in _homes(scenario, trusted=trusted):
+        raise ConfigError(expected("scenario", f"{home} with experiment={recipe}, or experiment=none", scenario))
+    defaults = _under(settings.get("train", defaults.get("train", "ppo")), defaults, recorded="data" in settings)
     # The recipe comes first: what was typed wins.
     rest = {key: value for key, value in defaults.items() if key not in settings}
     if CODE.fullmatch({**rest, **settings}.get("model.name", "")):
         rest = {key: value for key, value in rest.items() if key not in _OF_OURS}
-    return ExpandedOverrides({**rest, **settings}, None if recipe.endswith(FILES) else recipe, trusted)
+    used = "experiment" in typed or not rest.keys() <= {"scenario", "train"}
+    return ExpandedOverrides({**rest, **settings}, recipe if used else None, trusted)
 
 
 def check_form(overrides: list[str]) -> None:
@@ -132,12 +138,39 @@ def check_choice(key: str, value: str) -> None:
         raise ConfigError(unknown(key, value, names_in(key)))
 
 
-def _own_recipe(settings: dict[str, str]) -> str:
-    # A scenario's own recipe is the file of its name; a scheme, or another objective, may have one of its own.
-    scenario, train = settings.get("scenario", "1v1"), settings.get("train", "ppo")
-    candidates = (f"{scenario}-{settings.get('scheme', '')}", scenario) if train == "ppo" else (f"{scenario}-{train}",)
+def _own_recipe(settings: dict[str, str], *, trusted: bool) -> str:
+    # The file of its name, or of its package's: one for the objective, for the scheme, or for all that have none.
+    parts = [name for name in _builds_on(settings.get("train", "ppo")) if name != "ppo"]
+    endings = [*(f"-{part}" for part in (*parts, settings.get("scheme"))), ""]
+    homes = _homes(settings.get("scenario", "1v1"), trusted=trusted)
     known = names_in("experiment")
-    return next((name for name in candidates if name in known), "none")
+    return next((home + ending for home in homes for ending in endings if home + ending in known), "none")
+
+
+def _homes(scenario: str, *, trusted: bool) -> list[str]:
+    """Return whose recipes fit a scenario: its own and, of an environment, the one that its package is named after."""
+    package = whole_scenario(scenario, trusted=trusted).get("package")
+    return [scenario, *([package] if isinstance(package, str) else [])]
+
+
+def _builds_on(train: str) -> list[str]:
+    """Return an objective of ``configs/train/`` and those that its file builds on, the nearest first."""
+    bases = [name for name in read_config_file("train", train).get("defaults", []) if name != "_self_"]
+    return [train, *(name for base in bases for name in _builds_on(base))]
+
+
+def _under(train: str, recipe: dict[str, str], *, recorded: bool) -> dict[str, str]:
+    """Return a recipe's values under an objective: without those that the objective's own file sets or cannot have.
+
+    Recorded play teaches no network with memory, so where there is some, the kind of network is left out, too.
+    """
+    found_for = _builds_on(recipe.get("train", "ppo"))
+    files = [read_config_file("train", name) for name in _builds_on(train) if name not in found_for]
+    own = [key for content in files for key, _ in _leaves(content, "train.") if key != "train.defaults"]
+    imitates = any(key.startswith(_IMITATING) for key in own)
+    without = (*_NOT_IMITATED, *(("model",) if recorded else ())) if imitates else ()
+    below = tuple(f"{key}." for key in own)
+    return {key: value for key, value in recipe.items() if key not in without and not f"{key}.".startswith(below)}
 
 
 def _scheme_of_alias(name: str, settings: dict[str, str]) -> dict[str, str]:

@@ -36,7 +36,7 @@ HANDED_OVER: set[str] = set()
 #: What user code may raise by mistake.
 MISTAKES = (
     *(TypeError, ValueError, AttributeError, RuntimeError, LookupError),
-    *(ArithmeticError, AssertionError, NameError, ImportError),
+    *(ArithmeticError, AssertionError, NameError, ImportError, OSError),
 )
 
 
@@ -137,8 +137,7 @@ class Part(Strict):
                 _no_flag_inside(name, value)
             annotation = cls.model_fields[name].annotation
             if isinstance(value, bool) and annotation in (int, float):
-                kind = "integer" if annotation is int else "number"
-                raise ValueError(expected(name, f"a valid {kind}", value))
+                raise ValueError(expected(name, "a whole number" if annotation is int else "a number", value))
         return values
 
 

@@ -89,6 +89,7 @@ class DaggerOptions(Part):
 class TrainConfig(Part):
     """PPO and its batch. The meaning of each key stands beside its value in ``configs/train/ppo.yaml``."""
 
+    name: str = ""  # of the file in configs/train; empty in runs older than this key
     until: Steps
     stop_when_held: bool
     runner: Literal["batched", "stock"] = "batched"
@@ -175,7 +176,7 @@ class ClusterConfig(Part):
     def _check_num_env_runners(cls, value: Any) -> Any:
         if value == "all" or (type(value) is int and value >= 0):
             return value
-        raise ValueError("expected a valid integer of at least 0, or all with a cluster.address")
+        raise ValueError("expected a whole number of at least 0, or all with a cluster.address")
 
     @property
     def runners(self) -> int:

@@ -46,11 +46,24 @@ def unknown(key: object, word: str, known: Iterable[str], what: str = "{}") -> s
     return expected(key, what.format(", ".join(names) or "none"), word + suggestion(word, names))
 
 
+#: pydantic's kinds of errors in plain words; braces are filled with what was given and the bounds.
+_PLAIN = {
+    "float_parsing": "a number", "float_type": "a number", "int_parsing": "a whole number",
+    "int_type": "a whole number", "int_from_float": "a whole number", "bool_parsing": "true or false",
+    "bool_type": "true or false", "tuple_type": "a list, such as [{got}]", "list_type": "a list, such as [{got}]",
+    "too_short": "a list of at least {min_length}", "too_long": "a list of at most {max_length}",
+    "string_too_long": "at most {max_length} characters", "string_too_short": "at least {min_length} characters",
+}  # fmt: skip
+
+
 def first_error(error: ValidationError, place: str = "", *, quoting: bool = False) -> str:
     """Return the first validation error as ``key: expected what``, below ``place``; ``quoting`` adds the value."""
     first = error.errors()[0]
     key = shown(".".join(map(str, [*([place] if place else []), *first["loc"]])))
     message = shown(first["msg"], 600).removeprefix("Value error, ").replace("Input should be", "expected")
+    if first["type"] in _PLAIN:
+        words = _PLAIN[first["type"]].format(**{"got": shown(str(first["input"])), **first.get("ctx", {})})
+        message = f"expected {words}"
     message = message.split(" or instance of ")[0]  # a class of ours
     if quoting and not isinstance(first["input"], dict):
         message = f"{message}, got {one_line(first['input'])}"

@@ -1,11 +1,13 @@
 """Shared parts of all verbs: exit statuses, consoles, and output files."""
 
 import os
+import shlex
+import shutil
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from io import TextIOWrapper
@@ -15,6 +17,7 @@ from typing import Any, TextIO, TypeVar, cast
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -23,6 +26,61 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 LOST, CRASHED = 3, 70
 #: Environment variable: if set, internal errors print their traceback.
 TRACEBACK = "MULTIGRID_RL_TRACEBACK"
+#: Of the program.
+NAME = "multigrid-rl"
+
+
+def program() -> str:
+    """Return what to type for this program: its name or, where a shell does not find that, the path typed before."""
+    started = sys.argv[0]
+    if Path(started).name != NAME or os.sep not in started:  # a program of the user's own, or found by its name
+        return NAME
+    found = shutil.which(NAME)
+    return NAME if found and Path(found).resolve() == Path(started).resolve() else shlex.quote(started)
+
+
+#: What a wrong option or argument raises; typer's newer versions hold a copy of click, which has no public name there.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+class Commands(TyperGroup):
+    """Prints a wrong verb, option or argument in one line, as every other error."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a verb and leave with its exit status."""
+        if not standalone_mode or not (sys.argv[1:] if args is None else args):  # the help
+            return super().main(args, prog_name, complete_var, standalone_mode, windows_expand_args, **extra)
+        try:
+            status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except _UsageError as error:
+            fail(_usage(error))
+            status = error.exit_code
+        except typer.Abort:
+            status = 1
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _usage(error: Any) -> str:
+    """Return what was wrong, with the options that there are, or the override that was meant."""
+    from multigrid_rl.recipes import GROUPS
+    from multigrid_rl.text import expected, unknown
+
+    option = getattr(error, "option_name", None)
+    if option is None or not getattr(error, "ctx", None):
+        return str(error.format_message()).replace("Input should be a valid", "expected a").partition(", unable")[0]
+    key, takes = option.lstrip("-"), error.ctx.command.params
+    if key in GROUPS and any(part.name == "overrides" for part in takes):
+        return expected(option, f"no option but an override (did you mean {key}=...?)", option)
+    names = [name for part in takes for name in part.opts if name.startswith("--")]
+    return unknown(option, option, [*names, "--help"])
 
 
 class Verbs(typer.Typer):

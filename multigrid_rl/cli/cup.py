@@ -71,6 +71,9 @@ def cup(
         verify(folders[1])
         return
     if len(folders) > 1:
+        key, _, value = str(folders[1]).partition("=")
+        if value:
+            raise refused("FOLDER", f"one folder of entries (did you mean --{key} {value}?)", folders[1])
         raise refused("FOLDER", "one folder of entries, or verify and the folder of a cup", " ".join(map(str, folders)))
     folder = folders[0]
     with ended_by_signals("the same command goes on with the cup"):

@@ -35,6 +35,7 @@ def explain(
     from multigrid_rl.players.factories import MatchFactory, seat_players
     from multigrid_rl.rllib.stages import stages_of
     from multigrid_rl.sizes import check_budget
+    from multigrid_rl.world.shaping import check_reward
 
     config = compose(list(overrides or []))
     check_budget(config.train)
@@ -44,6 +45,8 @@ def explain(
         if isinstance(factory, MatchFactory):
             seat_players(factory.spec, seated)
             factory.training_reward()
+            if config.train.shaping:
+                check_reward(config.train.shaping, factory.spec.num_agents)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     console = Console(highlight=False)
@@ -125,12 +128,14 @@ def sections(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> dict[s
 
 
 def _players(config: RunConfig, specs: MultiAgentSpec, seated: Seated) -> Iterator[Row]:
-    from multigrid_rl.cli.live import SCHEMES
+    from multigrid_rl.cli.live import SCHEMES, recipe_of
     from multigrid_rl.models.registry import network_of
 
-    recipe = config.experiment
-    source = f"configs/experiment/{recipe}.yaml: values chosen for this scenario; experiment=none leaves it out"
-    yield "recipe", recipe or "none", source if recipe else "every value is the default of configs/ or your own"
+    recipe, _, rest = recipe_of(config).partition(", ")
+    source = "values chosen for this scenario; experiment=none leaves them out"
+    if config.experiment and rest:
+        source += f"; {rest} takes the place of what it sets itself"
+    yield "recipe", recipe, source if config.experiment else f"every value is one of {rest}, or your own"
     yield "scheme", config.scheme, SCHEMES[config.scheme].partition(": ")[2]
     for module in specs.modules:
         seats = [seat for agent in specs.agents if agent.module == module for seat in agent.seats]

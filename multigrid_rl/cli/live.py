@@ -19,12 +19,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from multigrid_rl.cli.app import discard_output
+from multigrid_rl.cli.app import discard_output, program
 from multigrid_rl.config import RunConfig
 from multigrid_rl.gates import GateKeeper
 from multigrid_rl.learn.demonstrations import read_data_card
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.external import SeatedAgent
+from multigrid_rl.recipes import FILES
 from multigrid_rl.rllib.cores import Team
 from multigrid_rl.runs.reader import code_of_run
 from multigrid_rl.scenario import listing
@@ -34,6 +35,8 @@ from multigrid_rl.sizes import reward_facts, schedules
 PLAIN_EVERY = 5.0
 #: What asks a run to end: Ctrl-C; ``kill``, ``timeout`` and ``docker stop``; a terminal that closes.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Step size from which a run is warned: weights are about 0.1.
+LARGE_LR = 0.1
 #: Seconds after which a second Ctrl-C is one: ``timeout`` sends its signal twice at once.
 TWICE_S = 0.5
 
@@ -130,9 +133,9 @@ def warnings_on_screen() -> Iterator[None]:
 def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str]:
     """Tell who plays, what is learned from, who samples, how many threads there are, where the results go."""
     train, game = config.train, config.scenario.game
-    recipe = f"experiment/{config.experiment}" if config.experiment else "none, the defaults of train/ppo"
+    recipe = recipe_of(config)
     if config.train.objective != "ppo":
-        recipe = f"{recipe.partition(',')[0]}; objective {config.train.objective}"
+        recipe += f"; objective {config.train.objective}"
     if ":" in config.model.name:
         recipe += f"; model {config.model.name}"
     lines = [f"recipe:   {recipe}", f"learns:   {', '.join(config.scenario.learning)} ({SCHEMES[config.scheme]})"]
@@ -157,6 +160,9 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
         lines.append(f"league:   snapshots join {' or '.join(joins)}; {league.weighting}, {share}")
     lines += [f"{name + ':':<9} {said}" for name, said in reward_facts(train)]
     lines += [f"schedule: {name} {values}, {course}" for name, values, course in schedules(train, changing=True)]
+    if train.lr > LARGE_LR:
+        usual = "Adam moves every weight by about as much in each of its steps; 1e-4 to 1e-2 is usual"
+        lines.append(f"warning:  train.lr={train.lr:g}: {usual}")
     lines += _learning(config)
     for k, stage in enumerate(config.curriculum):
         ends = [f"after {stage.steps:,} steps"] if stage.steps else []
@@ -167,6 +173,16 @@ def preflight(config: RunConfig, seated: dict[str, Any], path: Path) -> list[str
     whole = "" if train.env_steps == train.until else f", {train.env_steps:,} in whole batches"
     lines.append(f"run:      {path} (seed {config.seed}, at most {train.until:,} environment steps{whole})")
     return lines
+
+
+def recipe_of(config: RunConfig) -> str:
+    """Name the files that a run's values are from, beside those of its scenario, network and cluster."""
+    recipe, train = config.experiment, f"train/{config.train.name or 'ppo'}"
+    if recipe is None:
+        return f"none, the defaults of {train}"
+    return (recipe if recipe.endswith(FILES) else f"experiment/{recipe}") + (
+        f", {train}" if train != "train/ppo" else ""
+    )
 
 
 def _learning(config: RunConfig) -> list[str]:
@@ -221,7 +237,7 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
     model = config.model.name
     own = [*code_of_run(config), *([model] if ":" in model else [])]
     allowed = f"{listing(own)} " if own else ""
-    then = [f"{allowed}multigrid-rl {verb} {run}" for verb in ("report", "evaluate")]
+    then = [f"{allowed}{program()} {verb} {run}" for verb in ("report", "evaluate")]
     train = config.train
     done = ("played", "environment") if train.cloning is None or train.dagger is not None else ("learned", "recorded")
     return [
@@ -230,7 +246,7 @@ def closing(verdict: dict[str, Any], path: Path, config: RunConfig) -> list[str]
         f"{done[0] + ':':<9} {v['env_steps']:,} {done[1]} steps, {v['policy_updates']} updates, {v['seconds']:.1f} s "
         f"({v['env_steps_per_s']:,.0f} steps/s)",
         escape(f"saved:    {path / 'verdict.json'} and {path / v['checkpoint']}"),
-        *(escape(f"next:     {words}") for words in (*then, f"multigrid-rl {on}")),
+        *(escape(f"next:     {words}") for words in (*then, f"{program()} {on}")),
     ]
 
 

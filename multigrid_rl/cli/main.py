@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from multigrid_rl.cli.app import Verbs
+from multigrid_rl.cli.app import Commands, Verbs
 from multigrid_rl.cli.compare import ManyAgainst, compare
 from multigrid_rl.cli.cup import cup
 from multigrid_rl.cli.data import data, record
@@ -84,7 +84,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     *(export, inspect, grade, cup, players, freeze, rate, exploit, record, data, reference),
     *(import_mlagents, verify_trace, doctor),
 )
-app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False)
+app = Verbs(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _print_version(version: bool) -> None:

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from multigrid_rl.cli.app import fail, reason, refused
+from multigrid_rl.cli.app import fail, program, reason, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.search.folder import SearchFolder
@@ -97,7 +97,7 @@ def run_search(folder: SearchFolder, address: str | None) -> tuple[SearchResult,
         elif isinstance(error, OSError):
             message = reason(error, folder.path)
         failure = RunError(message)
-        failure.hint = f"trials that have ended stay; go on: search --resume {folder.path}"
+        failure.hint = f"trials that have ended stay; go on: {program()} search --resume {folder.path}"
         raise failure from error
     if result.winner is not None:
         screen.print(table(folder, result), width=None if screen.is_terminal else WIDTH)
@@ -163,7 +163,7 @@ def closing(folder: SearchFolder, result: SearchResult, pictures: list[str]) -> 
 
     lines = [f"failed:   {outcome.spec.id}: {outcome.reason}" for outcome in result.failed]
     if not result.complete:
-        lines.append(f"interrupted: go on with multigrid-rl search --resume {folder.path}")
+        lines.append(f"interrupted: go on with {program()} search --resume {folder.path}")
     lines.append(f"searched: {len(result.outcomes)} trials in {result.seconds:,.0f} s")
     if result.winner is not None:
         lines.append(f"winner:   {', '.join(result.winner.trials)}. {verdict_of(folder, result.winner)}")

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from multigrid_rl.cli.app import reason, refused
+from multigrid_rl.cli.app import program, reason, refused
 
 if TYPE_CHECKING:
     from multigrid_rl.config import RunConfig
@@ -95,10 +96,14 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     from multigrid_rl.cli.live import warnings_on_screen
     from multigrid_rl.config import ConfigError, resumed
     from multigrid_rl.runs.checkpoints import start_of
-    from multigrid_rl.runs.reader import read_config, read_verdict
+    from multigrid_rl.runs.reader import config_hash, read_config, read_provenance, read_verdict
     from multigrid_rl.text import expected
 
     config = resumed(read_config(run), overrides)
+    written = read_provenance(run).get("config_sha256")  # runs of earlier versions have none
+    if written is not None and config_hash(run) != written:
+        wanted = "the file that the run wrote: other values make a new run"
+        raise ConfigError(expected(run / "config.yaml", wanted, "an edited one"))
     with warnings_on_screen():
         start = start_of(run)
     # Killed between its last checkpoint and its verdict: the verdict is written.
@@ -126,6 +131,7 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
     from multigrid_rl.runs.players import initial_weights, player_in_place_of
     from multigrid_rl.runs.reader import opponent_hashes
     from multigrid_rl.runs.tracking import check_tracking
+    from multigrid_rl.world.shaping import check_reward
 
     check_tracking(config.tracking)
     try:
@@ -137,6 +143,8 @@ def _load(config: RunConfig, before: Path | None) -> tuple[list[Stage], dict[str
         for stage in stages:
             if stage.scenario.package != "unity":  # has said who it is; what it plays is the run's own
                 stage.factory.build(1, 0)
+            if config.train.shaping:  # what has no events has refused it
+                check_reward(config.train.shaping, stage.scenario.spec.num_agents)
         check_data(config, stages[-1].factory.specs, before)
         if config.train.dagger is not None:
             for agent in stages[-1].factory.specs.agents:
@@ -309,7 +317,7 @@ def hints(path: Path) -> Iterator[None]:
         with suppress(ConfigError, FileNotFoundError):
             left = start_of(path, log=False).env_steps
             kept = f"and a checkpoint at step {left:,}" if left else "but there is no checkpoint yet"
-            then = f"{'go on' if left else 'start again'}: train --resume {path}"
+            then = f"{'go on' if left else 'start again'}: {program()} train --resume {shlex.quote(str(path))}"
             if isinstance(error, DivergedError) and not error.by_reward:
                 then = "it would diverge again: lower the step size, train.lr, in a new run"
             if left or (path / "metrics.jsonl").stat().st_size:

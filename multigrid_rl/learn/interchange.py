@@ -158,7 +158,7 @@ def _from_minari(dataset_id: str, dtypes: Mapping[str, Any]) -> Iterator[Episode
     minari = _minari()
     try:
         dataset = minari.load_dataset(dataset_id)
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, ValueError, ImportError) as error:  # the last: h5py is missing
         raise ConfigError(expected(f"minari:{dataset_id}", "an installed data set", error)) from error
     for episode in dataset.iterate_episodes():
         if not isinstance(episode.observations, np.ndarray) or not isinstance(episode.actions, np.ndarray):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from multigrid_rl.learn.losses import Rows, objective_of
 from multigrid_rl.models.distributions import Distribution, distribution_of
-from multigrid_rl.models.registry import network_of
+from multigrid_rl.models.registry import ArchitectureError, network_of
 from multigrid_rl.scenario import ConfigError, import_object, user_code
 from multigrid_rl.text import expected
 from multigrid_rl.types import AgentSpec
@@ -37,7 +37,10 @@ def check_parts(agent: AgentSpec, architecture: Mapping[str, Any], objective: st
             distribution = distribution_of(agent.action_space, network=network)
             _check_network(key, network, agent, distribution)
     else:
-        distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
+        try:
+            distribution = distribution_of(agent.action_space, network=network_of(agent, architecture))
+        except ArchitectureError as error:  # keys as a card has them
+            raise ConfigError(str(error).replace("architecture.", "model.", 1)) from error
     objective_of(objective)
     if ":" in objective:
         with user_code(f"train.objective={objective}"):

@@ -1,17 +1,20 @@
 """From a run's configuration to its environments and its gates."""
 
+import re
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from multigrid_rl.architecture import WITHOUT_PROBABILITY
 from multigrid_rl.config import ConfigError, ScenarioConfig
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.envs.multigrid import MultigridFactory
 from multigrid_rl.envs.unity import UnityFactory
 from multigrid_rl.gates import Gate
-from multigrid_rl.metrics import METRICS
+from multigrid_rl.metrics import BEHAVIOUR, METRICS
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
 from multigrid_rl.players.external import SeatedAgent
@@ -270,11 +273,44 @@ def gates_of(config: RunConfig, specs: MultiAgentSpec) -> list[Gate]:
     Raises ``ConfigError`` for a metric that this run never reports.
     """
     gates = [gate for gate in config.scenario.gates if config.train.cloning is None or not gate.of_values]
-    return [
+    found = [
         Gate(name, gate.comparison, gate.bound, hold=gate.hold, share=gate.share, window=gate.window)
         for gate in gates
         for name in metrics_of(gate, specs)
     ]
+    absent = _unreported(config, specs)
+    for gate in found:
+        why = next((why for pattern, why in absent.items() if fnmatchcase(gate.metric, pattern)), None)
+        if why is not None:
+            raise ConfigError(expected("scenario.gates: metric", f"one that this run reports ({why})", gate.metric))
+    return found
+
+
+def _unreported(config: RunConfig, specs: MultiAgentSpec) -> dict[str, str]:
+    """Return what rows of this run do not have when gates are judged: patterns of metrics with the reason."""
+    train = config.train
+    cloning, adversarial, stock = train.cloning, train.adversarial, train.runner == "stock"
+    recorded = cloning is not None and train.dagger is None and cloning.held_out > 0
+    learns_rewards = adversarial is not None and adversarial.reward is None
+    cases: tuple[tuple[bool, str, str], ...] = (
+        (True, "timing/* gates/* env_steps_per_s", "it is measured after the gates are judged"),
+        (not specs.has_winner, "win/* draw/* defeat/*", f"{config.scenario.name} has no winner"),
+        (config.scenario.league is None, "league/*", "there is no league"),
+        (train.dagger is None, "dagger/*", "train=dagger alone asks an expert"),
+        (cloning is None, "learner/*/cloning_loss", "train=bc and dagger alone clone"),
+        (not recorded, "learner/*/held_out_loss", "no episodes are held out"),
+        (
+            cloning is not None,
+            "approx_kl/* clip_fraction/* learner/*/policy_loss learner/*/vf_loss learner/*/entropy_coef",
+            "cloning has no such loss",
+        ),
+        (config.model.head in WITHOUT_PROBABILITY, "entropy/*", f"model.head={config.model.head} has no probabilities"),
+        (adversarial is None, "learner/*/learnt_reward", "train=gail and airl alone learn rewards"),
+        (not learns_rewards, "learner/*/discriminator_*", "no discriminator is trained"),
+        (stock, "approx_kl/* clip_fraction/* learner/*/dropped_updates", "train.runner=stock does not report it"),
+    )
+    events = {f"behaviour/*/{name}": "there is no such event" for name in BEHAVIOUR if name not in specs.events}
+    return {pattern: why for absent, patterns, why in cases if absent for pattern in patterns.split()} | events
 
 
 def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
@@ -294,6 +330,8 @@ def metrics_of(gate: GateConfig, specs: MultiAgentSpec) -> list[str]:
     )
     reported: dict[str, list[str]] = {}
     for pattern in METRICS:
+        if re.search("<(player|function|gate)>", pattern):
+            continue  # named by what a gate does not know
         place, names, star = next((row for row in places if row[0] in pattern), ("", (), ()))
         reported |= {name: [name] for name in (pattern.replace(place, name) for name in names or ("",))}
         if place:

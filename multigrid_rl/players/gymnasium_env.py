@@ -23,6 +23,8 @@ from multigrid_rl.world.rendering import render_frame
 #: Player of a seat, or a mixture of players with weights.
 Seated: TypeAlias = "str | Policy | Mapping[str | Policy, float]"
 Bools = NDArray[np.bool_]
+#: Player of a seat that learns in the scenario and has no player named: every id can be made without arguments.
+DEFAULT = "random"
 
 
 class SeatEnv(gymnasium.Env):
@@ -44,7 +46,7 @@ class SeatEnv(gymnasium.Env):
         seat: the seat to play, such as ``red_0``.
         players: for other seats a player: a name, the folder of a frozen one, ``module:Class``, or an object with
             ``act`` (``types.Policy``) or its class; or a mixture of these with weights, one of which is drawn for each
-            game. Other seats keep the scenario's players.
+            game. Other seats keep the scenario's players, and those that learn there have ``random``.
         render_mode: ``None``, or ``"rgb_array"`` for frames from ``render()``.
         checkpoints: folder of frozen players; by default the user's and the project's.
         flat: observations are vectors.
@@ -52,7 +54,7 @@ class SeatEnv(gymnasium.Env):
     Raises:
         ConfigError: unknown scenario.
         PlayerError: unknown or damaged player, or one that does not fit its seat.
-        ValueError: unknown seat or render mode, or a seat without a player.
+        ValueError: unknown seat or render mode, or a mixture of no players.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
@@ -211,11 +213,11 @@ def _match_around(
             raise ValueError(expected("players", f"seats beside {focal}: {', '.join(others) or 'none'}", seat))
     seated = {}
     for seat in others:
-        choice = overrides.get(seat, chosen.opponents.get(seat, {}))
+        choice = overrides.get(seat, chosen.opponents.get(seat, DEFAULT))
         mixture = choice if isinstance(choice, Mapping) else {choice: 1.0}
         if not mixture or min(mixture.values()) <= 0:
             wanted = f"one of {', '.join(catalogue.names())}, a folder with a frozen player, or an object that acts"
-            raise ValueError(expected(f"players[{seat!r}]", wanted, f"none, and {chosen.name} has none there"))
+            raise ValueError(expected(f"players[{seat!r}]", wanted, "none"))
         seated[seat] = tuple(
             _loaded(player, spec, seat, catalogue)._replace(weight=weight) for player, weight in mixture.items()
         )

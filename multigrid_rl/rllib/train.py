@@ -127,6 +127,7 @@ def verdict_of(
         "scenario": config.scenario.name,
         "scheme": config.scheme,
         "experiment": config.experiment,
+        "train": config.train.name,
         "seed": config.seed,
         "stage": algorithm.stage,
         "stages": len(algorithm.stages),

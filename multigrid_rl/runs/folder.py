@@ -35,7 +35,7 @@ from multigrid_rl.runs.checkpoints import (
     set_aside_others,
     start_of,
 )
-from multigrid_rl.runs.reader import read_provenance, read_verdict
+from multigrid_rl.runs.reader import config_hash, read_provenance, read_verdict
 from multigrid_rl.runs.tracking import Tracking
 from multigrid_rl.scenario import CODE
 from multigrid_rl.text import expected
@@ -136,6 +136,7 @@ class RunFolder:
 
     def _open(self, config: RunConfig, first_step: int | None) -> None:
         write_whole(self.path / "config.yaml", to_yaml(config).encode())
+        self.provenance["config_sha256"] = config_hash(self.path)
         self._write_json("provenance.json", self.provenance)
         self._log = logging.FileHandler(self.path / "run.log", encoding="utf-8")
         self._log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -198,6 +198,7 @@ def changes(config: dict[str, Any], recipe: str | None) -> list[tuple[str, str, 
     scenario = config["scenario"]
     settings = {"experiment": recipe or "none", "scenario": scenario["name"], "scenario.env_id": scenario.get("env_id")}
     settings |= {key: config.get(key) for key in ("data", "init")}  # what it is about, and no value of a recipe
+    settings["train"] = (config.get("train") or {}).get("name") or None
     try:
         usual = compose([f"{key}={value}" for key, value in settings.items() if value is not None])
         own = RunConfig.model_validate(config)

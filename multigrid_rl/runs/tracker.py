@@ -129,7 +129,9 @@ class MetricsTracker:
             row |= self.report
             row |= {name: _own_value(name, function, table) for name, function in self._own.items()}
             moment = Moment(env_steps, counts["policy_updates"], seconds)
-            self.keeper.report(moment, table.episodes, row)
+            # A network whose seats were out all the time has learned nothing in this iteration.
+            unknown = dict.fromkeys((state.gate.metric for state in self.keeper.states), math.nan)
+            self.keeper.report(moment, table.episodes, {**unknown, **row})
         row |= _gate_columns(self.keeper)
         self.clock.lap("metrics")
         row |= self._timing(env_steps, measured)

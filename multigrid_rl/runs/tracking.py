@@ -140,7 +140,10 @@ class Tracking:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        errors = (getattr(import_module(self.kind), _ERRORS[self.kind]), OSError) if self.kind in _ERRORS else ()
+        # ValueError: an environment variable that it does not take, such as an empty WANDB_MODE.
+        errors: tuple[type[Exception], ...] = ()
+        if self.kind in _ERRORS:
+            errors = (getattr(import_module(self.kind), _ERRORS[self.kind]), OSError, ValueError)
         try:
             yield
         except errors as error:

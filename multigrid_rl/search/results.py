@@ -12,7 +12,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from multigrid_rl.files import csv_text, markdown_table
-from multigrid_rl.recipes import GROUPS, TRUST, recipe_overrides
+from multigrid_rl.recipes import GROUPS, TRUST, expand_overrides
 from multigrid_rl.search.folder import SearchFolder
 from multigrid_rl.search.outcomes import Outcome, Winner, ranked, winner_of
 from multigrid_rl.search.plans import as_parameters, distributions
@@ -169,11 +169,7 @@ def recipe_of(overrides: list[str]) -> dict[str, Any]:
 
     Raises ``ConfigError``: the recipe that they name cannot be read.
     """
-    settings = dict(override.split("=", 1) for override in overrides)
-    settings.pop(TRUST, None)  # the search composed it already
-    base = settings.pop("experiment", "none")
-    if base not in ("none", "null"):
-        settings = {**dict(override.split("=", 1) for override in recipe_overrides(base, trusted=True)), **settings}
+    settings = expand_overrides([*overrides, f"{TRUST}=true"]).values  # the search composed it already
     lines = []
     for key, value in settings.items():
         if key.startswith("scenario.seats.") and ":" in value:  # a mixture of players

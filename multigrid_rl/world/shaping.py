@@ -8,14 +8,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multigrid_rl.jit import kernel
-from multigrid_rl.text import unknown
+from multigrid_rl.scenario import ConfigError, import_object, user_code
+from multigrid_rl.text import expected, shown, unknown
 from multigrid_rl.types import GameSpec
-from multigrid_rl.world.constants import EVENTS
+from multigrid_rl.world.constants import EVENTS, NUM_EVENTS
 
 #: Pseudo-event: 1 in every step that the agent plays.
 STEP = "step"
 #: Key for every seat.
 EVERY_SEAT = "all"
+
+
+def check_reward(name: str, agents: int) -> None:
+    """Call a training reward from outside, ``module:function``, once for games of so many agents.
+
+    Raises:
+        ConfigError: one line naming the key, what is expected and what came.
+    """
+    function = import_object("train.shaping", name)
+    key = f"train.shaping={name}"
+    for games in (3, 4):  # what fits three games alone shows
+        events = (np.arange(games * agents * NUM_EVENTS) % 2).astype(np.float32).reshape(games, agents, NUM_EVENTS)
+        reward = np.linspace(-1.0, 1.0, games * agents).reshape(games, agents)
+        before = events.copy(), reward.copy()
+        with user_code(key):
+            found = function(events, reward)
+        if not isinstance(found, np.ndarray) or found.shape != reward.shape or found.dtype.kind not in "fiu":
+            shape = f"{found.dtype} {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
+            raise ConfigError(expected(key, f"numbers of shape {reward.shape}, (games, agents), as an array", shape))
+        if not np.isfinite(found).all():
+            raise ConfigError(expected(key, "finite numbers", shown(str(found.tolist()))))
+        if not (np.array_equal(events, before[0]) and np.array_equal(reward, before[1])):
+            raise ConfigError(expected(key, "events and rewards as they were before the call", "a change in place"))
 
 
 class EventBonus:

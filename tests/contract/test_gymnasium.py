@@ -231,10 +231,19 @@ def test_accepts_original_names():
     assert SeatEnv("MultiGrid-CompetativeRedBlueDoor-v2-DTDE-Red-Single").game.view_size == 7
 
 
-@pytest.mark.parametrize("scenario", [name for name in scenario_names() if len(load_scenario(name).learning) > 1])
-def test_rejects_unfilled_learning_seat(scenario):
+@pytest.mark.parametrize("env_id", register_envs())
+def test_every_id_is_made_and_played_without_arguments(env_id):
+    env = gymnasium.make(env_id, disable_env_checker=True)
+    env.reset(seed=1)
+    env.step(0)
+    match, scenario = env.unwrapped.match, load_scenario(env.spec.kwargs["scenario"])
+    for seat in set(scenario.learning) - {env.unwrapped.seat}:
+        assert match._players[seat].name == "random"
+
+
+def test_rejects_mixture_of_nobody():
     with pytest.raises(ValueError, match=r"^players\['red_1'\]: expected one of random, idle, .*, got none"):
-        SeatEnv(scenario)
+        SeatEnv("coop", FOCAL, {"red_1": {}})
 
 
 @pytest.mark.parametrize(

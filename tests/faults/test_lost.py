@@ -167,7 +167,9 @@ def test_full_disk_stops_run_and_keeps_last_checkpoint(start, tmp_path):
     assert "no checkpoint at step" in lines[0]
     assert "those before it are whole" in lines[0]
     assert "File too large" in lines[0]
-    assert lines[-1].endswith(f"a checkpoint at step {newest_good(run).env_steps:,}; go on: train --resume {run}")
+    assert lines[-1].endswith(
+        f"a checkpoint at step {newest_good(run).env_steps:,}; go on: multigrid-rl train --resume {run}"
+    )
     good, reported = newest_good(run).env_steps, rows_of(run)
     assert good == reported[-1]["env_steps"] - 512
     again = start("--resume", str(run), "--until", str(good + 2048))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from bundles import edit, everything
 from catalogues import make_player
 from commands import call, complaint
 from multigrid_rl.cli import live
+from multigrid_rl.cli.app import program
 from multigrid_rl.config import available_cpus, compose
 from multigrid_rl.metrics import STAGES
 from multigrid_rl.players.cards import CARD_FILE, MODEL_FILE, PlayerError, read_card
@@ -197,6 +199,42 @@ def test_closing_names_next_steps(ended, more):
     run = "'runs/my run'"
     wanted = [f"report {run}", f"evaluate {run}", f"train --resume {run}{more}"]
     assert lines[-3:] == [f"next:     multigrid-rl {words}" for words in wanted]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train --scenario 1v1", "--scenario: expected no option but an override (did you mean scenario=...?)"),
+        ("train --untill 5", "got --untill (did you mean --until?)"),
+        ("train --until soon", "Invalid value for '--until': expected a number"),
+        ("trian", "No such command 'trian'. Did you mean 'train'?"),
+        ("evaluate", "Missing argument"),
+        ("cup all scenario=1v1", "expected one folder of entries (did you mean --scenario 1v1?), got scenario=1v1"),
+    ],
+)  # fmt: skip
+def test_wrong_words_are_one_line(words, said):
+    assert said in complaint(call(*words.split()))
+
+
+def test_own_network_keys_are_those_that_are_typed():
+    said = complaint(call("explain", "scenario=1v1", "model.scale_values=true"))
+    assert said.startswith("multigrid-rl: model.scale_values: expected false")
+
+
+def test_warns_of_step_size_that_cannot_learn():
+    assert any("warning:  train.lr=100: " in line for line in preflight_of("train.lr=100"))
+    assert not any("warning" in line for line in preflight_of())
+
+
+def test_next_steps_can_be_pasted(tmp_path, monkeypatch):
+    started = tmp_path / "a venv" / "bin" / "multigrid-rl"
+    started.parent.mkdir(parents=True)
+    started.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(started), "train"])
+    monkeypatch.setenv("PATH", "/usr/bin")  # after `make train` nothing is activated
+    assert program() == f"'{started}'"
+    monkeypatch.setenv("PATH", str(started.parent))
+    assert program() == "multigrid-rl"
 
 
 def test_preflight_and_explain_name_schedules():

@@ -41,7 +41,7 @@ def test_diverged_weights_hint_is_smaller_step_size(tmp_path):
 def test_lost_env_runner_hint_is_to_resume(tmp_path):
     with pytest.raises(RunError) as caught, hints(write_checkpoint(tmp_path, 2048)):
         raise RunError("env runner 1 was lost")
-    assert caught.value.hint.endswith(f"a checkpoint at step 2,048; go on: train --resume {tmp_path}")
+    assert caught.value.hint.endswith(f"a checkpoint at step 2,048; go on: multigrid-rl train --resume {tmp_path}")
 
 
 def write_checkpoint(run, steps):
@@ -54,11 +54,11 @@ def write_checkpoint(run, steps):
 
 def test_nan_reward_ends_run_after_some_iterations(tmp_path, monkeypatch, capsys):
     (tmp_path / "turning.py").write_text(
-        "calls = 0  # two of them when kernels are warmed up\n"
+        "calls = 0  # two of them before the start, two when kernels are warmed up\n"
         "def reward(events, reward):\n"
         "    global calls\n"
         "    calls += 1\n"
-        "    return reward * float('nan') if calls > 2 + 6 * 16 else reward\n"
+        "    return reward * float('nan') if calls > 4 + 6 * 16 else reward\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     run = tmp_path / "run"
@@ -69,7 +69,7 @@ def test_nan_reward_ends_run_after_some_iterations(tmp_path, monkeypatch, capsys
     assert f"is not finite in {PATIENCE} iterations in a row" in str(caught.value)
     # Weights are finite all the time, and so is every checkpoint.
     assert str(caught.value).endswith("the last checkpoint with finite weights is step_000007168")
-    assert "go on: train --resume" in caught.value.hint
+    assert "go on: multigrid-rl train --resume" in caught.value.hint
     message = [line for line in capsys.readouterr().err.splitlines() if "not finite" in line]
     assert message == [
         "multigrid-rl: step 3,584: the training reward of red_0 (train.shaping, train.bonus) is not finite"

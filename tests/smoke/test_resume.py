@@ -165,6 +165,21 @@ def test_run_killed_after_holding_gates_has_held_them(tmp_path, kept):
         assert (found["ended"], found["env_steps"]) == ("until", 16384)
 
 
+def test_edited_configuration_is_refused(copy):
+    file, provenance = copy / "config.yaml", copy / "provenance.json"
+    wrote = file.read_text()
+    file.write_text(wrote.replace("lr: 0.001", "lr: 0.003"))
+    with pytest.raises(ConfigError, match=r"config.yaml: expected the file that the run wrote.*, got an edited one"):
+        resume_training(copy, ["train.until=3072"])
+    known = json.loads(provenance.read_text())
+    del known["config_sha256"]  # a run of an earlier version
+    provenance.write_text(json.dumps(known))
+    assert resume_training(copy, ["train.until=2560"])["env_steps"] == 2560
+    # What may be typed may be edited, too, and its own rewriting is not taken for an edit.
+    file.write_text("# mine\n" + file.read_text().replace("until: 2560", "until: 3072"))
+    assert resume_training(copy, [])["env_steps"] == 3072
+
+
 @pytest.mark.parametrize(
     ("overrides", "parts"),
     [

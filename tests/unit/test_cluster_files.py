@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import ray
 import yaml
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
@@ -100,6 +101,17 @@ def test_packages_are_installed_before_source():
     assert len(installs) == 3  # torch for CPUs or GPUs, and the rest
     assert max(installs) < source
     assert copied()[:2] == ["constraints.txt", "pyproject.toml"]
+
+
+def test_extras_hold_what_their_packages_import_and_are_pinned():
+    tomllib = pytest.importorskip("tomllib")  # Python 3.11
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = {extra: {req.name.lower(): req for req in map(Requirement, rows)} for extra, rows in extras.items()}
+    assert {"imageio", "mujoco"} <= set(asked["control"])
+    assert {"imageio", "mujoco"} <= set(asked["bench"])  # Gymnasium's bodies import both
+    assert asked["minari"]["minari"].extras == {"hdf5"}
+    pins = {name.lower().replace("_", "-") for name in PINS}
+    assert {"h5py", *(name.replace("_", "-") for names in asked.values() for name in names)} - pins == set()
 
 
 def test_both_images_hold_pinned_versions():

@@ -188,7 +188,7 @@ def test_shipped_recipe_composes_by_name_and_path(path):
         data.append("init=runs/clone")
     named, by_path = compose([f"experiment={path.stem}", *data]), compose([f"experiment={path}", *data])
     assert (CONFIGS / "scenario" / f"{named.scenario.name}.yaml").exists()
-    assert (named.experiment, by_path.experiment) == (path.stem, None)
+    assert (named.experiment, by_path.experiment) == (path.stem, str(path))
     assert by_path.model_copy(update={"experiment": path.stem}) == named
 
 
@@ -214,7 +214,7 @@ def test_plain_files_apply_without_recipe(name):
     config = compose([f"scenario={name}", "experiment=none"])
     assert (config.scheme, config.shared) == ("dtde", False)
     assert config.train.model_dump(mode="json") == TrainConfig.model_validate(
-        read(CONFIGS / "train" / "ppo.yaml")
+        {**read(CONFIGS / "train" / "ppo.yaml"), "name": "ppo"}
     ).model_dump(mode="json")
     assert config.scenario == load_scenario(name)
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from multigrid_rl.metrics import METRICS
 from multigrid_rl.types import Board
@@ -88,3 +92,28 @@ def test_lists_stay_lists_on_the_site():
 def test_every_guide_is_in_a_menu_of_the_site():
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert [page.name for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in menu] == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "ran"),
+    [
+        (["train"], "train scenario=1v1"),
+        (["train", "scenario=coop", "train.lr=3e-4"], "train scenario=coop scenario=coop train.lr=3e-4"),
+        (["train", "SCENARIO=coop", "ARGS=seed=3 --until 2e6"], "train scenario=coop seed=3 --until 2e6"),
+        (["train", "curriculum=[{steps: 9}, a]"], "train scenario=1v1 curriculum=[{steps: 9}, a]"),
+        (["cup", "FOLDER=all", "scenario=2v2"], "cup all --scenario 2v2"),
+        (["evaluate", "WHO=runs/x", "scenario=2v2"], "evaluate runs/x scenario=2v2"),
+    ],
+)  # fmt: skip
+def test_make_passes_on_what_is_typed(tmp_path, typed, ran):
+    (tmp_path / ".ready").touch()
+    command = [
+        "make",
+        "--silent",
+        "--dry-run",
+        f"VENV={tmp_path}",
+        "--old-file=pyproject.toml",
+        "--old-file=constraints.txt",
+    ]
+    done = subprocess.run([*command, *typed], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert " ".join(shlex.split(done.stdout)[1:]) == ran

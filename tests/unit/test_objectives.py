@@ -127,7 +127,6 @@ def test_a2c_takes_one_step_on_whole_batch():
     assert (sizes.gradient_steps_per_update, sizes.minibatches_per_epoch) == (1, 1)
     built = update_config(config)
     assert (built.objective, built.epochs, built.minibatch_size) == ("policy_gradient", 1, None)
-    assert compose(["train=a2c", "scenario=1v1"]).experiment is None  # recipes were found for ppo
     assert compose(["train=a2c", "train.lr=0.01"]).train.schedules["lr"].end == 0.01
 
 

@@ -64,6 +64,11 @@ class Unmade(Right):
         self.size = self.width
 
 
+class Fileless(Right):
+    def reset(self, *, seed=None, options=None):
+        return open("no_such_map.txt")
+
+
 class Late(Right):
     def step(self, action):
         self.steps += 1
@@ -72,7 +77,7 @@ class Late(Right):
         return super().step(action)
 
 
-for its in (Right, Four, Alone, Unseeded, Three, Free, Unmade, Late):
+for its in (Right, Four, Alone, Unseeded, Three, Free, Unmade, Fileless, Late):
     gymnasium.register(f"{its.__name__}-v0", its, order_enforce=False)
 """
 
@@ -132,6 +137,11 @@ def test_files_import_only_listed_environments(own_envs, monkeypatch):
         ("Unseeded", "reset: expected (observation, info), got TypeError: Unseeded.reset() got an unexpected keyword"),
         ("Three", "reset: observation: expected shape (2,) of its space, got (3,)"),
         ("Free", "step: expected (observation, reward, terminated, truncated, info), got TypeError: float() argument"),
+        (
+            "Fileless",
+            "reset: expected (observation, info), got FileNotFoundError: "
+            "No such file or directory: 'no_such_map.txt' (own_envs.py:50)",
+        ),
         ("Unmade", "AttributeError: 'Unmade' object has no attribute 'width' (own_envs.py:45)"),
     ],
 )
@@ -163,6 +173,6 @@ def test_late_environment_error_is_one_line(own_envs):
     for _ in range(3):
         env.step({"agent_0": np.zeros((2, 1), np.int64)})
     with pytest.raises(
-        RunError, match=r"^env_id=own_envs:Late-v0: step: .*, got KeyError: 'fourth' \(own_envs.py:52\)$"
+        RunError, match=r"^env_id=own_envs:Late-v0: step: .*, got KeyError: 'fourth' \(own_envs.py:57\)$"
     ):
         env.step({"agent_0": np.zeros((2, 1), np.int64)})

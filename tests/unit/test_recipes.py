@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from composing import error_of
+from multigrid_rl.cli.live import recipe_of
 from multigrid_rl.config import compose
 from multigrid_rl.recipes import recipe_overrides
+from multigrid_rl.runs.reference import changes
+from multigrid_rl.search.results import recipe_of as winner_of
 
 
 @pytest.fixture
@@ -32,7 +36,7 @@ def test_file_sets_groups_and_keys(recipe):
     config = compose([f"experiment={recipe}", "seed=3"])
     assert (config.scenario.name, config.model.name, config.model.hidden) == ("single-obstacle", "gru", (32,))
     assert (config.train.lr, config.train.bonus) == (1e-5, {"all": {"key_pickup": 0.5, "success": 2.0}})
-    assert (config.seed, config.experiment) == (3, None)
+    assert (config.seed, config.experiment) == (3, str(recipe))
 
 
 def test_other_overrides_win_over_file(recipe):
@@ -119,3 +123,71 @@ def test_rejects_bombs_and_huge_files_at_once(recipe):
         assert message in error_of(f"experiment={recipe}")
     recipe.write_bytes(b"a: \xff\n")
     assert "invalid start byte" in error_of(f"experiment={recipe}")
+
+
+# --- under other objectives
+
+NEEDS = {"gail": ["data=x"], "airl": ["data=x"], "bc": ["data=x"], "dagger": ["expert=random"]}
+#: What the files of these set themselves, in place of the environment's.
+OWN_SIZES = {"vpg": {"num_envs": 1, "num_steps": 1000, "gamma": 0.99}, "bc": {"num_envs": 32, "num_steps": 2048},
+             "dagger": {"num_envs": 32, "num_steps": 128}}  # fmt: skip
+
+
+@pytest.mark.parametrize("train", ["a2c", "vpg", "gail", "airl", "dagger", "bc"])
+@pytest.mark.parametrize("scenario", ["walker2d", "humanoid", "lunarlander"])
+def test_environment_keeps_sizes_network_and_discount_under_every_objective(scenario, train):
+    usual, config = (
+        compose([f"scenario={scenario}"]),
+        compose([f"scenario={scenario}", f"train={train}", *NEEDS.get(train, ())]),
+    )
+    sizes = {
+        **{key: getattr(usual.train, key) for key in ("num_envs", "num_steps", "gamma")},
+        **OWN_SIZES.get(train, {}),
+    }
+    assert {key: getattr(config.train, key) for key in sizes} == sizes
+    bound = {"bound": "clip"} if train in NEEDS else {}  # recorded actions are not squashed
+    assert config.model == usual.model.model_copy(update=bound)
+    assert (config.experiment, config.train.name) == (scenario, train)
+    assert recipe_of(config) == f"experiment/{scenario}, train/{train}"
+
+
+def test_same_request_has_same_values():
+    by_id, by_name = (compose([request, "train=a2c"]) for request in ("env_id=CartPole-v1", "scenario=cartpole"))
+    assert (by_id.train, by_id.model, by_id.experiment) == (by_name.train, by_name.model, by_name.experiment)
+    assert by_name.train.num_envs < 256  # the board's
+    plain = compose(["env_id=CartPole-v1"])
+    assert (plain.train, plain.model) == (compose(["scenario=cartpole"]).train, compose(["scenario=cartpole"]).model)
+
+
+def test_objective_takes_recipe_of_what_it_builds_on():
+    config = compose(["scenario=halfcheetah", "train=airl", "data=x"])
+    assert config == compose(["experiment=halfcheetah-gail", "train=airl", "data=x"])
+    assert (config.train.adversarial.kind, config.train.adversarial.steps) == ("airl", 16)
+    named = compose(["experiment=halfcheetah", "train=dagger", "expert=random"])
+    assert named == compose(["scenario=halfcheetah", "train=dagger", "expert=random"])
+
+
+def test_bonus_is_dropped_where_nothing_is_learned_from_rewards():
+    config = compose(["scenario=1v1", "train=dagger", "expert=key-runner"])
+    assert (config.train.bonus, config.experiment) == ({}, None)
+    assert recipe_of(config) == "none, the defaults of train/dagger"
+    assert compose(["scenario=1v1", "train=a2c"]).train.bonus == compose(["scenario=1v1"]).train.bonus
+    assert compose(["scenario=coop", "train=bc", "data=x"]).scheme == "dtde"  # no critic is trained
+
+
+def test_own_scenario_of_gymnasium_takes_recipe_of_its_package(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("{description: x, package: gymnasium, env_id: CartPole-v1, report_episodes: 20}")
+    assert compose([f"scenario={file}"]).train == compose(["scenario=gymnasium"]).train
+    assert compose([f"scenario={file}", "experiment=none"]).train.num_envs == 256
+
+
+def test_file_is_named_and_compared_with(recipe, tmp_path):
+    config = compose([f"experiment={recipe}", "train.lr=0.5"])
+    assert recipe_of(config) == str(recipe)
+    assert [row[0] for row in changes(config.model_dump(mode="json"), config.experiment)] == ["train.lr"]
+    asked = ["scenario=halfcheetah", "experiment=halfcheetah", "train=dagger", "expert=random"]
+    winner = tmp_path / "winner.yaml"
+    winner.write_text(yaml.safe_dump(winner_of(asked)))
+    found = compose([f"experiment={winner}", "trust_recipe=true"])
+    assert found.model_copy(update={"experiment": "halfcheetah"}) == compose(asked)

@@ -161,7 +161,8 @@ def test_winner_recipe_composes_to_its_configuration(folder):
     recipe = yaml.safe_load(text)
     assert recipe["defaults"] == [{"override /scenario": "single-obstacle"}, {"override /model": "gru"}]
     config = compose(folder.request.space.overrides(result.winner.point))
-    assert compose([f"experiment={folder.path / 'winner.yaml'}"]) == config
+    again = compose([f"experiment={folder.path / 'winner.yaml'}"])
+    assert again == config.model_copy(update={"experiment": str(folder.path / "winner.yaml")})
     assert recipe["train"] == {"num_envs": 64, "lr": config.train.lr, "lr_final": config.train.lr}
     assert winning_command(folder, result.winner) in text
 

@@ -22,12 +22,14 @@ from games import (
     put,
     world,
 )
+from multigrid_rl.cli.train import run_training
+from multigrid_rl.config import ConfigError
 from multigrid_rl.players.factories import MatchFactory
 from multigrid_rl.players.match import Match
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.types import GameSpec
 from multigrid_rl.world import constants as c
-from multigrid_rl.world.shaping import EventBonus
+from multigrid_rl.world.shaping import EventBonus, check_reward
 
 DUEL = GameSpec()
 
@@ -100,6 +102,51 @@ def test_bonuses_add_to_shaping_function(tmp_path, monkeypatch):
     both = MatchFactory(DUEL, {}, tmp_path, {}, seed=1, **settings).training_reward()
     assert both(events_of(key_pickup=(0, 1)), np.array([[-1.0, 0.5]])).tolist() == [[-2.0, 1.25]]
     assert MatchFactory(DUEL, {}, tmp_path, {}, seed=1).training_reward() is None
+
+
+OWN = """
+import numpy as np
+def good(events, reward):
+    return reward + events[..., 0]
+def whole(events, reward):
+    return reward.astype(int)
+def flat(events, reward):
+    return reward.sum(axis=1)
+def text(events, reward):
+    return reward.astype(str)
+def endless(events, reward):
+    return reward / 0 * np.nan
+def inside(events, reward):
+    reward += 1
+    return reward
+def absent(events, reward):
+    return events[..., nothing]
+def listed(events, reward):
+    return reward.tolist()
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in divide:RuntimeWarning")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("flat", r"expected numbers of shape \(3, 2\), \(games, agents\), as an array, got float64 \(3,\)"),
+        ("text", r"expected numbers of shape .* got <U\d+ \(3, 2\)"),
+        ("listed", "expected numbers of shape .* got list"),
+        ("endless", r"expected finite numbers, got \[\[nan"),
+        ("inside", ".* got a change in place"),
+        ("absent", r"NameError: name 'nothing' is not defined \(own_rewards.py:17\)"),
+    ],
+)
+def test_own_reward_is_tried_before_a_run(tmp_path, monkeypatch, name, said):
+    (tmp_path / "own_rewards.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    for right in ("good", "whole"):
+        check_reward(f"own_rewards:{right}", 2)
+    run = tmp_path / "run"
+    with pytest.raises(ConfigError, match=f"^train.shaping=own_rewards:{name}: {said}"):
+        run_training(["scenario=1v1", f"train.shaping=own_rewards:{name}", f"run_dir={run}"])
+    assert not run.exists()
 
 
 def test_canonical_returns_and_games_never_change():

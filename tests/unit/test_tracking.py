@@ -107,6 +107,16 @@ def test_run_survives_failing_library(tmp_path, wandb, caplog):
     ]
 
 
+def test_variable_that_a_library_does_not_take_is_one_warning(tmp_path, wandb, monkeypatch, caplog):
+    def refuse(**settings):
+        raise ValueError("1 validation error for Settings\nmode\n  Input should be 'online'")
+
+    monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
+    Tracking("wandb", tmp_path, {}).log({"env_steps": 8})
+    said = "ValueError: 1 validation error for Settings mode Input should be 'online'"
+    assert [record.message for record in caplog.records] == [f"tracking=wandb: {said}; the run goes on without"]
+
+
 def test_rejects_missing_library_before_start(monkeypatch):
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'multigrid-rl\[mlflow\]'"):
