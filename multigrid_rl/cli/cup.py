@@ -120,7 +120,7 @@ def verify(folder: Path, most: int | None) -> None:
     Raises:
         PlayerError, ConfigError: no cup, an unfinished or a damaged one.
     """
-    from multigrid_rl.judge.cup.cup import kept_pairings, play_again, repeatable
+    from multigrid_rl.judge.cup.cup import kept_pairings, play_again, repeatable, unfounded
     from multigrid_rl.judge.cup.folder import RESULTS_FILE, forged, kept_cup, tables, versions
     from multigrid_rl.judge.cup.standings import results
     from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
@@ -142,8 +142,11 @@ def verify(folder: Path, most: int | None) -> None:
         screen.print(line)
     agents = {entry.name for entry in entries if entry.kind == "external"}
     again = [pairing for pairing in pairings if repeatable(pairing, entries)]
+    for pairing in unfounded(pairings, entries, config):
+        different += 1
+        screen.print(f"{_pair(pairing)}: {pairing.reason}, which the other pairings do not show")
     for pairing in pairings:
-        if not repeatable(pairing, entries):
+        if not pairing.out and not repeatable(pairing, entries):
             screen.print(f"{_pair(pairing)}: cannot be replayed, an agent forfeited: {pairing.reason}")
     try:
         with ended_by_signals():

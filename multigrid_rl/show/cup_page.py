@@ -107,7 +107,11 @@ def standings_title(results: CupResults) -> str:
     if not rows:
         return "No entry has finished a game"
     close = [row.name for row in rows if row.high >= rows[0].low]
-    return f"{spelled(len(close)).capitalize()} may be the best" if len(close) > 1 else "The first place is significant"
+    return (
+        f"{spelled(len(close)).capitalize()} may be the best"
+        if len(close) > 1
+        else "The lead is statistically significant"
+    )
 
 
 def _standings_lead(results: CupResults) -> str:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from multigrid_rl.judge.cup import entries as cup_entries
 from multigrid_rl.judge.cup import folder as cup_folder
 from multigrid_rl.judge.cup.cup import play_cup
 from multigrid_rl.judge.cup.entries import CupConfig, Entry, find_entries
+from multigrid_rl.judge.cup.standings import results
 from multigrid_rl.players import inspection
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
@@ -340,3 +342,39 @@ def test_rejects_outputs_that_are_files(tmp_path):
     assert str(tmp_path / "cup") in message
     with ExitStack() as stack, pytest.raises(PlayerError, match="expected a folder"):
         stack.enter_context(alone_in(tmp_path / "cup"))
+
+
+# --- what an agent may cost, and who may join
+
+
+def test_agent_over_time_budget_is_out_and_cup_finishes(tmp_path):
+    slow = 'def hello(message): time.sleep(0.2); say(\'{"type":"ready"}\')\n'
+    agent_of(tmp_path / "in" / "slow", slow)
+    table = replace(TABLE, cup_s=0.3)
+    entries = entries_in(tmp_path / "in", "random", "idle")
+    pairings = play_cup(entries, table, tmp_path / "cup", lambda *_: None)
+    spent = [pairing for pairing in pairings if "slow" in (pairing.red, pairing.blue)]
+    assert sum(not pairing.out for pairing in spent) in (1, 2)
+    assert spent[-1].out
+    assert spent[-1].reason == "out after more than 0.3 s for its starts and answers in this cup"
+    assert [pairing.out for pairing in pairings if pairing not in spent] == [False, False]
+    (row,) = [row for row in results(entries, pairings, table, {}).entries if row.name == "slow"]
+    assert row.seconds == pytest.approx(sum(pairing.seconds.get("slow", 0) for pairing in pairings))
+    assert row.seconds > 0.2
+    assert play_cup(entries, table, tmp_path / "cup", lambda *_: None) == pairings
+    with pytest.raises(PlayerError, match=r"cup_s: expected 0\.3, or another --output, got 600"):
+        play_cup(entries, TABLE, tmp_path / "cup", lambda *_: None)
+
+
+def test_entry_that_could_not_play_may_be_replaced(tmp_path):
+    (tmp_path / "in" / "late").mkdir(parents=True)
+    assert list(played(tmp_path / "in", tmp_path / "cup", "random", "idle")) == [("idle", "random"), ("random", "idle")]
+    (tmp_path / "in" / "late").rmdir()
+    with pytest.raises(PlayerError, match="entry late, which is gone"):
+        played(tmp_path / "in", tmp_path / "cup", "random", "idle")
+    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "late")
+    assert len(played(tmp_path / "in", tmp_path / "cup", "random", "idle")) == 6
+    shutil.rmtree(tmp_path / "in" / "late")
+    shutil.copytree(data_root() / "checkpoints" / "blue-adept", tmp_path / "in" / "late")
+    with pytest.raises(PlayerError, match="entry late, which has changed"):
+        played(tmp_path / "in", tmp_path / "cup", "random", "idle")

@@ -83,6 +83,8 @@ def test_forfeits_of_agents_are_listed(cup):
     last, output = verified(cup)
     assert last["not_repeatable"] == 1
     assert f"agent (red) - random (blue): cannot be replayed, an agent forfeited: {KILLED}" in output
+    edited(forfeit, out=True, reason="out after 3 forfeited pairings")
+    assert "out after 3 forfeited pairings, which the other pairings do not show" in verified(cup)[1]
     published = json.loads((cup / "results.json").read_bytes())["sha256"]
     assert last["sha256"] != published
 

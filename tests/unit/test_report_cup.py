@@ -62,7 +62,7 @@ def test_title_names_winner_and_certainty(cup):
     one, two, three = (row.name for row in cup.standings)
     clear = rated(cup, (1, 1100, 1080, 1120), (2, 1000, 980, 1020), (3, 900, 880, 920))
     assert cup_title(clear) == f"{one} wins, 100 rating points ahead of {two}"
-    assert standings_title(clear) == "The first place is significant"
+    assert standings_title(clear) == "The lead is statistically significant"
     close = rated(cup, (1, 1010, 990, 1030), (2, 1000, 980, 1020), (3, 900, 880, 920))
     assert cup_title(close) == f"{one} wins narrowly: {two} may be as strong"
     assert standings_title(close) == "Two may be the best"

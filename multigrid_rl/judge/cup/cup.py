@@ -40,10 +40,10 @@ class Conduct:
         self._seconds: Counter[str] = Counter()
 
     def add(self, pairing: Pairing) -> None:
-        """Count the faults and seconds of a pairing."""
-        self._seconds.update(pairing.seconds)
-        if pairing.at_fault is not None and not pairing.out:
-            self._strikes[pairing.at_fault] += 1
+        """Count the faults and seconds of a pairing that was played."""
+        if not pairing.out:
+            self._seconds.update(pairing.seconds)
+            self._strikes.update([pairing.at_fault] if pairing.at_fault is not None else [])
 
     def out(self, *entries: Entry) -> dict[str, str]:
         """Return those of ``entries`` that are out of the cup, with the reason."""
@@ -108,9 +108,18 @@ def kept_pairings(entries: list[Entry], config: CupConfig, folder: Path) -> list
 
 
 def repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
-    """Return whether a pairing can be played again: what an agent forfeits depends on wall-clock time."""
+    """Return whether a pairing can be replayed: what an agent forfeits depends on wall-clock time."""
     agents = {entry.name for entry in entries if entry.kind == "external"}
     return pairing.reason is None or not agents & {pairing.red, pairing.blue}
+
+
+def unfounded(pairings: list[Pairing], entries: list[Entry], config: CupConfig) -> list[Pairing]:
+    """Return pairings forfeited by entries that were out of the cup, but not by what the other pairings say."""
+    conduct = Conduct(config)
+    for pairing in pairings:
+        conduct.add(pairing)
+    out = set(conduct.out(*entries))
+    return [p for p in pairings if p.out and not {p.at_fault or p.red, p.at_fault or p.blue} <= out]
 
 
 def play_again(
