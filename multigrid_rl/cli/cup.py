@@ -123,6 +123,8 @@ def verify(folder: Path, most: int | None) -> None:
     from multigrid_rl.judge.cup.cup import kept_pairings, play_again, repeatable, unfounded
     from multigrid_rl.judge.cup.folder import RESULTS_FILE, forged, kept_cup, tables, versions
     from multigrid_rl.judge.cup.standings import results
+    from multigrid_rl.judge.replays import ReplayError
+    from multigrid_rl.players.cards import PlayerError
     from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
     from multigrid_rl.players.sandbox import at_hand
     from multigrid_rl.show.cup_page import cup_page
@@ -136,7 +138,11 @@ def verify(folder: Path, most: int | None) -> None:
     screen, replayed, different = console(120), 0, 0
     if made_with != versions():
         screen.print(f"played with {_listed(made_with)}; here are {_listed(versions())}: the page and games may differ")
-    files = tables(found, pairings) | {REPORT_FILE: cup_page(found).encode(errors="replace")}
+    try:
+        page = cup_page(found)
+    except ReplayError as error:
+        raise PlayerError(f"{folder}: a game kept for replay: {error}") from error
+    files = tables(found, pairings) | {REPORT_FILE: page.encode(errors="replace")}
     wrong_files = forged(folder, files, entries)
     for line in wrong_files or [f"tables and page: as cup.json and the {len(pairings)} pairings give"]:
         screen.print(line)

@@ -98,6 +98,13 @@ def test_pairings_of_others_are_found(cup):
     assert "expected 2 games of key-runner and random" in complaint(call("cup", "verify", cup))
 
 
+def test_forged_replay_is_one_line(cup):
+    (forged,) = (cup / "pairings").glob("random--key-runner--*")
+    kept = json.loads(forged.read_bytes())["kept"]
+    edited(forged, kept=[{**kept[0], "actions": {seat: text[:1] for seat, text in kept[0]["actions"].items()}}])
+    assert "a game kept for replay: game" in complaint(call("cup", "verify", cup))
+
+
 def test_changed_entries_and_unfinished_cups_are_refused(cup, tmp_path):
     shutil.rmtree(cup / "entries")
     assert "entry Peggy Müller as submitted, got one that has changed" in complaint(call("cup", "verify", cup))
