@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multigrid_rl.judge.cup.results import CupResults, PairResult, SideResult, Standing
+from multigrid_rl.judge.cup.results import CupResults, EntryResult, PairResult, SideResult, Standing
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.metrics import wilson_interval
 from multigrid_rl.runs.reader import Series
@@ -17,49 +17,60 @@ from multigrid_rl.show.words import listed, percent, plural, spelled
 #: Bytes that packed games may take: with the tables of a dozen entries the page stays below 3 MB.
 GAMES_BYTES = 2_000_000
 _KINDS = {"scripted": "scripted player", "frozen": "trained player", "external": "program", "broken": "cannot play"}
+#: Shown for entries that were refused as copies: the page is public, the reason stands in ``results.json`` alone.
+_REFUSED = "not admitted; the organiser of the cup can say why"
+_DECIDED = {"last": "\u2013", "nothing": "tied"}
 
 
 def cup_page(results: CupResults) -> str:
-    """Return the whole page. Pure: the same results give the same page.
+    """Return the whole page, for everyone to see: without the seed, and without who may have copied from whom.
+
+    Pure: the same results give the same page.
 
     Raises:
         ReplayError: a record that is not one whole game.
     """
     shown, names, red = shown_games(results), order(results), side_cells(results.sides)
-    by_name = {entry.name: entry for entry in results.entries}
+    by_name = {entry.name: _public(entry) for entry in results.entries}
     ranks = {row.name: f"rank {row.rank}" for row in results.standings}
     more = f"; {shown.left_out:,} more would have made this page too large" if shown.left_out else ""
     games = plural(len(shown.pack.games), "game")
     troubled = sum(bool(entry.problem or entry.faults) for entry in results.entries)
     return render(
         "cup.html",
-        kind=f"Cup \u00b7 {results.scenario} \u00b7 seed {results.seed}",
+        kind=f"Cup \u00b7 {results.scenario}",
         title=cup_title(results),
         lead=_lead(results),
         cup=results,
         standings_title=standings_title(results),
         standings_lead=_standings_lead(results),
+        decided=_DECIDED,
+        unranked=[by_name[name] for name in results.unranked],
         rating_scale=rating_scale(results.standings),
         history_title=history_sentence(results.history),
         history_charts=_history_charts(results),
         made_with=", ".join(f"{name} {version}" for name, version in results.versions.items()),
         payoff_title=side_sentence(list(red.values())),
-        names=names,
+        names=[row.name for row in results.standings],
         both=pair_cells(results.pairs),
         red=red,
         blue=turned(red),
         pairs_title=_pairs_title(results),
         pairs=ranked_pairs(results),
         share_scale=Scale(0, 1),
-        circles=[circle_sentence(circle) for circle in results.cycles],
-        games_lead=f"For each pairing and each way it ended, one game that was kept. {games} in all{more}.",
+        cycles=[cycle_sentence(cycle) for cycle in results.cycles],
+        games_lead=f"For each pairing and each outcome, the game of median length. {games} in all{more}.",
         shown=shown,
-        copies=[by_name[name] for name in names if by_name[name].same_as],
         entries_title=f"{plural(len(results.entries), 'entry', 'entries')}, {spelled(troubled)} with faults",
         entries=[(by_name[name], f"{ranks.get(name, 'not ranked')}, {_KINDS[by_name[name].kind]}") for name in names],
         met={name: _met(name, names, results.sides) for name in names},
         data=shown.pack.data() if shown.pack.games else None,
     )
+
+
+def _public(entry: EntryResult) -> EntryResult:
+    problem = _REFUSED if entry.kind == "broken" and entry.same_as else entry.problem
+    return entry.model_copy(update={"problem": problem, "same_as": []})
 
 
 # --- words
@@ -74,11 +85,11 @@ def cup_title(results: CupResults) -> str:
     if len(first) > 1:
         return f"{listed(first)} share the first place"
     if len(rows) == 1:
-        return f"{first[0]} is alone"
+        return f"{first[0]} is the only ranked entry"
     one, two = rows[:2]
     if one.low > two.high:
         return f"{one.name} wins, {one.rating - two.rating:.0f} rating points ahead of {two.name}"
-    return f"{one.name} wins by a hair: {two.name} may be as strong"
+    return f"{one.name} wins narrowly: {two.name} may be as strong"
 
 
 def _lead(results: CupResults) -> str:
@@ -97,7 +108,9 @@ def standings_title(results: CupResults) -> str:
         return "No entry has finished a game"
     close = [row.name for row in rows if row.high >= rows[0].low]
     return (
-        f"{spelled(len(close)).capitalize()} may be the best" if len(close) > 1 else "The first place is beyond doubt"
+        f"{spelled(len(close)).capitalize()} may be the best"
+        if len(close) > 1
+        else "The lead is statistically significant"
     )
 
 
@@ -117,8 +130,8 @@ def side_sentence(cells: "list[Cell]") -> str:
     share = sum(cell.points for cell in cells) / games
     side, easier = ("red", share) if share >= 0.5 else ("blue", 1 - share)
     if easier < 0.52:
-        return f"Neither side has it much easier: {side} takes {percent(easier)} of the points"
-    return f"{side.capitalize()} has it easier: it takes {percent(easier)} of the points"
+        return f"Neither side has an advantage: {side} takes {percent(easier)} of the points"
+    return f"{side.capitalize()} has the advantage: it takes {percent(easier)} of the points"
 
 
 def history_sentence(history: list[PairResult]) -> str:
@@ -129,8 +142,8 @@ def history_sentence(history: list[PairResult]) -> str:
     lost = [pair.two for pair in history if pair.share < 0.5]
     smallest = f"the smallest share is {percent(worst.share)}, against {worst.two}"
     if not lost:
-        return f"{worst.one} has forgotten nobody: {smallest}"
-    beyond = ", beyond doubt" if worst.high < 0.5 else ", within chance"
+        return f"{worst.one} holds its own against every earlier snapshot: {smallest}"
+    beyond = ", a significant loss" if worst.high < 0.5 else ", not a significant loss"
     return f"{worst.one} takes less than half against {listed(lost)}: {smallest}{beyond}"
 
 
@@ -159,12 +172,12 @@ def _history_charts(results: CupResults) -> list[Chart]:
 def _pairs_title(results: CupResults) -> str:
     clear = sum(row.low > 0.5 or row.high < 0.5 for row in results.pairs if row.games)
     played = sum(row.games > 0 for row in results.pairs)
-    return f"{clear} of {plural(played, 'pair')} {'is' if clear == 1 else 'are'} decided beyond doubt"
+    return f"{clear} of {plural(played, 'pair')} {'has' if clear == 1 else 'have'} a significant winner"
 
 
-def circle_sentence(circle: list[str]) -> str:
-    """Return a circle in words: ``a beats b, b beats c and c beats a.``."""
-    steps = [f"{one} beats {two}" for one, two in zip(circle, [*circle[1:], circle[0]], strict=True)]
+def cycle_sentence(cycle: list[str]) -> str:
+    """Return a cycle in words: ``a beats b, b beats c and c beats a.``."""
+    steps = [f"{one} beats {two}" for one, two in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
     return f"{listed(steps)}."
 
 

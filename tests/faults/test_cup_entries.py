@@ -1,4 +1,4 @@
-"""Everything that students have ever handed in, in one cup: it ends, and each has its reason on its page."""
+"""Every kind of submission in one cup: it ends, and each has its reason on its page."""
 
 from __future__ import annotations
 
@@ -155,3 +155,15 @@ def test_page_shows_reasons(played):
     page = (played[1] / "report.html").read_text(encoding="utf-8")
     for text in ("finite numbers", "no answer within", "neither card.json nor agent.yaml"):
         assert text in page
+
+
+def test_entries_that_cannot_play_are_one_row_each(played):
+    found, output, _ = played
+    rows = [json.loads(path.read_bytes()) for path in (output / "pairings").glob("*.json")]
+    broken = {entry["name"] for entry in found["entries"] if entry["kind"] == "broken"}
+    assert len(broken) == 7
+    assert not [row for row in rows if broken & {row["red"], row["blue"]}]
+    ranked = {row["name"] for row in found["standings"]}
+    assert all({row["red"], row["blue"]} <= ranked for row in found["sides"])
+    for entry in found["entries"]:
+        assert len(entry["faults"]) <= 4  # three failed pairings, and one reason for all the rest

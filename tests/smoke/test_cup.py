@@ -91,11 +91,26 @@ def test_killed_cup_resumes_to_same_tables(unbroken, entries, tmp_path):
         assert (output / name).read_bytes() == (unbroken[0] / name).read_bytes()
 
 
+def test_late_entry_plays_only_missing_pairings(unbroken, entries, tmp_path):
+    late = tmp_path / "late"
+    shutil.copytree(unbroken[0], late)
+    done = {path.name: path.read_bytes() for path in (late / "pairings").iterdir()}
+    result = cup(entries, late, "--with", "random", "--with", "hunter", "--with", "idle")
+    assert result.exit_code == 0, result.output
+    assert result.output.count("played before") == len(done) == 20
+    now = {path.name: path.read_bytes() for path in (late / "pairings").iterdir()}
+    assert len(now) == 30
+    assert now.items() >= done.items()
+    whole = cup(entries, tmp_path / "whole", "--with", "random", "--with", "hunter", "--with", "idle")
+    assert whole.exit_code == 0, whole.output
+    for name in TABLES:
+        assert (late / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 def test_rejects_other_cup_in_same_folder(unbroken, entries):
     output, _ = unbroken
     for options, message in (
         (["--with", "random"], "entry hunter, which is gone"),
-        (["--with", "random", "--with", "hunter", "--with", "idle"], "entry idle, which is new"),
         (["--with", "random", "--with", "hunter", "--seed", "1"], "seed: expected 30000, or another --output, got 1"),
     ):
         result = cup(entries, output, *options)
@@ -128,7 +143,7 @@ def test_rejects_folders_without_entries_and_foreign_outputs(tmp_path, entries):
     (tmp_path / "other" / "thesis.txt").write_text("mine")
     result = cup(entries, tmp_path / "other", "--with", "random")
     assert result.exit_code == 2
-    assert "expected a new folder, or a cup to go on with" in result.output
+    assert "expected a new folder, or a cup to resume" in result.output
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["thesis.txt"]
 
 

@@ -104,7 +104,7 @@ def test_cup_names_copies_and_rejects_catalogue_copies(tmp_path, originals):
     pairings = [forfeited(allowed[0], allowed[1], TABLE, {"near": "x"})]
     output = results(allowed, pairings, TABLE, {})
     assert [entry.same_as for entry in output.entries if entry.name == "own"] == [["twin (the same)"]]
-    assert "entries are like another player" in cup_page(output)
+    assert "the same)" not in cup_page(output)  # it is public
 
 
 def test_catalogue_cup_has_no_copies(originals):

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from multigrid_rl.judge.cup import entries as cup_entries
 from multigrid_rl.judge.cup import folder as cup_folder
 from multigrid_rl.judge.cup.cup import play_cup
 from multigrid_rl.judge.cup.entries import CupConfig, Entry, find_entries
+from multigrid_rl.judge.cup.standings import results
 from multigrid_rl.players import inspection
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
@@ -327,7 +329,7 @@ def test_full_disk_is_one_line_and_cup_resumes(what, tmp_path, monkeypatch):
         result = call(*command)
     assert result.exit_code == 3
     assert result.stderr.splitlines()[0].endswith("No space left on device")
-    assert "goes on" in result.stderr.splitlines()[1]
+    assert "resumes" in result.stderr.splitlines()[1]
     assert not list((tmp_path / "cup").rglob(".unfinished*"))
     again = call(*command)
     assert (again.exit_code, again.output.count("played before")) == (0, 1 if what == "a pairing" else 2)
@@ -342,36 +344,37 @@ def test_rejects_outputs_that_are_files(tmp_path):
         stack.enter_context(alone_in(tmp_path / "cup"))
 
 
-# --- playing it again
+# --- what an agent may cost, and who may join
 
 
-def test_cup_folder_suffices_to_replay_games(tmp_path):
-    shutil.copytree(data_root() / "checkpoints" / "blue-adept", tmp_path / "in" / "mine")
-    cup = tmp_path / "cup"
-    played(tmp_path / "in", cup, "random", "key-runner")
-    shutil.rmtree(tmp_path / "in")
-    before = {path: path.read_bytes() for path in cup.rglob("*") if path.is_file()}
-    again = call("cup", "verify", cup)
-    assert (again.exit_code, again.output.count("the same")) == (0, 6), again.output
-    assert json.loads(again.output.splitlines()[-1]) == {"pairings": 6, "games": 12, "different": 0}
-    assert {path: path.read_bytes() for path in cup.rglob("*") if path.is_file()} == before
-    (forged,) = (cup / "pairings").glob("mine--random--*")
-    data = json.loads(forged.read_bytes())
-    data["length"][1] += 1
-    forged.write_text(json.dumps(data))
-    again = call("cup", "verify", cup)
-    assert again.exit_code == 1
-    assert "mine (red) - random (blue): 1 of 2 games differ, game 1 first" in again.output
-    shutil.rmtree(cup / "entries" / "mine")
-    shutil.copytree(data_root() / "checkpoints" / "blue-master", cup / "entries" / "mine")
-    assert "entry mine, which has changed" in complaint(call("cup", "verify", cup))
+def test_agent_over_time_budget_is_out_and_cup_finishes(tmp_path):
+    slow = 'def hello(message): time.sleep(0.2); say(\'{"type":"ready"}\')\n'
+    agent_of(tmp_path / "in" / "slow", slow)
+    table = replace(TABLE, cup_s=0.3)
+    entries = entries_in(tmp_path / "in", "random", "idle")
+    pairings = play_cup(entries, table, tmp_path / "cup", lambda *_: None)
+    spent = [pairing for pairing in pairings if "slow" in (pairing.red, pairing.blue)]
+    assert sum(not pairing.out for pairing in spent) in (1, 2)
+    assert spent[-1].out
+    assert spent[-1].reason == "out after more than 0.3 s for its starts and answers in this cup"
+    assert [pairing.out for pairing in pairings if pairing not in spent] == [False, False]
+    (row,) = [row for row in results(entries, pairings, table, {}).entries if row.name == "slow"]
+    assert row.seconds == pytest.approx(sum(pairing.seconds.get("slow", 0) for pairing in pairings))
+    assert row.seconds > 0.2
+    assert play_cup(entries, table, tmp_path / "cup", lambda *_: None) == pairings
+    with pytest.raises(PlayerError, match=r"cup_s: expected 0\.3, or another --output, got 600"):
+        play_cup(entries, TABLE, tmp_path / "cup", lambda *_: None)
 
 
-def test_verify_requires_cup_with_games(tmp_path):
-    assert "expected the folder of a cup, got nothing there" in complaint(call("cup", "verify", tmp_path / "none"))
-    (tmp_path / "in").mkdir()
-    agent_of(tmp_path / "in" / "broken")
-    (tmp_path / "in" / "broken" / "agent.yaml").write_text("command: []\n")
-    played(tmp_path / "in", tmp_path / "cup", "random")
-    assert "a pairing that was played to its end" in complaint(call("cup", "verify", tmp_path / "cup"))
-    assert "expected one folder of entries" in complaint(call("cup", tmp_path, tmp_path))
+def test_entry_that_could_not_play_may_be_replaced(tmp_path):
+    (tmp_path / "in" / "late").mkdir(parents=True)
+    assert list(played(tmp_path / "in", tmp_path / "cup", "random", "idle")) == [("idle", "random"), ("random", "idle")]
+    (tmp_path / "in" / "late").rmdir()
+    with pytest.raises(PlayerError, match="entry late, which is gone"):
+        played(tmp_path / "in", tmp_path / "cup", "random", "idle")
+    shutil.copytree(data_root() / "checkpoints" / "blue-rookie", tmp_path / "in" / "late")
+    assert len(played(tmp_path / "in", tmp_path / "cup", "random", "idle")) == 6
+    shutil.rmtree(tmp_path / "in" / "late")
+    shutil.copytree(data_root() / "checkpoints" / "blue-adept", tmp_path / "in" / "late")
+    with pytest.raises(PlayerError, match="entry late, which has changed"):
+        played(tmp_path / "in", tmp_path / "cup", "random", "idle")

@@ -18,7 +18,8 @@ from multigrid_rl.cli.main import app
 from multigrid_rl.config import data_root, load_scenario
 from multigrid_rl.judge.cup import entries as handed_in
 from multigrid_rl.judge.cup.cup import play_pairing
-from multigrid_rl.judge.cup.entries import CupConfig, Entry, external, filed_name, find_entries
+from multigrid_rl.judge.cup.entries import CupConfig, Entry, entry_name, external, filed_name, find_entries
+from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.leftovers import ScratchError, remove_tree
 from multigrid_rl.players.sandbox import Limits
@@ -65,8 +66,21 @@ def test_any_name_is_stored_in_plain_letters(name):
     assert filed != filed_name(name + "x")
 
 
-def test_ordinary_name_is_kept():
-    assert filed_name("Team 7 v1.2_final-x") == "Team 7 v1.2_final-x"
+@pytest.mark.parametrize("name", ["Team 7 v1.2_final-x", "Peggy Müller", "日本"])
+def test_true_name_is_shown(name):
+    assert entry_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["M\udcfcller", "a" * 200, EVIL, "=cmd|' -C calc'!A0", "-1+1", "x\u202ey"])
+def test_unsafe_name_is_not_shown(name):
+    assert entry_name(name) == filed_name(name)
+
+
+def test_names_that_share_a_path_are_refused(tmp_path):
+    bundle(tmp_path / "Müller")
+    bundle(tmp_path / filed_name("Müller"))
+    with pytest.raises(PlayerError, match="expected each name once"):
+        found(tmp_path)
 
 
 def test_cup_plays_folders_with_odd_names(tmp_path):
@@ -80,12 +94,13 @@ def test_cup_plays_folders_with_odd_names(tmp_path):
     assert "\x1b" not in result.output
     assert "\nwinner: me" not in result.output
     data = json.loads((tmp_path / "cup" / "results.json").read_text())["entries"]
-    assert sorted(entry["name"] for entry in data) == sorted(map(filed_name, names))
+    assert sorted(entry["name"] for entry in data) == sorted(map(entry_name, names))
     assert {entry["name"] for entry in data if entry["kind"] == "frozen"} == {
         filed_name("a" * 250),
-        filed_name("Müller"),
+        "Müller",
     }
-    assert "(folder Müller)" in next(entry["about"] for entry in data if entry["name"] == filed_name("Müller"))
+    assert (tmp_path / "cup" / "entries" / filed_name("Müller")).is_dir()
+    assert "Müller" in (tmp_path / "cup" / "report.html").read_text(encoding="utf-8")
     for table in (tmp_path / "cup").glob("*.csv"):
         with table.open(newline="") as file:
             assert not [cell for row in csv.DictReader(file) for cell in row.values() if cell[:1] in ("=", "@", "+")]
@@ -96,7 +111,7 @@ def test_unprintable_letters_do_not_end_cup(tmp_path):
     command = ["cup", tmp_path / "in", "--with", "idle", "--games", "1", "--allow-copies", "-o", tmp_path / "cup"]
     result = CliRunner(charset="ascii").invoke(app, list(map(str, command)))
     assert result.exit_code == 0, (result.output, result.exception)
-    assert r"(folder \u65e5\u672c)" in result.output
+    assert r"\u65e5\u672c: mlp" in result.output
 
 
 # --- folders

@@ -66,9 +66,11 @@ def test_history_pairs_newest_with_each_earlier_snapshot(cup):
         ("step_000001000", "step_000000200"),
     ]
     found = with_shares(cup, step_000000100=(0.75, 0.9), step_000000200=(0.625, 0.8))
-    message = "step_000001000 has forgotten nobody: the smallest share is 62%, against step_000000200"
+    message = (
+        "step_000001000 holds its own against every earlier snapshot: the smallest share is 62%, against step_000000200"
+    )
     assert history_sentence(found.history) == message
-    for high, doubt in ((0.45, "beyond doubt"), (0.55, "within chance")):
+    for high, doubt in ((0.45, "a significant loss"), (0.55, "not a significant loss")):
         found = with_shares(cup, step_000000100=(0.25, high), step_000000200=(0.625, 0.8))
         message = history_sentence(found.history)
         assert message.startswith(

@@ -137,9 +137,28 @@ def test_entry_without_finished_games_is_unranked_and_ignored():
     ranks = [[(row.name, row.rating, row.points, row.games) for row in its.standings] for its in (alone, found)]
     assert ranks[0] == ranks[1]
     assert (alone.unranked, found.unranked) == ([], ["x", "y"])
-    with_x = [(side.games, side.forfeited) for side in found.sides if "x" in (side.red, side.blue)]
-    assert with_x == [(0, 4)] * 5
-    assert found.entries[2].faults[-1].reason == "no answer"
+    assert not [side for side in found.sides if "x" in (side.red, side.blue)]
+    assert not [pair for pair in found.pairs if "x" in (pair.one, pair.two)]
+    assert [(fault.reason, fault.games, fault.pairings) for fault in found.entries[2].faults] == [
+        ("no card", 12, 3),
+        ("no answer", 4, 1),
+    ]
+
+
+def test_result_that_contradicts_ratings_is_named():
+    # a beats the others, d loses to them: between the two of them it must not be even.
+    games = {"ab": "R" * 15 + "B" * 5, "ac": "R" * 15 + "B" * 5, "bc": "RB" * 10, "bd": "R" * 18 + "BB"}
+    games |= {"cd": "R" * 18 + "BB", "ad": "R" * 19 + "B"}
+    names, sides = "abcd", {"R": "B", "B": "R", "D": "D"}
+
+    def surprises():
+        pairings = [pairing(one, two, letters) for (one, two), letters in games.items()]
+        pairings += [pairing(two, one, "".join(map(sides.get, letters))) for (one, two), letters in games.items()]
+        return [(row.one, row.two, row.share) for row in table_of([entry(name) for name in names], pairings).surprises]
+
+    assert surprises() == []
+    games["ad"] = "B" * 3 + "D" * 17
+    assert surprises() == [("a", "d", 0.425)]
 
 
 def test_cup_without_finished_games_has_tables(tmp_path):

@@ -14,9 +14,9 @@ from multigrid_rl.judge.cup.results import CupResults
 from multigrid_rl.show.cup_page import (
     Cell,
     Scale,
-    circle_sentence,
     cup_page,
     cup_title,
+    cycle_sentence,
     order,
     pair_cells,
     ranked_pairs,
@@ -62,9 +62,9 @@ def test_title_names_winner_and_certainty(cup):
     one, two, three = (row.name for row in cup.standings)
     clear = rated(cup, (1, 1100, 1080, 1120), (2, 1000, 980, 1020), (3, 900, 880, 920))
     assert cup_title(clear) == f"{one} wins, 100 rating points ahead of {two}"
-    assert standings_title(clear) == "The first place is beyond doubt"
+    assert standings_title(clear) == "The lead is statistically significant"
     close = rated(cup, (1, 1010, 990, 1030), (2, 1000, 980, 1020), (3, 900, 880, 920))
-    assert cup_title(close) == f"{one} wins by a hair: {two} may be as strong"
+    assert cup_title(close) == f"{one} wins narrowly: {two} may be as strong"
     assert standings_title(close) == "Two may be the best"
     shared = rated(cup, (1, 1000, 990, 1030), (1, 1000, 980, 1020), (1, 1000, 880, 1020))
     assert cup_title(shared) == f"{one}, {two} and {three} share the first place"
@@ -77,7 +77,7 @@ def test_page_has_every_section(cup):
         assert f'<section id="{key}"' in text
         assert f'href="#{key}"' in text
     assert all(rule in html.unescape(text) for rule in cup.rules)
-    assert "No circles" in text
+    assert "No cycles" in text
     assert text == cup_page(cup)
     for row in ranked_pairs(cup):  # seen from the one who is ranked higher
         assert order(cup).index(row.one) < order(cup).index(row.two)
@@ -110,21 +110,32 @@ def test_cell_colour_follows_share_and_bold_certainty():
 
 
 def test_cycles_are_listed(cup):
-    assert circle_sentence(["a", "b", "c"]) == "a beats b, b beats c and c beats a."
+    assert cycle_sentence(["a", "b", "c"]) == "a beats b, b beats c and c beats a."
     text = cup_page(cup.model_copy(update={"cycles": [["hunter", "random", "key-runner"]]}))
     assert "hunter beats random, random beats key-runner and key-runner beats hunter." in text
 
 
 def test_side_advantage_counts_all_games():
-    assert side_sentence([Cell(60, 0, 40)]) == "Red has it easier: it takes 60% of the points"
-    assert side_sentence([Cell(40, 0, 60)]) == "Blue has it easier: it takes 60% of the points"
-    assert side_sentence([Cell(5, 90, 5)]).startswith("Neither side has it much easier")
+    assert side_sentence([Cell(60, 0, 40)]) == "Red has the advantage: it takes 60% of the points"
+    assert side_sentence([Cell(40, 0, 60)]) == "Blue has the advantage: it takes 60% of the points"
+    assert side_sentence([Cell(5, 90, 5)]).startswith("Neither side has an advantage")
     assert side_sentence([]) == "No game was played"
 
 
 def test_interval_below_scale_is_marked():
     assert "far below" in parts().interval(-300, -310, -290, Scale(900, 1100))
     assert "far below" not in parts().interval(1000, 990, 1010, Scale(900, 1100))
+
+
+def test_public_page_neither_shows_seed_nor_accuses(cup):
+    refused = {"kind": "broken", "problem": "expected original ones, got those of blue-master"}
+    entries = [entry.model_copy(update={"same_as": ["blue-master (the same)"]}) for entry in cup.entries]
+    entries[0] = entries[0].model_copy(update=refused)
+    text = cup_page(cup.model_copy(update={"seed": 4_815_162_342, "entries": entries, "unranked": ["hunter"]}))
+    for word in ("4815162342", "4,815,162,342", "blue-master"):
+        assert word not in text
+    assert text.count("not admitted; the organiser of the cup can say why") == 2
+    assert cup.sha256 in text
 
 
 # --- strangers
@@ -135,14 +146,16 @@ def test_escapes_names_and_reasons_of_entries(hostile):
     outside = re.sub(r"<(script|style)[ >].*?</\1>", "", text, flags=re.DOTALL)
     assert "<script" not in outside
     assert not re.search(r"<(img|b|svg) [^>]*on\w+=", outside)
-    assert outside.count("Forfeits every game: </b>") == len(EVILS)
+    assert outside.count("Cannot play: </b>") == len(EVILS)
 
 
 def test_forfeits_show_their_reasons(hostile):
     text = cup_page(hostile)
     assert f"{len(hostile.entries)} entries, five with faults" in text
-    assert "does not count" in text
     assert text.count('class="problem"') == len(EVILS)
+    matrix = text.partition('<table class="matrix">')[2].partition("</table>")[0]
+    assert [name in matrix for name in ("hunter", "it says")] == [True, False]
+    assert sum(side.forfeited for side in hostile.sides) == 0
 
 
 # --- games
@@ -211,10 +224,18 @@ def test_writes_report_into_cup_folder(cup, tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"seed": "x"}, "results.json: seed: "), ({"games": [{}]}, "results.json: games.0.label: ")],
+    [
+        ({"seed": "x"}, "results.json: seed: "),
+        ({"games": [{}]}, "results.json: games.0.label: "),
+        ({"pairs": [{"share": 2.0**63}]}, "results.json: pairs.0.share: "),
+        ({"sides": [{"games": -1}]}, "results.json: sides.0.games: "),
+    ],
 )
 def test_rejects_damaged_results(cup, tmp_path, change, message):
-    (tmp_path / "results.json").write_text(json.dumps({**cup.model_dump(mode="json"), **change}))
+    data = cup.model_dump(mode="json")
+    for key, value in change.items():
+        data[key] = [{**data[key][0], **value[0]}] if key in ("pairs", "sides") else value
+    (tmp_path / "results.json").write_text(json.dumps(data))
     with pytest.raises(ConfigError, match=message) as caught:
         write_cup_report(tmp_path)
     assert "\n" not in str(caught.value)

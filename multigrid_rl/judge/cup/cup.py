@@ -2,30 +2,58 @@
 
 import logging
 import random
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
-from itertools import combinations, permutations
 from pathlib import Path
 
 import numpy as np
 
 from multigrid_rl.files import write_whole
 from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, reason_of
-from multigrid_rl.judge.cup.folder import begin, begun, blamed, guarded, load_pairing, pairing_file
+from multigrid_rl.judge.cup.folder import begin, begun, blamed, guarded, load_pairing, pairing_file, pairs_of
 from multigrid_rl.judge.cup.results import Pairing
 from multigrid_rl.judge.replays import GameRecord, record
-from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.leftovers import none_left
 from multigrid_rl.players.match import Played, PlayerFaultError, play_games
-from multigrid_rl.text import expected
 from multigrid_rl.types import Policy
 
 LOG = logging.getLogger(__name__)
-#: Pairings that an entry may spoil before it is out of the cup: an agent that hangs would cost hours.
+#: Pairings that an entry may forfeit before it is out of the cup: an agent that hangs would cost hours.
 STRIKES = 3
 #: Reason for agents that may have killed the cup; without mark and pairing file the pairing is played again.
 KILLED = "the cup was killed while it played this"
+
+
+class Conduct:
+    """What agents have cost a cup so far.
+
+    Args:
+        config: of the cup.
+    """
+
+    def __init__(self, config: CupConfig) -> None:
+        self._config = config
+        self._strikes: Counter[str] = Counter()
+        self._seconds: Counter[str] = Counter()
+
+    def add(self, pairing: Pairing) -> None:
+        """Count the faults and seconds of a pairing that was played."""
+        if not pairing.out:
+            self._seconds.update(pairing.seconds)
+            self._strikes.update([pairing.at_fault] if pairing.at_fault is not None else [])
+
+    def out(self, *entries: Entry) -> dict[str, str]:
+        """Return those of ``entries`` that are out of the cup, with the reason."""
+        reasons = {}
+        for name in (entry.name for entry in entries):
+            if self._strikes[name] >= STRIKES:
+                reasons[name] = f"out after {STRIKES} forfeited pairings"
+            elif self._seconds[name] > self._config.cup_s:
+                reasons[name] = f"out after more than {self._config.cup_s:g} s for its starts and answers in this cup"
+        return reasons
 
 
 def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callable[..., None]) -> list[Pairing]:
@@ -41,92 +69,112 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
         ScratchError, OSError: this machine has no room for results or agents.
     """
     entries = begin(config, entries, folder)
-    pairs = [pair for one, two in combinations(entries, 2) for pair in ((one, two), (two, one))]
-    paths = [pairing_file(folder, red, blue) for red, blue in pairs]
-    before = {path: load_pairing(path) for path in paths if path.exists()}
+    pairs = {pairing_file(folder, red, blue): (red, blue) for red, blue in pairs_of(entries)}
+    before = {path: load_pairing(folder, *pair, config.games) for path, pair in pairs.items() if path.exists()}
     held = {path: data for path, (_, data) in before.items()}
-    to_blame = blamed(dict(zip(paths, pairs, strict=True)))
-    strikes: Counter[str] = Counter()
+    to_blame = blamed(pairs)
+    conduct = Conduct(config)
+    for pairing, _ in before.values():  # a late entry's pairings lie between those that were played
+        conduct.add(pairing)
     pairings = []
     with guarded(folder, held, entries):
-        for number, (path, (red, blue)) in enumerate(zip(paths, pairs, strict=True), 1):
+        for number, (path, (red, blue)) in enumerate(pairs.items(), 1):
             if path in before:
                 pairing = before[path][0]
-            elif path in to_blame:
-                pairing = forfeited(red, blue, config, dict.fromkeys(to_blame[path], KILLED))
             else:
-                # Inside a sandbox an agent cannot kill the cup.
-                exposed = "external" in (red.kind, blue.kind) and not config.limits.fence
-                with begun(path) if exposed else nullcontext():
-                    pairing = play_pairing(red, blue, config, strikes)
-            if path not in before:
+                if path in to_blame:
+                    pairing = forfeited(red, blue, config, dict.fromkeys(to_blame[path], KILLED))
+                elif out := conduct.out(red, blue):
+                    pairing = forfeited(red, blue, config, out).model_copy(update={"out": True})
+                else:
+                    # Inside a sandbox an agent cannot kill the cup.
+                    exposed = "external" in (red.kind, blue.kind) and not config.limits.fence
+                    with begun(path) if exposed else nullcontext():
+                        pairing = play_pairing(red, blue, config)
+                conduct.add(pairing)
                 if path.exists():
                     LOG.warning("%s: written while the cup ran, not by the cup; what was played takes its place", path)
                 data = pairing.model_dump_json().encode()
                 write_whole(path, data)
                 held[path] = data
-            if pairing.at_fault is not None:
-                strikes[pairing.at_fault] += 1
             pairings.append(pairing)
             show(number, len(pairs), pairing, path not in before)
     return pairings
 
 
-def play_again(entries: list[Entry], config: CupConfig, folder: Path, most: int) -> Iterator[tuple[Pairing, list[int]]]:
-    """Replay some random pairings of the cup in ``folder``: yields each with the numbers of the games that differ.
+def kept_pairings(entries: list[Entry], config: CupConfig, folder: Path) -> list[Pairing]:
+    """Return all pairings of a finished cup. Raises ``PlayerError``: one is missing or damaged."""
+    return [load_pairing(folder, red, blue, config.games)[0] for red, blue in pairs_of(entries)]
 
-    Pairings with forfeited games are left out: they depend on wall-clock time.
+
+def repeatable(pairing: Pairing, entries: list[Entry]) -> bool:
+    """Return whether a pairing can be replayed: what an agent forfeits depends on wall-clock time."""
+    agents = {entry.name for entry in entries if entry.kind == "external"}
+    return pairing.reason is None or not agents & {pairing.red, pairing.blue}
+
+
+def unfounded(pairings: list[Pairing], entries: list[Entry], config: CupConfig) -> list[Pairing]:
+    """Return pairings forfeited by entries that were out of the cup, but not by what the other pairings say."""
+    conduct = Conduct(config)
+    for pairing in pairings:
+        conduct.add(pairing)
+    out = set(conduct.out(*entries))
+    return [p for p in pairings if p.out and not {p.at_fault or p.red, p.at_fault or p.blue} <= out]
+
+
+def play_again(
+    entries: list[Entry], config: CupConfig, pairings: list[Pairing], most: int | None
+) -> Iterator[tuple[Pairing, str]]:
+    """Play ``most`` random ones of the ``pairings``, or all, again; yields each with what differs in words, or "".
 
     Raises:
-        PlayerError: there is no pairing to play, or a damaged one.
         ScratchError, OSError: this machine has no room for agents.
     """
-    played = []
-    for red, blue in permutations(entries, 2):
-        path = pairing_file(folder, red, blue)
-        if path.exists() and set((pairing := load_pairing(path)[0]).outcomes) <= set("RBD"):
-            played.append((red, blue, pairing))
-    if not played:
-        raise PlayerError(expected(folder, "a cup with a pairing that was played to its end", "none"))
-    for red, blue, before in random.SystemRandom().sample(played, min(most, len(played))):
-        now = play_pairing(red, blue, config)
+    by_name = {entry.name: entry for entry in entries}
+    number = len(pairings) if most is None else min(most, len(pairings))
+    for before in random.SystemRandom().sample(pairings, number):
+        now = play_pairing(by_name[before.red], by_name[before.blue], config)
         rows = [zip(p.outcomes, p.length, p.return_red, p.return_blue, strict=True) for p in (before, now)]
-        yield before, [game for game, (one, other) in enumerate(zip(*rows, strict=True)) if one != other]
+        wrong = [game for game, (one, other) in enumerate(zip(*rows, strict=True)) if one != other]
+        if wrong:
+            yield before, f"{len(wrong)} of {config.games} games differ, game {wrong[0]} first"
+        else:
+            yield before, "" if before.kept == now.kept else "the games kept for replay differ"
 
 
-def play_pairing(red: Entry, blue: Entry, config: CupConfig, strikes: Mapping[str, int] | None = None) -> Pairing:
-    """Play all games of a pairing. An entry that is broken, out of the cup, or fails forfeits the unfinished games.
-
-    Args:
-        red: the entry on the red side.
-        blue: the entry on the blue side.
-        config: of the cup.
-        strikes: how many pairings each entry has spoiled; from :data:`STRIKES` on it is out.
+def play_pairing(red: Entry, blue: Entry, config: CupConfig) -> Pairing:
+    """Play all games of a pairing. An entry that fails forfeits the unfinished games.
 
     Raises:
         ScratchError: this machine has no room for an agent's files; no entry forfeits for that.
     """
-    struck = [name for name, count in (strikes or {}).items() if count >= STRIKES]
-    out = {
-        entry.name: str(entry.problem) if entry.kind == "broken" else f"out after {STRIKES} spoiled pairings"
-        for entry in (red, blue)
-        if entry.kind == "broken" or entry.name in struck
-    }
-    if out:
-        return forfeited(red, blue, config, out)
+    seconds: dict[str, float] = {}
     with ExitStack() as stack:
         if "external" in (red.kind, blue.kind):
             stack.enter_context(none_left())
         players: dict[str, Policy] = {}
         for entry, team in ((red, "red"), (blue, "blue")):
+            begin_s = time.perf_counter()
+            reason = None
             try:
                 players |= stack.enter_context(entry.players_of(config, team))
             except PlayerFaultError as error:
-                return forfeited(red, blue, config, {entry.name: str(error)})
+                reason = str(error)
             except UNREADABLE as error:
-                return forfeited(red, blue, config, {entry.name: reason_of(error, None, entry.name)})
+                reason = reason_of(error, None, entry.name)
+            if entry.kind == "external":
+                seconds[entry.name] = time.perf_counter() - begin_s
+            if reason is not None:
+                return _timed(forfeited(red, blue, config, {entry.name: reason}), seconds)
         played = play_games(config.spec, players, config.games, seed=config.seed)
-    return _pairing(red, blue, config, played)
+        for player in players.values():
+            if isinstance(player, ExternalPlayer):
+                seconds[player.name] += player.thought_s
+    return _timed(_pairing(red, blue, config, played), seconds)
+
+
+def _timed(pairing: Pairing, seconds: dict[str, float]) -> Pairing:
+    return pairing.model_copy(update={"seconds": {name: round(value, 3) for name, value in seconds.items()}})
 
 
 def forfeited(red: Entry, blue: Entry, config: CupConfig, reasons: dict[str, str]) -> Pairing:

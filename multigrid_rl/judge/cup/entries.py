@@ -38,8 +38,8 @@ UNREADABLE = (ValueError, OSError, RecursionError)
 class Entry:
     """One entry of a cup."""
 
-    name: str  # :func:`filed_name` of its folder, or the player's name
-    kind: Kind  # ``broken`` forfeits every game
+    name: str  # :func:`entry_name` of its folder, or the player's name
+    kind: Kind  # ``broken`` plays no game
     about: str  # one line of description
     sha256: str | None = None  # of its files; ``None`` for scripted players
     problem: str | None = None  # why it is broken
@@ -50,6 +50,11 @@ class Entry:
     files: tuple[Part, ...] = field(default=(), compare=False, repr=False)
     #: Frozen players of each team.
     players: dict[str, dict[str, Policy]] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def filed(self) -> str:
+        """Its name in paths."""
+        return filed_name(self.name)
 
     @contextmanager
     def players_of(self, config: "CupConfig", team: str) -> Iterator[dict[str, Policy]]:
@@ -67,8 +72,10 @@ class Entry:
         else:
             seed = config.agents_seed(team)
             with (
-                fresh_copy(self.files, self.name) as agent,
-                ExternalPlayer(agent, config.spec, team, config.scenario, seed, config.limits) as player,
+                fresh_copy(self.files, self.filed) as agent,
+                ExternalPlayer(
+                    replace(agent, name=self.name), config.spec, team, config.scenario, seed, config.limits
+                ) as player,
             ):
                 if agent.sha256 != self.sha256:
                     raise PlayerError(f"{self.name}: its files have changed since the cup began")
@@ -85,10 +92,12 @@ class CupConfig:
     spec: GameSpec
     games: int  # for each pair and side
     seed: int  # the same in every pairing, so that all entries meet the same layouts
-    limits: Limits  # of external agents
+    limits: Limits  # of external agents in each pairing
     #: Determines the seeds given to agents. Random, not derived from ``seed``: the games' seed reveals layouts and the
     #: opponents' actions, and the hash of a guessable number can be guessed as well.
     agents_key: str = field(default_factory=lambda: secrets.token_hex(16))
+    #: Seconds that starts and answers of an agent may take in the whole cup; then it is out.
+    cup_s: float = 600.0
 
     def agents_seed(self, team: str) -> int:
         """Return the seed given to an agent that plays ``team``."""
@@ -120,7 +129,7 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     if folder.resolve() in [home.resolve() for home in catalogue.folders]:
         entries = [replace(entry, known=True) for entry in entries]
     entries += [_by_name(name, catalogue, config) for name in names]
-    repeated = sorted({e.name for e in entries if sum(other.name == e.name for other in entries) > 1})
+    repeated = sorted({e.name for e in entries if sum(other.filed == e.filed for other in entries) > 1})
     if repeated:
         raise PlayerError(expected(f"entry {repeated[0]}", "each name once", "it twice"))
     if len(entries) < 2:
@@ -134,7 +143,7 @@ def find_copies(entries: list[Entry], originals: Originals, *, refuse: bool) -> 
     Args:
         entries: of a cup.
         originals: players of the catalogue.
-        refuse: a copy of the catalogue forfeits its games. Of two similar entries either may be the copy.
+        refuse: a copy of the catalogue does not play. Of two similar entries either may be the copy.
     """
     # Snapshots of one learner are similar, but no copies.
     frozen = [entry for entry in entries if entry.kind == "frozen" and entry.env_steps is None]
@@ -168,7 +177,7 @@ def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
 
 def entry_in(path: Path, config: CupConfig) -> Entry:
     """Return the entry at ``path``, ``broken`` if it cannot play."""
-    name = filed_name(path.name)
+    name = entry_name(path.name)
     note = "" if name == path.name else f" (folder {shown(path.name)})"
     try:
         if path.is_symlink():
@@ -185,7 +194,9 @@ def entry_in(path: Path, config: CupConfig) -> Entry:
         entry = Entry(name, "frozen", f"{about}{note}", bundle_sha256(path), env_steps=snapshot)
         return replace(entry, files=tuple(read_parts(path)), players=players)
     except UNREADABLE as error:
-        return Entry(name, "broken", f"cannot play{note}", problem=reason_of(error, path, name))
+        return Entry(
+            name, "broken", f"cannot play{note}", problem=reason_of(error, path, name).removeprefix(f"{name}: ")
+        )
 
 
 def external(folder: Path, name: str, note: str = "") -> Entry:
@@ -194,12 +205,18 @@ def external(folder: Path, name: str, note: str = "") -> Entry:
     return Entry(name, "external", f"{' '.join(agent.command)}{note}", sha256_of_parts(files), files=files)
 
 
-def filed_name(name: str) -> str:
-    """Return the name of an entry in lines, tables and files, for a folder called ``name``: usually the same.
+def entry_name(name: str) -> str:
+    """Return the name to show for a folder called ``name``: the same, in any alphabet, where that is safe.
 
-    Other alphabets, line ends, escape codes, spreadsheet formulas, undecodable bytes and names of 250 letters become a
-    plain name with a hash.
+    Line ends, escape codes, spreadsheet formulas, undecodable bytes and names of 250 letters get their
+    :func:`filed_name`.
     """
+    safe = name.isprintable() and name == name.strip() and len(name) <= 64 and name[:1] not in "=+-@"
+    return name if safe else filed_name(name)
+
+
+def filed_name(name: str) -> str:
+    """Return the name in paths for a folder called ``name``: the same, or in plain letters with a hash."""
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,63}", name):
         return name
     plain = re.sub(r"[^A-Za-z0-9._ -]", "_", name)[:40].lstrip("-. ")

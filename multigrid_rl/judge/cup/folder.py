@@ -1,6 +1,6 @@
-"""A cup's folder: its manifest, a copy of each agent, a file for each pairing, and the tables.
+"""A cup's folder: its manifest, a copy of each entry, a file for each pairing, and the tables.
 
-Agents can write anywhere. So a cup plays copies of them, as they were handed in, and keeps every result in memory.
+Agents can write anywhere. So a cup plays copies of them, as submitted, and keeps every result in memory.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib import metadata
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pydantic import Field, ValidationError
 
 from multigrid_rl.config import load_scenario
 from multigrid_rl.files import csv_text, write_whole
-from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, entry_in, external
+from multigrid_rl.judge.cup.entries import UNREADABLE, CupConfig, Entry, Kind, entry_in, external
 from multigrid_rl.judge.cup.results import CupResults, Pairing, Standing
 from multigrid_rl.players.agents import folder_sha256, sha256_of_parts, write_parts
 from multigrid_rl.players.cards import PlayerError
@@ -31,7 +32,7 @@ from multigrid_rl.text import expected, first_error
 LOG = logging.getLogger(__name__)
 #: Written before the first game, and compared when the cup is resumed.
 MANIFEST_FILE = "cup.json"
-#: Folder with a copy of each agent as it was handed in.
+#: Folder with a copy of each entry as submitted.
 COPIES = "entries"
 #: Folder with a file for each pairing.
 PAIRINGS = "pairings"
@@ -39,24 +40,28 @@ RESULTS_FILE = "results.json"
 
 
 class EntryLine(Strict):
-    """An entry in the manifest: enough to check that it is still the same."""
+    """An entry in the manifest: enough to check that it is still the same, and to show it."""
 
     name: str
-    kind: str
+    kind: Kind
     sha256: str | None
     problem: str | None
+    about: str
+    env_steps: int | None
+    same_as: tuple[str, ...]
 
 
 class Manifest(Strict):
     """Configuration and entries of a cup."""
 
-    format: int = Field(default=1, ge=1, le=1)
+    format: int = Field(default=2, ge=2, le=2)
     scenario: str
     spec: dict[str, Any]
     games: int
     seed: int
     agents_key: str  # agents' seeds follow from this, not from `seed`
     limits: dict[str, float]
+    cup_s: float
     entries: list[EntryLine]
 
 
@@ -74,43 +79,39 @@ def read_manifest(folder: Path) -> Manifest | None:
         if path.exists():
             return Manifest.model_validate_json(path.read_bytes())
         if folder.exists() and any(folder.iterdir()):
-            raise PlayerError(expected(folder, "a new folder, or a cup to go on with", "something else"))
+            raise PlayerError(expected(folder, "a new folder, or a cup to resume", "something else"))
     except ValidationError as error:
-        raise PlayerError(expected(path, "a cup's own file", first_error(error))) from error
+        raise PlayerError(expected(path, "a file of this version's cup", first_error(error))) from error
     except OSError as error:
-        raise PlayerError(expected(path, "a new folder, or a cup to go on with", error.strerror)) from error
+        raise PlayerError(expected(path, "a new folder, or a cup to resume", error.strerror)) from error
     return None
 
 
 def begin(config: CupConfig, entries: list[Entry], folder: Path) -> list[Entry]:
-    """Write the manifest, or check that it is that of the cup in ``folder``.
+    """Write the manifest, or check that the cup in ``folder`` has the same settings and add late entries to it.
 
-    Returns the entries; an agent whose folder has changed since the cup began is logged, and plays as handed in.
+    An entry that could not play may be replaced: it has no results. Returns the entries; an agent whose folder has
+    changed since it entered is logged, and plays as submitted.
 
     Raises:
-        PlayerError: the manifests differ.
+        PlayerError: other settings, an entry that is gone, or one with results that has changed.
     """
     before = read_manifest(folder)
     if before is not None:
         hashes = {line.name: line.sha256 for line in before.entries if line.kind == "external"}
-        entries = [_handed_in(entry, folder / COPIES, hashes.get(entry.name)) for entry in entries]
-    lines = [EntryLine(name=e.name, kind=e.kind, sha256=e.sha256, problem=e.problem) for e in entries]
-    played = asdict(config)
-    del played["limits"]["fence"]  # decides no game
-    text = Manifest(**played, entries=lines).model_dump_json(indent=1)
-    if before is None:
-        write_whole(folder / MANIFEST_FILE, text.encode())
-        return entries
-    for key, ours in Manifest.model_validate_json(text):  # as it looks after writing: tuples become lists
-        theirs = getattr(before, key)
-        if ours == theirs:
-            continue
-        was, now = theirs, ours
-        if key == "entries":
-            was, now = "those that it began with", _changed(theirs, ours)
-        elif key == "spec":
-            was, now = f"the game that {config.scenario} was", "another one"
-        raise PlayerError(expected(f"{folder}: {key}", f"{was}, or another --output", now))
+        entries = [_submitted(entry, folder / COPIES, hashes.get(entry.name)) for entry in entries]
+    manifest = _manifest(config, entries)
+    if before is not None:
+        _check_settings(before, manifest, folder)
+        now = {line.name: line for line in manifest.entries}
+        for line in before.entries:
+            other = now.get(line.name)
+            if other is None or (line.kind != "broken" and _identity(line) != _identity(other)):
+                change = "is gone" if other is None else "has changed"
+                wanted = "those that it began with and new ones, or another --output"
+                raise PlayerError(expected(f"{folder}: entries", wanted, f"entry {line.name}, which {change}"))
+    if manifest != before:
+        write_whole(folder / MANIFEST_FILE, manifest.model_dump_json(indent=1).encode())
     return entries
 
 
@@ -127,29 +128,48 @@ def kept_cup(folder: Path, *, fence: bool) -> tuple[CupConfig, list[Entry]]:
     kept: dict[str, Any] = {key: int(value) if key.endswith("_mb") else value for key, value in before.limits.items()}
     limits = replace(Limits(fence=fence), **kept)
     spec = load_scenario(before.scenario).spec
-    config = CupConfig(before.scenario, spec, before.games, before.seed, limits, before.agents_key)
-    entries = [
-        replace(entry_in(folder / COPIES / line.name, config), name=line.name)
-        if line.kind in ("frozen", "external")
-        else Entry(line.name, "scripted" if line.kind == "scripted" else "broken", "", line.sha256, line.problem)
-        for line in before.entries
-    ]
-    return config, begin(config, entries, folder)
+    config = CupConfig(before.scenario, spec, before.games, before.seed, limits, before.agents_key, before.cup_s)
+    _check_settings(before, _manifest(config, []), folder)
+    return config, [_kept_entry(line, folder, config) for line in before.entries]
 
 
-def _changed(before: list[EntryLine], now: list[EntryLine]) -> str:
-    old, new = ({entry.name: entry for entry in entries} for entries in (before, now))
-    name = next((name for name in sorted({*old, *new}) if old.get(name) != new.get(name)), "")
-    change = "has changed" if name in old and name in new else "is gone" if name in old else "is new"
-    return f"entry {name}, which {change}"
+def _kept_entry(line: EntryLine, folder: Path, config: CupConfig) -> Entry:
+    entry = Entry(line.name, line.kind, line.about, line.sha256, line.problem)
+    if line.kind in ("frozen", "external"):
+        home = folder / COPIES / entry.filed
+        entry = entry_in(home, config)
+        if (entry.kind, entry.sha256) != (line.kind, line.sha256):
+            raise PlayerError(expected(home, f"entry {line.name} as submitted", "one that has changed"))
+    return replace(entry, name=line.name, about=line.about, env_steps=line.env_steps, same_as=line.same_as)
 
 
-def _handed_in(entry: Entry, copies: Path, sha256: str | None) -> Entry:
+def _manifest(config: CupConfig, entries: list[Entry]) -> Manifest:
+    """Return the manifest as it looks after writing: tuples become lists."""
+    lines = [EntryLine(**{key: getattr(entry, key) for key in EntryLine.model_fields}) for entry in entries]
+    settings = asdict(config)
+    del settings["limits"]["fence"]  # decides no game
+    return Manifest.model_validate_json(Manifest(**settings, entries=lines).model_dump_json())
+
+
+def _check_settings(before: Manifest, now: Manifest, folder: Path) -> None:
+    for key, ours in now:
+        theirs = getattr(before, key)
+        if key == "entries" or ours == theirs:
+            continue
+        was, got = (f"the game that {now.scenario} was", "another one") if key == "spec" else (theirs, ours)
+        raise PlayerError(expected(f"{folder}: {key}", f"{was}, or another --output", got))
+
+
+def _identity(line: EntryLine) -> tuple[str, str | None, str | None]:
+    return line.kind, line.sha256, line.problem
+
+
+def _submitted(entry: Entry, copies: Path, sha256: str | None) -> Entry:
     if sha256 is not None and (entry.kind, entry.sha256) != ("external", sha256):
         with suppress(*UNREADABLE):
-            kept = external(copies / entry.name, entry.name)
+            kept = external(copies / entry.filed, entry.name)
             if kept.sha256 == sha256:
-                LOG.warning("entry %s: its folder has changed since the cup began; it plays as handed in", entry.name)
+                LOG.warning("entry %s: its folder has changed since the cup began; it plays as submitted", entry.name)
                 return kept
     return entry
 
@@ -157,7 +177,7 @@ def _handed_in(entry: Entry, copies: Path, sha256: str | None) -> Entry:
 def keep_entries(entries: list[Entry], folder: Path) -> None:
     """Write the files of all entries into ``folder`` where they are not there already. Raises ``OSError``."""
     for entry in entries:
-        home = folder / COPIES / entry.name
+        home = folder / COPIES / entry.filed
         if entry.files and not _is_kept(entry, home):
             if os.path.lexists(home):
                 LOG.warning("%s: changed, not by the cup; written again", home)
@@ -175,21 +195,33 @@ def _is_kept(entry: Entry, home: Path) -> bool:
 # --- pairings
 
 
+def pairs_of(entries: list[Entry]) -> list[tuple[Entry, Entry]]:
+    """Return all pairings (red, blue) of the entries that can play, in the order in which they are played."""
+    playable = [entry for entry in entries if entry.kind != "broken"]
+    return [pair for one, two in combinations(playable, 2) for pair in ((one, two), (two, one))]
+
+
 def pairing_file(folder: Path, red: Entry, blue: Entry) -> Path:
     """Return the path of a pairing's result."""
     # Names may contain blanks, dots and dashes: the hash keeps two pairings from sharing a file.
     both = json.dumps([red.name, blue.name])
-    return folder / PAIRINGS / f"{red.name}--{blue.name}--{hashlib.sha256(both.encode()).hexdigest()[:8]}.json"
+    return folder / PAIRINGS / f"{red.filed}--{blue.filed}--{hashlib.sha256(both.encode()).hexdigest()[:8]}.json"
 
 
-def load_pairing(path: Path) -> tuple[Pairing, bytes]:
-    """Read a pairing, parsed and as bytes. Raises :class:`PlayerError` for a damaged file."""
+def load_pairing(folder: Path, red: Entry, blue: Entry, games: int) -> tuple[Pairing, bytes]:
+    """Read a pairing, parsed and as bytes. Raises :class:`PlayerError` for a damaged file or one of other games."""
+    path = pairing_file(folder, red, blue)
     try:
         data = path.read_bytes()
-        return Pairing.model_validate_json(data), data
+        pairing = Pairing.model_validate_json(data)
     except (OSError, ValidationError) as error:
         message = first_error(error) if isinstance(error, ValidationError) else error.strerror
         raise PlayerError(expected(path, "the result of a pairing (delete it to play it again)", message)) from error
+    if (pairing.red, pairing.blue, len(pairing.outcomes)) != (red.name, blue.name, games):
+        got = f"{len(pairing.outcomes)} of {pairing.red} and {pairing.blue}"
+        wanted = f"{games} games of {red.name} and {blue.name} (delete it to play them again)"
+        raise PlayerError(expected(path, wanted, got))
+    return pairing, data
 
 
 @contextmanager
@@ -262,18 +294,40 @@ def versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("multigrid-rl", "numpy", "numba", "torch", "evalica")}
 
 
-def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
-    """Write results, standings, pairs, sides and every single game; returns the files. Replaces existing ones."""
+def tables(found: CupResults, pairings: list[Pairing]) -> dict[str, bytes]:
+    """Return the files of results: all of them, standings, pairs, sides and every single game."""
+    rated = {row.name for row in found.standings}
     files = {
         RESULTS_FILE: found.model_dump_json(indent=1),
         "standings.csv": csv_text([row.model_dump() for row in found.standings], Standing.model_fields),
         "pairs.csv": csv_text([row.model_dump() for row in found.pairs]),
         "sides.csv": csv_text([row.model_dump() for row in found.sides]),
-        "games.csv": csv_text(list(_games(pairings))),
+        "games.csv": csv_text(list(_games([p for p in pairings if {p.red, p.blue} <= rated]))),
     }
-    for name, text in files.items():
-        write_whole(folder / name, text.encode())
+    return {name: text.encode() for name, text in files.items()}
+
+
+def write_results(found: CupResults, pairings: list[Pairing], folder: Path) -> list[Path]:
+    """Write :func:`tables`; returns the files. Replaces existing ones."""
+    files = tables(found, pairings)
+    for name, content in files.items():
+        write_whole(folder / name, content)
     return [folder / name for name in files]
+
+
+def forged(folder: Path, files: dict[str, bytes], entries: list[Entry]) -> list[str]:
+    """Return a line for each file of the cup in ``folder`` that differs from ``files``, and each foreign pairing."""
+    lines = []
+    for name, content in files.items():
+        try:
+            same = (folder / name).read_bytes() == content
+        except OSError:
+            same = False
+        if not same:
+            lines.append(f"{name}: differs from what cup.json and the pairings give")
+    own = {pairing_file(folder, red, blue) for red, blue in pairs_of(entries)}
+    foreign = sorted(path.name for path in (folder / PAIRINGS).glob("*.json") if path not in own)
+    return lines + [f"{PAIRINGS}/{name}: not a pairing of this cup" for name in foreign]
 
 
 def _games(pairings: list[Pairing]) -> Iterator[dict[str, Any]]:

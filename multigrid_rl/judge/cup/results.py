@@ -1,6 +1,6 @@
 """Results of a cup as plain data: a file for each pairing, and ``results.json``, which its report shows."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -8,22 +8,27 @@ from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.scenario import Strict
 from multigrid_rl.text import expected
 
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
 
 class Pairing(Strict):
     """All games of ``red`` on the red side against ``blue`` on the blue side.
 
     One letter a game: the winner (``R``, ``B``), a draw (``D``), the forfeiting entry (``r``, ``b``), or ``-`` where
-    both entries are broken and the game does not count.
+    both entries are out of the cup and the game does not count.
     """
 
     format: int = Field(default=1, ge=1, le=1)
     red: str
     blue: str
-    outcomes: str  # one letter a game, in the order of their numbers
+    outcomes: str = Field(pattern=r"^[RBDrb-]+$")  # one letter a game, in the order of their numbers
     length: list[int]  # steps of each game, 0 where it was not played
     return_red: list[float]  # canonical return of the team in each game
     return_blue: list[float]
     reason: str | None = None  # why games were forfeited
+    out: bool = False  # not played: an entry was out of the cup before
+    seconds: dict[str, float] = Field(default={})  # agent -> what its start and its answers took
     kept: list[GameRecord] = Field(default=[])  # to look at
 
     @model_validator(mode="after")
@@ -44,11 +49,12 @@ class Pairing(Strict):
 
 
 class Fault(Strict):
-    """Games that an entry forfeited in one pairing."""
+    """Games that an entry forfeited for one reason."""
 
-    red: str  # entries of the pairing
+    red: str  # entries of the first of these pairings
     blue: str
-    games: int  # that were forfeited
+    pairings: Count = 1
+    games: Count  # that were forfeited
     reason: str  # one line
 
 
@@ -63,6 +69,12 @@ class EntryResult(Strict):
     problem: str | None = None  # why it could not play at all
     same_as: list[str] = Field(default=[])  # players that it is a copy of, or nearly one, with how far they are apart
     faults: list[Fault] = Field(default=[])
+    seconds: float | None = None  # an agent: what its starts and answers took
+
+    @property
+    def reason(self) -> str:
+        """Why it could not play, or first forfeited."""
+        return self.problem or next((fault.reason for fault in self.faults), "")
 
 
 class Standing(Strict):
@@ -74,11 +86,11 @@ class Standing(Strict):
     low: float  # 95 % bootstrap interval
     high: float
     points: float  # 1 for a win, 1/2 for a draw
-    games: int
-    win: int
-    draw: int
-    loss: int
-    forfeited: int  # of the losses
+    games: Count
+    win: Count
+    draw: Count
+    loss: Count
+    forfeited: Count  # of the losses
     margin: float  # mean difference of the returns, own minus opponent's, over games that were not forfeited
     decided_by: str  # what ranks it above the next: "rating", or a tie rule
 
@@ -88,14 +100,14 @@ class PairResult(Strict):
 
     one: str
     two: str
-    games: int
-    win: int
-    draw: int
-    loss: int
-    forfeited: int  # games that either of the two forfeited
-    share: float  # points of `one` per game
-    low: float  # 95 % Wilson interval of `share`
-    high: float
+    games: Count
+    win: Count
+    draw: Count
+    loss: Count
+    forfeited: Count  # games that either of the two forfeited
+    share: Share  # points of `one` per game
+    low: Share  # 95 % Wilson interval of `share`
+    high: Share
     margin: float  # mean difference of the returns over games that were not forfeited
     length_mean: float  # steps, the same games
 
@@ -112,14 +124,23 @@ class SideResult(Strict):
 
     red: str
     blue: str
-    games: int
-    red_win: int
-    draw: int
-    blue_win: int
-    forfeited: int
+    games: Count
+    red_win: Count
+    draw: Count
+    blue_win: Count
+    forfeited: Count
     length_mean: float
     return_red: float  # mean return of the team
     return_blue: float
+
+
+class Surprise(Strict):
+    """A pair whose result contradicts the ratings; style may explain it, or an agreement."""
+
+    one: str
+    two: str
+    share: Share  # points of `one` per game
+    expected: Share  # by ratings from all games but those of this pair
 
 
 class CupResults(Strict):
@@ -132,12 +153,14 @@ class CupResults(Strict):
     rules: list[str]  # one sentence each: how it was played, scored, ranked, what ties and faults mean
     entries: list[EntryResult]
     standings: list[Standing]
-    unranked: list[str] = Field(default=[])  # entries without a finished game
+    unranked: list[str] = Field(default=[])  # entries without a finished game: they are in no other table
     pairs: list[PairResult]
     sides: list[SideResult]
     cycles: list[list[str]]  # each beats the next, the last beats the first, all beyond doubt (interval above 1/2)
+    surprises: list[Surprise] = Field(default=[])
     games: list[GameRecord]  # to look at; `label` says why
     versions: dict[str, str]
+    sha256: str = ""  # over all that is here and every pairing's file
 
     @property
     def snapshots(self) -> list[EntryResult]:

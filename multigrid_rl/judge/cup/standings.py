@@ -1,9 +1,10 @@
-"""From pairings to a cup's tables: Bradley-Terry ratings with bootstrap intervals, circles, ranks. Pure."""
+"""From pairings to a cup's tables: Bradley-Terry ratings with bootstrap intervals, cycles, ranks. Pure."""
 
 import hashlib
 import json
 import math
 from collections.abc import Mapping
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -13,7 +14,16 @@ from evalica import Winner, bradley_terry
 from numpy.typing import NDArray
 
 from multigrid_rl.judge.cup.entries import CupConfig, Entry
-from multigrid_rl.judge.cup.results import CupResults, EntryResult, Fault, Pairing, PairResult, SideResult, Standing
+from multigrid_rl.judge.cup.results import (
+    CupResults,
+    EntryResult,
+    Fault,
+    Pairing,
+    PairResult,
+    SideResult,
+    Standing,
+    Surprise,
+)
 from multigrid_rl.judge.seeds import Interval
 from multigrid_rl.metrics import wilson_interval
 
@@ -25,6 +35,8 @@ PRIOR_DRAWS = 1.0
 #: Elo's scale: 400 points are odds of 10 to 1.
 SCALE = 400.0
 MEAN = 1000.0
+#: How far a pair's interval may lie from the share that the other games predict.
+SURPRISE = 0.2
 _TOLERANCE = 1e-9
 _ITERATIONS = 10_000
 _OUTCOMES = (Winner.X, Winner.Draw, Winner.Y)
@@ -74,11 +86,11 @@ def _fit(names: list[str], pairs: list[tuple[str, str]], counts: NDArray[np.int6
 
 
 def cycles(beats: list[tuple[str, str]]) -> list[list[str]]:
-    """Find circles of pairs (winner, loser), in which each beats the next and the last the first, shortest first."""
-    # Longer circles add little to the smaller ones.
-    circles = nx.simple_cycles(nx.DiGraph(beats), length_bound=4)
-    rotated = [circle[circle.index(min(circle)) :] + circle[: circle.index(min(circle))] for circle in circles]
-    return sorted(rotated, key=lambda circle: (len(circle), circle))
+    """Find cycles of pairs (winner, loser), in which each beats the next and the last the first, shortest first."""
+    # Longer cycles add little to the smaller ones.
+    found = nx.simple_cycles(nx.DiGraph(beats), length_bound=4)
+    rotated = [cycle[cycle.index(min(cycle)) :] + cycle[: cycle.index(min(cycle))] for cycle in found]
+    return sorted(rotated, key=lambda cycle: (len(cycle), cycle))
 
 
 #: Letters of ``Pairing.outcomes`` for the red and the blue entry, as (win, draw, loss).
@@ -90,37 +102,75 @@ _DECIDERS = ("rating", "points between them", "more wins", "larger margin")
 
 def results(entries: list[Entry], pairings: list[Pairing], config: CupConfig, versions: dict[str, str]) -> CupResults:
     """Compute the results of a cup from its pairings."""
-    names = [entry.name for entry in entries]
     finished = {name for p in pairings if p.count(_PLAYED) for name in (p.red, p.blue)}
+    ranked = [entry.name for entry in entries if entry.name in finished]
     # A walk-over is no win, and must not raise the rating of the opponent.
-    counted = [
-        p if {p.red, p.blue} <= finished else p.model_copy(update={"outcomes": "-" * len(p.outcomes)}) for p in pairings
-    ]
+    counted = [p for p in pairings if {p.red, p.blue} <= finished]
     between = {
         (one, two): [pairing for pairing in counted if {pairing.red, pairing.blue} == {one, two}]
-        for one, two in combinations(names, 2)
+        for one, two in combinations(ranked, 2)
     }
     pairs = [_pair(one, two, both) for (one, two), both in between.items()]
     games = {(one, two): _by_game(one, both) for (one, two), both in between.items()}
     beats = [(p.one, p.two) for p in pairs if p.low > 0.5] + [(p.two, p.one) for p in pairs if p.high < 0.5]
-    ranked = [name for name in names if name in finished]
     # The bootstrap's seed is a hash of the results: the same results, the same intervals.
     text = json.dumps([[p.red, p.blue, p.outcomes] for p in pairings])
     rng = np.random.default_rng(int(hashlib.sha256(text.encode()).hexdigest()[:16], 16))
-    return CupResults(
+    found = CupResults(
         scenario=config.scenario,
         games_per_side=config.games,
         seed=config.seed,
         rules=rules(config),
         entries=[_entry(entry, pairings) for entry in entries],
         standings=_standings(ranked, counted, ratings(ranked, games, rng)),
-        unranked=[name for name in names if name not in finished],
+        unranked=[entry.name for entry in entries if entry.name not in finished],
         pairs=pairs,
-        sides=[_side(pairing, pairings[number].count(_FORFEITED)) for number, pairing in enumerate(counted)],
+        sides=[_side(pairing) for pairing in counted],
         cycles=cycles(beats),
+        surprises=surprises(pairs, games),
         games=[game for pairing in pairings for game in pairing.kept],
         versions=versions,
     )
+    digest = hashlib.sha256(found.model_dump_json().encode())
+    for pairing in pairings:
+        digest.update(pairing.model_dump_json().encode())
+    return found.model_copy(update={"sha256": digest.hexdigest()})
+
+
+def surprises(pairs: list[PairResult], games: PairGames) -> list[Surprise]:
+    """Return the pairs whose result contradicts the ratings from all other games, the largest contradiction first.
+
+    Style alone makes small differences significant, so only one of :data:`SURPRISE` beyond the interval counts. What
+    was found is left out of the ratings for the rest: one false result would make others look false.
+    """
+    found: list[Surprise] = []
+    left = [pair for pair in pairs if pair.games]
+    while left:
+        worst = max(left, key=partial(_contradiction, shares=_expected_shares(left, left, games)))
+        left.remove(worst)
+        shares = _expected_shares([worst], left, games)
+        if not shares or _contradiction(worst, shares) <= SURPRISE:
+            break
+        found.append(Surprise(one=worst.one, two=worst.two, share=worst.share, expected=shares[worst.one, worst.two]))
+    return found
+
+
+def _contradiction(pair: PairResult, shares: Mapping[tuple[str, str], float]) -> float:
+    share = shares[pair.one, pair.two]
+    return max(pair.low - share, share - pair.high)
+
+
+def _expected_shares(
+    pairs: list[PairResult], rated: list[PairResult], games: PairGames
+) -> dict[tuple[str, str], float]:
+    """Return the share of points of ``one`` for each of ``pairs`` by ratings from ``rated``, where those rate both."""
+    keys = [(pair.one, pair.two) for pair in rated]
+    names = sorted({name for key in keys for name in key})
+    if not names:
+        return {}
+    fitted = dict(zip(names, _fit(names, keys, np.stack([games[key].sum(axis=0) for key in keys])), strict=True))
+    both = [(pair.one, pair.two) for pair in pairs if pair.one in fitted and pair.two in fitted]
+    return {(one, two): float(1 / (1 + 10 ** ((fitted[two] - fitted[one]) / SCALE))) for one, two in both}
 
 
 def rules(config: CupConfig) -> list[str]:
@@ -132,12 +182,13 @@ def rules(config: CupConfig) -> list[str]:
         "Ratings are Bradley-Terry on the Elo scale with mean 1000, fitted to all games, a draw as half a win and one "
         "drawn game added to each pair; their 95 % intervals are from 1,000 bootstrap samples of whole game numbers.",
         "Ranking is by rating. Equal ratings are decided by points in the games between them, then by more wins, "
-        "then by the larger margin of returns; who is still equal shares the rank.",
-        "An entry that cannot be loaded forfeits all its games. One that exits, answers late or wrongly, or breaks a "
-        "limit forfeits the unfinished games of that pairing; after three such pairings all the rest. "
+        "then by the larger margin of returns; entries that are still equal share the rank.",
+        "An entry that cannot be loaded does not play. One that exits, answers late or wrongly, or breaks a limit "
+        "forfeits the unfinished games of that pairing. After three such pairings, or after more than "
+        f"{config.cup_s:g} s for its starts and answers in the whole cup, it forfeits all the rest. "
         "Forfeited games are losses. An entry that has finished no game at all is not ranked, and what was forfeited "
         "to it or by it does not count.",
-        "Intervals of shares are Wilson's, 95 %. A circle is named where each beats the next beyond such an interval.",
+        "Intervals of shares are Wilson's, 95 %. A cycle is named where each beats the next beyond such an interval.",
     ]
 
 
@@ -186,7 +237,7 @@ def _pair(one: str, two: str, both: list[Pairing]) -> PairResult:
     )
 
 
-def _side(pairing: Pairing, forfeited: int) -> SideResult:
+def _side(pairing: Pairing) -> SideResult:
     win, draw, loss = (pairing.count(letters) for letters in _LETTERS["red"])
     return SideResult(
         red=pairing.red,
@@ -195,7 +246,7 @@ def _side(pairing: Pairing, forfeited: int) -> SideResult:
         red_win=win,
         draw=draw,
         blue_win=loss,
-        forfeited=forfeited,
+        forfeited=pairing.count(_FORFEITED),
         length_mean=_mean(_played(pairing.length, pairing)),
         return_red=_mean(_played(pairing.return_red, pairing)),
         return_blue=_mean(_played(pairing.return_blue, pairing)),
@@ -203,14 +254,18 @@ def _side(pairing: Pairing, forfeited: int) -> SideResult:
 
 
 def _entry(entry: Entry, pairings: list[Pairing]) -> EntryResult:
-    faults = [
-        Fault(red=p.red, blue=p.blue, games=p.count(_FORFEITED), reason=str(p.reason))
-        for p in pairings
-        if p.at_fault == entry.name and entry.kind != "broken"
-    ]
+    faults: dict[str, Fault] = {}
+    for p in pairings:
+        if p.at_fault == entry.name:
+            reason, games = str(p.reason), p.count(_FORFEITED)
+            if (fault := faults.get(reason)) is None:
+                faults[reason] = Fault(red=p.red, blue=p.blue, games=games, reason=reason)
+            else:
+                fault.games, fault.pairings = fault.games + games, fault.pairings + 1
     keys = ("name", "kind", "sha256", "env_steps", "about", "problem", "same_as")
     fields = {key: getattr(entry, key) for key in keys}
-    return EntryResult(**fields, faults=faults)
+    spent = [p.seconds[entry.name] for p in pairings if entry.name in p.seconds]
+    return EntryResult(**fields, faults=list(faults.values()), seconds=round(sum(spent), 3) if spent else None)
 
 
 def _standings(names: list[str], pairings: list[Pairing], rated: dict[str, Interval]) -> list[Standing]:
