@@ -99,36 +99,17 @@ def find_env_target(
     Raises:
         ConfigError, PlayerError: no such player or run, one that does not fit, or such an option.
     """
-    from multigrid_rl.config import compose
     from multigrid_rl.judge import environments
-    from multigrid_rl.players.agents import is_agent
-    from multigrid_rl.players.cards import read_card
-    from multigrid_rl.players.catalogue import Catalogue, is_program
-    from multigrid_rl.runs.reader import check_env, run_config
+    from multigrid_rl.runs.players import env_of, is_run
+    from multigrid_rl.runs.reader import run_config
 
-    folder, env, home = Path(who), None, None
-    if (folder / "config.yaml").is_file():
-        if run_config(folder).scenario.game is not None:
-            return None
-    else:
-        catalogue = Catalogue()
-        known = who in catalogue.entries or folder.is_dir() or who.startswith("hf:")
-        if is_program(who) or not known or is_agent(catalogue.folder(who)):
-            return None
-        home = catalogue.folder(who)
-        env = read_card(home).env
-        if env is None:
-            return None
+    elsewhere = run_config(Path(who)).scenario.game is None if is_run(who) else env_of(who) is not None
+    if not elsewhere:
+        return None
     for option, value in options.items():
         if value is not None:
             raise refused(option, f"nothing for {who}, whose environment has no opponents", value)
-    if home is None or env is None:
-        return environments.run_env_target(folder, compose(overrides) if overrides else None, checkpoint)
-    if not any(override.partition("=")[0].removeprefix("scenario.") == "env_id" for override in overrides):
-        check_env(f"{home}/card.json", env.env_id, env.env_args)
-    defaults = [f"scenario={env.package}", f"scenario.env_id={env.env_id}", f"scenario.agents={env.agents}"]
-    defaults += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
-    return environments.player_env_target(home, compose([*defaults, *overrides]))
+    return environments.env_target(who, overrides, checkpoint)
 
 
 def find_target(

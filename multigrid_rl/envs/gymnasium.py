@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs import bodies, mujoco
 from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, SingleAgentEnvs
-from multigrid_rl.scenario import MISTAKES, look_in_working_folder, mistake
+from multigrid_rl.scenario import MISTAKES, ConfigError, look_in_working_folder, mistake
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec
 
@@ -220,12 +220,12 @@ class GymnasiumFactory(EnvFactory):
 
     @cached_property
     def specs(self) -> MultiAgentSpec:
-        """Who is in the environments: one agent. Raises ``ValueError``: see :func:`make_env`."""
+        """Who is in the environments: one agent. Raises ``ConfigError``: see :func:`make_env`."""
         try:
             env = make_env(self.env_id, self.env_args)
             try_out(self.env_id, env)
         except ValueError as error:
-            raise ValueError(f"scenario.{error}") from error
+            raise ConfigError(f"scenario.{error}") from error
         agent = AgentSpec(AGENT, AGENT, (AGENT,), env.observation_space, _flat(env.action_space))
         env.close()
         return MultiAgentSpec(

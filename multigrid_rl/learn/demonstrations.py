@@ -282,10 +282,9 @@ def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any =
 
 
 def _check_fits(folder: Path, card: DataCard, agent: AgentSpec, env: Any) -> None:
-    of_data = card.env and card.env.model_dump(include={"package", "env_id"})
-    of_run = env and {name: env[name] for name in ("package", "env_id")}
-    if of_data != of_run:
-        names = [one["env_id"] if one else "the red/blue-door game" for one in (of_run, of_data)]
+    both = (env and EnvSignature.model_validate(env), card.env)
+    if len({one and one.task for one in both}) > 1:
+        names = [one.env_id if one else "the red/blue-door game" for one in both]
         raise ConfigError(expected(f"data: {folder}: env", names[0], names[1]))
     wanted = signature(agent, card.observation.view_size)
     needed = DataCard.model_validate({**card.model_dump(), **wanted})

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -104,6 +105,11 @@ class EnvSignature(Strict):
     env_id: Text
     env_args: dict[str, Any] = Field(default={})
     agents: int = Field(default=1, ge=1, le=4)
+
+    @property
+    def task(self) -> str:
+        """What is played: the id without module and version. Arguments may differ; spaces are compared apart."""
+        return re.sub(r"-v\d+$", "", self.env_id.rpartition(":")[2])
 
 
 class Returns(Strict):

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from multigrid_rl.envs.gymnasium import GymnasiumFactory, make_env
-from multigrid_rl.judge.environments import EnvTarget, Recording, record, report, run_env_target
+from multigrid_rl.judge.environments import EnvTarget, Recording, env_target, record, report
 from multigrid_rl.judge.evaluation import MODES, Mode, means
 from multigrid_rl.show.captions import Caption
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
@@ -66,7 +66,7 @@ def play_own_episodes(folder: Path, episodes: int, *, seed: int) -> OwnEpisodes:
     Raises:
         ConfigError, PlayerError: no checkpoint, a damaged player, or one that does not fit.
     """
-    target = run_env_target(folder)
+    target = env_target(str(folder))
     agents = tuple(target.sources)
     if not isinstance(target.factory, GymnasiumFactory):
         summaries = report(target, episodes=episodes, seed=seed, modes=MODES)["modes"]
