@@ -100,11 +100,9 @@ def find_env_target(
         ConfigError, PlayerError: no such player or run, one that does not fit, or such an option.
     """
     from multigrid_rl.judge import environments
-    from multigrid_rl.runs.players import env_of, is_run
-    from multigrid_rl.runs.reader import run_config
+    from multigrid_rl.runs.players import plays_elsewhere
 
-    elsewhere = run_config(Path(who)).scenario.game is None if is_run(who) else env_of(who) is not None
-    if not elsewhere:
+    if not plays_elsewhere(who):
         return None
     for option, value in options.items():
         if value is not None:

@@ -106,10 +106,10 @@ class EnvSignature(Strict):
     env_args: dict[str, Any] = Field(default={})
     agents: int = Field(default=1, ge=1, le=4)
 
-    @property
-    def task(self) -> str:
-        """What is played: the id without module and version. Arguments may differ; spaces are compared apart."""
-        return re.sub(r"-v\d+$", "", self.env_id.rpartition(":")[2])
+
+def task_of(env_id: str) -> str:
+    """Return what is played in an environment: its id without module and version."""
+    return re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])
 
 
 class Returns(Strict):

@@ -171,11 +171,13 @@ class Catalogue:
     Attributes:
         root: where new players go.
         entries: of all folders; of a name in two the first folder's.
+        objects: players of the user's own that were handed over as objects, by their ``module:Class``.
     """
 
     def __init__(self, root: Path | None = None) -> None:
         self.folders = player_folders() if root is None else [root]
         self.root = self.folders[0]
+        self.objects: dict[str, Any] = {}
         self._files: dict[str, PlayerFiles | list[Part]] = {}
         self._read()
 
@@ -252,6 +254,8 @@ class Catalogue:
         """
         if name in BUILT_IN:
             return LoadedPlayer(BUILT_IN[name](spec), name, None, self.strength(name))
+        if name in self.objects:
+            return LoadedPlayer(watched(name, self.objects[name], spec, seat), name, None, [])
         if name not in self.entries and (code := code_of(name)) is not None:
             with user_code(f"player {code}"):
                 own = import_object(f"player {code}", code, "module:Class")(spec)

@@ -1,17 +1,17 @@
 """Players of runs and of the catalogue: their folders, where they play, and whether they fit there."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
 
-from multigrid_rl.config import compose
+from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.players.agents import is_agent
 from multigrid_rl.players.bundle import seat_folders
-from multigrid_rl.players.cards import EnvSignature, PlayerError, read_card, read_network
+from multigrid_rl.players.cards import CARD_FILE, EnvSignature, PlayerError, read_card, read_network, task_of
 from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, is_program
-from multigrid_rl.players.factories import env_signature
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
 from multigrid_rl.runs.reader import check_env, run_config
 from multigrid_rl.schema import RunConfig
@@ -85,6 +85,13 @@ def env_of(who: str) -> EnvSignature | None:
     return read_card(catalogue.folder(who)).env
 
 
+def plays_elsewhere(who: str) -> bool:
+    """Return whether a player or a run is one of another package's environment. Raises as :func:`env_of`."""
+    if is_run(who):
+        return run_config(Path(who)).scenario.game is None
+    return env_of(who) is not None
+
+
 def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
     """Return where a player or a run plays: as ``overrides`` say, else in its own environment or scenario.
 
@@ -98,11 +105,14 @@ def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
         config = run_config(Path(who))
         check_env(f"{who}/config.yaml", config.scenario.env_id, config.scenario.env_args)
         return config
-    env = None if typed & {"scenario", "experiment"} else env_of(who)
+    env = None if typed & {"scenario", "experiment", "env_id"} else env_of(who)
     if env is None:
         return compose(list(overrides))
-    if "env_id" not in typed:
-        check_env(f"{Catalogue().folder(who)}/card.json", env.env_id, env.env_args)
+    card = Catalogue().folder(who) / CARD_FILE
+    check_env(card, env.env_id, env.env_args)
+    if re.search(r"[/\\]", json.dumps(env.env_args)):  # a model file, say: a stranger's card opens none
+        wanted = f"no path; of a card that you trust, type env_id={env.env_id} env_args=..."
+        raise ConfigError(expected(f"{card}: env.env_args", wanted, shown(str(env.env_args), 200)))
     own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}"]
     own += [f"scenario.agents={env.agents}"] if env.package == "multigrid" else []
     own += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
@@ -157,8 +167,8 @@ def env_player(
         raise PlayerError(expected(key, wanted, _BOARD))
     folder = catalogue.folder(_folder_of(agent, who, checkpoint))
     card = read_card(folder)
-    here = EnvSignature.model_validate(env_signature(scenario))
-    if not elsewhere and (card.env is None or card.env.task != here.task):
+    same = scenario.env_id and card.env and task_of(scenario.env_id) == task_of(card.env.env_id)
+    if not (same or elsewhere):
         raise PlayerError(expected(key, wanted, _BOARD if card.env is None else card.env.env_id))
     check_agent(card, agent)
     return folder

@@ -96,8 +96,8 @@ def test_evaluates_chosen_checkpoint_and_env_arguments(pole, tmp_path):
 
 @pytest.mark.parametrize("override", ["scenario=cartpole", "env_id=CartPole-v0", "env_id=gymnasium:CartPole-v1"])
 def test_player_plays_its_environment_by_other_names(pole, frozen, tmp_path, override):
-    for who in (pole[0], frozen / "pole"):
-        assert judged(tmp_path / who.name, who, override, "--episodes", 9)["modes"]["argmax"]["episodes"] == 9
+    for name, who in {"run": pole[0], "player": frozen / "pole"}.items():
+        assert judged(tmp_path / name, who, override, "--episodes", 9)["modes"]["argmax"]["episodes"] == 9
 
 
 def test_training_may_begin_with_weights_from_another_environment(pole):
