@@ -120,18 +120,15 @@ def find_target(
     """
     from multigrid_rl.config import compose
     from multigrid_rl.judge import lineups
-    from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.runs.players import config_of, is_run
 
     default: Sides = "own"
-    if (Path(who) / "config.yaml").is_file():
+    if is_run(who):
         judged = lineups.run_target(Path(who), compose(overrides) if overrides else None, checkpoint)
     else:
         if checkpoint is not None:
             raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
-        if not any(override.startswith(("scenario=", "experiment=")) for override in overrides):
-            # The default scenario of a frozen player is its own.
-            overrides = [f"scenario={Catalogue().home_of(who)[1]}", *overrides]
-        judged = lineups.player_target(who, compose(overrides))
+        judged = lineups.player_target(who, config_of(who, overrides))
         default = "both" if judged.spec.blue == judged.spec.red else "own"
     if opponent is not None:
         judged = lineups.against(judged, opponent)

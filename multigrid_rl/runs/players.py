@@ -105,9 +105,11 @@ def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
         config = run_config(Path(who))
         check_env(f"{who}/config.yaml", config.scenario.env_id, config.scenario.env_args)
         return config
-    env = None if typed & {"scenario", "experiment", "env_id"} else env_of(who)
-    if env is None:
+    if typed & {"scenario", "experiment", "env_id"}:
         return compose(list(overrides))
+    env = env_of(who)
+    if env is None:
+        return compose([f"scenario={Catalogue().home_of(who)[1]}", *overrides])
     card = Catalogue().folder(who) / CARD_FILE
     check_env(card, env.env_id, env.env_args)
     if re.search(r"[/\\]", json.dumps(env.env_args)):  # a model file, say: a stranger's card opens none
