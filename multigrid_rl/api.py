@@ -125,7 +125,7 @@ def train(
     Args:
         scenario: name, or file (``./mine.yaml``); 1v1 by default.
         overrides: as on the command line: ``"train.bonus.all.step=-0.01"``.
-        resume: a run that goes on, ``until`` more steps, from its newest whole checkpoint.
+        resume: a run to continue from its newest whole checkpoint; ``until`` is its new number of steps in all.
         players: by seat: a player, or a mixture of players with their weights.
         values: keys of the configuration by their last name (``lr``, ``hidden``, ``seed``, ``run_dir``, ...); a class
             or function stands for its ``module:name``.

@@ -100,8 +100,10 @@ def find_env_target(
         ConfigError, PlayerError: no such player or run, one that does not fit, or such an option.
     """
     from multigrid_rl.judge import environments
-    from multigrid_rl.runs.players import plays_elsewhere
+    from multigrid_rl.runs.players import is_run, plays_elsewhere
 
+    if checkpoint is not None and not is_run(who):
+        raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
     if not plays_elsewhere(who):
         return None
     for option, value in options.items():
@@ -126,8 +128,6 @@ def find_target(
     if is_run(who):
         judged = lineups.run_target(Path(who), compose(overrides) if overrides else None, checkpoint)
     else:
-        if checkpoint is not None:
-            raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
         judged = lineups.player_target(who, config_of(who, overrides))
         default = "both" if judged.spec.blue == judged.spec.red else "own"
     if opponent is not None:
