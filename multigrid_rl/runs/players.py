@@ -80,9 +80,8 @@ def env_of(who: str) -> EnvSignature | None:
     """
     catalogue = Catalogue()
     known = who in catalogue.entries or Path(who).is_dir() or who.startswith("hf:")
-    if is_program(who) or not known or is_agent(catalogue.folder(who)):
-        return None
-    return read_card(catalogue.folder(who)).env
+    folder = catalogue.folder(who) if known and not is_program(who) else None
+    return None if folder is None or is_agent(folder) else read_card(folder).env
 
 
 def plays_elsewhere(who: str) -> bool:
@@ -112,8 +111,10 @@ def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
         return compose([f"scenario={Catalogue().home_of(who)[1]}", *overrides])
     card = Catalogue().folder(who) / CARD_FILE
     check_env(card, env.env_id, env.env_args)
-    if re.search(r"[/\\]", json.dumps(env.env_args)):  # a model file, say: a stranger's card opens none
-        wanted = f"no path; of a card that you trust, type env_id={env.env_id} env_args=..."
+    # A stranger's card opens no files, such as a body's model, and reads no environment variables.
+    written = json.dumps(env.env_args, ensure_ascii=False)
+    if re.search(r"[/\\]|\$\{", written) or not all(key.isidentifier() for key in env.env_args):
+        wanted = f"no paths and ${{...}}; of a card that you trust, type env_id={env.env_id} env_args=..."
         raise ConfigError(expected(f"{card}: env.env_args", wanted, shown(str(env.env_args), 200)))
     own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}"]
     own += [f"scenario.agents={env.agents}"] if env.package == "multigrid" else []

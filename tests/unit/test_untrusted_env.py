@@ -26,8 +26,13 @@ def changed(folder, **env):
     ("env", "message"),
     [
         ({"env_args": {"render_mode": "human"}}, "scenario.env_args: expected no render_mode"),
-        ({"env_args": {"xml_file": "/etc/hostname"}}, "env.env_args: expected no path; of a card that you trust"),
-        ({"env_args": {"nested": {"files": ["..\\a"]}}}, "env.env_args: expected no path"),
+        (
+            {"env_args": {"xml_file": "/etc/hostname"}},
+            "env.env_args: expected no paths and ${...}; of a card that you trust",
+        ),
+        ({"env_args": {"nested": {"files": ["..\\a"]}}}, "env.env_args: expected no paths"),
+        ({"env_args": {"xml_file": "${seed}"}}, "env.env_args: expected no paths and ${...}"),
+        ({"env_args": {"a b": 1}}, "env.env_args: expected no paths and ${...}"),
         ({"env_args": {"xml_file": "none.xml"}}, "scenario.env_args: expected arguments of HalfCheetah-v5"),
         ({"env_id": "HalfCheetah-v99"}, "scenario.env_id: expected the id of a registered environment"),
         ({"package": "unity"}, "scenario.package: expected gymnasium or multigrid, to play episodes, got unity"),
