@@ -26,7 +26,7 @@ from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
 from multigrid_rl.recipes import override_value
-from multigrid_rl.runs.players import is_run, plays_elsewhere, run_player
+from multigrid_rl.runs.players import is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
 from multigrid_rl.scenario import CODE, HANDED_OVER, ConfigError
 from multigrid_rl.schema import RunConfig, TrainConfig
@@ -168,7 +168,7 @@ def evaluate(
         ValueError: a mistake, in one line.
     """
     one_thread()
-    if _is_object(who) or not plays_elsewhere(name := str(_name(who))):
+    if _is_object(who) or not of_other_package(name := str(_name(who))):
         judged, sides = _judged(who, list(overrides), opponent)
         evaluation = play(judged, episodes=episodes, seed=seed, modes=(mode,), sides=sides)
         return summary(list(evaluation.parts), evaluation.spec)
@@ -193,7 +193,7 @@ def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | Non
         ValueError: a mistake, in one line.
     """
     name = str(_name(who))
-    if plays_elsewhere(name):
+    if of_other_package(name):
         players = environments.env_target(name, [f"scenario={scenario}"] if scenario else []).players(greedy=False)
         if seat is not None and seat not in players:
             raise ConfigError(unknown("seat", seat, players))

@@ -100,11 +100,11 @@ def find_env_target(
         ConfigError, PlayerError: no such player or run, one that does not fit, or such an option.
     """
     from multigrid_rl.judge import environments
-    from multigrid_rl.runs.players import is_run, plays_elsewhere
+    from multigrid_rl.runs.players import is_run, of_other_package
 
     if checkpoint is not None and not is_run(who):
         raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
-    if not plays_elsewhere(who):
+    if not of_other_package(who):
         return None
     for option, value in options.items():
         if value is not None:

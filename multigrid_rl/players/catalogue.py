@@ -205,7 +205,7 @@ class Catalogue:
             wanted = "a name, a folder that is there, or module:Class without a path"
             raise PlayerError(expected("player", wanted, f"{name}: no such folder"))
         if "/" in name or Path(name).is_dir():
-            return _not_of_runs(Path(name))
+            return _player_folder(Path(name))
         plugged = (point.name for point in entry_points(group=PLUGGED_IN))
         more = "{}, a folder with a frozen player or an agent, module:Class, or hf:user/name"
         raise PlayerError(unknown("player", name, [*self.names(), *plugged], more))
@@ -315,7 +315,7 @@ class Catalogue:
         self._read()
 
 
-def _not_of_runs(folder: Path) -> Path:
+def _player_folder(folder: Path) -> Path:
     """Return a player's folder as it is. Raises :class:`PlayerError` for one that holds runs."""
     if not (folder / CARD_FILE).exists() and not is_agent(folder):
         run = next(

@@ -84,7 +84,7 @@ def env_of(who: str) -> EnvSignature | None:
     return None if folder is None or is_agent(folder) else read_card(folder).env
 
 
-def plays_elsewhere(who: str) -> bool:
+def of_other_package(who: str) -> bool:
     """Return whether a player or a run is one of another package's environment. Raises as :func:`env_of`."""
     if is_run(who):
         return run_config(Path(who)).scenario.game is None
@@ -129,7 +129,7 @@ def player_in_place_of(
     *,
     greedy: bool = False,
     checkpoint: str | None = None,
-    elsewhere: bool = False,
+    any_env: bool = False,
 ) -> LoadedPlayer:
     """Load a player for what ``agent`` does in the environment of ``config``.
 
@@ -139,13 +139,13 @@ def player_in_place_of(
         config: where it plays.
         greedy: a network takes its likeliest action.
         checkpoint: of a run; the latest by default.
-        elsewhere: it may have been trained in another environment of another package, if the spaces are equal.
+        any_env: it may have been trained in another environment of another package, if the spaces are equal.
 
     Raises:
         PlayerError: no such player, a damaged one, or one that does not fit.
     """
     if config.scenario.game is None:
-        folder = env_player(agent, who, config, checkpoint, elsewhere=elsewhere)
+        folder = env_player(agent, who, config, checkpoint, any_env=any_env)
         card = read_card(folder)
         player = FrozenPlayer.of(card, read_network(folder, card), greedy=greedy)
         return LoadedPlayer(player, card.name, card.sha256, card.strength, members=card.members)
@@ -158,7 +158,7 @@ def player_in_place_of(
 
 
 def env_player(
-    agent: AgentSpec, who: str, config: RunConfig, checkpoint: str | None = None, *, elsewhere: bool = False
+    agent: AgentSpec, who: str, config: RunConfig, checkpoint: str | None = None, *, any_env: bool = False
 ) -> Path:
     """Return the folder of the frozen player for what ``agent`` does in the environment of ``config``.
 
@@ -171,7 +171,7 @@ def env_player(
     folder = catalogue.folder(_folder_of(agent, who, checkpoint))
     card = read_card(folder)
     same = scenario.env_id and card.env and task_of(scenario.env_id) == task_of(card.env.env_id)
-    if not (same or elsewhere):
+    if not (same or any_env):
         raise PlayerError(expected(key, wanted, _BOARD if card.env is None else card.env.env_id))
     check_agent(card, agent)
     return folder
@@ -194,7 +194,7 @@ def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str,
     for module in specs.modules:
         agent, key = specs.agent_of(module), f"init: {config.init}"
         try:
-            player = player_in_place_of(agent, str(config.init), config, elsewhere=True).player
+            player = player_in_place_of(agent, str(config.init), config, any_env=True).player
         except PlayerError as error:
             raise PlayerError(f"init: {error}") from error
         if not isinstance(player, FrozenPlayer) or player.mirrored:
