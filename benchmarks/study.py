@@ -117,7 +117,7 @@ def work(job: Job) -> tuple[Job, str]:
     """Train and judge one run unless it was done before; returns the error, if any."""
     from multigrid_rl.cli.train import run_training  # noqa: PLC0415 - in the process that trains
     from multigrid_rl.config import ConfigError  # noqa: PLC0415
-    from multigrid_rl.judge.environments import report, run_env_target  # noqa: PLC0415
+    from multigrid_rl.judge.environments import env_target, report  # noqa: PLC0415
     from multigrid_rl.players.cards import read_card, read_network  # noqa: PLC0415
     from multigrid_rl.players.inspection import seconds_per_action  # noqa: PLC0415
     from multigrid_rl.types import RunError  # noqa: PLC0415
@@ -132,7 +132,7 @@ def work(job: Job) -> tuple[Job, str]:
             contextlib.redirect_stderr(nowhere),
         ):
             verdict = run_training([*job.overrides, f"seed={job.seed}", f"run_dir={job.folder}"])
-            target = run_env_target(job.folder)
+            target = env_target(str(job.folder))
             judged = report(target, episodes=job.episodes, seed=1_000_003, modes=("draw", "argmax"))
     except (ConfigError, RunError) as error:
         return job, str(error)

@@ -14,32 +14,34 @@ from typing import TYPE_CHECKING, Any
 
 from multigrid_rl.architecture import ModelConfig
 from multigrid_rl.cli.app import one_thread
-from multigrid_rl.cli.evaluate import find_env_target, find_target
-from multigrid_rl.cli.train import run_training
+from multigrid_rl.cli.evaluate import find_target
+from multigrid_rl.cli.train import resume_training, run_training
 from multigrid_rl.config import compose, default_run_dir, load_scenario
 from multigrid_rl.judge import environments
 from multigrid_rl.judge.evaluation import Mode, kept_games, summary
 from multigrid_rl.judge.evaluation import evaluate as play
+from multigrid_rl.judge.lineups import EvalTarget, Sides
 from multigrid_rl.judge.replays import GameRecord
 from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.gymnasium_env import SeatEnv, SeatVectorEnv
 from multigrid_rl.recipes import override_value
-from multigrid_rl.runs.players import run_player
+from multigrid_rl.runs.players import is_run, of_other_package, run_player
 from multigrid_rl.runs.reader import read_config, read_rows, read_verdict, run_config
 from multigrid_rl.scenario import CODE, HANDED_OVER, ConfigError
 from multigrid_rl.schema import RunConfig, TrainConfig
 from multigrid_rl.show.page import render
 from multigrid_rl.show.replay import Pack
 from multigrid_rl.show.video import choose
-from multigrid_rl.text import expected, suggestion
+from multigrid_rl.text import expected, suggestion, unknown
 from multigrid_rl.types import Policy
 from multigrid_rl.world.pettingzoo_env import RedBlueDoors, parallel_env
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: A player as functions take it: a name, a folder, a run, or a class.
-Who = str | os.PathLike[str] | Callable[..., Any]
+#: A player as functions take it: a name, a folder, a run, or a class; where games are played here, also an object.
+PlayerLike = str | os.PathLike[str] | Callable[..., Any] | Policy
 
 
 class Run(os.PathLike[str]):
@@ -77,7 +79,7 @@ class Run(os.PathLike[str]):
         return read_verdict(self.path)
 
     def replay(
-        self, game: str = "median", *, opponent: Who | None = None, episodes: int = 100, seed: int = 0
+        self, game: str = "median", *, opponent: PlayerLike | None = None, episodes: int = 100, seed: int = 0
     ) -> Replay:
         """Play fresh games and return one to step through: ``best``, ``median`` or ``worst``.
 
@@ -85,7 +87,7 @@ class Run(os.PathLike[str]):
             ValueError: a run of another package's environment, or an unknown opponent.
         """
         one_thread()
-        judged, sides = find_target(str(self.path), [], None, _name(opponent), None)
+        judged, sides = _judged(self, [], opponent)
         evaluation = play(judged, episodes=episodes, seed=seed, modes=("stochastic",), sides=sides)
         return Replay(choose(kept_games(evaluation), game, f"{episodes} games of {self.path}"))
 
@@ -110,18 +112,20 @@ class Replay:
 
 
 def train(
-    scenario: str = "1v1",
+    scenario: str | None = None,
     *overrides: str,
-    players: Mapping[str, Who | Mapping[Any, float]] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    players: Mapping[str, PlayerLike | Mapping[Any, float]] | None = None,
     **values: Any,
 ) -> Run:
     """Train and return the run; it prints as it goes, and Ctrl-C (or a notebook's stop) ends it with a checkpoint.
 
-    ``train("1v1", lr=3e-4, until=2e5, players={"blue_0": "hunter"})``
+    ``train("1v1", lr=3e-4, until=2e5, players={"blue_0": "hunter"})``, ``train(env_id="Acrobot-v1")``
 
     Args:
-        scenario: name, or file (``./mine.yaml``).
+        scenario: name, or file (``./mine.yaml``); 1v1 by default.
         overrides: as on the command line: ``"train.bonus.all.step=-0.01"``.
+        resume: a run to continue from its newest whole checkpoint; ``until`` is its new number of steps in all.
         players: by seat: a player, or a mixture of players with their weights.
         values: keys of the configuration by their last name (``lr``, ``hidden``, ``seed``, ``run_dir``, ...); a class
             or function stands for its ``module:name``.
@@ -130,19 +134,22 @@ def train(
         ValueError: a mistake, in one line, before anything starts.
         RunError: the run broke off; what it had reported stays in its folder.
     """
-    settings = [f"scenario={scenario}", *overrides]
+    settings = [*([] if scenario is None else [f"scenario={scenario}"]), *overrides]
     settings += [f"scenario.seats.{seat}={_seated(who)}" for seat, who in (players or {}).items()]
     settings += [f"{_key(name)}={override_value(_named(value))}" for name, value in values.items()]
-    if "run_dir" not in values:
-        settings.append(f"run_dir={default_run_dir(compose(settings), datetime.now())}")
-    run_training(settings)
-    return Run(values.get("run_dir", settings[-1].partition("=")[2]))
+    if resume is not None:
+        resume_training(Path(resume), settings)
+        return Run(resume)
+    config = compose(settings)
+    run_dir = config.run_dir or default_run_dir(config, datetime.now())
+    run_training([*settings, f"run_dir={run_dir}"])
+    return Run(run_dir)
 
 
 def evaluate(
-    who: Who,
+    who: PlayerLike,
     *overrides: str,
-    opponent: Who | None = None,
+    opponent: PlayerLike | None = None,
     episodes: int = 1000,
     seed: int = 10_000,
     mode: Mode = "stochastic",
@@ -150,7 +157,7 @@ def evaluate(
     """Play fresh games and return shares and means with their 95 % intervals.
 
     Args:
-        who: a player, a run, or a folder with a player.
+        who: a player, a run, a folder with a player, or an object with ``act``.
         overrides: of the game: ``"scenario=2v2"``; by default a run's own, of a player where it was made.
         opponent: player on every seat of the other team.
         episodes: games, half from each side where a player has two.
@@ -161,36 +168,41 @@ def evaluate(
         ValueError: a mistake, in one line.
     """
     one_thread()
-    name, settings = str(_name(who)), list(overrides)
-    environment = find_env_target(name, settings, None, {})
-    if environment is not None:
-        if opponent is not None:
-            raise ConfigError(expected("opponent", f"none for {name}, whose environment has no opponents", opponent))
-        report = environments.report(environment, episodes=episodes, seed=seed, modes=(mode,))
-        row: dict[str, Any] = report["modes"][mode]
-        return row
-    judged, sides = find_target(name, settings, None, _name(opponent), None)
-    evaluation = play(judged, episodes=episodes, seed=seed, modes=(mode,), sides=sides)
-    return summary(list(evaluation.parts), evaluation.spec)
+    if _is_object(who) or not of_other_package(name := str(_name(who))):
+        judged, sides = _judged(who, list(overrides), opponent)
+        evaluation = play(judged, episodes=episodes, seed=seed, modes=(mode,), sides=sides)
+        return summary(list(evaluation.parts), evaluation.spec)
+    if opponent is not None:
+        raise ConfigError(expected("opponent", f"none for {name}, whose environment has no opponents", opponent))
+    target = environments.env_target(name, overrides)
+    row: dict[str, Any] = environments.report(target, episodes=episodes, seed=seed, modes=(mode,))["modes"][mode]
+    return row
 
 
-def load_player(who: Who, seat: str = "red_0", *, scenario: str | None = None) -> Policy:
+def load_player(who: PlayerLike, seat: str | None = None, *, scenario: str | None = None) -> Policy:
     """Load a player for a seat: one to hand to :func:`make`, or to ask for actions (``types.Policy``).
+
+    One that was trained has ``predict(observation)`` as well, which returns an action and the next memory.
 
     Args:
         who: a player, a run (its player of that seat), or a folder with a player.
-        seat: where it will sit.
-        scenario: its game; by default a run's own, else 1v1.
+        seat: where it will sit: ``red_0`` by default, elsewhere than in the red/blue-door game the first agent.
+        scenario: its game; by default a run's or a player's own environment, else 1v1.
 
     Raises:
         ValueError: a mistake, in one line.
     """
     name = str(_name(who))
-    run = Path(name) if (Path(name) / "config.yaml").is_file() else None
-    trained = None if run is None or scenario is not None else run_config(run).scenario
+    if of_other_package(name):
+        players = environments.env_target(name, [f"scenario={scenario}"] if scenario else []).players(greedy=False)
+        if seat is not None and seat not in players:
+            raise ConfigError(unknown("seat", seat, players))
+        return players[seat or next(iter(players))]
+    seat = seat or "red_0"
+    trained = None if not is_run(name) or scenario is not None else run_config(Path(name)).scenario
     spec = (trained or load_scenario(scenario or "1v1")).spec
     spec.team_of(seat)
-    ref = name if run is None else f"{run_player(run, seat)}/"
+    ref = f"{run_player(Path(name), seat)}/" if is_run(name) else name
     return Catalogue().seat(ref, spec, seat).player
 
 
@@ -218,7 +230,7 @@ def make(
 def _key(name: str) -> str:
     if name in TrainConfig.model_fields:
         return f"train.{name}"
-    known = {*RunConfig.model_fields, "address", "env_id", "env_args"}
+    known = {*RunConfig.model_fields, "address", "env_id", "env_args", "env_path", "port", "expert"}
     if name not in known and name in ModelConfig.model_fields:
         return f"model.{name}"
     if name not in known:
@@ -238,11 +250,32 @@ def _named(value: Any) -> Any:
     return name
 
 
-def _name(who: Who | None) -> str | None:
-    return None if who is None else os.fspath(_named(who))
+def _is_object(who: Any) -> bool:
+    return hasattr(who, "act") and not isinstance(who, type)
 
 
-def _seated(who: Who | Mapping[Any, float]) -> str:
+def _judged(who: PlayerLike, overrides: list[str], opponent: PlayerLike | None) -> tuple[EvalTarget, Sides]:
+    """Return a player or run to be judged in the red/blue-door game, and its sides; both players may be objects."""
+    objects: dict[str, Any] = {}
+    names = [_name(player, objects) for player in (who, opponent)]
+    judged, sides = find_target(str(names[0]), overrides, None, names[1], None)
+    judged.catalogue.objects.update(objects)
+    return judged, sides
+
+
+def _name(who: PlayerLike | None, objects: dict[str, Any] | None = None) -> str | None:
+    """Return what a player is called; an object is put into ``objects``, where it may be one."""
+    if who is None or not _is_object(who):
+        return None if who is None else os.fspath(_named(who))
+    kind = type(who)
+    if objects is None or isinstance(who, FrozenPlayer):  # loaded for one side of the board
+        raise ConfigError(expected("player", "a name, a folder, a run or a class", f"an object of {kind.__name__}"))
+    name = f"{kind.__module__}:{kind.__name__}" + "_" * len(objects)
+    objects[name] = who
+    return name
+
+
+def _seated(who: PlayerLike | Mapping[Any, float]) -> str:
     if isinstance(who, Mapping):
         return ",".join(f"{_name(player)}:{weight:g}" for player, weight in who.items())
     return str(_name(who))

@@ -98,6 +98,27 @@ class Recall(gymnasium.Env[Any, Any]):
         return shown, float(last and int(action) == self.cue), last, False, {}
 
 
+class Geometric(gymnasium.Env[Any, Any]):
+    """Ends in each step with a chance of 1 in ``mean``, pays 1 a step."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    mean = 50
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed, options=options)
+        self.left = self.length(seed)
+        return np.ones(1, np.float32), {}
+
+    @classmethod
+    def length(cls, seed: int | None) -> int:
+        return int(np.random.default_rng(seed).geometric(1 / cls.mean))
+
+    def step(self, action):
+        self.left -= 1
+        return np.ones(1, np.float32), 1.0, self.left == 0, False, {}
+
+
 class Broken(Echo):
     """As Echo, until in its third step something is no number any more.
 
@@ -120,5 +141,7 @@ class Broken(Echo):
 gymnasium.register("Broken-v0", Broken)
 gymnasium.register("Echo-v0", Echo)
 gymnasium.register("EchoCut-v0", Echo, max_episode_steps=4)
+gymnasium.register("Geometric-v0", Geometric)
+gymnasium.register("OtherPole-v0", "gymnasium.envs.classic_control.cartpole:CartPoleEnv", max_episode_steps=20)
 gymnasium.register("Recall-v0", Recall)
 gymnasium.register("Target-v0", Target)

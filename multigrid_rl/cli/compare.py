@@ -50,14 +50,15 @@ def compare(
     """Say what two sets of runs over seeds differ in, and how surely: IQM, intervals, share of pairs."""
     import numpy as np
 
-    from multigrid_rl.judge.sets import check_sets, compare_sets, notes, read_set, seeds_of
+    from multigrid_rl.judge.sets import check_sets, compare_sets, notes, places_of, read_set, seeds_of
     from multigrid_rl.runs.reference import refuse_to_overwrite, write_file
 
     if not against and len(runs) != 2:
         raise refused("runs", "two folders of runs, or A... --against B...", f"{len(runs)} without --against")
     files = [path for path in (output, json_file) if path]
-    for path in files:
-        refuse_to_overwrite(path, force=force)
+    refuse_to_overwrite(output, force=force, suffix=".png")
+    if json_file is not None:
+        refuse_to_overwrite(json_file, force=force)
     ours = read_set("A", runs if against else runs[:1])
     theirs = read_set("B", against or runs[1:])
     check_sets(ours, theirs)
@@ -74,7 +75,7 @@ def compare(
     screen = console(140)
     for side in (ours, theirs):
         for scenario, group in side.by_scenario.items():
-            places = ", ".join(dict.fromkeys(str(run.path.parent) for run in group))
+            places = ", ".join(map(str, places_of(group)))
             seeds = ", ".join(map(str, seeds_of(group)))
             screen.print(f"{side.name}: {scenario}, {plural(len(group), 'run')}, seeds {seeds} ({places})")
     for line in said:

@@ -12,7 +12,7 @@ from multigrid_rl.cli.app import console, one_thread, refused, written_beside
 def record(
     who: Annotated[str, typer.Argument(help="A player of `multigrid-rl players`, its folder, or a run folder.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Hydra overrides: scenario=halfcheetah. By default a run's own.")
+        list[str] | None, typer.Argument(help="Hydra overrides: scenario=halfcheetah. By default the player's own.")
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write; never an existing one.")] = Path(),
     steps: Annotated[int, typer.Option(min=1, help="Environment steps to keep.")] = 100_000,
@@ -23,25 +23,23 @@ def record(
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
 ) -> None:
     """Let a player play where others learn, and keep every step to learn from (docs/imitation.md)."""
-    from multigrid_rl.config import ConfigError, compose
+    from multigrid_rl.config import ConfigError
     from multigrid_rl.learn import demonstrations, recording
     from multigrid_rl.players.cards import signature
     from multigrid_rl.players.factories import env_factory, env_signature
     from multigrid_rl.runs.folder import versions
-    from multigrid_rl.runs.players import player_in_place_of
-    from multigrid_rl.runs.reader import check_env, code_of_run, run_config
+    from multigrid_rl.runs.players import config_of, is_run, player_in_place_of
+    from multigrid_rl.runs.reader import code_of_run
     from multigrid_rl.scenario import check_listed
 
     one_thread()
-    run = (Path(who) / "config.yaml").is_file()
+    run = is_run(who)
     if checkpoint is not None and not run:
         raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
-    config = run_config(Path(who)) if run and not overrides else compose(list(overrides or []))
-    if run and not overrides:
-        its, shaping = config.scenario, config.train.shaping
-        check_env(f"{who}/config.yaml", its.env_id, its.env_args)
-        names = [*code_of_run(config), *([shaping] if shaping else [])]
-        check_listed(f"{who}/config.yaml", names if its.env_id is None else [], "players and rewards of this project")
+    config = config_of(who, overrides or [])
+    if run and not overrides and config.scenario.env_id is None:
+        names = [*code_of_run(config), *([config.train.shaping] if config.train.shaping else [])]
+        check_listed(f"{who}/config.yaml", names, "players and rewards of this project")
     try:
         factory = env_factory(config)
         factory.load()
@@ -69,7 +67,8 @@ def record(
     began = time.perf_counter()
     num_envs = max(1, min(64, steps // 5_000))  # few, so that most episodes are complete
     with written_beside(output, "folder") as unfinished:
-        episodes = recording.record(factory, lambda agent: loaded[agent.name].player, steps, num_envs, seed)
+        players = {name: row.player for name, row in loaded.items()}
+        episodes = recording.record(factory, players, steps, num_envs, seed)
         card = demonstrations.write(unfinished, episodes, facts)
     typer.echo(f"recorded {output}: {card.summary()}; {card.bytes:,} bytes, {time.perf_counter() - began:.1f} s")
 

@@ -99,36 +99,17 @@ def find_env_target(
     Raises:
         ConfigError, PlayerError: no such player or run, one that does not fit, or such an option.
     """
-    from multigrid_rl.config import compose
     from multigrid_rl.judge import environments
-    from multigrid_rl.players.agents import is_agent
-    from multigrid_rl.players.cards import read_card
-    from multigrid_rl.players.catalogue import Catalogue, is_program
-    from multigrid_rl.runs.reader import check_env, run_config
+    from multigrid_rl.runs.players import is_run, of_other_package
 
-    folder, env, home = Path(who), None, None
-    if (folder / "config.yaml").is_file():
-        if run_config(folder).scenario.game is not None:
-            return None
-    else:
-        catalogue = Catalogue()
-        known = who in catalogue.entries or folder.is_dir() or who.startswith("hf:")
-        if is_program(who) or not known or is_agent(catalogue.folder(who)):
-            return None
-        home = catalogue.folder(who)
-        env = read_card(home).env
-        if env is None:
-            return None
+    if checkpoint is not None and not is_run(who):
+        raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
+    if not of_other_package(who):
+        return None
     for option, value in options.items():
         if value is not None:
             raise refused(option, f"nothing for {who}, whose environment has no opponents", value)
-    if home is None or env is None:
-        return environments.run_env_target(folder, compose(overrides) if overrides else None, checkpoint)
-    if not any(override.partition("=")[0].removeprefix("scenario.") == "env_id" for override in overrides):
-        check_env(f"{home}/card.json", env.env_id, env.env_args)
-    defaults = [f"scenario={env.package}", f"scenario.env_id={env.env_id}", f"scenario.agents={env.agents}"]
-    defaults += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
-    return environments.player_env_target(home, compose([*defaults, *overrides]))
+    return environments.env_target(who, overrides, checkpoint)
 
 
 def find_target(
@@ -141,18 +122,13 @@ def find_target(
     """
     from multigrid_rl.config import compose
     from multigrid_rl.judge import lineups
-    from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.runs.players import config_of, is_run
 
     default: Sides = "own"
-    if (Path(who) / "config.yaml").is_file():
+    if is_run(who):
         judged = lineups.run_target(Path(who), compose(overrides) if overrides else None, checkpoint)
     else:
-        if checkpoint is not None:
-            raise refused("--checkpoint", f"nothing for {who}, which is no run", checkpoint)
-        if not any(override.startswith(("scenario=", "experiment=")) for override in overrides):
-            # The default scenario of a frozen player is its own.
-            overrides = [f"scenario={Catalogue().home_of(who)[1]}", *overrides]
-        judged = lineups.player_target(who, compose(overrides))
+        judged = lineups.player_target(who, config_of(who, overrides))
         default = "both" if judged.spec.blue == judged.spec.red else "own"
     if opponent is not None:
         judged = lineups.against(judged, opponent)

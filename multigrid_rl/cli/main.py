@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from multigrid_rl.cli.app import Commands, Verbs
+from multigrid_rl.cli.app import Commands, Verbs, fail
 from multigrid_rl.cli.compare import ManyAgainst, compare
 from multigrid_rl.cli.cup import cup
 from multigrid_rl.cli.data import data, record
@@ -61,21 +61,23 @@ def doctor(
 
 
 def verify_trace(files: Annotated[list[Path], typer.Argument(help="Recorded episodes, .npz")]) -> None:
-    """Replay recorded episodes and compare every array that the rules determine."""
+    """Replay recorded episodes and compare every array that the rules determine; status 1 for a difference."""
     from multigrid_rl.world import traces
 
-    failed = False
+    differ, unread = False, None
     for file in files:
         try:
             report = traces.verify_trace(file)
-            result = f"identical ({report.config}, {report.episodes} episodes, {report.steps} steps)"
-            if report.divergence is not None:
-                result, failed = str(report.divergence), True
         except traces.TraceError as error:
-            result, failed = str(error), True
-        typer.echo(f"{file}: {result}")
-    if failed:
+            unread = fail(f"{file}: {error}")
+            continue
+        differ |= report.divergence is not None
+        same = f"identical ({report.config}, {report.episodes} episodes, {report.steps} steps)"
+        typer.echo(f"{file}: {report.divergence or same}")
+    if differ:
         raise typer.Exit(1)
+    if unread is not None:
+        raise unread
 
 
 #: In the order of typical use.

@@ -29,7 +29,7 @@ def overlay(
     from multigrid_rl.runs import reader
     from multigrid_rl.runs import reference as curves
 
-    curves.refuse_to_overwrite(output, force=force)
+    curves.refuse_to_overwrite(output, force=force, suffix=".png")
     drawn = reader.read_run(run)
     usual = curves.load_reference(_find_reference(drawn, reference))
     rows = curves.compare(drawn, usual)

@@ -124,7 +124,7 @@ def freeze(
     card = freeze.freeze(run_player(run, seat, checkpoint), name, catalogue, episodes)
     typer.echo(f"froze {catalogue.root / name}: {card.bytes} bytes, sha256 {card.sha256}")
     if card.env is not None:
-        target = environments.run_env_target(run, checkpoint=checkpoint)
+        target = environments.env_target(str(run), checkpoint=checkpoint)
         returns = environments.returns_of(target, min(episodes, ENV_EPISODES), freeze.STRENGTH_SEED)
         write_card(catalogue.root / name, card.model_copy(update={"returns": returns}))
         for mode, measured in returns.items():

@@ -96,15 +96,17 @@ def video(
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint of a run; the latest by default.")] = None,
 ) -> None:
     """Show one game, or one episode of Gymnasium, as a GIF or MP4, with captions. Never overwrites."""
-    from multigrid_rl.show.video import check_video, choose, find_games, read_games, write_video
+    from multigrid_rl.show.video import check_game, check_video, choose, find_games, read_games, write_video
 
-    check_video(output, fps=fps, tile=tile, force=force)
     file = find_games(Path(source))
     if file is not None:
         if overrides or opponent or side or checkpoint:
             raise refused(file, "--game alone beside games that were played", "what says how to play some")
         shown = choose(read_games(file), game, file)
     else:
+        check_game(game or "best")
+    check_video(output, fps=fps, tile=tile, force=force)
+    if file is None:
         default_side = side or _default_side(source)
         one_thread()
         # Imported here: torch takes a second, and a file of games is shown without it.
@@ -127,7 +129,7 @@ def video(
         else:
             episodes = episodes or GAMES_TO_CHOOSE_FROM
             evaluation = evaluate(judged, episodes=episodes, seed=seed, modes=(mode,), sides=sides)
-            shown = choose(kept_games(evaluation), game, f"{episodes} games of {judged.name}, or a game's number")
+            shown = choose(kept_games(evaluation), game, f"{episodes} games of {judged.name}")
     written = write_video(shown, output, fps=fps or 4.0, tile=tile or 32, force=force)
     seats = ", ".join(f"{seat} {name}" for seat, name in shown.players.items())
     typer.echo(f"{shown.label}, game {shown.game} of seed {shown.seed}: {seats}")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs import bodies, mujoco
 from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, SingleAgentEnvs
-from multigrid_rl.scenario import MISTAKES, look_in_working_folder, mistake
+from multigrid_rl.scenario import MISTAKES, ConfigError, look_in_working_folder, mistake
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec
 
@@ -38,11 +38,29 @@ def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> 
         ValueError: one line naming the key and what is wrong: an unknown id, a package that is missing, arguments that
             the environment does not take, or spaces that no network here reads or fills.
     """
+    env = _made(env_id, env_args, render=render)
+    seen = env.observation_space
+    if isinstance(seen, spaces.Box) and len(seen.shape) == 3:
+        raise ValueError(expected("env_id", "an environment that shows a vector", f"{env_id}: images {seen.shape}"))
+    if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
+        with suppress(NotImplementedError):
+            env = FlattenObservation(env)
+        if not isinstance(env.observation_space, spaces.Box):
+            wanted = "an environment whose observations can be flattened"
+            raise ValueError(expected("env_id", wanted, f"{env_id}: {seen}"))
+    _check_actions(env_id, env.action_space)
+    return env
+
+
+def _made(env_id: str, env_args: dict[str, Any], *, render: bool) -> gymnasium.Env[Any, Any]:
+    if "render_mode" in env_args:  # a window would end a process without a screen
+        wanted = "no render_mode (`multigrid-rl video` and `report` draw)"
+        raise ValueError(expected("env_args", wanted, env_args["render_mode"]))
     mode = {"render_mode": "rgb_array"} if render else {}
     if ":" in env_id:
         look_in_working_folder()
     try:
-        env = gymnasium.make(env_id, disable_env_checker=True, **mode, **env_args)
+        return gymnasium.make(env_id, disable_env_checker=True, **mode, **env_args)
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise ValueError(_missing(env_id, error)) from error
     except SyntaxError as error:
@@ -59,17 +77,6 @@ def make_env(env_id: str, env_args: dict[str, Any], *, render: bool = False) -> 
         raise ValueError(
             expected("env_id", "an environment that can be made", f"{env_id}: {mistake(error)}")
         ) from error
-    seen = env.observation_space
-    if isinstance(seen, spaces.Box) and len(seen.shape) == 3:
-        raise ValueError(expected("env_id", "an environment that shows a vector", f"{env_id}: images {seen.shape}"))
-    if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
-        with suppress(NotImplementedError):
-            env = FlattenObservation(env)
-        if not isinstance(env.observation_space, spaces.Box):
-            wanted = "an environment whose observations can be flattened"
-            raise ValueError(expected("env_id", wanted, f"{env_id}: {seen}"))
-    _check_actions(env_id, env.action_space)
-    return env
 
 
 def try_out(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
@@ -220,12 +227,12 @@ class GymnasiumFactory(EnvFactory):
 
     @cached_property
     def specs(self) -> MultiAgentSpec:
-        """Who is in the environments: one agent. Raises ``ValueError``: see :func:`make_env`."""
+        """Who is in the environments: one agent. Raises ``ConfigError``: see :func:`make_env`."""
         try:
             env = make_env(self.env_id, self.env_args)
             try_out(self.env_id, env)
         except ValueError as error:
-            raise ValueError(f"scenario.{error}") from error
+            raise ConfigError(f"scenario.{error}") from error
         agent = AgentSpec(AGENT, AGENT, (AGENT,), env.observation_space, _flat(env.action_space))
         env.close()
         return MultiAgentSpec(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from multigrid_rl.envs.base import TEAM, Episodes, episode_sequence
 from multigrid_rl.envs.grouping import GroupedEnv, Scheme, agents_of
+from multigrid_rl.scenario import ConfigError
 from multigrid_rl.text import expected, suggestion
 from multigrid_rl.types import BatchedStep, EnvFactory, MultiAgentSpec
 
@@ -229,8 +230,11 @@ class MultigridFactory(EnvFactory):
 
     @cached_property
     def specs(self) -> MultiAgentSpec:
-        """Who is in the environments. Raises ``ValueError`` for an unknown id."""
-        env = make_env(self.env_id, self.num_agents)
+        """Who is in the environments. Raises ``ConfigError`` for an unknown id."""
+        try:
+            env = make_env(self.env_id, self.num_agents)
+        except ValueError as error:
+            raise ConfigError(f"scenario.{error}") from error
         seats = {f"agent_{a}": TEAM for a in range(self.num_agents)}
         choices = int(env.action_space[0].n)
         view = token_categories(env)
@@ -241,18 +245,6 @@ class MultigridFactory(EnvFactory):
             team_names=(TEAM,),
             events=(),
         )
-
-    def load(self) -> dict[str, tuple[Any, ...]]:
-        """Check the id; there are no background players to load.
-
-        Raises:
-            ValueError: unknown id; one line naming the key and what was expected.
-        """
-        try:
-            make_env(self.env_id, self.num_agents)
-        except ValueError as error:
-            raise ValueError(f"scenario.{error}") from error
-        return {}
 
     def build(self, num_envs: int, first: int) -> GroupedEnv:
         """Build environments number ``first`` to ``first + num_envs - 1``, by agent."""

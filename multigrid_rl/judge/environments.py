@@ -1,7 +1,7 @@
 """Fresh episodes in environments of other packages: the same judge for players that have no opponents."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,15 +14,12 @@ from multigrid_rl.envs.base import AGENT, reset_seed
 from multigrid_rl.envs.gymnasium import GymnasiumFactory
 from multigrid_rl.judge.evaluation import MODES, means
 from multigrid_rl.players.cards import PlayerError, Returns, Source, read_card, read_network
+from multigrid_rl.players.episodes import Quota, Turn, turns
 from multigrid_rl.players.factories import env_factory
-from multigrid_rl.players.frozen import FrozenPlayer, check_agent
-from multigrid_rl.players.match import LEARNER_PURPOSE
-from multigrid_rl.runs.players import run_player
-from multigrid_rl.runs.reader import check_env, run_config
-from multigrid_rl.schema import RunConfig
+from multigrid_rl.players.frozen import FrozenPlayer
+from multigrid_rl.runs.players import config_of, env_player, is_run
 from multigrid_rl.text import expected
-from multigrid_rl.types import BatchedStep, EnvFactory, EpisodeTable, RunError, SeatView
-from multigrid_rl.world.streams import Streams
+from multigrid_rl.types import BatchedEnv, EnvFactory, EpisodeTable, RunError
 
 #: Steps after which an episode counts as one that never ends: more than any registered limit of Gymnasium's.
 MOST_STEPS = 30_000
@@ -38,6 +35,14 @@ class EnvTarget:
     factory: EnvFactory  # recipe of the environments
     sources: dict[str, Source]  # folder of the player of each agent
 
+    def players(self, *, greedy: bool) -> dict[str, FrozenPlayer]:
+        """Load the player of each agent. Raises ``PlayerError`` for a damaged one."""
+        cards = {name: read_card(source) for name, source in self.sources.items()}
+        return {
+            name: FrozenPlayer.of(card, read_network(self.sources[name], card), greedy=greedy)
+            for name, card in cards.items()
+        }
+
 
 class Recording(NamedTuple):
     """One episode in an environment of Gymnasium: what plays it again, and what it paid."""
@@ -48,44 +53,22 @@ class Recording(NamedTuple):
     total: float  # return
 
 
-def run_env_target(run: Path, config: RunConfig | None = None, checkpoint: str | None = None) -> EnvTarget:
-    """Return the exported policies of a run in its own environment, or in that of ``config``.
+def env_target(who: str, overrides: Sequence[str] = (), checkpoint: str | None = None) -> EnvTarget:
+    """Return a frozen player, or the exported policies of a run, in its own environment or as ``overrides`` say.
 
     Raises:
-        ConfigError, PlayerError: no run, no such checkpoint, a damaged player, or another environment that it does not
-            fit.
+        ConfigError, PlayerError: no such player, run or checkpoint, a damaged player, or one of another environment.
     """
-    if config is None:
-        its = run_config(run).scenario
-        check_env(run / "config.yaml", its.env_id, its.env_args)
-    factory = _asked(config or run_config(run))
-    sources: dict[str, Source] = {
-        agent.name: run_player(run, agent.module, checkpoint) for agent in factory.specs.agents
-    }
-    if config is not None:
-        for agent in factory.specs.agents:
-            check_agent(read_card(sources[agent.name]), agent)
-    return EnvTarget(run.name, factory, sources)
-
-
-def player_env_target(source: Path, config: RunConfig) -> EnvTarget:
-    """Return a frozen player in the environment of ``config``, which has one agent.
-
-    Raises:
-        PlayerError: a damaged player, one that reads or decides something else, or several agents.
-    """
-    factory, card = _asked(config), read_card(source)
-    agents = factory.specs.agents
-    if len(agents) != 1:
-        raise PlayerError(f"{card.name}: expected an environment with one agent, got {len(agents)}")
-    check_agent(card, agents[0])
-    return EnvTarget(card.name, factory, {agents[0].name: source})
-
-
-def _asked(config: RunConfig) -> EnvFactory:
+    config, trained = config_of(who, overrides), is_run(who)
     if config.scenario.package == "unity":  # its agents come and go: no episode can be asked for
         raise ConfigError(expected("scenario.package", "gymnasium or multigrid, to play episodes", "unity"))
-    return env_factory(config)
+    factory = env_factory(config)
+    agents = factory.specs.agents
+    sources: dict[str, Source] = {agent.name: env_player(agent, who, config, checkpoint) for agent in agents}
+    name = Path(who).resolve().name if trained else read_card(sources[agents[0].name]).name
+    if len(agents) != 1 and not trained:
+        raise PlayerError(f"{name}: expected an environment with one agent, got {len(agents)}")
+    return EnvTarget(name, factory, sources)
 
 
 def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> EpisodeTable:
@@ -102,16 +85,12 @@ def play(target: EnvTarget, episodes: int, *, seed: int, greedy: bool) -> Episod
         RunError: an episode that never ends.
     """
     count = min(episodes, SIDE_BY_SIDE)
-    # How many each of them plays is settled before the start: to keep whatever ends first would prefer short episodes.
-    each = (episodes - np.arange(count) + count - 1) // count
+    env, quota = target.factory.build(count, 0), Quota(episodes, count)
     kept: list[EpisodeTable] = []
-    finished: NDArray[np.int64] = np.zeros(count, np.int64)
-    for env, _, step in _steps(target, range(count), seed=seed, greedy=greedy):
-        if step.done.any():
-            rows = env.drain_episodes()  # in the order of the environments
-            kept.append(rows.rows((finished < each)[step.done]))
-            finished += step.done
-            if (finished >= each).all():
+    for turn in _turns(target, env, 0, seed=seed, greedy=greedy):
+        if turn.step.done.any():
+            kept.append(env.drain_episodes().rows(quota.count(turn.step.done)))  # in the order of the environments
+            if quota.met:
                 break
     return EpisodeTable.concatenate(kept)
 
@@ -130,12 +109,13 @@ def record(target: EnvTarget, numbers: range, *, seed: int, greedy: bool) -> lis
         taken: list[list[Any]] = [[] for _ in part]
         returns: NDArray[np.float64] = np.zeros(len(part))
         going: NDArray[np.bool_] = np.ones(len(part), np.bool_)
-        for env, actions, step in _steps(target, part, seed=seed, greedy=greedy):
-            native = env.native(actions[AGENT])
-            returns[going] += step.rewards[AGENT][going]
+        env = target.factory.build(len(part), part.start)
+        for turn in _turns(target, env, part.start, seed=seed, greedy=greedy):
+            native = env.native(turn.actions[AGENT])
+            returns[going] += turn.step.rewards[AGENT][going]
             for k in np.flatnonzero(going).tolist():
                 taken[k].append(native[k].item() if native.ndim == 1 else native[k])
-            going &= ~step.done
+            going &= ~turn.step.done
             if not going.any():
                 break
         kept += [
@@ -145,41 +125,17 @@ def record(target: EnvTarget, numbers: range, *, seed: int, greedy: bool) -> lis
     return kept
 
 
-def _steps(
-    target: EnvTarget, numbers: range, *, seed: int, greedy: bool
-) -> Iterator[tuple[Any, dict[str, NDArray[Any]], BatchedStep]]:
-    """Yield the environments ``numbers``, actions by agent and what came of them, step after step without an end."""
-    count = len(numbers)
-    env = target.factory.build(count, numbers.start)
-    obs = env.reset(seed)
-    cards = {name: read_card(source) for name, source in target.sources.items()}
-    players = {
-        name: FrozenPlayer.of(card, read_network(target.sources[name], card), greedy=greedy)
-        for name, card in cards.items()
-    }
-    rows = np.array(numbers, np.int64)
-    streams = {name: Streams(seed, rows, LEARNER_PURPOSE + k) for k, name in enumerate(players)}
-    length: NDArray[np.int64] = np.zeros(count, np.int64)
-    states: dict[str, Any] = {name: player.initial_state(count) for name, player in players.items()}
-    while True:
-        actions = {}
-        for name, player in players.items():
-            view = SeatView(obs[name], None, 0)
-            try:
-                taken, states[name] = player.act(view, states[name], streams[name])
-            except (RuntimeError, IndexError) as error:
-                raise PlayerError(f"{player.name}: does not fit this environment: {error}") from error
-            actions[name] = taken[:, None] if taken.ndim == 1 else taken
-        step = env.step(actions)
-        yield env, actions, step
-        length = np.where(step.done, 0, length + 1)
+def _turns(target: EnvTarget, env: BatchedEnv, first: int, *, seed: int, greedy: bool) -> Iterator[Turn]:
+    """Play the environments from number ``first`` on. Raises ``RunError`` where an episode does not end."""
+    length: NDArray[np.int64] = np.zeros(env.num_envs, np.int64)
+    players = target.players(greedy=greedy)
+    for turn in turns(env, target.factory.specs.agents, players, seed=seed, first=first):
+        yield turn
+        length = np.where(turn.step.done, 0, length + 1)
         if length.max() >= MOST_STEPS:
             wanted = "an end of its episodes (env_args={max_episode_steps: 200} sets one)"
             env_id = getattr(target.factory, "env_id", target.name)
             raise RunError(expected(f"env_id={env_id}", wanted, f"none in {MOST_STEPS:,} steps"))
-        if step.done.any():
-            states = {name: player.reset_state(states[name], step.done) for name, player in players.items()}
-        obs = step.observations
 
 
 def report(target: EnvTarget, *, episodes: int, seed: int, modes: tuple[str, ...]) -> dict[str, Any]:

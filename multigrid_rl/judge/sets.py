@@ -1,7 +1,7 @@
 """Comparison of two sets of runs: reading them, comparing metrics, and notes for the reader."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -40,9 +40,10 @@ class RunSet:
 
     @property
     def title(self) -> str:
-        """Name and the folders that hold the runs, for a legend: ``A: lr-3e-4``."""
-        places = dict.fromkeys(run.path.resolve().parent.name for run in self.runs)
-        return shown(f"{self.name}: {', '.join(places)}", _SHOWN_VALUE)
+        """Name and the folders that hold the runs, or the only run, for a legend: ``A: lr-3e-4``."""
+        places = [place.resolve() for place in places_of(self.runs)]
+        names = [f"{place.parent.name}/{place.name}" if len(self.runs) == 1 else place.name for place in places]
+        return shown(f"{self.name}: {', '.join(names)}", _SHOWN_VALUE)
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,11 @@ def check_sets(ours: RunSet, theirs: RunSet) -> None:
     names = [", ".join(runs.by_scenario) for runs in (ours, theirs)]
     if names[0] != names[1]:
         raise ConfigError(expected("scenarios", f"those of {ours.name}, {names[0]}, in {theirs.name}, too", names[1]))
+
+
+def places_of(runs: Sequence[Run]) -> list[Path]:
+    """Return the folders that hold the runs; of a single run its own, as another may lie beside it."""
+    return [runs[0].path] if len(runs) == 1 else list(dict.fromkeys(run.path.parent for run in runs))
 
 
 def scenario_of(run: Run) -> str:

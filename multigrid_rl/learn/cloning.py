@@ -19,6 +19,7 @@ from multigrid_rl.learn.rows import Pairs, Passes
 from multigrid_rl.learn.update import SECONDS, take_over
 from multigrid_rl.models.distributions import Bound, distribution_of
 from multigrid_rl.models.vector import Normaliser, VectorActorCritic
+from multigrid_rl.players.episodes import Quota
 from multigrid_rl.schema import Schedule
 from multigrid_rl.types import EnvFactory, EpisodeTable
 
@@ -207,7 +208,7 @@ def play_out(  # noqa: PLR0913 - all by keyword but three
     count = min(num_envs, episodes)
     specs, env = factory.specs, factory.build(count, first)
     collector = Collector(env, specs, networks, seed=seed, first=first, steps=_STEPS, bound=bound)
-    finished, tables = np.zeros(count, np.int64), []
+    quota, tables = Quota(episodes, count), []
     entropies: dict[str, list[float]] = {module: [] for module in specs.modules}
     for _ in range(_MOST_STEPS // _STEPS):
         rollouts = collector.collect()
@@ -216,13 +217,9 @@ def play_out(  # noqa: PLR0913 - all by keyword but three
             entropy = (rollout.entropy * rollout.mask).sum(axis=2)[rollout.active]
             if np.isfinite(entropy).any():  # NaN for a head without probabilities
                 entropies[agent.module].append(float(entropy.mean()))
-        ended = np.nonzero(next(iter(rollouts.values())).done)[1]
-        table, kept = env.drain_episodes(), np.zeros(len(ended), np.bool_)
-        for row, k in enumerate(ended.tolist()):
-            kept[row] = finished[k] < -(-(episodes - k) // count)
-            finished[k] += 1
-        tables.append(table.rows(kept))
-        if sum(one.episodes for one in tables) == episodes:
+        counted = [quota.count(done) for done in next(iter(rollouts.values())).done]
+        tables.append(env.drain_episodes().rows(np.concatenate(counted)))
+        if quota.met:
             break
     means = {module: float(np.mean(rows)) for module, rows in entropies.items() if rows}
     return EpisodeTable.concatenate(tables), {module: value for module, value in means.items() if np.isfinite(value)}

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from multigrid_rl.learn.cloning import Cloning
 from multigrid_rl.learn.demonstrations import read_demonstrations
-from multigrid_rl.learn.recording import Actor
 from multigrid_rl.learn.rollout import Collector
 from multigrid_rl.learn.rows import Moments
 from multigrid_rl.models.vector import Normaliser
+from multigrid_rl.players.episodes import Actor
 from multigrid_rl.players.match import LEARNER_PURPOSE
 from multigrid_rl.types import BatchedStep, Policy
 from multigrid_rl.world.streams import Streams

@@ -27,6 +27,7 @@ from multigrid_rl.players.cards import (
     Text,
     read_plain_file,
     signature,
+    task_of,
 )
 from multigrid_rl.scenario import ConfigError, Strict
 from multigrid_rl.text import expected, first_error, shown
@@ -282,10 +283,9 @@ def read_demonstrations(folder: Path, agent: AgentSpec | None = None, env: Any =
 
 
 def _check_fits(folder: Path, card: DataCard, agent: AgentSpec, env: Any) -> None:
-    of_data = card.env and card.env.model_dump(include={"package", "env_id"})
-    of_run = env and {name: env[name] for name in ("package", "env_id")}
-    if of_data != of_run:
-        names = [one["env_id"] if one else "the red/blue-door game" for one in (of_run, of_data)]
+    of_run, of_data = env and env["env_id"], card.env and card.env.env_id
+    if (of_run and task_of(of_run)) != (of_data and task_of(of_data)):
+        names = [one or "the red/blue-door game" for one in (of_run, of_data)]
         raise ConfigError(expected(f"data: {folder}: env", names[0], names[1]))
     wanted = signature(agent, card.observation.view_size)
     needed = DataCard.model_validate({**card.model_dump(), **wanted})

@@ -1,84 +1,41 @@
 """Recording of demonstrations: any player acts in place of the learners, and every step is stored."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multigrid_rl.envs.grouping import GroupedEnv
 from multigrid_rl.learn.demonstrations import Episode
-from multigrid_rl.players.match import LEARNER_PURPOSE, Match
-from multigrid_rl.types import AgentSpec, BatchedEnv, BatchedStep, EnvFactory, Policy, SeatView
-from multigrid_rl.world.streams import Streams
+from multigrid_rl.players.episodes import turns
+from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, Policy
 
 Array = NDArray[Any]
 
 
-class Actor:
-    """A player in place of a learning agent: it gets the agent's observations; scripted players also read the board.
-
-    Args:
-        player: the player.
-        agent: the agent it replaces.
-        env: the environments.
-        streams: random numbers, one stream for each environment.
-    """
-
-    def __init__(self, player: Policy, agent: AgentSpec, env: BatchedEnv, streams: Streams) -> None:
-        self.player, self.streams = player, streams
-        self.memory: Any = player.initial_state(env.num_envs)
-        self._width = int(np.prod(agent.observation_space.shape or (1,)))
-        inner = env.env if isinstance(env, GroupedEnv) else env
-        match = inner if isinstance(inner, Match) else None
-        self._board = None if match is None else match.board
-        self._seat = 0 if match is None else match.spec.seats.index(agent.seats[0])
-
-    def act(self, obs: Array) -> Array:
-        """Return actions (N, C) or (N, A) for observations (N, D)."""
-        view = SeatView(obs[:, : self._width], self._board, self._seat)
-        actions, self.memory = self.player.act(view, self.memory, self.streams)
-        return actions[:, None] if actions.ndim == 1 else actions
-
-    def restart(self, done: NDArray[np.bool_]) -> None:
-        """Reset the memory of the environments ``done`` (N,)."""
-        if done.any():
-            self.memory = self.player.reset_state(self.memory, done)
-
-
 def record(
-    factory: EnvFactory, player_of: Callable[[AgentSpec], Policy], steps: int, num_envs: int, seed: int
+    factory: EnvFactory, players: Mapping[str, Policy], steps: int, num_envs: int, seed: int
 ) -> Iterator[Episode]:
-    """Yield episodes in which ``player_of(agent)`` plays every agent, as they end.
+    """Yield episodes in which ``players`` act in place of all agents, as they end.
 
     ``num_envs`` environments play equally many steps, to avoid a bias towards short episodes; unfinished episodes are
     cut at the end. Steps in which an agent is out of its game are not part of its episode.
 
     Args:
         factory: recipe of the environments.
-        player_of: gives each agent its player.
+        players: by agent.
         steps: environment steps, at least ``num_envs``, rounded up to equally many in each environment.
         num_envs: parallel environments.
         seed: of environments and action sampling.
     """
-    env = factory.build(num_envs, 0)
-    obs = env.reset(seed)
-    numbers = np.arange(num_envs, dtype=np.int64)
-    agents = factory.specs.agents
-    actors = {
-        agent.name: Actor(player_of(agent), agent, env, Streams(seed, numbers, LEARNER_PURPOSE + k))
-        for k, agent in enumerate(agents)
-    }
+    agents, rounds = factory.specs.agents, -(-steps // num_envs)
     buffers = {agent.name: _EpisodeBuffer(agent, num_envs, seed) for agent in agents}
-    for left in range(-(-steps // num_envs) - 1, -1, -1):
-        current = {name: obs[name].copy() for name in actors}
-        actions = {name: actor.act(current[name]) for name, actor in actors.items()}
-        step = env.step(actions)
-        for name, actor in actors.items():
-            buffers[name].add(current[name], actions[name], step)
-            yield from buffers[name].close(step.done if left else np.ones(num_envs, np.bool_), step)
-            actor.restart(step.done)
-        obs = step.observations
+    played = turns(factory.build(num_envs, 0), agents, players, seed=seed)
+    for number, turn in enumerate(islice(played, rounds), 1):
+        for name, buffer in buffers.items():
+            buffer.add(turn.observations[name], turn.actions[name], turn.step)
+            yield from buffer.close(turn.step.done if number < rounds else np.ones(num_envs, np.bool_), turn.step)
 
 
 class _EpisodeBuffer:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -104,6 +105,11 @@ class EnvSignature(Strict):
     env_id: Text
     env_args: dict[str, Any] = Field(default={})
     agents: int = Field(default=1, ge=1, le=4)
+
+
+def task_of(env_id: str) -> str:
+    """Return what is played in an environment: its id without module and version."""
+    return re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])
 
 
 class Returns(Strict):

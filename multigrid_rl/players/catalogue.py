@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from multigrid_rl.files import player_folders
 from multigrid_rl.players.agents import Part, is_agent, read_agent, read_parts
 from multigrid_rl.players.cards import (
+    CARD_FILE,
     Card,
     PlayerError,
     PlayerFiles,
@@ -171,11 +172,13 @@ class Catalogue:
     Attributes:
         root: where new players go.
         entries: of all folders; of a name in two the first folder's.
+        objects: players of the user's own that were handed over as objects, by their ``module:Class``.
     """
 
     def __init__(self, root: Path | None = None) -> None:
         self.folders = player_folders() if root is None else [root]
         self.root = self.folders[0]
+        self.objects: dict[str, Any] = {}
         self._files: dict[str, PlayerFiles | list[Part]] = {}
         self._read()
 
@@ -202,7 +205,7 @@ class Catalogue:
             wanted = "a name, a folder that is there, or module:Class without a path"
             raise PlayerError(expected("player", wanted, f"{name}: no such folder"))
         if "/" in name or Path(name).is_dir():
-            return Path(name)
+            return _player_folder(Path(name))
         plugged = (point.name for point in entry_points(group=PLUGGED_IN))
         more = "{}, a folder with a frozen player or an agent, module:Class, or hf:user/name"
         raise PlayerError(unknown("player", name, [*self.names(), *plugged], more))
@@ -252,6 +255,8 @@ class Catalogue:
         """
         if name in BUILT_IN:
             return LoadedPlayer(BUILT_IN[name](spec), name, None, self.strength(name))
+        if name in self.objects:
+            return LoadedPlayer(watched(name, self.objects[name], spec, seat), name, None, [])
         if name not in self.entries and (code := code_of(name)) is not None:
             with user_code(f"player {code}"):
                 own = import_object(f"player {code}", code, "module:Class")(spec)
@@ -308,6 +313,17 @@ class Catalogue:
             raise PlayerError(expected(path, "a catalogue to which lines can be appended", "another form of yaml"))
         path.write_text(after, encoding="utf-8")
         self._read()
+
+
+def _player_folder(folder: Path) -> Path:
+    """Return a player's folder as it is. Raises :class:`PlayerError` for one that holds runs."""
+    if not (folder / CARD_FILE).exists() and not is_agent(folder):
+        run = next(
+            (file.parent for depth in ("*", "*/*") for file in sorted(folder.glob(f"{depth}/config.yaml"))), None
+        )
+        if run is not None:
+            raise PlayerError(expected("player", f"one player or run, such as {run}", f"{folder}, a folder of runs"))
+    return folder
 
 
 def _parse(path: Path, text: str) -> dict[str, dict[str, Any]]:

@@ -12,6 +12,7 @@ from torch import nn
 from multigrid_rl.models.distributions import Categorical, Distribution, Draw, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.towers import Stack, TokenTowers
+from multigrid_rl.models.vector import VectorActorCritic
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import AgentSpec, GameSpec, SeatView, UniformSource
@@ -83,10 +84,35 @@ class FrozenPlayer:
 
     def sample(self, outputs: NDArray[np.float32], rng: UniformSource) -> NDArray[Any]:
         """Draw actions (N,), of a team (N, C), or bounded numbers (N, A), from ``outputs`` (N, outputs)."""
-        actions = self.distribution.bounded(self.choose(outputs, rng).actions)
+        return self._taken(self.choose(outputs, rng).actions)
+
+    def _taken(self, chosen: NDArray[Any]) -> NDArray[Any]:
+        actions = self.distribution.bounded(chosen)
         if not isinstance(self.distribution, Categorical):
             return actions
         return (actions[:, 0] if self.distribution.components == 1 else actions).astype(np.int8)
+
+    def predict(
+        self, observation: Any, state: torch.Tensor | None = None, rng: UniformSource | None = None
+    ) -> tuple[Any, torch.Tensor]:
+        """Return the action for one observation (D,), or actions for several (N, D), and the next memory (N, S).
+
+        Like ``predict`` of Stable-Baselines3 (https://stable-baselines3.readthedocs.io/en/master/modules/base.html).
+
+        Args:
+            observation: a flat vector, or tokens.
+            state: the memory, as the last call returned it; ``None`` where an episode begins.
+            rng: draws the actions; without it they are the likeliest ones.
+        """
+        seen = np.asarray(observation)
+        floats = isinstance(self.network, VectorActorCritic) or seen.dtype.kind == "f"
+        rows: Any = np.atleast_2d(seen).astype(np.float32 if floats else np.uint8)
+        outputs, state = self.outputs(
+            SeatView(rows, None, 0), self.initial_state(len(rows)) if state is None else state
+        )
+        chosen = self.distribution.mode(outputs) if rng is None else self.distribution.draw(outputs, rng).actions
+        actions = self._taken(chosen)
+        return actions if seen.ndim > 1 else actions[0], state
 
     def outputs(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
         """Compute the policy's outputs (N, outputs) and the next memory."""

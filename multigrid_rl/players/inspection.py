@@ -62,7 +62,9 @@ def inspect_folder(folder: Path, scenario: str | None, limits: Limits = Limits()
         yield _line("latency", f"{1e3 * seconds_per_action(cards[part], network):.2f} ms an action, one at a time")
     card = next(iter(cards.values()))
     if card.env is not None and scenario is None:
-        yield f"ok: for {card.env.env_id}; multigrid-rl evaluate {shown(str(folder))} plays it there"
+        there = f"multigrid-rl evaluate {shown(str(folder))} plays it there"
+        # Unity's agents come and go: no episode can be asked for.
+        yield f"ok: for {card.env.env_id}; {there if card.env.package != 'unity' else 'of Unity, where none is played'}"
         return
     try:
         spec = load_scenario(scenario or card.scenario).spec

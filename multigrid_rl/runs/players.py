@@ -1,17 +1,24 @@
-"""Folders of the players that a run has written into its checkpoints."""
+"""Players of runs and of the catalogue: their folders, where they play, and whether they fit there."""
 
+import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
 
+from multigrid_rl.config import ConfigError, compose
+from multigrid_rl.players.agents import is_agent
 from multigrid_rl.players.bundle import seat_folders
-from multigrid_rl.players.cards import PlayerError, read_card, read_network
-from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer
+from multigrid_rl.players.cards import CARD_FILE, EnvSignature, PlayerError, read_card, read_network, task_of
+from multigrid_rl.players.catalogue import Catalogue, LoadedPlayer, is_program
 from multigrid_rl.players.frozen import FrozenPlayer, check_agent
+from multigrid_rl.runs.reader import check_env, run_config
 from multigrid_rl.schema import RunConfig
 from multigrid_rl.text import expected, shown, suggestion
 from multigrid_rl.types import TEAM_ORDER, AgentSpec, MultiAgentSpec
 
+_BOARD = "the red/blue-door game"
 #: What may differ between a player's network and one that begins with its weights.
 _FREE = {"log_std", "scale_values"}
 
@@ -60,8 +67,69 @@ def players_for(run: Path, seat: str, checkpoint: str | None = None) -> dict[str
     return {"": run_player(run, seat, checkpoint)}
 
 
+def is_run(who: str) -> bool:
+    """Return whether ``who`` is the folder of a run, not a player."""
+    return (Path(who) / "config.yaml").is_file()
+
+
+def env_of(who: str) -> EnvSignature | None:
+    """Return the environment of another package that a frozen player was made for; ``None`` for every other player.
+
+    Raises:
+        PlayerError: damaged, or a folder of something else.
+    """
+    catalogue = Catalogue()
+    known = who in catalogue.entries or Path(who).is_dir() or who.startswith("hf:")
+    folder = catalogue.folder(who) if known and not is_program(who) else None
+    return None if folder is None or is_agent(folder) else read_card(folder).env
+
+
+def of_other_package(who: str) -> bool:
+    """Return whether a player or a run is one of another package's environment. Raises as :func:`env_of`."""
+    if is_run(who):
+        return run_config(Path(who)).scenario.game is None
+    return env_of(who) is not None
+
+
+def config_of(who: str, overrides: Sequence[str]) -> RunConfig:
+    """Return where a player or a run plays: as ``overrides`` say, else in its own environment or scenario.
+
+    Raises:
+        ConfigError, PlayerError: no such player or run, or an environment that its file may not name.
+    """
+    typed = {override.partition("=")[0].removeprefix("scenario.") for override in overrides}
+    if is_run(who):
+        if overrides:
+            return compose(list(overrides))
+        config = run_config(Path(who))
+        check_env(f"{who}/config.yaml", config.scenario.env_id, config.scenario.env_args)
+        return config
+    if typed & {"scenario", "experiment", "env_id"}:
+        return compose(list(overrides))
+    env = env_of(who)
+    if env is None:
+        return compose([f"scenario={Catalogue().home_of(who)[1]}", *overrides])
+    card = Catalogue().folder(who) / CARD_FILE
+    check_env(card, env.env_id, env.env_args)
+    # A stranger's card opens no files, such as a body's model, and reads no environment variables.
+    written = json.dumps(env.env_args, ensure_ascii=False)
+    if re.search(r"[/\\]|\$\{", written) or not all(key.isidentifier() for key in env.env_args):
+        wanted = f"no paths and ${{...}}; of a card that you trust, type env_id={env.env_id} env_args=..."
+        raise ConfigError(expected(f"{card}: env.env_args", wanted, shown(str(env.env_args), 200)))
+    own = [f"scenario={env.package}", f"scenario.env_id={env.env_id}"]
+    own += [f"scenario.agents={env.agents}"] if env.package == "multigrid" else []
+    own += [f"scenario.env_args.{key}={json.dumps(value)}" for key, value in env.env_args.items()]
+    return compose([*own, *overrides])
+
+
 def player_in_place_of(
-    agent: AgentSpec, who: str, config: RunConfig, *, greedy: bool = False, checkpoint: str | None = None
+    agent: AgentSpec,
+    who: str,
+    config: RunConfig,
+    *,
+    greedy: bool = False,
+    checkpoint: str | None = None,
+    any_env: bool = False,
 ) -> LoadedPlayer:
     """Load a player for what ``agent`` does in the environment of ``config``.
 
@@ -71,17 +139,17 @@ def player_in_place_of(
         config: where it plays.
         greedy: a network takes its likeliest action.
         checkpoint: of a run; the latest by default.
+        any_env: it may have been trained in another environment of another package, if the spaces are equal.
 
     Raises:
         PlayerError: no such player, a damaged one, or one that does not fit.
     """
-    name, catalogue = _folder_of(agent, who, checkpoint), Catalogue(config.checkpoint_root())
     if config.scenario.game is None:
-        folder = catalogue.folder(name)
+        folder = env_player(agent, who, config, checkpoint, any_env=any_env)
         card = read_card(folder)
-        check_agent(card, agent)
         player = FrozenPlayer.of(card, read_network(folder, card), greedy=greedy)
         return LoadedPlayer(player, card.name, card.sha256, card.strength, members=card.members)
+    name, catalogue = _folder_of(agent, who, checkpoint), Catalogue(config.checkpoint_root())
     loaded = catalogue.seat(name, config.scenario.spec, agent.seats[0], greedy=greedy)
     if loaded.members != len(agent.seats):
         wanted = f"one that acts for {' and '.join(agent.seats)}"
@@ -89,9 +157,29 @@ def player_in_place_of(
     return loaded
 
 
+def env_player(
+    agent: AgentSpec, who: str, config: RunConfig, checkpoint: str | None = None, *, any_env: bool = False
+) -> Path:
+    """Return the folder of the frozen player for what ``agent`` does in the environment of ``config``.
+
+    Arguments as in :func:`player_in_place_of`. Raises ``PlayerError``: none, or one that does not fit.
+    """
+    scenario, catalogue = config.scenario, Catalogue(config.checkpoint_root())
+    key, wanted = f"player {who} does not fit this environment: env", scenario.env_id or scenario.name
+    if is_program(who) or is_agent(Path(who)):
+        raise PlayerError(expected(key, wanted, _BOARD))
+    folder = catalogue.folder(_folder_of(agent, who, checkpoint))
+    card = read_card(folder)
+    same = scenario.env_id and card.env and task_of(scenario.env_id) == task_of(card.env.env_id)
+    if not (same or any_env):
+        raise PlayerError(expected(key, wanted, _BOARD if card.env is None else card.env.env_id))
+    check_agent(card, agent)
+    return folder
+
+
 def _folder_of(agent: AgentSpec, who: str, checkpoint: str | None) -> str:
     """Return a player's name or folder; for a run the folder of the player trained for ``agent``."""
-    if (Path(who) / "config.yaml").is_file():
+    if is_run(who):
         return f"{run_player(Path(who), agent.module, checkpoint)}/"  # the slash marks a folder, not a name
     return who
 
@@ -106,7 +194,7 @@ def initial_weights(config: RunConfig, specs: MultiAgentSpec) -> tuple[dict[str,
     for module in specs.modules:
         agent, key = specs.agent_of(module), f"init: {config.init}"
         try:
-            player = player_in_place_of(agent, str(config.init), config).player
+            player = player_in_place_of(agent, str(config.init), config, any_env=True).player
         except PlayerError as error:
             raise PlayerError(f"init: {error}") from error
         if not isinstance(player, FrozenPlayer) or player.mirrored:

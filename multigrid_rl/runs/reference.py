@@ -262,8 +262,10 @@ def write_file(path: Path, content: bytes) -> None:
         raise ConfigError(expected(path, "a file that can be written", error.strerror)) from error
 
 
-def refuse_to_overwrite(path: Path, *, force: bool) -> None:
-    """Raise :class:`ConfigError` if ``path`` exists, unless ``force``."""
+def refuse_to_overwrite(path: Path, *, force: bool, suffix: str = "") -> None:
+    """Raise :class:`ConfigError` if ``path`` exists, unless ``force``, or does not end with ``suffix``."""
+    if not path.name.lower().endswith(suffix):
+        raise ConfigError(expected("--output", f"a file that ends with {suffix}", path))
     if path.exists() and not force:
         raise ConfigError(f"{path}: exists already, expected a new file, or --force")
 

@@ -17,11 +17,11 @@ import numpy as np
 from PIL import Image
 
 from multigrid_rl.envs.gymnasium import GymnasiumFactory, make_env
-from multigrid_rl.judge.environments import EnvTarget, Recording, record, report, run_env_target
+from multigrid_rl.judge.environments import EnvTarget, Recording, env_target, record, report
 from multigrid_rl.judge.evaluation import MODES, Mode, means
 from multigrid_rl.show.captions import Caption
 from multigrid_rl.show.pictures import NARROWEST, Notes, Picture, Strip
-from multigrid_rl.show.video import Film, VideoError, Written, write_film
+from multigrid_rl.show.video import Film, VideoError, Written, check_game, write_film
 from multigrid_rl.show.words import short
 from multigrid_rl.text import expected
 
@@ -68,7 +68,7 @@ def play_own_episodes(folder: Path, episodes: int, *, seed: int, films: bool = T
     Raises:
         ConfigError, PlayerError: no checkpoint, a damaged player, or one that does not fit.
     """
-    target = run_env_target(folder)
+    target = env_target(str(folder))
     agents = tuple(target.sources)
     if not isinstance(target.factory, GymnasiumFactory):
         summaries = report(target, episodes=episodes, seed=seed, modes=MODES)["modes"]
@@ -104,15 +104,12 @@ def pick(target: EnvTarget, which: str, episodes: int, *, seed: int, mode: Mode)
         VideoError: another word; see :func:`multigrid_rl.judge.environments.record` for others.
     """
     greedy = mode == "argmax"
-    if which.isdecimal():
-        number = int(which)
+    label = check_game(which)
+    if label.isdecimal():
+        number = int(label)
         return mode, record(target, range(number, number + 1), seed=seed, greedy=greedy)[0]
-    if which not in ("best", "median", "worst"):
-        raise VideoError(
-            expected("--game", f"best, median or worst of {episodes} episodes, or an episode's number", which)
-        )
-    chosen = ranked(record(target, range(episodes), seed=seed, greedy=greedy))[which]
-    return f"{which} of {episodes}, {mode}", chosen
+    chosen = ranked(record(target, range(episodes), seed=seed, greedy=greedy))[label]
+    return f"{label} of {episodes}, {mode}", chosen
 
 
 def write_episode(

@@ -87,6 +87,15 @@ def read_games(path: Path) -> list[GameRecord]:
         raise VideoError(f"{path}: game {first_error(error)}") from error
 
 
+def check_game(which: str) -> str:
+    """Return the label or number that is meant among games not played yet. Raises ``VideoError``."""
+    word = which.partition(" ")[0].lower()
+    found = [label for label in ("best", "median", "worst") if word and label.startswith(word)]
+    if word.isdecimal() or found:
+        return found[0] if found else word
+    raise VideoError(expected("--game", "best, median or worst, or the number of a game from 0", which))
+
+
 def choose(games: list[GameRecord], which: str | None, source: object) -> GameRecord:
     """Choose one of ``games``: by its label, by its place in the list from 0, or by how its label begins.
 

@@ -20,7 +20,7 @@ from multigrid_rl.envs import unity_peer
 from multigrid_rl.envs.base import AGENT, BrokenEnvError
 from multigrid_rl.envs.unity import UnityFactory
 from multigrid_rl.envs.unity_peer import UnityPeer, messages, side_channels
-from multigrid_rl.judge.environments import run_env_target
+from multigrid_rl.judge.environments import env_target
 from multigrid_rl.learn.advantages import Estimator
 from multigrid_rl.learn.rollout import Collector, estimate
 from multigrid_rl.models.registry import network_of
@@ -260,7 +260,7 @@ def test_rejects_playing_unity_episodes(tmp_path):
     with pytest.raises(
         ConfigError, match=r"^scenario.package: expected gymnasium or multigrid, to play episodes, got unity$"
     ):
-        run_env_target(tmp_path, compose(["scenario=unity", "env_path=/no/such program, 1"]))
+        env_target(str(tmp_path), ["scenario=unity", "env_path=/no/such program, 1"])
 
 
 def test_recipe_may_not_start_program(tmp_path):

@@ -252,6 +252,14 @@ def test_each_comparison_has_panel(sides):
     assert [text.get_text() for text in figure.legends[0].texts][:2] == ["A: a, 5 runs", "B: b, 5 runs"]
 
 
+def test_two_runs_of_one_folder_have_names_of_their_own(sides):
+    done = call("compare", "a/0", "a/1")
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "A: 1v1, 1 run, seeds 0 (a/0)" in done.output
+    assert "B: 1v1, 1 run, seeds 1 (a/1)" in done.output
+    assert [read_set(name, [path]).title for name, path in (("A", "a/0"), ("B", "a/1"))] == ["A: a/0", "B: a/1"]
+
+
 def test_band_covers_curve_and_closes_where_runs_agree():
     values = np.stack([np.linspace(0, 1, 5) * k for k in range(8)])
     middle, low, high = bootstrap_band(values, np.random.default_rng(0), iqm)
@@ -275,6 +283,6 @@ def test_runs_without_seats_are_compared_by_returns(tmp_path, monkeypatch):
     assert done.exit_code == 0, (done.output, done.exception)
     assert "return_mean/agent_0: A is higher in 100% of the pairs (one run has no interval): no signif" in done.output
     assert re.search(r"return_mean/agent_0 +more +30 +20 +\+10 +100%$", done.output, re.MULTILINE)
-    assert "A: 1v1, 1 run, seeds 1 (a)" in done.output
+    assert "A: 1v1, 1 run, seeds 1 (a/0)" in done.output
     assert "note: runs report last after 100,000 to 200,000 steps" in done.output
     assert "gates are held" not in done.output

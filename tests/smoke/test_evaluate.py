@@ -154,6 +154,12 @@ def test_rejects_mistakes_and_writes_nothing(arguments, message, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_folder_of_runs_is_told_from_player(trained):
+    said = complaint(run(trained.parent))
+    wanted = f"player: expected one player or run, such as {trained}"
+    assert said == f"multigrid-rl: {wanted}, got {trained.parent}, a folder of runs"
+
+
 def test_never_overwrites(master):
     before = (master[0] / "summary.json").read_bytes()
     result = run("random", "--episodes", 10, "-o", master[0])

@@ -13,14 +13,18 @@ import pytest
 
 from commands import call, complaint
 from multigrid_rl.cli.train import resume_training, run_training
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.metrics import METRICS, matches
 from multigrid_rl.players.cards import MODEL_FILE, read_card
 from multigrid_rl.players.catalogue import Catalogue
+from multigrid_rl.players.factories import env_factory
+from multigrid_rl.runs.players import initial_weights
 from tiny_runs import rows_of, tiny_run, without_time
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
+#: Sizes of CartPole's observations and actions, and another environment.
+OTHER = "strangers:OtherPole-v0"
 POLE = ["env_id=CartPole-v1", "train.until=4096", "train.checkpoint_every=2048", "seed=3"]
 SHORT = ["train.until=512", "train.checkpoint_every=512"]
 
@@ -88,6 +92,18 @@ def test_evaluates_chosen_checkpoint_and_env_arguments(pole, tmp_path):
     early = judged(tmp_path / "early", pole[0], "--checkpoint", "step_000002048", "--episodes", 20)
     late = judged(tmp_path / "late", pole[0], "--episodes", 20)
     assert early["modes"] != late["modes"]
+
+
+@pytest.mark.parametrize("override", ["scenario=cartpole", "env_id=CartPole-v0", "env_id=gymnasium:CartPole-v1"])
+def test_player_plays_its_environment_by_other_names(pole, frozen, tmp_path, override):
+    for name, who in {"run": pole[0], "player": frozen / "pole"}.items():
+        assert judged(tmp_path / name, who, override, "--episodes", 9)["modes"]["argmax"]["episodes"] == 9
+
+
+def test_training_may_begin_with_weights_from_another_environment(pole):
+    config = compose([f"env_id={OTHER}", "model.hidden=[16,16]", f"init={pole[0]}"])
+    weights, _ = initial_weights(config, env_factory(config).specs)
+    assert set(weights) == {"agent_0"}
 
 
 def test_resumed_run_equals_unbroken_run(pole, tmp_path):
@@ -165,7 +181,15 @@ def test_nan_observation_ends_run(tmp_path):
         (["play", "--opponent", "PLAYER"], "game, got CartPole-v1"),
         (["inspect", "PLAYER", "--scenario", "1v1"], "game, got CartPole-v1"),
         (["video", "RUN", "--opponent", "random"], "--opponent: expected nothing"),
-        (["evaluate", "RUN", "env_id=Pendulum-v1"], "does not fit this environment: observation: expected"),
+        (["evaluate", "RUN", "env_id=Pendulum-v1"], "this environment: env: expected Pendulum-v1, got CartPole-v1"),
+        (["evaluate", "RUN", f"env_id={OTHER}"], f"this environment: env: expected {OTHER}, got CartPole-v1"),
+        (["evaluate", "PLAYER", f"env_id={OTHER}"], f"this environment: env: expected {OTHER}, got CartPole-v1"),
+        (["record", "RUN", f"env_id={OTHER}"], f"this environment: env: expected {OTHER}, got CartPole-v1"),
+        (["train", f"env_id={OTHER}", "train=dagger", "expert=RUN"], f"env: expected {OTHER}, got CartPole-v1"),
+        (["train", f"env_id={OTHER}", "train=dagger", "expert=key-runner"], "got the red/blue-door game"),
+        (["record", "key-runner", "env_id=CartPole-v1"], "env: expected CartPole-v1, got the red/blue-door game"),
+        (["evaluate", "PLAYER", "scenario=1v1"], "env: expected 1v1, got CartPole-v1"),
+        (["evaluate", "PLAYER", "env_id=CartPole-v9"], "scenario.env_id: expected the id of a registered environment"),
         (["rate", "gymnasium"], "got gymnasium"),
         (["evaluate", "PLAYER", "--opponent", "random"], "--opponent: expected nothing"),
         (["evaluate", "PLAYER", "--sides", "both"], "--sides: expected nothing"),
@@ -179,7 +203,7 @@ def test_rejects_options_without_meaning(pole, frozen, tmp_path, args, message):
     words = [str(word) for word in args]
     for name, path in names.items():
         words = [word.replace(name, str(path)) for word in words]
-    if words[0] == "evaluate":
+    if words[0] in ("evaluate", "record"):
         words += ["-o", str(tmp_path / "out")]
     if words[0] == "train":
         words += [f"run_dir={tmp_path / 'out'}"]

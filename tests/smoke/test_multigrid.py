@@ -42,10 +42,12 @@ def test_package_environment_trains_and_writes_run_folder(tmp_path):
 @pytest.mark.parametrize(
     ("scheme", "networks"), [("dtde", {"agent_0", "agent_1"}), ("ctde", {"agent_0", "agent_1"}), ("ctce", {"agents"})]
 )
-def test_two_agents_train_in_every_scheme(tmp_path, scheme, networks):
+def test_two_agents_train_and_play_in_every_scheme(tmp_path, scheme, networks):
     verdict, rows = tiny_run(tmp_path / "run", *SCENARIO, "scenario.agents=2", f"scheme={scheme}", "train.until=1024")
     assert set(verdict["weights"]) == networks
     assert {f"entropy/{name}" for name in networks} <= set(rows[0])
+    judged = call("evaluate", tmp_path / "run", "--episodes", 2, "--mode", "argmax", "-o", tmp_path / "judged")
+    assert judged.exit_code == 0, judged.output
 
 
 @pytest.mark.parametrize(

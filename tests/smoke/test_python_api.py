@@ -11,12 +11,15 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import gymnasium
+import numpy as np
 import pytest
 
 import multigrid_rl
 from commands import call
-from multigrid_rl.config import ConfigError
+from multigrid_rl.config import ConfigError, compose
 from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.world.streams import Streams
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray and tensorboard warn about their own future at every start
 
@@ -57,12 +60,19 @@ def shown_by(module, cells):
     return [run_cells(module, cell) for cell in cells]
 
 
+def shown_twice(module, cells):
+    """What a notebook shows, after the cells that write folders have run a second time."""
+    values = shown_by(module, cells)
+    shown_by(module, [cell for cell in cells if "train(" in cell or "subprocess" in cell])
+    return values
+
+
 def cells_of(path):
     return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
 
 
 def test_train_look_improve(notebook):
-    verdict, table, win, replay, returns = shown_by(notebook, cells_of(NOTEBOOKS[0]))
+    verdict, table, win, replay, returns = shown_twice(notebook, cells_of(NOTEBOOKS[0]))
     assert verdict == (False, "until")
     assert list(table.columns) == ["return_mean/red_0", "episode_len_mean"]
     assert 0 <= win <= 1
@@ -72,11 +82,12 @@ def test_train_look_improve(notebook):
 
 
 def test_custom_player_in_cup(notebook):
-    _, step, interval, win, entries = shown_by(notebook, cells_of(NOTEBOOKS[1]))
+    _, step, interval, win, entries = shown_twice(notebook, cells_of(NOTEBOOKS[1]))
     assert step[1:3] == (False, False)
     assert len(interval) == 2
     assert 0 <= win <= 1
     assert [path.name for path in entries] == ["mine"]
+    assert len(list(Path("runs/1v1").iterdir())) == 2
     assert notebook.run.config["scenario"]["seats"]["blue_0"] == {"notebook_main:Toggler": 1.0, "random": 1.0}
     assert multigrid_rl.evaluate(notebook.run, episodes=2)["episodes"] == 2  # classes that were handed over are trusted
 
@@ -92,6 +103,56 @@ def test_page_snippets_run(notebook):
     assert multigrid_rl.load_player(again).name == "1v1-red_0"
 
 
+class Forward:
+    """Walks on; counts its steps."""
+
+    def __init__(self, action=2):
+        self.action, self.steps = action, 0
+
+    def act(self, view, state, rng):
+        self.steps += 1
+        return np.full(len(view.tokens), self.action), state
+
+
+def test_objects_are_evaluated_as_they_are():
+    one, other = Forward(), Forward(6)
+    assert multigrid_rl.evaluate(one, opponent=other, episodes=4)["episodes"] == 4
+    assert one.steps > 0 < other.steps
+    assert multigrid_rl.evaluate("blue-rookie", opponent=one, episodes=4)["win"] > 0
+
+
+def test_trained_policy_predicts():
+    env = gymnasium.make("HalfCheetah-v5", max_episode_steps=100)
+    player = multigrid_rl.load_player("cheetah-expert")
+    observation, _ = env.reset(seed=0)
+    total, state, cut = 0.0, None, False
+    while not cut:
+        action, state = player.predict(observation, state)
+        observation, reward, _, cut, _ = env.step(action)
+        total += float(reward)
+    assert total > 300
+    both, _ = player.predict(np.stack([observation, observation]))
+    np.testing.assert_allclose(both[0], player.predict(observation)[0], atol=1e-5)
+    drawn, _ = player.predict(observation, rng=Streams(0, np.zeros(1, np.int64)))
+    assert (drawn != both[0]).any()
+    rookie = multigrid_rl.load_player("blue-rookie", "blue_0")
+    assert rookie.predict(np.zeros(27, np.uint8))[0] in range(7)
+
+
+def test_training_by_id_and_resumed(tmp_path, monkeypatch):
+    """What is asked of training; no training starts."""
+    asked = []
+    monkeypatch.setattr("multigrid_rl.api.run_training", lambda settings: asked.append(compose(settings)))
+    monkeypatch.setattr("multigrid_rl.api.resume_training", lambda *what: asked.append(what))
+    monkeypatch.setattr("multigrid_rl.api.Run", Path)
+    multigrid_rl.train(env_id="Acrobot-v1", until=1000)
+    assert asked[0].scenario.env_id == "Acrobot-v1"
+    assert multigrid_rl.train("1v1", f"run_dir={tmp_path / 'typed'}") == tmp_path / "typed"
+    assert asked[1].run_dir == str(tmp_path / "typed")
+    assert multigrid_rl.train(resume=tmp_path, until=2e5) == tmp_path
+    assert asked[2] == (tmp_path, ["train.until=200000.0"])
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -104,6 +165,14 @@ def test_page_snippets_run(notebook):
         (lambda: multigrid_rl.train(players={"blue_0": lambda spec: None}), ConfigError, "not one inside of another"),
         (lambda: multigrid_rl.evaluate("nobody"), PlayerError, "^player: expected random, .*, got nobody$"),
         (lambda: multigrid_rl.load_player("hunter", "red_7"), ValueError, "red_7"),
+        (
+            lambda: multigrid_rl.load_player("cheetah-expert", "red_0"),
+            ConfigError,
+            "^seat: expected agent_0, got red_0",
+        ),
+        (lambda: multigrid_rl.train(players={"blue_0": Forward()}), ConfigError, "a class, got an object of Forward$"),
+        (lambda: multigrid_rl.evaluate(multigrid_rl.load_player("blue-rookie")), ConfigError, "object of FrozenPlayer"),
+        (lambda: multigrid_rl.train("1v1", resume="runs/x"), ConfigError, "expected a run folder"),
         (lambda: multigrid_rl.make("1v1", "green"), ValueError, "^seat: expected blue_0, red_0, got 'green'$"),
         (lambda: multigrid_rl.Run("nowhere"), ConfigError, "nowhere"),
         (lambda: multigrid_rl.trian, AttributeError, "no attribute 'trian'"),

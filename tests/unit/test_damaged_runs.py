@@ -106,7 +106,7 @@ CASES = [
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{k}-{c[0]}" for k, c in enumerate(CASES)])
 def test_every_verb_rejects_damaged_files(whole, tmp_path, number):
     file, change, message = CASES[number]
-    run, out = damaged(whole, tmp_path, file, change), tmp_path / "out"
+    run, out = damaged(whole, tmp_path, file, change), tmp_path / "out.png"
     verbs = [
         ("report", run, "--episodes", 0, "-o", out),
         ("overlay", run, "--reference", "1v1", "-o", out),

@@ -191,7 +191,7 @@ def test_game_is_recorded_from_seat_view():
     config = compose(["scenario=1v1", "experiment=none", "scenario.seats.blue_0=random"])
     factory = env_factory(config)
     players = {agent.name: player_in_place_of(agent, "key-runner", config).player for agent in factory.specs.agents}
-    episodes = list(record(factory, lambda agent: players[agent.name], 400, 4, 5))
+    episodes = list(record(factory, players, 400, 4, 5))
     assert sum(len(one.rewards) for one in episodes) == 400
     whole = [one for one in episodes if one.terminated or one.truncated]
     assert len(whole) >= len(episodes) - 4

@@ -154,15 +154,12 @@ def test_median_is_usual_choice(pole, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (
-            ["--game", "finest"],
-            "--game: expected best, median or worst of 9 episodes, or an episode's number, got finest",
-        ),
+        (["--game", "finest"], "--game: expected best, median or worst, or the number of a game from 0, got finest"),
         (["--side", "red"], "--side: expected nothing"),
         (["--tile", "40"], "--tile: expected nothing"),
         (["--opponent", "random"], "--opponent: expected nothing"),
         (["--fps", "99"], "--fps: expected 0.5 to 50"),
-        (["env_id=Pendulum-v1"], "does not fit this environment: observation: expected"),
+        (["env_id=Pendulum-v1"], "does not fit this environment: env: expected Pendulum-v1, got CartPole-v1"),
     ],
 )
 def test_verb_rejects_options(pole, args, message, tmp_path):

@@ -302,6 +302,11 @@ def test_overlay_rejects_non_run_folders(runs, tmp_path, spoil, message):
     assert not (tmp_path / "o.png").exists()
 
 
+def test_overlay_writes_png_alone(runs, tmp_path):
+    said = complaint(call("overlay", runs[0], "-o", tmp_path / "o.txt"))
+    assert said == f"multigrid-rl: --output: expected a file that ends with .png, got {tmp_path / 'o.txt'}"
+
+
 def test_overlay_lists_changes_from_recipe(tmp_path):
     for name, overrides in (("other", ("train.lr=0.002",)), ("alike", ())):
         run = report_runs.write_run(tmp_path / name, report_runs.Story(overrides=overrides))

@@ -225,6 +225,12 @@ def test_verb_rejects_unknown_sources(source, message, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_choice_is_judged_before_anything_is_played(tmp_path, monkeypatch):
+    monkeypatch.setattr("multigrid_rl.players.match.play_games", lambda *_, **__: pytest.fail("it played"))
+    said = complaint(call("video", "blue-rookie", "--game", "bestest", "-o", tmp_path / "a.txt"))
+    assert said == "multigrid-rl: --game: expected best, median or worst, or the number of a game from 0, got bestest"
+
+
 def test_rejects_gif_too_large_for_memory(games, tmp_path, monkeypatch):
     monkeypatch.setattr("multigrid_rl.show.video._MOST_GIF_BYTES", 10_000)
     with pytest.raises(VideoError, match=r"--output: expected an \.mp4"):
