@@ -40,8 +40,8 @@ class Bound(NamedTuple):
 KNOWN, HAND_INS, ANSWERS = Bound(0.17, 0.82), Bound(0.06, 0.92), Bound(0.06, 0.92)
 #: Share of one action from which a player has learned nothing that could be copied.
 _UNTRAINED = 0.8
-#: Shared games of each player of the catalogue; an agent's own games that are kept; steps of both.
-_GAMES, _OWN_GAMES, STEPS = 64, 200, 24
+#: Shared games of each player of the catalogue; an agent's own games that are kept; steps of both; fewest rows.
+_GAMES, _OWN_GAMES, STEPS, _FEWEST = 64, 200, 24, 200
 _SEED, _BINS = 20_261_122, 5
 _LEAST = np.float32(np.log(1e-12))
 #: Agents that are handed out as examples, in an installed package as well.
@@ -111,11 +111,11 @@ class Watched:
 
 
 def watch(spec: GameSpec, team: str, agent: Policy, games: int, seed: int) -> Watched:
-    """Let an agent play the first steps of as many games as it will play in earnest, and keep its answers.
+    """Let an agent play the first steps of as many games as in a pairing or an exam, but 200 at least.
 
     It plays ``team`` against scripted players; a fault of it ends the games, and what it answered before is kept.
     """
-    watched = Watched(agent)
+    watched, games = Watched(agent), max(games, _OWN_GAMES)
     seats = [seat for seat in spec.seats if spec.team_of(seat) != team]
     players: dict[str, Policy] = {team: watched, **{seat: BUILT_IN["key-runner"](spec) for seat in seats}}
     with suppress(RunError):
@@ -281,11 +281,13 @@ class Originals:
         networks = {name: its.teams for name, its in self.players.items() if its.teams is not None}
         scores = {name: _asked(teams[team], seats, seen) for name, teams in networks.items()}
         rows = seen.living & _contested([_choices(scores[name]) for name in self._ladder], seen.living)
+        if rows.sum() < _FEWEST:
+            return []
         found = []
         for name, its in scores.items():
             moved = rows & (actions != DONE)
             alike, apart = _equal(_choices(its[moved]), actions[moved]), _bias(actions[rows], its[rows])
-            found.append(_similar(name, apart, alike, ANSWERS if rows.any() else Bound(0.0, 2.0)))
+            found.append(_similar(name, apart, alike, ANSWERS))
         return [player for player in found if player is not None]
 
 

@@ -29,9 +29,10 @@ from multigrid_rl.players.bundle import load_team
 from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.external import ExternalPlayer
+from multigrid_rl.players.match import Match
 from multigrid_rl.players.sandbox import MAX_FILES, MAX_PROCESSES, Limits, at_hand
 from multigrid_rl.show.cup_page import cup_page
-from multigrid_rl.types import RunError
+from multigrid_rl.types import RunError, SeatView
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
 from multigrid_rl.world.spaces import token_categories
 from multigrid_rl.world.symmetry import other_side
@@ -146,6 +147,28 @@ def turned_rows() -> torch.Tensor:
         seen[:, column] = np.arange(size)
         rows += (offsets[column] + other_side(seen)[:, column]).tolist()
     return torch.tensor(rows)
+
+
+def test_finds_clone(tmp_path, originals):
+    teams = [load_team(CATALOGUE.folder("blue-adept"), SPEC, team) for team in ("red", "blue")]
+    match = Match(SPEC, teams[0] | teams[1], 256, seed=99)
+    tokens = np.concatenate([match.world.outputs.tokens[:, 0].copy() for _ in range(40) if match.step({})])
+    outputs, _ = teams[1]["blue_0"].outputs(SeatView(tokens, None, 0), torch.zeros(len(tokens), 0))
+    wanted = torch.from_numpy(outputs).softmax(-1)
+    wide = {"name": "mlp", "hidden": [128], "activation": "tanh"}
+    net = build(wide, token_categories(SPEC), len(ACTIONS), 5)
+    optimiser = torch.optim.Adam(net.parameters(), 5e-3)
+    for _ in range(8):
+        for rows in torch.randperm(len(tokens), generator=torch.Generator().manual_seed(1)).split(512):
+            loss = torch.nn.functional.cross_entropy(net(torch.from_numpy(tokens)[rows])[0], wanted[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    folder = bundle(tmp_path / "clone", seats=("blue_0",))
+    save_file(dict(net.state_dict()), folder / MODEL_FILE)
+    vouch(folder)
+    edit(folder, architecture=wide)
+    assert [player.name for player in originals.similar(originals.fingerprint(folder))] == ["blue-adept"]
 
 
 def test_independently_trained_players_are_no_copies(originals):
