@@ -102,11 +102,11 @@ def cup(
         if before:
             config = replace(config, agents_key=before.agents_key)
         entries = find_entries(folder, list(also or ()), Catalogue(), config)
-        entries = find_copies(entries, Originals(spec, Catalogue(data_root() / "checkpoints")), refuse=not allow_copies)
+        originals = Originals(spec, Catalogue(data_root() / "checkpoints"))
         remove_leftovers()
         try:
             with alone_in(place), warnings_on_screen():
-                _play(entries, config, place)
+                _play(find_copies(entries, originals, config, refuse=not allow_copies), config, place)
         except (ScratchError, OSError) as error:
             failure = RunError(reason(error, place) if isinstance(error, OSError) else str(error))
             failure.hint = "finished pairings are kept; the same command resumes the cup"

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from multigrid_rl.config import ConfigError
 from multigrid_rl.files import write_whole
-from multigrid_rl.judge.copies import Fingerprint, Originals, find_similar
+from multigrid_rl.judge.copies import Fingerprint, Originals, Similar
 from multigrid_rl.judge.cup.entries import filed_name, reason_of
 from multigrid_rl.judge.grading import Rubric, grade, refused
 from multigrid_rl.players.agents import folder_sha256
@@ -113,19 +113,22 @@ class Gradebook:
             kept = self._kept(folder)
             results.append(self._graded(folder) if kept is None else kept)
             show(printable(folder.name), results[-1], kept is None)
-        write_whole(self.table, _csv(folders, results, self.rubric, self._copies(folders)).encode())
+        write_whole(self.table, _csv(folders, results, self.rubric, self._copies(folders, results)).encode())
         return results
 
-    def _copies(self, folders: list[Path]) -> list[str]:
+    def _copies(self, folders: list[Path], results: list[dict[str, Any]]) -> list[str]:
         """Return, for each hand-in, the other hand-ins and known players that it is a copy of."""
         fingerprints: dict[str, Fingerprint] = {}
         for folder in folders:
             with suppress(PlayerError):
                 fingerprints[folder.name] = self.originals.fingerprint(folder)
         rows = []
-        for name in (folder.name for folder in folders):
-            others = {other: fingerprints[other] for other in fingerprints if other != name} | self.originals.players
-            rows.append("; ".join(map(str, find_similar(fingerprints[name], others))) if name in fingerprints else "")
+        for name, result in zip((folder.name for folder in folders), results, strict=True):
+            found = [Similar(**row) for row in result.get("same_as", [])]  # also by what an agent answered
+            if name in fingerprints:
+                others = {other: its for other, its in fingerprints.items() if other != name}
+                found += self.originals.similar(fingerprints[name], others)
+            rows.append("; ".join(dict.fromkeys(map(str, found))))
         return rows
 
     def _kept(self, folder: Path) -> dict[str, Any] | None:

@@ -3,9 +3,9 @@
 import math
 import secrets
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.files import read_plain_yaml
-from multigrid_rl.judge.copies import Originals, find_similar
+from multigrid_rl.judge.copies import Originals, Watched, watch
 from multigrid_rl.judge.evaluation import Mode, results_of
 from multigrid_rl.judge.seeds import Interval
 from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
@@ -22,6 +22,7 @@ from multigrid_rl.players.agents import folder_sha256, is_agent
 from multigrid_rl.players.bundle import bundle_sha256, folder_kind, load_team
 from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import Catalogue, is_program
+from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.leftovers import none_left
 from multigrid_rl.players.match import play_episodes
@@ -88,6 +89,7 @@ class Rubric(Part):
     team: Literal["red", "blue"] = "red"
     seed: int = Field(default_factory=lambda: secrets.randbits(62), ge=0, lt=2**63)
     pass_points: float
+    hand_in: Literal["bundle", "agent", "both"] = "both"
     #: No points for a player of the catalogue, an earlier hand-in, or a near copy of one.
     refuse_known: bool = False
     exams: list[Exam] = Field(min_length=1)
@@ -148,6 +150,8 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals)
     """
     spec = load_scenario(rubric.scenario).spec
     program = folder_kind(bundle) == "agent"
+    if rubric.hand_in == ("bundle" if program else "agent"):
+        raise PlayerError(expected(f"{bundle}: hand-in", rubric.hand_in, "an agent" if program else "a bundle"))
     if program and not at_hand():
         # Without a sandbox it could read the seed of the games.
         raise PlayerError(
@@ -157,7 +161,8 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals)
         raise PlayerError(expected(bundle, "a bundle, whose entropy/* can be measured", "an agent"))
     sha = folder_sha256(bundle) if program else bundle_sha256(bundle)
     load_team(bundle, spec, rubric.team)
-    copies = find_similar(originals.fingerprint(bundle), originals.players)
+    watched = _watched(bundle, rubric, spec) if program else {}
+    copies = originals.similar(originals.fingerprint(bundle), watched=watched)
     if copies and rubric.refuse_known:
         raise PlayerError(expected(bundle, "an original player", f"a copy of {copies[0]}"))
     began, folder = time.perf_counter(), rubric_file.parent
@@ -213,6 +218,17 @@ def _opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dic
         return load_team(catalogue.folder(name) if name in catalogue.entries else beside / name, spec, team)
     except PlayerError as error:
         raise ConfigError(f"opponent={name}: {error}") from error
+
+
+def _watched(agent: Path, rubric: Rubric, spec: GameSpec) -> dict[str, Watched]:
+    """Let an agent play the first steps of as many games as in the first exam, for each team that it is graded as."""
+    games = rubric.exams[0].episodes // len(rubric.teams_of(rubric.exams[0]))
+    found = {}
+    for team in {team for exam in rubric.exams for team in rubric.teams_of(exam)}:
+        (player,) = load_team(agent, spec, team).values()
+        with none_left(), closing(cast("SeatedAgent", player)):
+            found[team] = watch(spec, team, player, games, rubric.seed ^ 1)
+    return found
 
 
 def _play_exam(exam: Exam, number: int, bundle: Path, rubric: Rubric, spec: GameSpec, beside: Path) -> dict[str, Any]:

@@ -152,8 +152,7 @@ def _rubric(**exam):
 def test_grades_agent_only_in_sandbox(tmp_path, monkeypatch):
     folder = tmp_path / "forward"
     agent_of(folder)
-    originals = Originals.__new__(Originals)
-    originals.players = {}
+    originals = Originals(load_scenario("1v1").spec, Catalogue(tmp_path / "nobody"))
     monkeypatch.setattr(grading, "at_hand", lambda: False)
     with pytest.raises(PlayerError, match="bubblewrap"):
         grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle"), originals)

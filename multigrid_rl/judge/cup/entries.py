@@ -5,19 +5,21 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from multigrid_rl.judge.copies import Originals, find_similar, fingerprint, program_fingerprint
+from multigrid_rl.judge.copies import Originals, Watched, agent_fingerprint, watch
 from multigrid_rl.players.agents import AGENT_FILE, Part, fresh_copy, read_agent, read_parts, sha256_of_parts
 from multigrid_rl.players.bundle import bundle_sha256, load_team, read_cards
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue, refuse_class
 from multigrid_rl.players.external import ExternalPlayer
+from multigrid_rl.players.leftovers import none_left
+from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.runs.checkpoints import LEAGUE
 from multigrid_rl.text import expected, printable, shown, unknown
@@ -30,6 +32,8 @@ HANDED_IN = (".zip", ".tar", ".gz", ".tgz", ".safetensors", ".pt", ".pth", ".pkl
 _TEAMS = ("red", "blue")
 #: Snapshots of a league that take part in its cup.
 SNAPSHOTS = 12
+#: Seconds for all answers of an agent that is compared with others: they are a tenth of a pairing's.
+_WATCHED_S = 30.0
 #: Errors of reading an untrusted folder. ``PlayerError`` and encoding errors are a ``ValueError``.
 UNREADABLE = (ValueError, OSError, RecursionError)
 
@@ -137,30 +141,48 @@ def find_entries(folder: Path, names: list[str], catalogue: Catalogue, config: C
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def find_copies(entries: list[Entry], originals: Originals, *, refuse: bool) -> list[Entry]:
+def find_copies(entries: list[Entry], originals: Originals, config: CupConfig, *, refuse: bool) -> list[Entry]:
     """Return the entries with what they are copies of, of the catalogue or of each other.
 
     Args:
         entries: of a cup.
-        originals: players of the catalogue.
-        refuse: a copy of the catalogue does not play. Of two similar entries either may be the copy.
+        originals: players of the catalogue, and example agents.
+        config: of the cup; agents play its first steps where they have a sandbox, in which they cannot harm the cup.
+        refuse: a copy of an original does not play. Of two similar entries either may be the copy.
+
+    Raises:
+        ScratchError: there is no room for an agent's files.
     """
     # Snapshots of one learner are similar, but no copies.
     frozen = [entry for entry in entries if entry.kind == "frozen" and entry.env_steps is None]
-    prints = {entry.name: fingerprint(entry.players["red"], originals.views) for entry in frozen}
-    prints |= {entry.name: program_fingerprint(entry.files) for entry in entries if entry.kind == "external"}
+    prints = {entry.name: originals.of_networks(entry.players, entry.files) for entry in frozen}
+    agents = [entry for entry in entries if entry.kind == "external"]
+    prints |= {entry.name: agent_fingerprint(entry.files) for entry in agents}
+    watched = {entry.name: _watched(entry, config) for entry in agents if config.limits.fence}
     checked = []
     for entry in entries:
-        others = {name: player for name, player in prints.items() if name != entry.name} | originals.players
-        if entry.name in prints and not entry.known and (similar := find_similar(prints[entry.name], others)):
-            known = next((str(player) for player in similar if player.name in originals.players), None)
-            checked.append(replace(entry, same_as=tuple(map(str, similar))))
-            if known is not None and refuse:
-                problem = expected("weights", "original ones (or --allow-copies)", f"those of {known}")
-                checked[-1] = replace(checked[-1], kind="broken", problem=problem)
-        else:
+        if entry.name not in prints or entry.known:
             checked.append(entry)
+            continue
+        others = {name: player for name, player in prints.items() if name != entry.name}
+        similar = originals.similar(prints[entry.name], others, watched.get(entry.name, {}))
+        known = next((str(player) for player in similar if player.name in originals.players), None)
+        checked.append(replace(entry, same_as=tuple(map(str, similar))))
+        if known is not None and refuse:
+            problem = expected("entry", "an original player (or --allow-copies)", f"a copy of {known}")
+            checked[-1] = replace(checked[-1], kind="broken", problem=problem)
     return checked
+
+
+def _watched(entry: Entry, config: CupConfig) -> dict[str, Watched]:
+    """Let an agent play the first steps of as many games as the cup has, for each team."""
+    config = replace(config, limits=replace(config.limits, total_s=min(config.limits.total_s, _WATCHED_S)))
+    found = {}
+    for team in _TEAMS:
+        with suppress(PlayerFaultError, *UNREADABLE), none_left(), entry.players_of(config, team) as players:
+            (player,) = players.values()
+            found[team] = watch(config.spec, team, player, config.games, config.seed ^ 1)
+    return found
 
 
 def _by_name(name: str, catalogue: Catalogue, config: CupConfig) -> Entry:
