@@ -19,6 +19,7 @@ from multigrid_rl.players.cards import (
 )
 from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.scenario import CODE, TRUSTED_MODULES
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, Policy
@@ -88,7 +89,13 @@ def bundle_sha256(folder: Path) -> str:
 
 
 def load_team(
-    folder: Path, spec: GameSpec, team: str, *, greedy: bool = False, partly: bool = False
+    folder: Path,
+    spec: GameSpec,
+    team: str,
+    *,
+    greedy: bool = False,
+    partly: bool = False,
+    limits: Limits | None = None,
 ) -> dict[str, Policy]:
     """Load the players of all seats of ``team``, by seat, or by team where one acts for all of them.
 
@@ -100,6 +107,7 @@ def load_team(
         team: ``red`` or ``blue``.
         greedy: take the likeliest action instead of drawing one.
         partly: those seats of the team are enough that it can play, one at least.
+        limits: what an agent may use; by default as in training.
 
     Raises:
         PlayerError: damaged, or made for another game or other seats.
@@ -109,7 +117,7 @@ def load_team(
         raise PlayerError(expected(f"{folder}: team", f"one with seats among {', '.join(spec.seats)}", team))
     if folder_kind(folder) == "agent":
         read_agent(folder)
-        player = SeatedAgent(folder.name, tuple(read_parts(folder)), spec, seats, once=True)
+        player = SeatedAgent(folder.name, tuple(read_parts(folder)), spec, seats, once=True, limits=limits)
         return {team if len(seats) > 1 else seats[0]: player}
     homes = bundle_folders(folder)
     players: dict[str, Policy] = {}
