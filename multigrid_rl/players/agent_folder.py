@@ -86,5 +86,6 @@ def _own_files(module: str) -> dict[Path, bytes]:
 
 
 def _file(module: ModuleType) -> Path | None:
-    path = getattr(module, "__file__", None)
-    return Path(path).resolve() if path is not None and path.endswith(".py") else None
+    path = Path(getattr(module, "__file__", None) or "")
+    # Some modules name a file that is none: torch.ops is "_ops.py".
+    return path.resolve() if path.is_absolute() and path.suffix == ".py" and path.is_file() else None

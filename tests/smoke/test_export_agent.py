@@ -71,6 +71,7 @@ def own(tmp_path, monkeypatch):
     (home / "own_nets.py").write_text(SOURCE)
     (home / "unused.py").write_text("secret = 1\n")
     monkeypatch.syspath_prepend(home)
+    monkeypatch.chdir(home)
     monkeypatch.setenv("MULTIGRID_RL_MODULES", "own_nets")
 
     def make(name: str, seats: tuple[str, ...] = ("red_0",), members: int = 1, scenario: str = "1v1"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import yaml
@@ -48,14 +49,16 @@ def graded(tmp_path, rubric, *options):
 
 def test_points_of_what_can_be_measured_count_for_all(tmp_path, rubric):
     agent_of(tmp_path / "in" / "sleeper", "def act(m): say(json.dumps({'actions': [6 for g in m['games']]}))")
+    shutil.make_archive(str(tmp_path / "in" / "dozer"), "zip", tmp_path / "in", "sleeper")
     results, feedback, table = graded(tmp_path, rubric)
     found = results["sleeper"]
+    assert results["dozer.zip"]["points"] == 4.0
     assert (found["points"], found["of"], found["measurable"], found["passed"]) == (4.0, 8.0, 6.0, True)
     assert found["exams"][0]["episodes"] == 3
     assert found["seconds"] > 0
     assert "Entropy cannot be measured for a program" in feedback["sleeper"]
     assert "| entropy/&#42; <= 0.3 | not measured | - | left out |" in feedback["sleeper"]
-    assert table.splitlines()[1].startswith("sleeper,4.0,8.0,True,3.0,0.0,,")
+    assert table.splitlines()[2].startswith("sleeper,4.0,8.0,True,3.0,0.0,,")
 
 
 SECRET = "seed 31337"
