@@ -256,7 +256,8 @@ def grade(
     from multigrid_rl.judge import gradebook, grading, handed_in
     from multigrid_rl.judge.copies import Originals
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.players.leftovers import Scratch, remove_leftovers
+    from multigrid_rl.players.leftovers import Scratch, ScratchError, remove_leftovers
+    from multigrid_rl.types import RunError
 
     one_thread()
     rules = grading.read_rubric(rubric)
@@ -271,16 +272,25 @@ def grade(
         gradebook.check_table(table, bundle)
     limits = replace(grading.LIMITS, step_s=step_s, total_s=total_s)
     remove_leftovers()
-    with ended_by_signals("the same command goes on with the class" if table else ""), closing(Scratch()) as scratch:
-        before = handed_in.hand_ins(earlier, scratch.path) if earlier is not None else []
-        catalogue, known = Catalogue(data_root() / "checkpoints"), [each.folder for each in before if not each.problem]
-        originals = Originals(load_scenario(rules.scenario).spec, catalogue, known)
-        if table is not None:
-            book = partial(gradebook.Gradebook, table, rubric, rules, originals, limits)
-            _grade_class(handed_in.hand_ins(bundle, scratch.path), rules, table, book)
-            return
-        found = handed_in.hand_in(bundle, scratch.path)
-        _grade_one(found, rules, output, lambda: grading.grade(found.folder, rubric, rules, originals, limits))
+    try:
+        with (
+            ended_by_signals("the same command goes on with the class" if table else ""),
+            closing(Scratch()) as scratch,
+        ):
+            before = handed_in.hand_ins(earlier, scratch.path) if earlier is not None else []
+            catalogue, known = (
+                Catalogue(data_root() / "checkpoints"),
+                [each.folder for each in before if not each.problem],
+            )
+            originals = Originals(load_scenario(rules.scenario).spec, catalogue, known)
+            if table is not None:
+                book = partial(gradebook.Gradebook, table, rubric, rules, originals, limits)
+                _grade_class(handed_in.hand_ins(bundle, scratch.path), rules, table, book)
+                return
+            found = handed_in.hand_in(bundle, scratch.path)
+            _grade_one(found, rules, output, lambda: grading.grade(found.folder, rubric, rules, originals, limits))
+    except ScratchError as error:
+        raise RunError(str(error)) from error
 
 
 def _grade_one(found: HandIn, rules: Rubric, output: Path | None, grade: Callable[[], dict[str, Any]]) -> None:

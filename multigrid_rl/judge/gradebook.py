@@ -44,7 +44,7 @@ def check_hand_in(path: Path) -> None:
     Raises:
         PlayerError, ConfigError: nothing there, another file, or a folder with other folders and nothing to grade.
     """
-    if not path.is_dir() and path.suffix.lower() != ZIP:
+    if not path.is_dir() and (path.suffix.lower() != ZIP or not path.exists()):
         raise PlayerError(expected(path, "a folder with a bundle", "a file" if path.exists() else "nothing there"))
     if path.is_dir():
         try:

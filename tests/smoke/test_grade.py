@@ -255,6 +255,7 @@ def test_entropy_is_of_decisions_made():
     ("name", "message"),
     [
         ("nowhere", "nowhere: expected a folder with a bundle, got nothing there"),
+        ("nowhere.zip", "nowhere.zip: expected a folder with a bundle, got nothing there"),
         ("a.tar", "a.tar: expected a folder with a bundle, got a file"),
         ("class", "-o grades.csv grades each folder in it, got one with other folders, anna first"),
     ],
@@ -263,6 +264,17 @@ def test_rejects_invalid_hand_in(name, message, tmp_path):
     bundle(tmp_path / "class" / "anna", ("blue_0",))
     (tmp_path / "a.tar").touch()
     assert message in complaint(grade(tmp_path, SHORT, tmp_path / name)[0])
+
+
+def test_no_room_to_unpack_is_no_verdict(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    shutil.make_archive(str(tmp_path / "mine"), "zip", bundle(tmp_path / "mine", ("blue_0",)))
+    monkeypatch.setattr("multigrid_rl.judge.handed_in.write_parts", full)
+    result, _ = grade(tmp_path, SHORT, tmp_path / "mine.zip")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (3, 1)
+    assert "expected a TMPDIR with room, got No space left on device" in result.stderr
 
 
 def test_unseeded_grading_draws_and_reports_seed(tmp_path):
