@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from multigrid_rl.judge.evaluation import Evaluation, Mode
     from multigrid_rl.judge.gradebook import Gradebook
     from multigrid_rl.judge.grading import Rubric
+    from multigrid_rl.judge.handed_in import HandIn
     from multigrid_rl.judge.lineups import EvalTarget, Sides
 
 
@@ -202,7 +204,9 @@ def _means(row: dict[str, Any]) -> list[str]:
 
 
 def grade(
-    bundle: Annotated[Path, typer.Argument(help="Folder with a bundle (see `export`); with -o TABLE.csv, of a class.")],
+    bundle: Annotated[
+        Path, typer.Argument(help="Folder or zip file with a bundle or an agent; with -o TABLE.csv, folder of a class.")
+    ],
     rubric: Annotated[Path, typer.Option(help="What it is graded by, for example configs/grade/1v1.yaml.")],
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**63 - 1, help="Of the games; by default the rubric's, or a fresh one.")
@@ -216,13 +220,20 @@ def grade(
     allow_copies: Annotated[
         bool, typer.Option("--allow-copies", help="Grade copies, too, where the rubric says `refuse_known`.")
     ] = False,
+    step_s: Annotated[
+        float, typer.Option(min=0.01, help="Seconds of an agent for an answer, all games of a step together.")
+    ] = 10.0,
+    total_s: Annotated[
+        float, typer.Option(min=0.1, help="Seconds of an agent for all answers, against one opponent from one side.")
+    ] = 300.0,
 ) -> None:
     """Grade a bundle by play: status 0 passed, 1 not passed, others: not graded (docs/judging.md). Ends with JSON."""
     from multigrid_rl.config import data_root, load_scenario
-    from multigrid_rl.judge import gradebook, grading
+    from multigrid_rl.judge import gradebook, grading, handed_in
     from multigrid_rl.judge.copies import Originals
-    from multigrid_rl.players.cards import PlayerError
     from multigrid_rl.players.catalogue import Catalogue
+    from multigrid_rl.players.leftovers import Scratch, ScratchError, remove_leftovers
+    from multigrid_rl.types import RunError
 
     one_thread()
     rules = grading.read_rubric(rubric)
@@ -231,21 +242,48 @@ def grade(
     if allow_copies:
         rules = rules.model_copy(update={"refuse_known": False})
     table = output if output is not None and output.suffix == ".csv" else None
-    folders = gradebook.hand_ins(bundle) if table else [gradebook.check_hand_in(bundle)]
-    before = gradebook.hand_ins(earlier) if earlier is not None else []
-    originals = Originals(load_scenario(rules.scenario).spec, Catalogue(data_root() / "checkpoints"), before)
-    if table is not None:
-        _grade_class(folders, rules, table, partial(gradebook.Gradebook, table, rubric, rules, originals))
-        return
+    if table is None:
+        gradebook.check_hand_in(bundle)
+    else:
+        gradebook.check_table(table, bundle)
+    limits = replace(grading.LIMITS, step_s=step_s, total_s=total_s)
+    remove_leftovers()
+    try:
+        with (
+            ended_by_signals("the same command goes on with the class" if table else ""),
+            closing(Scratch()) as scratch,
+        ):
+            before = handed_in.hand_ins(earlier, scratch.path) if earlier is not None else []
+            catalogue, known = (
+                Catalogue(data_root() / "checkpoints"),
+                [each.folder for each in before if not each.problem],
+            )
+            originals = Originals(load_scenario(rules.scenario).spec, catalogue, known)
+            if table is not None:
+                book = partial(gradebook.Gradebook, table, rubric, rules, originals, limits)
+                _grade_class(handed_in.hand_ins(bundle, scratch.path), rules, table, book)
+                return
+            found = handed_in.hand_in(bundle, scratch.path)
+            _grade_one(found, rules, output, lambda: grading.grade(found.folder, rubric, rules, originals, limits))
+    except ScratchError as error:
+        raise RunError(str(error)) from error
+
+
+def _grade_one(found: HandIn, rules: Rubric, output: Path | None, grade: Callable[[], dict[str, Any]]) -> None:
+    from multigrid_rl.judge import grading
+    from multigrid_rl.players.cards import PlayerError
+
     if "seed" not in rules.model_fields_set:
         typer.echo(f"games of a fresh seed: --seed {rules.seed} plays them again", err=True)
     result = None
     try:
         with written_beside(output) if output is not None else nullcontext() as file:
             try:
-                result = grading.grade(bundle, rubric, rules, originals)
+                if found.problem is not None:
+                    raise PlayerError(found.problem)
+                result = grade()
             except PlayerError as error:
-                result = grading.refused(bundle, rules, str(error))
+                result = grading.refused(found.folder, rules, str(error))
             if file is not None:
                 file.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     finally:
@@ -255,19 +293,20 @@ def grade(
         raise typer.Exit(1)
 
 
-def _grade_class(folders: list[Path], rules: Rubric, table: Path, book: Callable[[], Gradebook]) -> None:
+def _grade_class(hand_ins: list[HandIn], rules: Rubric, table: Path, book: Callable[[], Gradebook]) -> None:
     from multigrid_rl.judge.gradebook import FEEDBACK
     from multigrid_rl.players.leftovers import alone_in
 
     screen, began = console(120), time.perf_counter()
-    screen.print(f"{len(folders)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
+    screen.print(f"{len(hand_ins)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
 
     def show(name: str, result: dict[str, Any], now: bool) -> None:
         verdict = result["problem"] or ("passed" if result["passed"] else "not passed")
-        screen.print(f"  {name}: {result['points']:g} points, {verdict}{'' if now else ' (graded before)'}")
+        took = f" ({result['seconds']:.1f} s)" if now else " (graded before)"
+        screen.print(f"  {name}: {result['points']:g} points, {verdict}{took}")
 
-    with ended_by_signals("the same command goes on with the class"), alone_in(table.with_suffix("")):
-        results = book().grade_all(folders, show)
+    with alone_in(table.with_suffix("")):
+        results = book().grade_all(hand_ins, show)
     screen.print(f"wrote {table}, {table.with_suffix('') / FEEDBACK}")
     passed, refused = (sum(bool(result[key]) for result in results) for key in ("passed", "problem"))
     last = {"graded": len(results), "passed": passed, "refused": refused}
@@ -275,19 +314,23 @@ def _grade_class(folders: list[Path], rules: Rubric, table: Path, book: Callable
 
 
 def _show_grade(result: dict[str, Any]) -> None:
+    from multigrid_rl.judge.gradebook import LEFT_OUT, check_cells
+
     table = Table("exam", "check", box=None, pad_edge=False)
     for title in ("measured", "95 %", "points"):
         table.add_column(title, justify="right")
     for exam in result["exams"]:
         for k, check in enumerate(exam["checks"]):
-            interval = "-" if check["interval"] is None else "{:.3f} to {:.3f}".format(*check["interval"])
-            points = f"{check['points']:g} of {check['of']:g}"
-            name = f"{exam['name']} ({exam['opponent']})" if k == 0 else ""
-            table.add_row(name, check["check"], f"{check['value']:.3f}", interval, points)
+            table.add_row(f"{exam['name']} ({exam['opponent']})" if k == 0 else "", *check_cells(check))
     screen = console(120)
     screen.print(table)
     if result["problem"]:
         screen.print(f"cannot be played: {result['problem']}")
+    elif result["measurable"] < result["of"]:
+        screen.print(f"{LEFT_OUT} {result['measurable']:g} points of the other checks count as {result['of']:g}")
+    if result.get("close"):
+        low, high = result["points_interval"]
+        screen.print(f"too close to call: other games might give {low:g} to {high:g} points")
     verdict = "PASSED" if result["passed"] else "NOT PASSED"
     screen.print(f"{verdict}: {result['points']:g} of {result['of']:g} points, {result['pass_points']:g} are needed")
     typer.echo(json.dumps(result, allow_nan=False))

@@ -145,18 +145,29 @@ def export(
     name: Annotated[str | None, typer.Option(help="What it is called; the folder's name by default.")] = None,
     checkpoint: Checkpoint = None,
     push: Annotated[str | None, typer.Option(help="Put it on Hugging Face's hub, too, as USER/NAME.")] = None,
+    agent: Annotated[
+        bool,
+        typer.Option("--agent", help="Write a program that plays a network of your own, its class's file included."),
+    ] = False,
 ) -> None:
     """Write a trained player as a small folder that plays anywhere, without Ray and without the run."""
     from multigrid_rl.players import bundle, hub
     from multigrid_rl.runs.players import players_for
 
-    cards = bundle.export(players_for(run, seat, checkpoint), output, name=name)
+    if agent and push is not None:
+        raise refused("--push", "nothing with --agent: what comes from the hub is data, never a program", push)
+    pushed: list[str] = []
+    publish = None if push is None else lambda whole: pushed.append(hub.push(whole, push))
+    cards = bundle.export(players_for(run, seat, checkpoint), output, name=name, agent=agent, publish=publish)
+    if agent:
+        typer.echo(f"exported {output}, an agent; multigrid-rl inspect {output} shows whether it plays by itself")
+        return
     for part, card in cards.items():
         typer.echo(f"exported {output / part}: {card.bytes} bytes, sha256 {card.sha256}")
     if needs := bundle.needs_module(card):
         typer.echo(f"warning: {needs}")
-    if push is not None:
-        typer.echo(f"pushed {hub.push(output, push)}; it plays as hf:{push}")
+    for address in pushed:
+        typer.echo(f"pushed {address}; it plays as hf:{push}")
 
 
 def inspect(

@@ -1,74 +1,86 @@
 """Grading a bundle or an agent by a rubric: hidden seeds and opponents, gates measured again by play, points."""
 
-import math
 import secrets
 import time
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
 from multigrid_rl.config import ConfigError, load_scenario
 from multigrid_rl.files import read_plain_yaml
 from multigrid_rl.judge.copies import Originals, Watched, watch
-from multigrid_rl.judge.evaluation import Mode, results_of
+from multigrid_rl.judge.evaluation import Mode
+from multigrid_rl.judge.measures import ENTROPY, METRICS, Metered, measured
 from multigrid_rl.judge.seeds import Interval
-from multigrid_rl.metrics import BEHAVIOUR, mean_interval, wilson_interval
 from multigrid_rl.players.agents import folder_sha256, is_agent
 from multigrid_rl.players.bundle import bundle_sha256, folder_kind, load_team
 from multigrid_rl.players.cards import PlayerError, sha256_of
-from multigrid_rl.players.catalogue import Catalogue, is_program
+from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, is_program
 from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer
 from multigrid_rl.players.leftovers import none_left
-from multigrid_rl.players.match import play_episodes
-from multigrid_rl.players.sandbox import at_hand
+from multigrid_rl.players.match import PlayerFaultError, play_episodes
+from multigrid_rl.players.sandbox import Limits, at_hand
 from multigrid_rl.scenario import CODE, Bound, Part, check_listed
 from multigrid_rl.text import expected, first_error, unknown
-from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError, SeatView, UniformSource
-from multigrid_rl.world.constants import EVENTS
+from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError
 from multigrid_rl.world.symmetry import other_seat
 
-_OUTCOMES = {"win/*": 1, "draw/*": 0, "defeat/*": -1}
-#: Metrics of checks; ``*`` stands for every seat (team, network) of the bundle.
-METRICS = (
-    "episode_len_mean",
-    "return_mean/*",
-    "team_return_mean/*",
-    *_OUTCOMES,
-    "entropy/*",
-    *(f"behaviour/*/{name}" for name in BEHAVIOUR),
-)
+#: Games of an exam: of bundles by default, which play some thousand a second, and of programs at most.
+EPISODES, PROGRAM_EPISODES = 20_000, 1_000
+#: Of programs: an answer is for all games of an exam's side, and all answers for one opponent from one side.
+LIMITS = Limits(step_s=10.0, total_s=300.0)
 
 
 class Check(Bound):
-    """A bound on a metric, and its points."""
+    """A bound on a metric, and its points: all or none, or with ``from`` and ``full`` in proportion between them."""
 
     points: float = Field(ge=0)
+    #: Where points begin: ``from``. The bound is then ``full``, and above or below it as it lies to that.
+    start: float | None = None
     #: The whole 95 % interval must meet the bound, not the mean alone.
     beyond_doubt: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ramp(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not {"from", "full", "start"} & values.keys():
+            return values
+        own = {key: value for key, value in values.items() if key not in ("from", "full", "at_least", "at_most")}
+        ends = (values.get("from"), values.get("full"))
+        numbers = [end for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
+        if own.keys() | {"from", "full"} != values.keys() or "start" in own or len({*numbers}) != 2:
+            raise ValueError(
+                expected("from, full", "two numbers, and neither at_least nor at_most", f"{ends[0]}, {ends[1]}")
+            )
+        return {**own, "start": ends[0], "at_least" if numbers[0] < numbers[1] else "at_most": ends[1]}
 
     @model_validator(mode="after")
     def _can_be_measured(self) -> "Check":
         if self.metric not in METRICS:
             raise ValueError(unknown("metric", self.metric, METRICS))
-        if self.metric == "entropy/*" and self.beyond_doubt:
+        if self.metric == ENTROPY and self.beyond_doubt:
             raise ValueError(expected("beyond_doubt", "false with metric=entropy/*, which has no interval", "true"))
         return self
 
-    def met(self, measured: Interval) -> bool:
-        """Return whether a measured value meets the bound."""
-        if self.comparison == "<=":
-            return (measured.high if self.beyond_doubt else measured.value) <= self.bound
-        return (measured.low if self.beyond_doubt else measured.value) >= self.bound
+    def worth(self, value: float) -> float:
+        """Return the points for a value."""
+        if self.start is not None:
+            share = (value - self.start) / (self.bound - self.start)
+            return round(self.points * min(max(share, 0.0), 1.0), 2)
+        met = value <= self.bound if self.comparison == "<=" else value >= self.bound
+        return self.points if met else 0.0
+
+    def ends(self, measured: Interval) -> tuple[float, float]:
+        """Return the ends of an interval, the one that is worth less first."""
+        return (measured.low, measured.high) if self.comparison == ">=" else (measured.high, measured.low)
 
     def __str__(self) -> str:
-        """For example ``win/* >= 0.9 beyond doubt``."""
-        return f"{self.metric} {self.comparison} {self.bound:g}{' beyond doubt' if self.beyond_doubt else ''}"
+        """For example ``win/* >= 0.9 beyond doubt``, or ``win/* from 0.3 to 0.5``."""
+        way = f"{self.comparison} {self.bound:g}" if self.start is None else f"from {self.start:g} to {self.bound:g}"
+        return f"{self.metric} {way}{' beyond doubt' if self.beyond_doubt else ''}"
 
 
 class Exam(Part):
@@ -77,7 +89,7 @@ class Exam(Part):
     name: str
     opponent: str | None = None
     sides: Literal["own", "other", "both"] = "own"
-    episodes: int = Field(default=1000, ge=100, le=1_000_000)
+    episodes: int = Field(default=EPISODES, ge=100, le=1_000_000)
     checks: list[Check] = Field(min_length=1)
 
 
@@ -140,13 +152,17 @@ def read_rubric(path: Path) -> Rubric:
     return rubric
 
 
-def grade(bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals) -> dict[str, Any]:
+def grade(
+    bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals, limits: Limits = LIMITS
+) -> dict[str, Any]:
     """Play all exams and count points.
 
-    The result may be shown to the student: it has neither the seed nor a hash that could confirm a guess.
+    The result has neither the seed nor a hash that could confirm a guess. But its ``problem`` is the instructor's: an
+    agent that fails may have written anything there. The student's is ``feedback_problem``.
 
     Raises:
         PlayerError: the hand-in cannot be used, or is a known player and refused; see :func:`refused`.
+        RunError: something else than the hand-in failed.
     """
     spec = load_scenario(rubric.scenario).spec
     program = folder_kind(bundle) == "agent"
@@ -157,23 +173,33 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals)
         raise PlayerError(
             expected(bundle, "a bundle, as there is no bubblewrap for agents on this machine", "an agent")
         )
-    if program and any(check.metric == "entropy/*" for exam in rubric.exams for check in exam.checks):
-        raise PlayerError(expected(bundle, "a bundle, whose entropy/* can be measured", "an agent"))
+    measurable = sum(
+        check.points for exam in rubric.exams for check in exam.checks if not (program and check.metric == ENTROPY)
+    )
+    if not measurable:
+        raise PlayerError(expected(bundle, f"a bundle, whose {ENTROPY} can be measured", "an agent"))
     sha = folder_sha256(bundle) if program else bundle_sha256(bundle)
     load_team(bundle, spec, rubric.team)
-    watched = _watched(bundle, rubric, spec) if program else {}
+    watched = _watched(bundle, rubric, spec, limits) if program else {}
     copies = originals.similar(originals.fingerprint(bundle), watched=watched)
     if copies and rubric.refuse_known:
         raise PlayerError(expected(bundle, "an original player", f"a copy of {copies[0]}"))
     began, folder = time.perf_counter(), rubric_file.parent
-    with none_left() if program else nullcontext():
-        try:
-            exams = [_play_exam(exam, k, bundle, rubric, spec, folder) for k, exam in enumerate(rubric.exams)]
-        except RunError as error:  # of an agent
-            raise PlayerError(str(error)) from error
-    points = sum(check["points"] for exam in exams for check in exam["checks"])
+    sitting = _Sitting(spec, rubric, bundle, folder, limits, program)
+    try:
+        with none_left() if program else nullcontext():
+            exams = [_play_exam(exam, k, sitting) for k, exam in enumerate(rubric.exams)]
+    except RunError as error:
+        fault = error.__cause__
+        if not isinstance(fault, PlayerFaultError) or fault.name != bundle.name:
+            raise
+        return refused(bundle, rubric, str(error), fault.without_words) | {"seconds": _since(began)}
+    # What cannot be measured is left out, and the rest counts for all.
+    scale = rubric.points / measurable
+    checks = [check for exam in exams for check in exam["checks"] if check["points"] is not None]
+    points, low, high = (round(scale * sum(check[key] for check in checks), 2) for key in ("points", "least", "most"))
     return {
-        "format": 1,
+        "format": 2,
         "bundle": bundle.name,
         "sha256": sha,
         "rubric_sha256": rubric.sha256,
@@ -182,22 +208,38 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals)
         "points": points,
         "of": rubric.points,
         "pass_points": rubric.pass_points,
-        "seconds": round(time.perf_counter() - began, 3),
+        "measurable": measurable,
+        "points_interval": [low, high],
+        "close": low < rubric.pass_points <= high,
+        "seconds": _since(began),
         "problem": None,
         "exams": exams,
     }
 
 
-def refused(bundle: Path, rubric: Rubric, problem: str) -> dict[str, Any]:
-    """Return the result of a bundle that cannot be played: no points, and the reason."""
+def _since(began: float) -> float:
+    return round(time.perf_counter() - began, 3)
+
+
+def refused(bundle: Path, rubric: Rubric, problem: str, feedback: str | None = None) -> dict[str, Any]:
+    """Return the result of a hand-in that cannot be played: no points, and the reason.
+
+    Args:
+        bundle: the hand-in.
+        rubric: what it was graded by.
+        problem: the reason.
+        feedback: the reason that the student may read, if it is another one.
+    """
     return {
-        "format": 1,
+        "format": 2,
         "bundle": bundle.name,
         "passed": False,
         "points": 0.0,
         "of": rubric.points,
         "pass_points": rubric.pass_points,
+        "seconds": 0.0,
         "problem": problem,
+        "feedback_problem": problem if feedback is None else feedback,
         "exams": [],
     }
 
@@ -220,113 +262,79 @@ def _opponents(name: str | None, team: str, spec: GameSpec, beside: Path) -> dic
         raise ConfigError(f"opponent={name}: {error}") from error
 
 
-def _watched(agent: Path, rubric: Rubric, spec: GameSpec) -> dict[str, Watched]:
+def _watched(agent: Path, rubric: Rubric, spec: GameSpec, limits: Limits) -> dict[str, Watched]:
     """Let an agent play the first steps of as many games as in the first exam, for each team that it is graded as."""
-    games = rubric.exams[0].episodes // len(rubric.teams_of(rubric.exams[0]))
+    games = min(rubric.exams[0].episodes, PROGRAM_EPISODES) // len(rubric.teams_of(rubric.exams[0]))
     found = {}
     for team in {team for exam in rubric.exams for team in rubric.teams_of(exam)}:
-        (player,) = load_team(agent, spec, team).values()
+        (player,) = load_team(agent, spec, team, limits=limits).values()
         with none_left(), closing(cast("SeatedAgent", player)):
             found[team] = watch(spec, team, player, games, rubric.seed ^ 1)
     return found
 
 
-def _play_exam(exam: Exam, number: int, bundle: Path, rubric: Rubric, spec: GameSpec, beside: Path) -> dict[str, Any]:
+class _Sitting(NamedTuple):
+    """What all exams of a hand-in have in common."""
+
+    spec: GameSpec
+    rubric: Rubric
+    bundle: Path
+    beside: Path  # the rubric's folder
+    limits: Limits
+    program: bool
+
+
+def _play_exam(exam: Exam, number: int, sitting: _Sitting) -> dict[str, Any]:
+    spec, rubric = sitting.spec, sitting.rubric
     teams = rubric.teams_of(exam)
     tables: list[tuple[str, EpisodeTable]] = []
     meters: list[Metered] = []
+    episodes = min(exam.episodes, PROGRAM_EPISODES) if sitting.program else exam.episodes
     for team in teams:
         own: dict[str, Policy] = {
             seat: Metered(player) if isinstance(player, FrozenPlayer) else player
-            for seat, player in load_team(bundle, spec, team, greedy=rubric.mode == "argmax").items()
+            for seat, player in load_team(
+                sitting.bundle, spec, team, greedy=rubric.mode == "argmax", limits=sitting.limits
+            ).items()
         }
-        opponents = _opponents(exam.opponent, other_seat(team), spec, beside)
-        games = exam.episodes // len(teams)
+        opponents = _opponents(exam.opponent, other_seat(team), spec, sitting.beside)
         # Each exam has its own games; the two sides of one exam share them.
-        tables.append((team, play_episodes(spec, {**own, **opponents}, games, seed=rubric.seed + number)))
+        table = play_episodes(spec, {**own, **opponents}, episodes // len(teams), seed=rubric.seed + number)
+        tables.append((team, table))
         meters += [player for player in own.values() if isinstance(player, Metered)]
+    hidden = exam.opponent is not None and exam.opponent not in (*BUILT_IN, *Catalogue().entries)
     return {
         "name": exam.name,
         "opponent": exam.opponent,
+        "hidden": hidden,
         "sides": exam.sides,
         "episodes": sum(table.episodes for _, table in tables),
-        "checks": [_checked(check, _measured(check.metric, spec, tables, meters)) for check in exam.checks],
+        "checks": [
+            _checked(
+                check,
+                [] if sitting.program and check.metric == ENTROPY else measured(check.metric, spec, tables, meters),
+            )
+            for check in exam.checks
+        ],
     }
 
 
 def _checked(check: Check, values: list[Interval]) -> dict[str, Any]:
-    met = all(check.met(value) for value in values)
+    """Return a row of the result; ``None`` stands for what cannot be measured."""
+    row: dict[str, Any] = {"check": str(check), "of": check.points}
+    if not values:
+        return row | dict.fromkeys(("value", "interval", "met", "points", "least", "most"))
     # Of several seats the worst one decides and is shown.
-    worst = max(values, key=lambda v: v.value) if check.at_most is not None else min(values, key=lambda v: v.value)
-    return {
-        "check": str(check),
+    worst = max(values, key=lambda v: v.value) if check.comparison == "<=" else min(values, key=lambda v: v.value)
+    least, most = map(check.worth, check.ends(worst))
+    points = min(check.worth(check.ends(value)[0] if check.beyond_doubt else value.value) for value in values)
+    return row | {
         "value": round(worst.value, 4),
-        "interval": None if check.metric == "entropy/*" else [round(worst.low, 4), round(worst.high, 4)],
-        "met": met,
-        "points": check.points if met else 0.0,
-        "of": check.points,
+        "interval": None if check.metric == ENTROPY else [round(worst.low, 4), round(worst.high, 4)],
+        "met": points == check.points,
+        "points": points,
+        "least": min(least, points),
+        "most": most,
+        # All points or none, and the interval holds the bound: other games might decide otherwise.
+        "close": check.start is None and least < most,
     }
-
-
-def _measured(
-    metric: str, spec: GameSpec, tables: list[tuple[str, EpisodeTable]], meters: "list[Metered]"
-) -> list[Interval]:
-    """Measure one of :data:`METRICS` over the games of all sides, for each seat (network) that ``*`` stands for."""
-    if metric == "entropy/*":
-        return [Interval(meter.mean, meter.mean, meter.mean) for meter in meters]
-    if metric in _OUTCOMES:
-        results = np.concatenate([results_of(table, team) for team, table in tables])
-        count = int((results == _OUTCOMES[metric]).sum())
-        return [Interval(count / len(results), *wilson_interval(count, len(results)))]
-    columns = []  # (M, own seats), or (M, 1) of the team
-    for team, table in tables:
-        own = [spec.seats.index(seat) for seat in spec.seats_of(team)]
-        if metric == "episode_len_mean":
-            columns.append(table.length[:, None].astype(np.float64))
-        elif metric.startswith("behaviour/"):
-            columns.append(table.events[:, own, EVENTS.index(metric.rsplit("/", 1)[1])])
-        else:
-            returns = table.returns[:, own]
-            columns.append(returns.sum(axis=1, keepdims=True) if metric.startswith("team_") else returns)
-    return [Interval(*mean_interval(values)) for values in np.concatenate(columns).T]
-
-
-class Metered:
-    """A frozen player whose entropy is added up while it plays: in nats, of its own distribution, per decision.
-
-    A team's joint action counts as one decision: the sum over its living seats, as in training (``entropy/<module>``).
-    """
-
-    def __init__(self, player: FrozenPlayer) -> None:
-        self.player = player
-        self.name = player.name
-        self.initial_state, self.reset_state = player.initial_state, player.reset_state
-        self.total = 0.0
-        self.decisions = 0
-
-    @property
-    def mean(self) -> float:
-        """Mean entropy of the decisions so far; NaN before the first."""
-        return self.total / self.decisions if self.decisions else float("nan")
-
-    def act(self, view: SeatView, state: torch.Tensor, rng: UniformSource) -> tuple[NDArray[np.int8], torch.Tensor]:
-        """Return actions (N,), of a team (N, C), exactly those of the player.
-
-        Raises:
-            PlayerError: network outputs that are no distribution, because of too large weights.
-        """
-        outputs, state = self.player.outputs(view, state)
-        drawn = self.player.choose(outputs, rng)
-        if view.board is not None:
-            seats = slice(view.seat, view.seat + self.player.members)
-            living = view.board.out[:, seats] == 0  # eliminated seats and finished games make no decision
-            entropy = drawn.entropy.reshape(living.shape)
-            added = float((entropy * living).sum())
-            if not math.isfinite(added):
-                raise PlayerError(
-                    expected(self.name, "finite entropy in every decision", "network outputs without probabilities")
-                )
-            self.total += added
-            self.decisions += int(living.any(axis=1).sum())
-        actions = drawn.actions.astype(np.int8)
-        return (actions[:, 0] if self.player.members == 1 else actions), state

@@ -3,10 +3,12 @@
 import os
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from multigrid_rl.files import unfinished
+from multigrid_rl.players.agent_folder import write_agent
 from multigrid_rl.players.agents import AGENT_FILE, read_agent, read_parts
 from multigrid_rl.players.cards import (
     CARD_FILE,
@@ -20,6 +22,7 @@ from multigrid_rl.players.cards import (
 )
 from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer, check_fits
+from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.scenario import CODE, TRUSTED_MODULES
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, Policy
@@ -91,7 +94,13 @@ def bundle_sha256(folder: Path) -> str:
 
 
 def load_team(
-    folder: Path, spec: GameSpec, team: str, *, greedy: bool = False, partly: bool = False
+    folder: Path,
+    spec: GameSpec,
+    team: str,
+    *,
+    greedy: bool = False,
+    partly: bool = False,
+    limits: Limits | None = None,
 ) -> dict[str, Policy]:
     """Load the players of all seats of ``team``, by seat, or by team where one acts for all of them.
 
@@ -103,6 +112,7 @@ def load_team(
         team: ``red`` or ``blue``.
         greedy: take the likeliest action instead of drawing one.
         partly: those seats of the team are enough that it can play, one at least.
+        limits: what an agent may use; by default as in training.
 
     Raises:
         PlayerError: damaged, or made for another game or other seats.
@@ -112,7 +122,7 @@ def load_team(
         raise PlayerError(expected(f"{folder}: team", f"one with seats among {', '.join(spec.seats)}", team))
     if folder_kind(folder) == "agent":
         read_agent(folder)
-        player = SeatedAgent(folder.name, tuple(read_parts(folder)), spec, seats, once=True)
+        player = SeatedAgent(folder.name, tuple(read_parts(folder)), spec, seats, once=True, limits=limits)
         return {team if len(seats) > 1 else seats[0]: player}
     homes = bundle_folders(folder)
     players: dict[str, Policy] = {}
@@ -148,7 +158,14 @@ def _home(folder: Path, homes: dict[str, Path], seat: str) -> Path:
     return homes[own]
 
 
-def export(sources: dict[str, Path], target: Path, *, name: str | None = None) -> dict[str, Card]:
+def export(
+    sources: dict[str, Path],
+    target: Path,
+    *,
+    name: str | None = None,
+    agent: bool = False,
+    publish: Callable[[Path], None] | None = None,
+) -> dict[str, Card]:
     """Write players into the new folder ``target``; returns their cards as :func:`read_cards` does.
 
     Args:
@@ -156,6 +173,8 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None) -
             each seat: the new folder holds a bundle for each, then.
         target: folder to write.
         name: what the player is called; by default as the folder.
+        agent: write an agent that plays them, with the files of their networks' classes.
+        publish: called with the folder when everything is in it; if it fails, there is no folder.
 
     Raises:
         PlayerError: the folder is there already, the name is none, or a player is damaged. Nothing is written then.
@@ -169,12 +188,17 @@ def export(sources: dict[str, Path], target: Path, *, name: str | None = None) -
     weights = {part: read_network(source, cards[part]).state_dict() for part, source in sources.items()}
     try:
         with unfinished(target) as whole:  # there is never half a bundle
-            for part, card in cards.items():
-                values = card.model_dump(exclude={"bytes", "sha256"})
-                values["name"] = f"{name}-{part}" if part else name
-                values["provenance"] = _without_folders(card.provenance)
-                cards[part] = write_player(whole / part, weights[part], values)
-            (whole / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
+            if agent:
+                write_agent(whole, name, cards, weights)
+            else:
+                for part, card in cards.items():
+                    values = card.model_dump(exclude={"bytes", "sha256"})
+                    values["name"] = f"{name}-{part}" if part else name
+                    values["provenance"] = _without_folders(card.provenance)
+                    cards[part] = write_player(whole / part, weights[part], values)
+                (whole / README_FILE).write_text(_readme(name, cards), encoding="utf-8")
+            if publish is not None:
+                publish(whole)
     except OSError as error:
         raise PlayerError(f"{target}: cannot be written: {error.strerror}") from error
     return cards
@@ -203,7 +227,8 @@ def needs_module(card: Card) -> str | None:
     module = name.partition(":")[0]
     return (
         f"its network {name} is code, which does not lie in this folder: it plays only where Python finds the module "
-        f"{module} and {TRUSTED_MODULES}={module} is set, and forfeits in a cup without"
+        f"{module} and {TRUSTED_MODULES}={module} is set, and forfeits in a cup without; export --agent "
+        "writes a folder with the code in it, which plays everywhere"
     )
 
 

@@ -5,6 +5,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from multigrid_rl.players.agents import ExternalAgent, Part, fresh_copy, sha256_
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.leftovers import ScratchError
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.players.sandbox import AgentProcess, Limits, ProcessError, TooSlowError, at_hand
+from multigrid_rl.players.sandbox import AgentProcess, Limits, ProcessError, TooSlowError, at_hand, unexpected
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
@@ -72,16 +73,16 @@ def _view(spec: GameSpec, size: int, seen: list[int]) -> str:
 def check_ready(line: bytes) -> None:
     """Raise :class:`ProcessError` unless the agent says that it is ready."""
     if _parsed(line).get("type") != "ready":
-        raise ProcessError(expected("answer", '{"type":"ready"}', shown(line)))
+        raise unexpected("answer", '{"type":"ready"}', shown(line))
 
 
 def read_actions(line: bytes, seats: tuple[str, ...], running: NDArray[np.intp]) -> NDArray[np.int8]:
     """Return the actions (n, C) of the games ``running`` (n,). Raises :class:`ProcessError`."""
     actions = _parsed(line).get("actions")
     if not isinstance(actions, list):
-        raise ProcessError(expected("answer", '{"actions":[...]}', shown(line)))
+        raise unexpected("answer", '{"actions":[...]}', shown(line))
     if len(actions) != len(running):
-        raise ProcessError(expected("actions", f"one for each of the {len(running)} games", len(actions)))
+        raise unexpected("actions", f"one for each of the {len(running)} games", len(actions))
     rows = [_of_game(entry, seats, game) for entry, game in zip(actions, running.tolist(), strict=True)]
     return np.array(rows, np.int8).reshape(len(running), len(seats))
 
@@ -90,12 +91,12 @@ def _of_game(entry: Any, seats: tuple[str, ...], game: int) -> list[int]:
     by_seat = {seats[0]: entry} if len(seats) == 1 and not isinstance(entry, dict) else entry
     if not isinstance(by_seat, dict) or by_seat.keys() != set(seats):
         wanted = f"an action for each of {', '.join(seats)}"
-        raise ProcessError(expected(f"game {game}", wanted, shown(json.dumps(entry))))
+        raise unexpected(f"game {game}", wanted, shown(json.dumps(entry)))
     for seat, action in by_seat.items():
         # By type: a bool is an int to Python, and 2.0 equals 2.
         if type(action) is not int or not 0 <= action < len(ACTIONS):
             wanted = f"an integer 0 to {len(ACTIONS) - 1}"
-            raise ProcessError(expected(f"game {game}: {seat}", wanted, shown(json.dumps(action))))
+            raise unexpected(f"game {game}: {seat}", wanted, shown(json.dumps(action)))
     return [by_seat[seat] for seat in seats]
 
 
@@ -103,9 +104,9 @@ def _parsed(line: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
-        raise ProcessError(expected("answer", "JSON", shown(line) or "an empty line")) from error
+        raise unexpected("answer", "JSON", shown(line) or "an empty line") from error
     if not isinstance(answer, dict):
-        raise ProcessError(expected("answer", "a JSON object", shown(line)))
+        raise unexpected("answer", "a JSON object", shown(line))
     return answer
 
 
@@ -173,9 +174,9 @@ class ExternalPlayer(AbstractContextManager["ExternalPlayer"]):
             self._process = AgentProcess(self._at_home(), self.limits, self.seed)
             check_ready(self._process.ask(message, self.limits.start_s + begin - time.monotonic()))
         except TooSlowError as error:
-            raise self._failed(f"start: not ready within {self.limits.start_s:g} s") from error
+            raise self._failed("start", f"not ready within {self.limits.start_s:g} s") from error
         except (ProcessError, OSError) as error:
-            raise self._failed(f"start: {error}") from error
+            raise self._failed("start", error) from error
 
     def _at_home(self) -> ExternalAgent:
         """Return the agent with the folder in which it runs."""
@@ -240,9 +241,9 @@ class ExternalPlayer(AbstractContextManager["ExternalPlayer"]):
         except TooSlowError as error:
             each, total = self.limits.step_s, self.limits.total_s
             reason = f"more than {total:g} s for all answers" if left < each else f"no answer within {each:g} s"
-            raise self._failed(f"step {self.answers}: {reason}") from error
+            raise self._failed(f"step {self.answers}", reason) from error
         except (ProcessError, RecursionError) as error:  # of an answer that nests as deep as can be read
-            raise self._failed(f"step {self.answers}: {error}") from error
+            raise self._failed(f"step {self.answers}", error) from error
         self.answers += 1
         return actions
 
@@ -251,11 +252,11 @@ class ExternalPlayer(AbstractContextManager["ExternalPlayer"]):
         over, self._over = self._over, []
         return encoded({"type": "end", "games": over}) if over else b""
 
-    def _failed(self, reason: str) -> PlayerFaultError:
+    def _failed(self, when: str, reason: object) -> PlayerFaultError:
         if self._process is not None:
             self._process.close()
             self._process = None
-        self._fault = PlayerFaultError(self.name, reason)
+        self._fault = PlayerFaultError(self.name, f"{when}: {reason}", getattr(reason, "words", ""))
         return self._fault
 
 
@@ -271,17 +272,25 @@ class SeatedAgent(ExternalPlayer):
         spec: the game.
         seats: those of one team that it plays together.
         once: every game is played once, and nothing is asked about it when it is over.
+        limits: what it may use; by default as in a cup, but without an end to all answers.
     """
 
     def __init__(
-        self, name: str, parts: Sequence[Part], spec: GameSpec, seats: tuple[str, ...], *, once: bool = False
+        self,
+        name: str,
+        parts: Sequence[Part],
+        spec: GameSpec,
+        seats: tuple[str, ...],
+        *,
+        once: bool = False,
+        limits: Limits | None = None,
     ) -> None:
         self.parts, self.once = parts, once
         self.sha256 = sha256_of_parts(parts)
         agent = ExternalAgent(name, (), "", self.sha256, Path())
         # Nothing that it could know the games by: they follow from seeds that it is not sent.
         seed = int(self.sha256[:8], 16)
-        limits = Limits(total_s=_NO_END_S, fence=at_hand())
+        limits = replace(limits or Limits(total_s=_NO_END_S), fence=at_hand())
         scenario = next((name for name in scenario_names() if load_scenario(name).spec == spec), "own")  # of its game
         super().__init__(agent, spec, spec.team_of(seats[0]), scenario, seed, limits)
         self.seats, self.members = seats, len(seats)

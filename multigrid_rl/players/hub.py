@@ -11,6 +11,7 @@ from typing import Any
 
 from multigrid_rl.players.cards import CARD_FILE, MAX_CARD_BYTES, MAX_MODEL_BYTES, MODEL_FILE, PlayerError
 from multigrid_rl.text import expected, shown
+from multigrid_rl.types import RunError
 
 #: ``hf:user/name``, or with a branch, tag or commit behind an @.
 HUB = re.compile(r"hf:([\w.-]+/[\w.-]+?)(?:@([\w.-]+))?")
@@ -25,12 +26,21 @@ def _library(key: str) -> Any:
 
 @contextmanager
 def _hub_errors(key: str, wanted: str) -> Iterator[None]:
-    """Tell what the hub answers as one line. Raises ``PlayerError``."""
+    """Turn what the hub answers into one line.
+
+    Raises:
+        PlayerError: it refuses what was asked for.
+        RunError: it cannot be reached, or fails itself; or the disk is full.
+    """
     errors = import_module("huggingface_hub.errors")
     try:
         yield
     except (errors.HTTPError, OSError, ValueError) as error:  # HTTPError is that of what it speaks HTTP with
-        raise PlayerError(expected(key, wanted, shown(str(error), 200) or type(error).__name__)) from error
+        reason = shown(str(error), 200) or type(error).__name__
+        status = getattr(getattr(error, "response", None), "status_code", 0)
+        if isinstance(error, ValueError) or 400 <= status < 500:
+            raise PlayerError(expected(key, wanted, reason)) from error
+        raise RunError(f"{key}: no answer from the hub: {reason}") from error
 
 
 @lru_cache(maxsize=64)  # asked once in a process: a run plays one version, even if another is pushed meanwhile
@@ -38,7 +48,8 @@ def fetched(name: str) -> Path:
     """Return the folder of a player of the hub, fetched, or as it was fetched before where the hub cannot be reached.
 
     Raises:
-        PlayerError: no such player, larger than one may be, or no way to the hub.
+        PlayerError: no such player, or larger than one may be.
+        RunError: no way to the hub.
     """
     found = HUB.fullmatch(name)
     if found is None:
@@ -57,7 +68,7 @@ def fetched(name: str) -> Path:
 
 
 def push(folder: Path, repo: str) -> str:
-    """Put a bundle on the hub; returns its address. Raises ``PlayerError``."""
+    """Put a bundle on the hub; returns its address. Raises as :func:`fetched`."""
     hub = _library("--push")
     with _hub_errors("--push", "user/name, and a token (hf auth login)"):
         api = hub.HfApi()

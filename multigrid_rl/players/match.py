@@ -278,12 +278,19 @@ def _agents_of(spec: GameSpec, name: str) -> list[int]:
 
 
 class PlayerFaultError(RuntimeError):
-    """A player failed during a game; ``name`` is the player, the message the reason."""
+    """A player failed during a game.
 
-    def __init__(self, name: str, reason: str) -> None:
+    Args:
+        name: of the player.
+        reason: the message.
+        words: the end of the reason, if the player wrote it itself: it may be anything, what it has read included.
+    """
+
+    def __init__(self, name: str, reason: str, words: str = "") -> None:
         super().__init__(reason)
         self.name = name
         self.reason = reason
+        self.without_words = reason.removesuffix(words)
 
 
 class Played(NamedTuple):

@@ -25,7 +25,7 @@ from typing import Any
 from multigrid_rl.files import data_root
 from multigrid_rl.players.agents import ExternalAgent
 from multigrid_rl.players.leftovers import Scratch, family_of, parents_of_all
-from multigrid_rl.text import expected, shown
+from multigrid_rl.text import shown
 
 #: An answer may take so many bytes, its end of line included: 50 times what 200 games of a team of two need.
 MAX_LINE = 1_000_000
@@ -63,7 +63,21 @@ class Limits:
 
 
 class ProcessError(RuntimeError):
-    """The process failed, or answered something else; the message is one line that says how."""
+    """The process failed, or answered something else; the message is one line that says how.
+
+    Args:
+        message: what happened.
+        words: the end of the message: what the process itself wrote, which may be anything.
+    """
+
+    def __init__(self, message: str = "", words: str = "") -> None:
+        super().__init__(message + words)
+        self.words = words
+
+
+def unexpected(key: str, wanted: str, got: object) -> ProcessError:
+    """Return the error of an answer that was not ``wanted``; ``got`` is its own, in one line."""
+    return ProcessError(f"{key}: expected {wanted}", f", got {got}")
 
 
 class TooSlowError(ProcessError):
@@ -125,7 +139,7 @@ class AgentProcess:
         deadline = time.monotonic() + seconds
         self._pump(_NOTHING, 0.0)
         if self._heard:
-            raise ProcessError(expected("output", "nothing before it is asked", shown(bytes(self._heard))))
+            raise unexpected("output", "nothing before it is asked", shown(bytes(self._heard)))
         rest = memoryview(message)
         while rest or b"\n" not in self._heard:
             left = deadline - time.monotonic()
@@ -135,10 +149,10 @@ class AgentProcess:
             if (excess := self._usage.excess()) is not None:
                 raise ProcessError(excess)
             if len(self._heard) > MAX_LINE:
-                raise ProcessError(expected("answer", f"at most {MAX_LINE} bytes", "more"))
+                raise unexpected("answer", f"at most {MAX_LINE} bytes", "more")
         line, _, more = bytes(self._heard).partition(b"\n")
         if more:
-            raise ProcessError(expected("answer", "one line", f"{shown(more)} behind it"))
+            raise unexpected("answer", "one line", f"{shown(more)} behind it")
         self._heard.clear()
         return line
 
@@ -174,13 +188,13 @@ class AgentProcess:
         if self._stdout in ready:
             data = self._stdout.read(_CHUNK)  # None for nothing yet, empty at the end
             if data == b"":
-                raise ProcessError(self._obituary())
+                raise self._obituary()
             self._heard += data or b""
         if rest and self._stdin in ready:
             try:
                 rest = rest[self._stdin.write(rest) or 0 :]
             except BrokenPipeError as error:
-                raise ProcessError(self._obituary()) from error
+                raise self._obituary() from error
         return rest
 
     def _listen(self) -> bool:
@@ -189,7 +203,7 @@ class AgentProcess:
         self._last_words = (self._last_words + data)[-_LAST_WORDS:]
         return bool(data)
 
-    def _obituary(self) -> str:
+    def _obituary(self) -> ProcessError:
         try:
             status: int | None = self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -206,7 +220,7 @@ class AgentProcess:
         else:
             how = f"exited with status {status}"
         lines = [line for line in self._last_words.splitlines() if line.strip()]
-        return f"{how}: {shown(lines[-1], 200)}" if lines else how
+        return ProcessError(how, f": {shown(lines[-1], 200)}" if lines else "")
 
 
 def _environment(scratch: str, seed: int) -> dict[str, str]:

@@ -27,14 +27,15 @@ def _swapped_codes() -> NDArray[np.uint8]:
 
 #: (23,): the code that each cell code becomes.
 SWAPPED = _swapped_codes()
-_TURNED = np.array([2, 3, 0, 1], np.uint8)
+#: (4,): the heading that each heading becomes.
+TURNED = np.array([2, 3, 0, 1], np.uint8)
 
 
 def other_side(tokens: NDArray[np.uint8], members: int = 1) -> NDArray[np.uint8]:
     """Return tokens (N, members * D) of the same situation as seen from the other team's seats."""
     blocks = tokens.reshape(len(tokens), members, -1)
     turned = SWAPPED[blocks]
-    turned[..., -2] = _TURNED[blocks[..., -2]]
+    turned[..., -2] = TURNED[blocks[..., -2]]
     turned[..., -1] = blocks[..., -1]  # missions have no colour
     return turned.reshape(len(tokens), -1)
 

@@ -18,7 +18,9 @@ from bundles import bundle, vouch
 from commands import call, complaint
 from multigrid_rl.config import data_root, load_scenario
 from multigrid_rl.judge import gradebook, grading
-from multigrid_rl.judge.grading import Metered, read_rubric
+from multigrid_rl.judge.grading import Check, read_rubric
+from multigrid_rl.judge.measures import Metered
+from multigrid_rl.judge.seeds import Interval
 from multigrid_rl.players.bundle import load_team
 from multigrid_rl.players.cards import MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN
@@ -142,6 +144,7 @@ def test_full_disk_after_games_prints_grade_without_verdict(tmp_path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     graded = {"passed": True, "points": 9.0, "of": 9.0, "pass_points": 5.0, "problem": None, "exams": []}
+    graded |= {"measurable": 9.0, "close": False}
     monkeypatch.setattr(grading, "grade", lambda *_: graded)
     (tmp_path / "rubric.yaml").write_text(yaml.safe_dump(RUBRIC))
     with monkeypatch.context() as meanwhile:
@@ -181,6 +184,15 @@ def test_program_fault_gives_no_verdict(tmp_path, monkeypatch):
         ({"exams": [EXAM, EXAM | {"opponent": "elsewhere"}]}, "opponent=elsewhere"),
         ({"exams": [EXAM | {"episodes": 10**9}]}, "episodes"),
         ({"pass_point": 3}, "did you mean pass_points?"),
+        *(
+            ({"exams": [EXAM | {"checks": [{"metric": "win/*", "points": 9, **ramp}]}]}, f"got {got}")
+            for ramp, got in [
+                ({"from": 0.5}, "0.5, None"),
+                ({"from": 0.5, "full": 0.5}, "0.5, 0.5"),
+                ({"from": True, "full": 0.5}, "True, 0.5"),
+                ({"from": 0.2, "full": 0.5, "at_least": 0.4}, "0.2, 0.5"),
+            ]
+        ),
         ({"exams": [EXAM | {"chekcs": []}]}, "did you mean checks?"),
         ({"exams": [{"name": "x", "checks": [{"metric": "wins/*", "at_least": 1, "points": 5}]}]}, "did you mean win/"),
         ("scenario: 1v1\nseed: 31337: 1\n", "line 2"),
@@ -200,6 +212,27 @@ def test_rejects_bad_rubrics_before_any_game(tmp_path, monkeypatch, change, mess
 def test_shipped_rubric_is_valid():
     rubric = read_rubric(data_root() / "configs" / "grade" / "1v1.yaml")
     assert rubric.points == 100
+
+
+@pytest.mark.parametrize(
+    ("bounds", "value", "low", "high", "points", "close"),
+    [
+        ({"from": 0.2, "full": 0.6}, 0.5, 0.4, 0.7, 7.5, False),
+        ({"from": 0.2, "full": 0.6}, 0.1, 0.0, 0.3, 0.0, False),
+        ({"from": 30, "full": 20}, 19, 18, 21, 10.0, False),
+        ({"from": 30, "full": 20}, 28, 27, 29, 2.0, False),
+        ({"from": 0.2, "full": 0.6, "beyond_doubt": True}, 0.5, 0.4, 0.7, 5.0, False),
+        ({"at_least": 0.5}, 0.51, 0.49, 0.53, 10.0, True),
+        ({"at_most": 20}, 20.5, 19.5, 21.5, 0.0, True),
+        ({"at_least": 0.5, "beyond_doubt": True}, 0.51, 0.49, 0.53, 0.0, True),
+        ({"at_least": 0.5}, 0.53, 0.51, 0.55, 10.0, False),
+    ],
+)
+def test_points_rise_between_from_and_full(bounds, value, low, high, points, close):
+    check = Check.model_validate({"metric": "win/*", "points": 10, **bounds})
+    row = grading._checked(check, [Interval(value, low, high)])
+    assert (row["points"], row["close"]) == (points, close)
+    assert row["least"] <= points <= row["most"]
 
 
 def test_entropy_is_of_decisions_made():
@@ -222,14 +255,26 @@ def test_entropy_is_of_decisions_made():
     ("name", "message"),
     [
         ("nowhere", "nowhere: expected a folder with a bundle, got nothing there"),
-        ("a.zip", "a.zip: expected a folder with a bundle, got a file"),
+        ("nowhere.zip", "nowhere.zip: expected a folder with a bundle, got nothing there"),
+        ("a.tar", "a.tar: expected a folder with a bundle, got a file"),
         ("class", "-o grades.csv grades each folder in it, got one with other folders, anna first"),
     ],
 )
 def test_rejects_invalid_hand_in(name, message, tmp_path):
     bundle(tmp_path / "class" / "anna", ("blue_0",))
-    (tmp_path / "a.zip").touch()
+    (tmp_path / "a.tar").touch()
     assert message in complaint(grade(tmp_path, SHORT, tmp_path / name)[0])
+
+
+def test_no_room_to_unpack_is_no_verdict(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    shutil.make_archive(str(tmp_path / "mine"), "zip", bundle(tmp_path / "mine", ("blue_0",)))
+    monkeypatch.setattr("multigrid_rl.judge.handed_in.write_parts", full)
+    result, _ = grade(tmp_path, SHORT, tmp_path / "mine.zip")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (3, 1)
+    assert "expected a TMPDIR with room, got No space left on device" in result.stderr
 
 
 def test_unseeded_grading_draws_and_reports_seed(tmp_path):
@@ -264,9 +309,9 @@ def table_of(path):
 def test_class_grading_writes_points_table_and_feedback(tmp_path, a_class):
     result, line = grade(tmp_path, SHORT, a_class, "-o", tmp_path / "out" / "grades.csv")
     assert result.exit_code == 0, result.output
-    assert (line["graded"], line["refused"]) == (5, 2)
+    assert (line["graded"], line["refused"]) == (6, 3)
     rows = table_of(tmp_path / "out" / "grades.csv")
-    assert list(rows) == ["'=1+1", "Müller", "anna", "bert", "caro"]
+    assert list(rows) == ["'=1+1", "Müller", "anna", "bert", "caro", "notes.txt"]
     assert "truncated" in rows["bert"]["problem"]
     points = [float(value) for key, value in rows["anna"].items() if key.startswith("against")]
     assert float(rows["anna"]["points"]) == sum(points)
@@ -285,8 +330,8 @@ def test_interrupted_class_resumes_to_same_table(tmp_path, a_class, monkeypatch)
     played, sit = [], gradebook.grade
 
     def noted(folder, *rest):
-        if folder.name == "caro" and not played.count("caro"):
-            played.append("caro")
+        if folder.name == "bert" and not played.count("bert"):
+            played.append("bert")
             raise KeyboardInterrupt
         played.append(folder.name)
         return sit(folder, *rest)
@@ -297,7 +342,7 @@ def test_interrupted_class_resumes_to_same_table(tmp_path, a_class, monkeypatch)
     assert (cut.exit_code, "goes on with the class" in cut.stderr, table.exists()) == (130, True, False)
     assert grade(tmp_path, fresh, a_class, "-o", table)[0].exit_code == 0
     whole = table.read_text()
-    assert sorted(set(played)) == ["=1+1", "Müller", "anna", "bert", "caro"]
+    assert sorted(set(played)) == ["=1+1", "Müller", "anna", "bert"]
     assert [played.count(name) for name in ("anna", "Müller")] == [1, 1]
     # A hand-in that changes is graded again, the others are not; another rubric wants another table.
     shutil.rmtree(a_class / "anna")
@@ -311,4 +356,11 @@ def test_interrupted_class_resumes_to_same_table(tmp_path, a_class, monkeypatch)
 def test_rejects_empty_class_and_foreign_folders(tmp_path, a_class):
     (tmp_path / "empty").mkdir()
     assert "one folder for each student" in complaint(grade(tmp_path, SHORT, tmp_path / "empty", "-o", "g.csv")[0])
-    assert "something else" in complaint(grade(tmp_path, SHORT, a_class, "-o", tmp_path / "class.csv")[0])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").touch()
+    for table, wanted in (
+        ("mine.csv", "got something else"),
+        ("class.csv", "expected another name: the folder beside it, class/, is for results"),
+        ("class/grades.csv", "expected a place outside of"),
+    ):
+        assert wanted in complaint(grade(tmp_path, SHORT, a_class, "-o", tmp_path / table)[0])

@@ -12,11 +12,13 @@ from typing import ClassVar
 import pytest
 
 from bundles import bundle
+from commands import call
 from multigrid_rl.config import compose
 from multigrid_rl.players.bundle import export
 from multigrid_rl.players.cards import MODEL_FILE, PlayerError, read_card
 from multigrid_rl.players.factories import env_factory
 from multigrid_rl.recipes import check_harmless
+from multigrid_rl.types import RunError
 
 pytest.importorskip("huggingface_hub")
 from multigrid_rl.players import hub
@@ -110,6 +112,30 @@ def test_rejects_missing_and_oversized_files(server):
     Hub.files.update({"card.json": b"{}", MODEL_FILE: bytes(5_000_001)})
     with pytest.raises(PlayerError, match=r"model.safetensors of 5000001 bytes"):
         hub.fetched("hf:user/mine")
+
+
+def test_failed_push_leaves_no_folder_and_the_next_succeeds(server, tmp_path, monkeypatch):
+    made = bundle(tmp_path / "made")
+    monkeypatch.setattr("multigrid_rl.runs.players.players_for", lambda *_: {"": made})
+    command = ("export", "run", "--seat", "red_0", "-o", tmp_path / "mine", "--push", "user/mine")
+    with monkeypatch.context() as meanwhile:  # nothing listens there
+        meanwhile.setattr(hub.import_module("huggingface_hub.constants"), "ENDPOINT", "http://127.0.0.1:9")
+        failed = call(*command)
+    assert (failed.exit_code, len(failed.stderr.splitlines())) == (3, 1)
+    assert "--push: no answer from the hub" in failed.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made"]
+    assert call(*command).exit_code == 0
+    assert set(Hub.files) >= {"card.json", MODEL_FILE, "README.md"}
+    assert (tmp_path / "mine" / "card.json").read_bytes() == Hub.files["card.json"]
+
+
+def test_unreachable_hub_is_no_mistake_of_the_user(tmp_path, monkeypatch):
+    constants = hub.import_module("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "home"))
+    hub.fetched.cache_clear()
+    with pytest.raises(RunError, match="player hf:user/other: no answer from the hub"):
+        hub.fetched("hf:user/other")
 
 
 def test_untrusted_recipe_fetches_nothing(tmp_path):
