@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from multigrid_rl.models.distributions import Categorical, Distribution, Draw, distribution_of
+from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.towers import Stack, TokenTowers
 from multigrid_rl.players.cards import Card, ObservationSignature, PlayerError, signature
@@ -86,7 +86,9 @@ class FrozenPlayer:
         actions = self.distribution.bounded(self.choose(outputs, rng).actions)
         if not isinstance(self.distribution, Categorical):
             return actions
-        return (actions[:, 0] if self.distribution.components == 1 else actions).astype(np.int8)
+        return (actions[:, 0] if self.distribution.components == 1 else actions).astype(
+            choice_type(max(self.distribution.choices))
+        )
 
     def outputs(self, view: SeatView, state: torch.Tensor) -> tuple[NDArray[np.float32], torch.Tensor]:
         """Compute the policy's outputs (N, outputs) and the next memory."""
