@@ -147,9 +147,11 @@ def test_airl_rewards_f_less_log_probability():
     torch.testing.assert_close(torch.sigmoid(net(steps)), chance)
 
 
-def test_actions_are_scaled_to_bounds_and_choices_one_hot():
+def test_actions_are_scaled_to_bounds_if_any_and_choices_one_hot():
     numbers = encoded(Gaussian([-2, 0], [2, 1], "clip"), np.array([[-2.0, 0.75]], np.float32))
     np.testing.assert_allclose(numbers, [[-1.0, 0.5]])
+    unbounded = encoded(Gaussian([-np.inf, 0], [np.inf, np.inf], "clip"), np.array([[-7.0, 3.0]], np.float32))
+    np.testing.assert_allclose(unbounded, [[-7.0, 3.0]])
     np.testing.assert_array_equal(encoded(Categorical((2, 3)), np.array([[1, 0]])), [[0, 1, 1, 0, 0]])
 
 
