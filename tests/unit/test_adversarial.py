@@ -181,7 +181,7 @@ def test_discriminator_pays_whole_batch(config):
         return kept["paths"], statistics
 
     adversary.learn = spied
-    statistics, batch = once(collector, update)
+    statistics, _ = once(collector, update)
     (path,) = kept["paths"]
     with torch.no_grad():
         wanted = adversary.discriminator.rewards(kept["mine"]).numpy()

@@ -153,7 +153,7 @@ def test_opponents_that_cannot_join_end_run(world):
     damaged = RayTaskError("join", "Traceback\nPlayerError: league/step_1: sha256", ValueError("no such player"))
     pool = pool_of(Actor("a"), Actor("b", joined=damaged))
     pool.set_opponents("factory", "newcomers")
-    with pytest.raises(RunError, match="env runner 2 could not take its new opponents: .*no such player|sha256"):
+    with pytest.raises(RunError, match="env runner 2 could not take its new opponents: ValueError: no such player"):
         pool.sample()
 
 
