@@ -135,7 +135,7 @@ class EnvRunnerPool:
                 return rollouts
 
     def _rollout(self, runner: _Runner, ref: Any) -> Any:
-        """Return a rollout, or ``None`` where the runner was lost; it is against the opponents that were sent before."""
+        """Return a rollout, or ``None`` where the runner was lost; its opponents are those sent before."""
         generation, joining, runner.joining = runner.generation, runner.joining, None
         if joining is not None:
             self._answer(runner, joining, "could not take its new opponents")
