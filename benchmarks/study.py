@@ -202,17 +202,18 @@ def _summarise(rows: list[dict[str, Any]], metric: str, *, last: bool) -> float:
 
 
 def draw_group(study: Study, group: dict[str, Any], arms: dict[str, Arm]) -> Figure:
-    """Draw the curves of a group: interquartile mean over seeds, and the range between the quartiles."""
+    """Draw the curves of a group: interquartile mean and quartiles over the seeds that were measured at a step."""
     figure, (axes,) = panel_grid(1, f"{study.title}: {group['title']}")
     end = 0.0
     for name in group["arms"]:
         curves = [curve for curve in arms[name].curves if len(curve[0])] if name in arms else []
         if not curves:
             continue
-        steps = np.linspace(0, max(curve[0][-1] for curve in curves), _POINTS)
-        grid = np.array([np.interp(steps, *curve) for curve in curves])
-        (line,) = axes.plot(steps, iqm(grid.T), label=name, linewidth=1.6)
-        low, high = np.quantile(grid, (0.25, 0.75), axis=0)
+        steps = np.linspace(min(curve[0][0] for curve in curves), max(curve[0][-1] for curve in curves), _POINTS)
+        grid = np.array([np.interp(steps, *curve, left=np.nan, right=np.nan) for curve in curves])
+        seeds = [row[np.isfinite(row)] for row in grid.T]
+        (line,) = axes.plot(steps, [iqm(row) for row in seeds], label=name, linewidth=1.6)
+        low, high = np.transpose([np.quantile(row, (0.25, 0.75)) for row in seeds])
         fill(axes, steps, (low, high), 0.15, color=line.get_color())
         end = max(end, float(steps[-1]))
     format_axes(axes, "Mean return of the episodes played", "reward", end or 1.0)

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 Colour = Literal["blue", "red"]
 
+#: Choices of one part of an action, at most: recorded play keeps a choice in one byte.
+MAX_CHOICES = 256
 #: Team order of the game: blue agents come first wherever there are any (rules, section 2).
 TEAM_ORDER: tuple[Colour, ...] = ("blue", "red")
 

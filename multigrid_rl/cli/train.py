@@ -117,6 +117,9 @@ def resume_training(run: Path, overrides: list[str]) -> dict[str, Any]:
     if ended == "held" and not any(override.startswith("train.stop_when_held=") for override in overrides):
         # Its gates are held already: who goes on with it wants to see more of it.
         config = config.model_copy(update={"train": config.train.model_copy(update={"stop_when_held": False})})
+    if ended == "plateau" and config.train.cloning is not None:  # likewise
+        cloning = config.train.cloning.model_copy(update={"patience": None})
+        config = config.model_copy(update={"train": config.train.model_copy(update={"cloning": cloning})})
     return _run(config, run, start)
 
 

@@ -174,8 +174,13 @@ class SingleAgentEnvs(Episodes):
         space = self.action_space
         if isinstance(space, spaces.Discrete):
             return np.asarray(actions[:, 0] + space.start, np.int64)
+        taken = actions.reshape(self.num_envs, *(space.shape or ()))
+        if isinstance(space, spaces.MultiDiscrete):
+            taken = taken + space.start
+        elif np.issubdtype(space.dtype, np.integer):
+            taken = np.rint(taken)  # a cast would cut off the fraction
         # A copy: these may be kept for `get_state`, and the caller writes over its own.
-        return np.array(actions.reshape(self.num_envs, *(space.shape or ())), space.dtype)
+        return np.array(taken, space.dtype)
 
     def _broken(self, obs: NDArray[Any], rewards: NDArray[Any], taken: NDArray[Any]) -> BrokenEnvError:
         bad = ~np.isfinite(obs).all(axis=1) | ~np.isfinite(rewards)

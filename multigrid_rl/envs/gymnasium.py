@@ -1,7 +1,7 @@
 """Every environment that is registered with Gymnasium, ``N`` side by side.
 
 One agent, ``agent_0``, plays each of them. Its observation is a vector of floats (Gymnasium's ``FlattenObservation``
-where the environment's own is none); its action one choice, several, or a bounded vector.
+where the environment's own is none); its action one choice, several, or a vector.
 """
 
 import logging
@@ -20,11 +20,9 @@ from multigrid_rl.envs import bodies, mujoco
 from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, SingleAgentEnvs
 from multigrid_rl.scenario import MISTAKES, ConfigError, look_in_working_folder, mistake
 from multigrid_rl.text import expected, suggestion
-from multigrid_rl.types import AgentSpec, EnvFactory, MultiAgentSpec
+from multigrid_rl.types import MAX_CHOICES, AgentSpec, EnvFactory, MultiAgentSpec
 
 LOG = logging.getLogger(__name__)
-#: As many as a player's card may name.
-MAX_CHOICES = 100
 #: What an environment answers.
 ANSWERS = {"reset": "(observation, info)", "step": "(observation, reward, terminated, truncated, info)"}
 #: Packages by the modules that they hold, where the names differ.
@@ -114,13 +112,12 @@ def _missing(env_id: str, error: Exception) -> str:
 def _check_actions(env_id: str, acts: spaces.Space[Any]) -> None:
     """Raise ``ValueError`` for actions that no network here decides."""
     if isinstance(acts, spaces.Box):
-        fits = bool(np.isfinite(acts.low).all() and np.isfinite(acts.high).all())
-        wanted = "bounded actions"
-    elif isinstance(acts, spaces.Discrete | spaces.MultiDiscrete):
+        return
+    if isinstance(acts, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         fits = int(_flat(acts).nvec.max()) <= MAX_CHOICES
         wanted = f"at most {MAX_CHOICES} choices of an action"
     else:
-        fits, wanted = False, "Discrete, MultiDiscrete or Box actions"
+        fits, wanted = False, "Discrete, MultiDiscrete, MultiBinary or Box actions"
     if not fits:
         raise ValueError(expected("env_id", f"an environment with {wanted}", f"{env_id}: {acts}"))
 
@@ -129,6 +126,8 @@ def _flat(space: spaces.Space[Any]) -> spaces.Space[Any]:
     """Return the action space as networks fill it: components (C,) or numbers (A,)."""
     if isinstance(space, spaces.Box):
         return spaces.Box(space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32))
+    if isinstance(space, spaces.MultiBinary):
+        return spaces.MultiDiscrete([2] * int(np.prod(space.shape)))
     choices = [space.n] if isinstance(space, spaces.Discrete) else space.nvec.reshape(-1).tolist()
     return spaces.MultiDiscrete([int(count) for count in choices])
 

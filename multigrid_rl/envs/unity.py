@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from multigrid_rl.envs.base import AGENT, TEAM, BrokenEnvError, Episodes, step_of
 from multigrid_rl.envs.unity_peer import ENGINE, RESET, STEP, UnityPeer, messages, side_channels
 from multigrid_rl.text import expected, suggestion
-from multigrid_rl.types import AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec, RunError
+from multigrid_rl.types import MAX_CHOICES, AgentSpec, BatchedStep, EnvFactory, MultiAgentSpec, RunError
 
 #: Whichever behaviour there is, if there is one.
 ANY = "any"
@@ -254,4 +254,7 @@ def _actions(name: str, brain: Any) -> spaces.Space[Any]:
         raise RunError(expected(f"scenario.env_id={name}", "continuous actions or discrete ones", got))
     if spec.num_continuous_actions:
         return spaces.Box(-1.0, 1.0, (spec.num_continuous_actions,), np.float32)
-    return spaces.MultiDiscrete([int(count) for count in spec.discrete_branch_sizes])
+    choices = [int(count) for count in spec.discrete_branch_sizes]
+    if max(choices) > MAX_CHOICES:
+        raise RunError(expected(f"scenario.env_id={name}", f"at most {MAX_CHOICES} choices of a branch", max(choices)))
+    return spaces.MultiDiscrete(choices)

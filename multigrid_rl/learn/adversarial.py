@@ -63,7 +63,7 @@ class Steps(NamedTuple):
     actions: Tensor  # (B, F) encoded
     next_obs: Tensor  # (B, D); any value after an end
     ended: Tensor  # (B,) 1 where the episode ended for good, else 0
-    logp: Tensor  # (B,) of the actions under the policy
+    logp: Tensor  # (B,) of the actions, as the environment got them, under the policy
 
 
 class Discriminator(nn.Module):
@@ -287,12 +287,9 @@ class Adversary:
             next_obs.append(after[path.active])
             ended.append(path.terminated[path.active])
             first = behind
-        # Log-probabilities are of the raw draw. If f read the bounded action, it could not balance AIRL's entropy
-        # reward, and draws would diverge beyond the bounds.
-        taken = batch.actions if self._config.kind == "airl" else self._distribution.bounded(batch.actions)
-        return self._tensors(
-            batch.obs, encoded(self._distribution, taken), np.concatenate(next_obs), np.concatenate(ended), batch.logp
-        )
+        # Only bounded actions can be compared with an expert's.
+        taken = self._distribution.bounded(batch.actions)
+        return self._steps(batch.obs, taken, np.concatenate(next_obs), np.concatenate(ended))
 
     def _expert_steps(self, rows: Array) -> Steps:
         """Return the expert's steps with the indices ``rows`` (B,)."""
@@ -301,24 +298,28 @@ class Adversary:
         last = rows + 1 == data.episode_ends[episodes]
         next_obs = data.observations[np.where(last, rows, rows + 1)].astype(np.float32)
         next_obs[last] = data.final_observations[episodes[last]]
-        obs, actions = data.observations[rows], data.actions[rows]
-        logp = np.zeros(len(rows), np.float32)
+        return self._steps(data.observations[rows], data.actions[rows], next_obs, data.terminated[rows])
+
+    def _steps(self, obs: Array, actions: Array, next_obs: Array, ended: Array) -> Steps:
+        """Return steps with actions (B, C) or (B, A) as environments get them, and their likelihoods for AIRL."""
+        logp = np.zeros(len(obs), np.float32)
         if self._config.kind == "airl":
-            wanted = torch.as_tensor(actions.astype(self._distribution.dtype), device=self._device)
+            taken = torch.as_tensor(actions.astype(self._distribution.dtype), device=self._device)
             with torch.no_grad():
                 outputs = self._network.logits(torch.as_tensor(obs, device=self._device))
-                logp = self._distribution.log_prob(outputs, wanted).sum(1).cpu().numpy()
-        return self._tensors(obs, encoded(self._distribution, actions), next_obs, data.terminated[rows], logp)
-
-    def _tensors(self, *columns: Array) -> Steps:
+                # Not the density of a draw: at a bound, this is the probability of all draws beyond it.
+                logp = -self._distribution.cloning_loss(outputs, taken).cpu().numpy()
+        columns = obs, encoded(self._distribution, actions), next_obs, ended, logp
         return Steps._make(torch.as_tensor(np.asarray(column, np.float32), device=self._device) for column in columns)
 
 
 def encoded(distribution: Any, actions: Array) -> Array:
-    """Return actions (B, C) or (B, A) as (B, F): choices one-hot, numbers scaled to +-1 by their bounds."""
+    """Return actions (B, C) or (B, A) as (B, F): choices one-hot, numbers scaled to +-1 by their bounds, if any."""
     choices = getattr(distribution, "choices", None)
     if choices is None:
-        share = (actions - distribution.low) / (distribution.high - distribution.low)
+        finite = np.isfinite(distribution.low) & np.isfinite(distribution.high)
+        low = np.where(finite, distribution.low, np.float32(-1))
+        share = (actions - low) / (np.where(finite, distribution.high, np.float32(1)) - low)
         return np.asarray(2 * share - 1, np.float32)
     return np.concatenate([np.eye(count, dtype=np.float32)[actions[:, c]] for c, count in enumerate(choices)], axis=1)
 

@@ -1,6 +1,6 @@
 """All weights of a network in one piece of memory."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +70,15 @@ class FlatAdam(torch.optim.Adam):
 
     def __init__(self, flat: FlatWeights) -> None:
         super().__init__([flat.weights], fused=True)
+
+    def rescale(self, parameters: Iterable[nn.Parameter], factor: float) -> None:
+        """Scale the moments of ``parameters``, parts of the row, by ``factor``, as their gradients are from now on."""
+        (weights,) = self.param_groups[0]["params"]
+        state = self.state[weights]
+        for parameter in parameters if state else ():
+            part = slice(parameter.storage_offset(), parameter.storage_offset() + parameter.numel())
+            state["exp_avg"][part] *= factor
+            state["exp_avg_sq"][part] *= factor**2
 
     def descend(self) -> None:
         """Take a step as ``step`` does, without hooks and groups, whose overhead exceeds a small step."""

@@ -164,7 +164,9 @@ def _from_minari(dataset_id: str, dtypes: Mapping[str, Any]) -> Iterator[Episode
         if not isinstance(episode.observations, np.ndarray) or not isinstance(episode.actions, np.ndarray):
             raise ConfigError(expected(f"minari:{dataset_id}", "arrays of observations and actions", "other spaces"))
         obs = _column(f"minari:{dataset_id}: observations", episode.observations, dtypes["observations"])
-        actions = _column(f"minari:{dataset_id}: actions", episode.actions, dtypes["actions"])
+        # Recorded play counts choices from 0.
+        taken = episode.actions - getattr(dataset.action_space, "start", 0)
+        actions = _column(f"minari:{dataset_id}: actions", taken, dtypes["actions"])
         ends = bool(episode.terminations[-1]), bool(episode.truncations[-1])
         yield Episode(obs[:-1], actions, episode.rewards, *ends, obs[-1], _UNKNOWN)
 

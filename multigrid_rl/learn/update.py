@@ -53,7 +53,9 @@ class Update:
     """Learns from batches: one network for each module, one Adam, or one for the policy and one for the values.
 
     Weights of each Adam lie in one row of memory (:class:`~multigrid_rl.learn.flat.FlatWeights`). Normalisers of
-    observations and the scale of values are updated after learning: sampling and learning use the same ones.
+    observations and the scale of values are updated after learning: sampling and learning use the same ones. So the
+    first update learns from raw observations. (Measuring the first batch alone gave no clear gain beside what
+    :meth:`~multigrid_rl.learn.flat.FlatAdam.rescale` gives.)
 
     Args:
         networks: by module; their parameters become views of that row.
@@ -332,7 +334,8 @@ class Update:
                 net.normaliser.set_statistics(self._obs[name].mean, self._obs[name].std)
             if name in self._targets and active.any():
                 self._targets[name].add(batch.targets[active][:, None])
-                net.rescale_values(float(self._targets[name].std[0]))
+                factor = net.rescale_values(float(self._targets[name].std[0]))
+                self.optimizers[name][-1].rescale(net.value[-1].parameters(), factor)
         self.clock.lap("normalise")
 
 

@@ -78,7 +78,7 @@ class Distribution(Protocol):
 def _sample(
     logits: NDArray[np.float32],
     uniform: NDArray[np.float64],
-    actions: NDArray[np.int8],
+    actions: NDArray[Any],
     logp: NDArray[np.float32],
     entropy: NDArray[np.float32],
 ) -> None:
@@ -107,6 +107,11 @@ def _sample(
         logp[n] = float(logits[n, choice] - top) - log_total
 
 
+def choice_type(count: int) -> Any:
+    """Return the type of a choice among ``count``: int8, which the board game takes, if it can hold all of them."""
+    return np.int8 if count <= 128 else np.int16
+
+
 def sample(logits: NDArray[np.float32], uniform: NDArray[np.float64]) -> Draw:
     """Draw one of ``K`` choices for each row.
 
@@ -115,10 +120,10 @@ def sample(logits: NDArray[np.float32], uniform: NDArray[np.float64]) -> Draw:
         uniform: (N, 1) numbers in [0, 1).
 
     Returns:
-        Actions (N,) int8, log-probabilities (N,), entropies (N,).
+        Actions (N,) of :func:`choice_type`, log-probabilities (N,), entropies (N,).
     """
     rows = len(logits)
-    drawn = Draw(np.empty(rows, np.int8), np.empty(rows, np.float32), np.empty(rows, np.float32))
+    drawn = Draw(np.empty(rows, choice_type(logits.shape[1])), np.empty(rows, np.float32), np.empty(rows, np.float32))
     _sample(np.ascontiguousarray(logits), uniform, *drawn)
     return drawn
 

@@ -26,6 +26,8 @@ from multigrid_rl.types import AgentSpec
 
 #: Weights that only a central critic has: a player does not need them.
 CENTRAL = "central"
+#: Head and bound of a policy over actions without bounds: every draw is an action.
+_UNBOUNDED = ("gaussian", "clip")
 
 
 class ArchitectureError(ConfigError):
@@ -143,6 +145,9 @@ def _head(space: spaces.Space[Any], architecture: Mapping[str, Any], seed: int) 
     """Return what outputs mean over actions of ``space``. Raises :class:`ArchitectureError` where that cannot be."""
     name, size, bound = (architecture.get(key) for key in ("head", "head_size", "bound"))
     plain = distribution_of(space, bound or "clip")
+    if isinstance(space, spaces.Box) and not space.is_bounded() and (name or "gaussian", bound or "clip") != _UNBOUNDED:
+        wanted = "head gaussian with bound clip for actions without bounds"
+        raise ArchitectureError(expected("architecture", wanted, f"{name or 'gaussian'} with {bound or 'clip'}"))
     if name is None or (name == "gaussian" and isinstance(plain, Gaussian)):
         return plain
     if not isinstance(plain, Gaussian) or name not in HEADS:

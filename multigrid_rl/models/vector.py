@@ -232,11 +232,15 @@ class VectorActorCritic(nn.Module):
         values: Tensor = self.value(x).squeeze(-1) * self.value_scale
         return values
 
-    def rescale_values(self, scale: float) -> None:
-        """Set ``value_scale`` without changing the network's values: its last layer is rescaled."""
+    def rescale_values(self, scale: float) -> float:
+        """Set ``value_scale`` without changing the network's values: its last layer is multiplied by what is returned.
+
+        The gradient of a loss in units of the scale changes by the same factor.
+        """
         last: Any = self.value[-1]
         factor = float(self.value_scale) / scale
         with torch.no_grad():
             last.weight.mul_(factor)
             last.bias.mul_(factor)
             self.value_scale.fill_(scale)
+        return factor

@@ -22,7 +22,7 @@ from multigrid_rl.models.distributions import BOUNDS
 from multigrid_rl.models.registry import ArchitectureError, network_of, signature_of
 from multigrid_rl.scenario import ConfigError, Strict, check_listed
 from multigrid_rl.text import expected, first_error, printable, shown
-from multigrid_rl.types import AgentSpec
+from multigrid_rl.types import MAX_CHOICES, AgentSpec
 from multigrid_rl.world.constants import NUM_CODES
 
 MODEL_FILE = "model.safetensors"
@@ -88,14 +88,21 @@ class ObservationSignature(Strict):
 
 
 class BoxSignature(Strict):
-    """Bounds of continuous actions."""
+    """Bounds of continuous actions; ``None``: no bound."""
 
-    low: list[float] = Field(min_length=1, max_length=1000)
-    high: list[float] = Field(min_length=1, max_length=1000)
+    low: list[float | None] = Field(min_length=1, max_length=1000)
+    high: list[float | None] = Field(min_length=1, max_length=1000)
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """Lower and upper bounds (A,) float32."""
+        low = np.array([-np.inf if bound is None else bound for bound in self.low], np.float32)
+        return low, np.array([np.inf if bound is None else bound for bound in self.high], np.float32)
 
 
+Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 #: Number of choices of one seat; of each part, where an action has parts with different ones; or bounds.
-ActionSignature = Annotated[int, Field(ge=1, le=100)] | list[Annotated[int, Field(ge=1, le=100)]] | BoxSignature
+ActionSignature = Choices | list[Choices] | BoxSignature
 
 
 class EnvSignature(Strict):
@@ -183,7 +190,7 @@ class Card(Strict):
     def _bounds(self) -> "Card":
         box = self.actions
         if isinstance(box, BoxSignature):
-            if len(box.low) != len(box.high) or not all(a < b for a, b in zip(box.low, box.high, strict=False)):
+            if len(box.low) != len(box.high) or not np.less(*box.bounds).all():
                 raise ValueError("actions: expected low below high, number by number")
             if self.architecture.get("bound", "clip") not in BOUNDS:
                 raise ValueError(f"architecture.bound: expected {', '.join(BOUNDS)}")
@@ -202,7 +209,7 @@ class Card(Strict):
 def space_of(acts: int | list[int] | BoxSignature, members: int) -> spaces.Box | spaces.MultiDiscrete:
     """Return what a player decides in one step, for all its ``members`` seats."""
     if isinstance(acts, BoxSignature):
-        return spaces.Box(np.array(acts.low, np.float32), np.array(acts.high, np.float32))
+        return spaces.Box(*acts.bounds)
     return spaces.MultiDiscrete(acts if isinstance(acts, list) else [acts] * members)
 
 
@@ -211,7 +218,9 @@ def signature(agent: AgentSpec, view_size: int | None) -> dict[str, Any]:
     reads, acts = signature_of(agent.observation_space), agent.action_space
     observation = {"size": reads} if isinstance(reads, int) else {"view_size": view_size, "categories": list(reads)}
     if isinstance(acts, spaces.Box):
-        return {"observation": observation, "actions": {"low": acts.low.tolist(), "high": acts.high.tolist()}}
+        bounds = {"low": acts.low.tolist(), "high": acts.high.tolist()}
+        finite = {side: [x if np.isfinite(x) else None for x in values] for side, values in bounds.items()}
+        return {"observation": observation, "actions": finite}
     choices = acts.nvec.tolist()
     members = len(agent.seats)
     alike = len(choices) == members

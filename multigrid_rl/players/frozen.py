@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from multigrid_rl.models.distributions import Categorical, Distribution, Draw, distribution_of
+from multigrid_rl.models.distributions import Categorical, Distribution, Draw, choice_type, distribution_of
 from multigrid_rl.models.mlp import MLPActorCritic
 from multigrid_rl.models.towers import Stack, TokenTowers
 from multigrid_rl.models.vector import VectorActorCritic
@@ -90,7 +90,9 @@ class FrozenPlayer:
         actions = self.distribution.bounded(chosen)
         if not isinstance(self.distribution, Categorical):
             return actions
-        return (actions[:, 0] if self.distribution.components == 1 else actions).astype(np.int8)
+        return (actions[:, 0] if self.distribution.components == 1 else actions).astype(
+            choice_type(max(self.distribution.choices))
+        )
 
     def predict(
         self, observation: Any, state: torch.Tensor | None = None, rng: UniformSource | None = None

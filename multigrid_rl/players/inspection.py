@@ -90,7 +90,7 @@ def _about(card: Card, weights: int) -> Iterator[str]:
     silent = {"name"} if bounded else {"name", "bound", "log_std"}
     silent |= {key for key, value in card.architecture.items() if value in (None, False, "none")}
     kind = ", ".join(f"{key} {value}" for key, value in card.architecture.items() if key not in silent)
-    acts = "numbers within bounds" if bounded else f"among {card.actions} actions"
+    acts = "numbers" if bounded else f"among {card.actions} actions"
     members = f"for {card.members} seats at once" if card.members > 1 else "for one seat"
     yield _line("name", card.name)
     yield _line("network", shown(f"{card.architecture['name']}, {kind}", 200))

@@ -226,7 +226,7 @@ class League:
             self.weights |= {int(n): float(weight) for n, weight in zip(available, playing, strict=True) if weight > 0}
 
     def _payoffs(self) -> Array:
-        """Return the snapshots' win rates against one another (K, K), as measured for the newer one."""
+        """Return the snapshots' win rates against one another (K, K), as measured for the newer one; unmet: even."""
         rates = np.full((len(self.snapshots), len(self.snapshots)), UNPLAYED)
         for k, snapshot in enumerate(self.snapshots):
             rates[k, : len(snapshot.wins)] = snapshot.wins

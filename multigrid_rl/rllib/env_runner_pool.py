@@ -33,6 +33,7 @@ class _Runner:
     spawned: bool = False  # made here, not by RLlib
     failures: int = 0  # in a row
     pending: Any = None  # what it answers once it is ready; None: it is, or it was not spawned yet
+    joining: Any = None  # what it answers once it has its new opponents; None: it was sent none since its last rollout
     restart_at: float = 0.0  # when its replacement may be spawned, by the monotonic clock
 
     @property
@@ -101,7 +102,7 @@ class EnvRunnerPool:
         sent = ray.put(roster)
         for runner in self._runners:
             if runner.actor is not None:  # also one that is starting: actors run calls in order
-                runner.actor.set_opponents.remote(sent)
+                runner.joining = runner.actor.set_opponents.remote(sent)
 
     def send(self, weights: dict[str, Any]) -> None:
         """Hand the learner's weights to every runner that is ready."""
@@ -127,11 +128,18 @@ class EnvRunnerPool:
             for ref, runner in calls.items():
                 if ref not in done:
                     self._restart(runner, f"no answer within {self._timeout_s:g} s")
-                elif (rollout := self._answer(runner, ref, "failed while it played")) is not None:
+                elif (rollout := self._rollout(runner, ref)) is not None:
                     runner.failures = 0
                     rollouts.append(rollout)
             if rollouts:
                 return rollouts
+
+    def _rollout(self, runner: _Runner, ref: Any) -> Any:
+        """Return a rollout, or ``None`` where the runner was lost; its opponents are those sent before."""
+        generation, joining, runner.joining = runner.generation, runner.joining, None
+        if joining is not None:
+            self._answer(runner, joining, "could not take its new opponents")
+        return self._answer(runner, ref, "failed while it played") if runner.generation == generation else None
 
     def _answer(self, runner: _Runner, ref: Any, failed: str) -> Any:
         """Return what a runner answers; ``None`` where it was lost, and is replaced.
@@ -159,7 +167,7 @@ class EnvRunnerPool:
         runner.spawned = True
         # Ray takes some seconds to notice that a node is gone, and would put the next one there, too.
         runner.restart_at = time.monotonic() + (PAUSE_S * 2 ** (runner.failures - 2) if runner.failures > 1 else 0)
-        runner.actor = runner.pending = None
+        runner.actor = runner.pending = runner.joining = None
         self._spawn()
 
     def _spawn(self) -> None:

@@ -45,7 +45,7 @@ class CloningPPO(BatchPPO):
         self.finished = None
         options = self.config.env_config["cloning"]
         if self.env_steps // options.play_every > before // options.play_every:
-            self._play(options.patience)
+            self._play()
         spent = {"learn": learned - began, "sync": sent - learned, "sample": time.perf_counter() - sent + began - start}
         self.latest |= {f"timing/{part}_s": seconds for part, seconds in spent.items()}
 
@@ -72,7 +72,7 @@ class CloningPPO(BatchPPO):
             bound=settings["bound"],
         )
 
-    def _play(self, patience: int | None) -> None:
+    def _play(self) -> None:
         """Play fresh episodes, and measure the loss on held-out data."""
         self.finished, entropies = self._play_out()
         self.latest |= {f"entropy/{module}": value for module, value in entropies.items()}
@@ -82,7 +82,11 @@ class CloningPPO(BatchPPO):
             mean = sum(losses.values()) / len(losses)
             self.since_lowest = 0 if mean < self.lowest else self.since_lowest + 1
             self.lowest = min(mean, self.lowest)
-            self.plateau = patience is not None and self.since_lowest >= patience
+            self._look_for_plateau()
+
+    def _look_for_plateau(self) -> None:
+        patience = self.config.env_config["cloning"].patience
+        self.plateau = patience is not None and self.since_lowest >= patience
 
     def run_state(self) -> dict[str, Any]:
         """Return what a run remembers beside RLlib's own state, the lowest loss included."""
@@ -91,6 +95,7 @@ class CloningPPO(BatchPPO):
     def restore_run(self, path: Any, state: dict[str, Any]) -> bool:
         """Go on from a checkpoint; see ``TrackedPPO.restore_run``."""
         self.lowest, self.since_lowest = state["lowest"]
+        self._look_for_plateau()
         return super().restore_run(path, state)
 
 

@@ -28,8 +28,13 @@ _STAGES: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("checkpoint", "Checkpoints", {}),
     ("other", "Everything else", {}),
 )  # fmt: skip
-#: Metrics of the learner: name below ``learner/<module>/`` or a metric of its own, and its title.
+#: Metrics of the learner, by pattern, and their titles; a run has those of its objective.
 _LEARNER = {
+    "learner/{}/cloning_loss": "Cloning loss",
+    "learner/{}/held_out_loss": "Cloning loss on episodes that are held out",
+    "learner/{}/discriminator_loss": "Loss of the discriminator",
+    "learner/{}/discriminator_accuracy": "Steps that the discriminator tells apart",
+    "learner/{}/learnt_reward": "Reward that the discriminator pays",
     "explained_variance/{}": "Explained variance",
     "entropy/{}": "Entropy",
     "approx_kl/{}": "KL divergence of an update",
@@ -336,7 +341,7 @@ def _share_chart(report: RunReport, title: str, metrics: dict[str, str], word: s
 def _learner(report: RunReport) -> list[Chart]:
     """Return charts of losses and other metrics of the learner."""
     series: dict[str, Series] = report.run.series
-    modules = [name.split("/")[1] for name in series if name.startswith("learner/") and name.endswith("/vf_loss")]
+    modules = list(dict.fromkeys(name.split("/")[1] for name in series if name.startswith("learner/")))
     gated = {gate["metric"] for gate in report.gates}
     charts = []
     for pattern, title in _LEARNER.items():

@@ -20,7 +20,9 @@ from strangers import ACTIONS, SIZE
 
 MLP = {"name": "mlp", "hidden": [8], "activation": "tanh"}
 CARTPOLE = "CartPole-v1"
-KINDS = ["started", "parts", "grid", "vector", "double"]
+KINDS = ["started", "parts", "grid", "offset", "binary", "vector", "double", "unbounded"]
+#: Of spaces whose choices do not begin with 0.
+FIRST = {"started": 5, "offset": np.array([10, -2])}
 
 
 def echo(actions: str = "started", num_envs: int = 3, *, seed: int = 0, first: int = 0, **args) -> GymnasiumEnvs:
@@ -37,13 +39,16 @@ def drawn(envs, steps: int, seed: int = 0):
     rng, space = np.random.default_rng(seed), envs.action_space
     flat = _flat(space)
     if isinstance(flat, spaces.Box):
-        return [rng.uniform(flat.low, flat.high, (envs.num_envs, len(flat.low))) for _ in range(steps)]
+        low, high = (np.clip(bound, -50, 50) for bound in (flat.low, flat.high))
+        return [rng.uniform(low, high, (envs.num_envs, len(low))) for _ in range(steps)]
     return [rng.integers(flat.nvec, size=(envs.num_envs, len(flat.nvec))) for _ in range(steps)]
 
 
 def _flat(space):
     if isinstance(space, spaces.Box):
         return spaces.Box(space.low.reshape(-1), space.high.reshape(-1), dtype=space.dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return spaces.MultiDiscrete([2] * int(np.prod(space.shape)))
     return spaces.MultiDiscrete([space.n] if isinstance(space, spaces.Discrete) else space.nvec.reshape(-1))
 
 
@@ -68,9 +73,15 @@ def test_environment_gets_actions_of_its_own_space(kind):
     for row in drawn(envs, 3):
         step = envs.step({AGENT: row})  # the environment itself asserts that its space contains them
         for k in range(3):
-            offset = 5 if kind == "started" else 0
-            np.testing.assert_allclose(np.ravel(native(envs, k).taken[-1]), row[k] + offset, rtol=1e-6)
-            assert step.rewards[AGENT][k] == pytest.approx(row[k].sum() + offset, rel=1e-6)
+            wanted = row[k] + FIRST.get(kind, 0)
+            np.testing.assert_allclose(np.ravel(native(envs, k).taken[-1]), wanted, rtol=1e-6)
+            assert step.rewards[AGENT][k] == pytest.approx(wanted.sum(), rel=1e-5)
+
+
+def test_integer_numbers_are_rounded():
+    envs = echo("whole", 1)
+    envs.step({AGENT: np.array([[-1.7, 2.6]], np.float32)})
+    assert native(envs).taken[-1].tolist() == [-2, 3]
 
 
 @pytest.mark.parametrize(
@@ -310,7 +321,7 @@ def test_pickled_factory_builds_what_it_announces(kind):
     alone = echo(kind, 1, seed=4, first=6)
     assert (built.observations()[AGENT][1] == alone.observations()[AGENT][0]).all()
     (agent,) = announced.agents
-    assert isinstance(distribution_of(agent.action_space), Gaussian) == (kind in ("vector", "double"))
+    assert isinstance(distribution_of(agent.action_space), Gaussian) == (kind in ("vector", "double", "unbounded"))
 
 
 @pytest.mark.filterwarnings("ignore:.*out of date:DeprecationWarning")
@@ -330,9 +341,8 @@ def test_pickled_factory_builds_what_it_announces(kind):
         ("Hopper-v5", {"xml_file": "/no.xml"}, r"env_args: .*of Hopper-v5, got .*/no.xml does not exist"),
         ("Echo-v0", {"seen": "image"}, r"env_id: .*shows a vector, got Echo-v0: images \(8, 8, 3\)"),
         ("Echo-v0", {"seen": "graph"}, r"env_id: .*observations can be flattened, got Echo-v0: Graph"),
-        ("Echo-v0", {"actions": "text"}, r"env_id: .*with Discrete, MultiDiscrete or Box actions, got Echo-v0: Text"),
-        ("Echo-v0", {"actions": "unbounded"}, r"env_id: expected .*bounded actions, got Echo-v0: Box"),
-        ("Echo-v0", {"actions": "many"}, r"env_id: expected .*at most 100 choices.*, got Echo-v0: Discrete\(101\)"),
+        ("Echo-v0", {"actions": "text"}, r"env_id: .*with Discrete, .*MultiBinary or Box actions, got Echo-v0: Text"),
+        ("Echo-v0", {"actions": "many"}, r"env_id: expected .*at most 256 choices.*, got Echo-v0: Discrete\(257\)"),
     ],
 )
 def test_rejects_unsupported_spaces(env_id, args, message):

@@ -87,6 +87,11 @@ def test_run_ends_when_held_out_loss_stalls(demo, tmp_path):
          "train.until=65536", "train.cloning.patience=2", "train.cloning.play_every=1024"]
     )  # fmt: skip
     assert (verdict["ended"], verdict["env_steps"]) == ("plateau", 3072)
+    (path / "verdict.json").unlink()  # killed after its last checkpoint
+    again = resume_training(path, [])
+    assert (again["ended"], again["env_steps"]) == ("plateau", 3072)
+    more = resume_training(path, ["train.until=5120"])  # who has seen the verdict wants more
+    assert (more["ended"], more["env_steps"]) == ("until", 5120)
 
 
 def test_rejects_resuming_with_other_data(run, demo, tmp_path):

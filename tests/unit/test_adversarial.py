@@ -64,18 +64,23 @@ def shown(rows: int = 400, each: int = 4, actions: Any = None) -> Shown:
     return Shown(obs, taken, np.zeros(rows, np.bool_), np.arange(each, rows + 1, each), final)
 
 
-def parts(config: AdversarialConfig, *, recompute: bool = False, seed: int = 1, **args):
-    """A collector of eight environments, its network, and the update that imitates."""
+def parts(
+    config: AdversarialConfig,
+    *,
+    recompute: bool = False,
+    log_std: float = -1.0,
+    expert: Any = None,
+    seed: int = 1,
+    **args,
+):
+    """A collector of eight environments, its network, and the update that imitates ``expert``."""
     factory = GymnasiumFactory("EchoCut-v0", 1, {"actions": "vector"} | args)
     (agent,) = factory.specs.agents
-    net = network_of(agent, {"name": "mlp", "hidden": [16], "activation": "tanh", "log_std": -1.0}, seed)
+    net = network_of(agent, {"name": "mlp", "hidden": [16], "activation": "tanh", "log_std": log_std}, seed)
     collector = Collector(factory.build(8, 0), factory.specs, {AGENT: net}, seed=seed, first=0, steps=32)
-    ppo = replace(PPO, recompute=HOW) if recompute else PPO
-    return (
-        collector,
-        net,
-        AdversarialUpdate(config, shown(), {AGENT: net}, {AGENT: agent.action_space}, ppo, device=CPU),
-    )
+    ppo, recorded = replace(PPO, recompute=HOW) if recompute else PPO, expert or shown()
+    update = AdversarialUpdate(config, recorded, {AGENT: net}, {AGENT: agent.action_space}, ppo, device=CPU)
+    return collector, net, update
 
 
 def once(collector, update) -> tuple[dict[str, float], Any]:
@@ -150,9 +155,11 @@ def test_airl_rewards_f_less_log_probability():
     torch.testing.assert_close(torch.sigmoid(net(steps)), chance)
 
 
-def test_actions_are_scaled_to_bounds_and_choices_one_hot():
+def test_actions_are_scaled_to_bounds_if_any_and_choices_one_hot():
     numbers = encoded(Gaussian([-2, 0], [2, 1], "clip"), np.array([[-2.0, 0.75]], np.float32))
     np.testing.assert_allclose(numbers, [[-1.0, 0.5]])
+    unbounded = encoded(Gaussian([-np.inf, 0], [np.inf, np.inf], "clip"), np.array([[-7.0, 3.0]], np.float32))
+    np.testing.assert_allclose(unbounded, [[-7.0, 3.0]])
     np.testing.assert_array_equal(encoded(Categorical((2, 3)), np.array([[1, 0]])), [[0, 1, 1, 0, 0]])
 
 
@@ -182,13 +189,12 @@ def test_discriminator_pays_whole_batch(config):
         return kept["paths"], statistics
 
     adversary.learn = spied
-    statistics, batch = once(collector, update)
+    statistics, _ = once(collector, update)
     (path,) = kept["paths"]
     with torch.no_grad():
         wanted = adversary.discriminator.rewards(kept["mine"]).numpy()
     np.testing.assert_allclose(path.rewards.reshape(-1), wanted, rtol=1e-5)
     assert statistics["learnt_reward"] == pytest.approx(float(wanted.mean()), rel=1e-5)
-    np.testing.assert_allclose(kept["mine"].logp, batch.logp)
     assert {"discriminator_loss", "discriminator_accuracy", "explained_variance", "policy_loss"} <= set(statistics)
 
 
@@ -212,6 +218,32 @@ def test_resumed_update_equals_unbroken_update(config, recompute):
             collector.networks, update = {AGENT: other}, again
         statistics.append([once(collector, update)[0] for _ in range(2)])
     assert statistics[0] == statistics[1]
+
+
+def of_itself(log_std: float) -> Shown:
+    """What the policy of ``parts`` does: episodes of one step, whose actions are what the environment got."""
+    collector, *_ = parts(GAIL, log_std=log_std)
+    steps, distribution = [], collector.distributions[AGENT]
+    for _ in range(16):
+        rollout, path = collector.collect()[AGENT], collector.paths()[AGENT]
+        obs, following = path.with_next(rollout.obs.reshape(-1, 5), path.final_obs, path.last_obs)
+        taken = distribution.bounded(rollout.actions)
+        steps.append([column.reshape(-1, column.shape[-1]).copy() for column in (obs, taken, following)])
+    obs, taken, following = map(np.concatenate, zip(*steps, strict=True))
+    return Shown(obs, taken, np.zeros(len(obs), np.bool_), np.arange(1, len(obs) + 1), following)
+
+
+@pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])
+def test_nothing_tells_clipped_policy_from_itself(config):
+    """Half of the draws lie beyond a bound: the expert's are recorded at it."""
+    collector, _, update = parts(replace(config, minibatch_size=256), log_std=0.0, expert=of_itself(0.0))
+    adversary, seen = update.adversaries[AGENT], []
+    for _ in range(60):
+        batch = estimate(collector.collect()[AGENT], HOW)
+        seen.append(adversary.learn(batch, [collector.paths()[AGENT]])[1])
+    loss, accuracy = np.mean([list(row.values())[:2] for row in seen[30:]], axis=0)
+    assert loss == pytest.approx(np.log(2), abs=0.04)
+    assert accuracy == pytest.approx(0.5, abs=0.06)
 
 
 @pytest.mark.parametrize("config", [GAIL, AIRL], ids=["gail", "airl"])

@@ -115,7 +115,7 @@ def test_strided_logits_draw_as_their_copy():
 # --- several choices at once
 
 
-CHOICES = [(7,), (3, 3), (2, 4, 3), (1, 5), (100, 2)]
+CHOICES = [(7,), (3, 3), (2, 4, 3), (1, 5), (250, 2)]
 
 
 def random_outputs(width: int, rows: int = 300) -> np.ndarray:
@@ -267,6 +267,14 @@ def test_draws_stay_within_bounds(bound):
     assert (taken <= space.high).all()
     assert taken.dtype == np.float32
     assert all(len(np.unique(column)) > 100 for column in taken.T)
+
+
+def test_without_bounds_draws_are_actions():
+    ours, draws = Gaussian([-np.inf], [np.inf], "clip"), np.array([[-9.0], [7e6]], np.float32)
+    np.testing.assert_array_equal(ours.bounded(draws), draws)
+    outputs = torch.zeros(2, 2, requires_grad=True)
+    ours.cloning_loss(outputs, torch.tensor([[-1.0], [2.0]])).sum().backward()
+    np.testing.assert_allclose(outputs.grad, [[1.0, 0.0], [-2.0, -3.0]])  # that of the density
 
 
 def test_rejects_space_of_another_kind():

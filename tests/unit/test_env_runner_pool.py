@@ -24,11 +24,11 @@ class Ref:
 class Actor:
     """Plays rollouts that are numbered by its games; ``fates`` are what comes of the first ones instead.
 
-    A pair says which Ray its node has.
+    A pair says which Ray its node has; ``joined`` is what it answers to new opponents.
     """
 
-    def __init__(self, *fates: object) -> None:
-        self.fates, self.calls = list(fates), []
+    def __init__(self, *fates: object, joined: object = None) -> None:
+        self.fates, self.calls, self.joined = list(fates), [], joined
 
     def __getattr__(self, name):
         return SimpleNamespace(remote=lambda *given: self._call(name, *given))
@@ -40,7 +40,7 @@ class Actor:
             return Ref({"ray": self.fates.pop(0)[1] if self.fates and isinstance(self.fates[0], tuple) else "2"})
         if name == "sample":
             return Ref(self.fates.pop(0) if self.fates else self.games)
-        return Ref({"offset": self.games})
+        return Ref(self.joined if name == "set_opponents" else {"offset": self.games})
 
     def called(self, name):
         return [call[1:] for call in self.calls if call[0] == name]
@@ -147,6 +147,21 @@ def test_error_inside_game_ends_run(world):
     broken = RayTaskError("sample", "Traceback\nValueError: no such door", ValueError("no such door"))
     with pytest.raises(RunError, match="env runner 2 failed while it played: ValueError: no such door"):
         pool_of(Actor("a"), Actor(broken)).sample()
+
+
+def test_opponents_that_cannot_join_end_run(world):
+    damaged = RayTaskError("join", "Traceback\nPlayerError: league/step_1: sha256", ValueError("no such player"))
+    pool = pool_of(Actor("a"), Actor("b", joined=damaged))
+    pool.set_opponents("factory", "newcomers")
+    with pytest.raises(RunError, match="env runner 2 could not take its new opponents: ValueError: no such player"):
+        pool.sample()
+
+
+def test_runner_lost_while_opponents_join_is_replaced(world):
+    pool = pool_of(Actor("a", joined=RayActorError()), Actor("b"))
+    pool.set_opponents("factory", "newcomers")
+    assert pool.sample() == ["b"]
+    assert pool.restarts == 1
 
 
 def test_resumed_runners_continue_games_and_new_ones_start_fresh(world):

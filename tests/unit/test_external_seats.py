@@ -16,6 +16,7 @@ from multigrid_rl.judge import grading
 from multigrid_rl.judge.copies import Originals
 from multigrid_rl.judge.grading import Rubric
 from multigrid_rl.judge.lineups import player_target
+from multigrid_rl.judge.seeds import Interval
 from multigrid_rl.players import external
 from multigrid_rl.players.agents import folder_sha256
 from multigrid_rl.players.cards import PlayerError
@@ -162,6 +163,14 @@ def test_grades_agent_only_in_sandbox(tmp_path, monkeypatch):
     entropy = [{"metric": "entropy/*", "at_most": 1, "points": 1}]
     with pytest.raises(PlayerError, match="entropy"):
         grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle", checks=entropy), originals)
+
+
+@pytest.mark.parametrize(("bound", "shown"), [({"at_least": 0.5}, 0.4), ({"at_most": 0.5}, 0.9)], ids=str)
+def test_worst_of_several_seats_decides(bound, shown):
+    check = grading.Check(metric="win/*", points=3, **bound)
+    found = grading._checked(check, [Interval(0.4, 0.3, 0.45), Interval(0.9, 0.85, 1.0)])
+    assert (found["value"], found["met"], found["points"]) == (shown, False, 0)
+    assert found["interval"][0] < shown < found["interval"][1]
 
 
 def test_rubric_runs_code_only_if_allowed(tmp_path, monkeypatch):

@@ -224,6 +224,22 @@ def test_heads_without_probability_report_none(head):
             asked()
 
 
+@pytest.mark.parametrize("kind", ["mixture", "bins"])
+def test_draws_any_of_many_parts(kind):
+    low, high, generator = np.array([-1.0]), np.array([1.0]), torch.Generator().manual_seed(1)
+    head = Mixture(low, high, 200) if kind == "mixture" else Bins(low, high, 200, 3, generator)
+    outputs = np.zeros((50, head.outputs), np.float32)
+    with torch.no_grad():
+        if kind == "mixture":
+            outputs[:, 150] = 50.0
+            head.log_std.fill_(-9.0)
+            wanted, within = float(head.places[150]), 0.05
+        else:
+            head.bias[0, 150] = 50.0
+            wanted, within = 150 * 2 / 199 - 1, 1e-6
+    np.testing.assert_allclose(head.draw(outputs, streams(50)).actions, wanted, atol=within)
+
+
 # --- two ways to act
 
 
@@ -295,6 +311,25 @@ def test_player_keeps_its_head(tmp_path, head, name):
     assert (f"head_size {SIZES.get(head)}" in output) == (head in SIZED)
 
 
+@pytest.mark.parametrize("space", [spaces.MultiDiscrete([250]), spaces.Box(-np.inf, np.inf, (1,))], ids=str)
+def test_player_takes_many_choices_and_numbers_without_bounds(tmp_path, space):
+    agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (1,)), space)
+    net = network_of(agent, architecture(None), seed=2)
+    with torch.no_grad():
+        net.policy[-1].bias[-1] = 200.0
+    card = {
+        "name": "one", "architecture": architecture(None), **signature(agent, None), "scenario": "gymnasium",
+        "seats": ["a"], "env": {"package": "gymnasium", "env_id": "Some-v0"}, "provenance": {},
+    }  # fmt: skip
+    write_player(tmp_path / "one", net.state_dict(), card)
+    read = read_card(tmp_path / "one")
+    assert read.action_space == space
+    for greedy in (False, True):
+        player = FrozenPlayer.of(read, read_network(tmp_path / "one", read), greedy=greedy)
+        taken, _ = player.act(SeatView(some(9)[0].numpy(), None, 0), player.initial_state(9), streams(9))
+        np.testing.assert_allclose(taken.reshape(-1), 249 if isinstance(space, spaces.MultiDiscrete) else 200, atol=6)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -323,6 +358,13 @@ def test_rejects_card_with_other_head(tmp_path, changes, message):
     with pytest.raises(PlayerError, match=r"^[^\n]*$") as caught:
         read_network(tmp_path / "one", read_card(tmp_path / "one"))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("changes", [{"bound": "tanh"}, {"head": "deterministic"}], ids=str)
+def test_rejects_heads_that_need_bounds(changes):
+    agent = AgentSpec("a", "a", ("a",), spaces.Box(-1, 1, (1,)), spaces.Box(-np.inf, np.inf, (1,)))
+    with pytest.raises(ArchitectureError, match="head gaussian with bound clip for actions without bounds, got"):
+        network_of(agent, architecture(None) | changes)
 
 
 def test_rejects_head_for_discrete_actions():

@@ -232,6 +232,15 @@ def test_joins_by_hardest_current_opponent():
     assert one.due(4)
 
 
+def test_joins_only_after_enough_games_against_each():
+    one = league(every=None, win=0.7)
+    one.record(np.zeros(RECENT, np.int16), np.ones(RECENT))
+    one.record(np.ones(22, np.int16), np.ones(22))
+    assert not one.due(1)  # they count as (1 - .99^22) / .01 = 19.8 games
+    one.record(np.ones(1, np.int16), np.ones(1))
+    assert one.due(2)
+
+
 def test_redraws_on_schedule():
     one = league()
     assert [one.stale(step) for step in (499, 500)] == [False, True]

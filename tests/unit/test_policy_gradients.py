@@ -150,6 +150,27 @@ def test_normaliser_is_updated_after_learning():
         np.testing.assert_allclose(net.value_scale, np.concatenate(targets).std(), rtol=1e-3)
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_rescaled_values_keep_their_optimiser_in_step(apart):
+    """Moments of Adam are of gradients: where the values' unit grows, they shrink, and their square with the square."""
+    states = []
+    for scaled in (False, True):
+        collector, net, space = parts("Pendulum-v1", scale_values=True)
+        config = replace(VPG, epochs=1) if apart else replace(VPG, v_iters=None, v_lr=None, epochs=1)
+        update = Update({AGENT: net}, space, config, device=CPU, scale_values=scaled)
+        update.learn({AGENT: estimate(collector.collect()[AGENT], Estimator(0.9, 0.8))}, 0)
+        (state,) = update.optimizers[AGENT][-1].state.values()
+        last = torch.zeros_like(state["exp_avg"], dtype=torch.bool)
+        for parameter in net.value[-1].parameters():
+            last[parameter.storage_offset() :][: parameter.numel()] = True
+        states.append((state, float(net.value_scale)))
+    (plain, one), (scaled, scale) = states
+    assert one == 1 < scale
+    for name, factor in (("exp_avg", 1 / scale), ("exp_avg_sq", 1 / scale**2)):
+        torch.testing.assert_close(scaled[name][last], plain[name][last] * factor)
+        torch.testing.assert_close(scaled[name][~last], plain[name][~last])
+
+
 def test_moments_resume():
     rows = np.random.default_rng(0).normal(3, 2, (90, 2))
     whole, parts_of = Moments(2), Moments(2)

@@ -106,6 +106,27 @@ def test_run_without_gates_has_curves(tmp_path):
     assert ">gate<" not in text
 
 
+@pytest.mark.parametrize(
+    ("metrics", "titles"),
+    [
+        (("cloning_loss", "held_out_loss"), ("Cloning loss", "Cloning loss on episodes that are held out")),
+        (
+            ("discriminator_loss", "discriminator_accuracy"),
+            ("Loss of the discriminator", "Steps that the discriminator tells apart"),
+        ),
+    ],
+)
+def test_page_shows_curves_of_whatever_the_learner_reports(tmp_path, metrics, titles):
+    folder = write_run(tmp_path / "run")
+    text = (folder / "metrics.jsonl").read_text()
+    for old, new in zip(("policy_loss", "vf_loss"), metrics, strict=True):
+        text = text.replace(f"learner/red_0/{old}", f"learner/red_0/{new}")
+    (folder / "metrics.jsonl").write_text(text)
+    page = run_page(read_report(folder, games=0))
+    assert [title for title in titles if f"<h3>{title}</h3>" not in page] == []
+    assert "Value loss" not in page
+
+
 def test_shows_when_first_report_is_due(tmp_path):
     folder = write_run(tmp_path / "run")
     config = (folder / "config.yaml").read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.study import STUDIES, Arm, jobs_of, lines_of, read_study
+from benchmarks.study import STUDIES, Arm, draw_group, jobs_of, lines_of, read_study
 from multigrid_rl.config import compose
 
 NAMES = sorted(path.stem for path in STUDIES.glob("*.yaml"))
@@ -48,6 +48,15 @@ def test_page_compares_arms_by_scores_over_seeds():
     assert "| gae | 500 | 0.01 | 0.1 | 2 |" in page
     assert "| gae | vpg-20 | after training | 0.94 |" in page  # 15 of 16 pairs
     assert "ppo-20 |" not in page  # nothing was trained
+
+
+def test_curves_begin_and_end_where_something_was_measured():
+    study = read_study("policy-gradients")
+    short, long = (np.array([100, 200]), np.array([10.0, 30.0])), (np.array([150, 400]), np.array([50.0, 50.0]))
+    figure = draw_group(study, study.groups[0], {next(iter(study.groups[0]["arms"])): Arm([], [short, long], [])})
+    steps, means = figure.axes[0].lines[0].get_data()
+    assert (steps[0], steps[-1], means[0], means[-1]) == (100, 400, 10, 50)
+    assert set(means[steps > 200]) == {50}  # the short one is not held on
 
 
 def test_run_without_report_has_no_training_score():

@@ -206,6 +206,27 @@ def test_gaussian_step_gradient_equals_torch_density():
     )
 
 
+@pytest.mark.parametrize("learners", [1, 2])
+@pytest.mark.parametrize(("share", "steps"), [(1.4, 1), (1.6, 0)])
+def test_update_stops_where_mean_divergence_exceeds_one_and_a_half_targets(monkeypatch, learners, share, steps):
+    def other_has_not_moved(weighed):
+        weighed[:-2] *= 2
+        weighed[-1] *= 2  # as many rows, and a divergence of 0
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", other_has_not_moved)
+    agent, batch = agent_of(1), batch_of(1)
+
+    def learned(**changes):
+        config = replace(CONFIG, **changes)
+        nets, acts = {"red": module_of(1).net}, {"red": agent.action_space}
+        update = Update(nets, acts, config, device=torch.device("cpu"), part=(0, learners))
+        return update.learn({"red": batch}, 0)["red"]
+
+    divergence = learned()["approx_kl"] / learners
+    assert divergence > 0
+    assert learned(target_kl=divergence / share)["gradient_steps"] == steps
+
+
 # --- batches
 
 
