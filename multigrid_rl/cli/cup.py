@@ -61,8 +61,8 @@ def cup(
     from multigrid_rl.judge.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.judge.cup.folder import read_manifest
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.players.leftovers import ScratchError, alone_in, remove_leftovers
-    from multigrid_rl.players.sandbox import Limits, at_hand
+    from multigrid_rl.players.leftovers import ScratchError, exclusive_lock
+    from multigrid_rl.players.sandbox import Limits, bwrap_available
     from multigrid_rl.runs.reader import run_config
     from multigrid_rl.types import RunError
 
@@ -85,17 +85,16 @@ def cup(
         before = read_manifest(place)  # a resumed cup keeps its settings, unless others are given
         if seed is None:
             seed = before.seed if before else secrets.randbits(63)
-        if isolate and not at_hand():
+        if isolate and not bwrap_available():
             raise refused("--isolate", "bubblewrap that works on this machine (docs/instructors.md)", "none")
-        fence = at_hand() if isolate is None else isolate
+        fence = bwrap_available() if isolate is None else isolate
         config = CupConfig(name, spec, games, seed, Limits(start_s, step_s, total_s, memory_mb, fence=fence))
         if before:
             config = replace(config, agents_key=before.agents_key)
         entries = find_entries(folder, list(also or ()), Catalogue(), config)
         entries = find_copies(entries, Originals(spec, Catalogue(data_root() / "checkpoints")), refuse=not allow_copies)
-        remove_leftovers()
         try:
-            with alone_in(place), warnings_on_screen():
+            with exclusive_lock(place), warnings_on_screen():
                 _play(entries, config, place)
         except (ScratchError, OSError) as error:
             failure = RunError(reason(error, place) if isinstance(error, OSError) else str(error))
@@ -111,11 +110,10 @@ def verify(folder: Path) -> None:
     """
     from multigrid_rl.judge.cup.cup import play_again
     from multigrid_rl.judge.cup.folder import kept_cup
-    from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
-    from multigrid_rl.players.sandbox import at_hand
+    from multigrid_rl.players.leftovers import ScratchError
+    from multigrid_rl.players.sandbox import bwrap_available
 
-    remove_leftovers()
-    config, entries = kept_cup(folder, fence=at_hand())
+    config, entries = kept_cup(folder, fence=bwrap_available())
     agents = {entry.name for entry in entries if entry.kind == "external"}
     screen, pairings, different = console(120), 0, 0
     try:

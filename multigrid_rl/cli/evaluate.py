@@ -281,7 +281,7 @@ def grade(
 
 def _grade_class(folders: list[Path], rules: Rubric, table: Path, book: Callable[[], Gradebook]) -> None:
     from multigrid_rl.judge.gradebook import FEEDBACK
-    from multigrid_rl.players.leftovers import alone_in
+    from multigrid_rl.players.leftovers import exclusive_lock
 
     screen, began = console(120), time.perf_counter()
     screen.print(f"{len(folders)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
@@ -290,7 +290,7 @@ def _grade_class(folders: list[Path], rules: Rubric, table: Path, book: Callable
         verdict = result["problem"] or ("passed" if result["passed"] else "not passed")
         screen.print(f"  {name}: {result['points']:g} points, {verdict}{'' if now else ' (graded before)'}")
 
-    with ended_by_signals("the same command goes on with the class"), alone_in(table.with_suffix("")):
+    with ended_by_signals("the same command goes on with the class"), exclusive_lock(table.with_suffix("")):
         results = book().grade_all(folders, show)
     screen.print(f"wrote {table}, {table.with_suffix('') / FEEDBACK}")
     passed, refused = (sum(bool(result[key]) for result in results) for key in ("passed", "problem"))

@@ -23,9 +23,9 @@ from multigrid_rl.players.bundle import bundle_sha256, folder_kind, load_team
 from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import Catalogue, is_program
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.leftovers import none_left
+from multigrid_rl.players.leftovers import kill_descendants
 from multigrid_rl.players.match import play_episodes
-from multigrid_rl.players.sandbox import at_hand
+from multigrid_rl.players.sandbox import bwrap_available
 from multigrid_rl.scenario import CODE, Bound, Part, check_listed
 from multigrid_rl.text import expected, first_error, unknown
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError, SeatView, UniformSource
@@ -148,7 +148,7 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals)
     """
     spec = load_scenario(rubric.scenario).spec
     program = folder_kind(bundle) == "agent"
-    if program and not at_hand():
+    if program and not bwrap_available():
         # Without a sandbox it could read the seed of the games.
         raise PlayerError(
             expected(bundle, "a bundle, as there is no bubblewrap for agents on this machine", "an agent")
@@ -161,7 +161,7 @@ def grade(bundle: Path, rubric_file: Path, rubric: Rubric, originals: Originals)
     if copies and rubric.refuse_known:
         raise PlayerError(expected(bundle, "an original player", f"a copy of {copies[0]}"))
     began, folder = time.perf_counter(), rubric_file.parent
-    with none_left() if program else nullcontext():
+    with kill_descendants() if program else nullcontext():
         try:
             exams = [_play_exam(exam, k, bundle, rubric, spec, folder) for k, exam in enumerate(rubric.exams)]
         except RunError as error:  # of an agent

@@ -1,6 +1,5 @@
 """What the training loop knows of an algorithm, whichever way its experience comes."""
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 
 from multigrid_rl.models.registry import fingerprint
 from multigrid_rl.players.league import Roster
+from multigrid_rl.players.leftovers import Scratch, ScratchError
 from multigrid_rl.rllib.league import RunLeague
 from multigrid_rl.rllib.session import reason_of, without_object_store
 from multigrid_rl.rllib.stages import Stage
@@ -154,14 +154,17 @@ class TrackedPPO(PPO):
 
     def _setup_logdir(self) -> None:
         # Outside Tune, Ray would leave a folder in the user's home for every run.
-        self._scratch = None if self._storage else tempfile.TemporaryDirectory(prefix="multigrid-rl-")
+        try:
+            self._scratch = None if self._storage else Scratch()
+        except ScratchError as error:
+            raise RunError(str(error)) from error
         if self._scratch is None:
             super()._setup_logdir()
         else:
-            self._logdir = self._scratch.name
+            self._logdir = str(self._scratch.path)
 
     def cleanup(self) -> None:
         """Stop runners and learner, remove what was temporary."""
         super().cleanup()
         if self._scratch is not None:
-            self._scratch.cleanup()
+            self._scratch.close()

@@ -21,7 +21,9 @@ from multigrid_rl.players import sandbox
 from multigrid_rl.players.cards import MODEL_FILE
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
-FENCED = pytest.param("--isolate", marks=pytest.mark.skipif(not sandbox.at_hand(), reason="bubblewrap is not at hand"))
+FENCED = pytest.param(
+    "--isolate", marks=pytest.mark.skipif(not sandbox.bwrap_available(), reason="bubblewrap is not at hand")
+)
 
 #: Where the referee, its parent, keeps things: an agent without a sandbox reads it from the process table.
 FIND = """

@@ -16,7 +16,7 @@ from multigrid_rl.judge.cup.folder import begin, begun, blamed, guarded, load_pa
 from multigrid_rl.judge.cup.results import Pairing
 from multigrid_rl.judge.replays import GameRecord, record
 from multigrid_rl.players.cards import PlayerError
-from multigrid_rl.players.leftovers import none_left
+from multigrid_rl.players.leftovers import kill_descendants
 from multigrid_rl.players.match import Played, PlayerFaultError, play_games
 from multigrid_rl.text import expected
 from multigrid_rl.types import Policy
@@ -55,9 +55,8 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
             elif path in to_blame:
                 pairing = forfeited(red, blue, config, dict.fromkeys(to_blame[path], KILLED))
             else:
-                # Inside a sandbox an agent cannot kill the cup.
-                exposed = "external" in (red.kind, blue.kind) and not config.limits.fence
-                with begun(path) if exposed else nullcontext():
+                # By memory that is not its own an agent may kill the cup from within a sandbox, too.
+                with begun(path) if "external" in (red.kind, blue.kind) else nullcontext():
                     pairing = play_pairing(red, blue, config, strikes)
             if path not in before:
                 if path.exists():
@@ -116,7 +115,7 @@ def play_pairing(red: Entry, blue: Entry, config: CupConfig, strikes: Mapping[st
         return forfeited(red, blue, config, out)
     with ExitStack() as stack:
         if "external" in (red.kind, blue.kind):
-            stack.enter_context(none_left())
+            stack.enter_context(kill_descendants())
         players: dict[str, Policy] = {}
         for entry, team in ((red, "red"), (blue, "blue")):
             try:
