@@ -51,7 +51,7 @@ def cup(
         bool, typer.Option("--allow-copies", help="Let copies of the catalogue's players play.")
     ] = False,
     isolate: Annotated[
-        bool | None, typer.Option(help="Run agents in sandboxes; by default where bubblewrap is at hand.")
+        bool | None, typer.Option(help="Run agents in sandboxes; by default where bubblewrap is available.")
     ] = None,
 ) -> None:
     """Round robin of all entries from both sides; goes on where it was interrupted; the last line is JSON."""
@@ -60,6 +60,7 @@ def cup(
     from multigrid_rl.judge.copies import Originals
     from multigrid_rl.judge.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.judge.cup.folder import read_manifest
+    from multigrid_rl.players.bubblewrap import check_not_bound
     from multigrid_rl.players.catalogue import Catalogue
     from multigrid_rl.players.leftovers import ScratchError, exclusive_lock
     from multigrid_rl.players.sandbox import Limits, bwrap_available
@@ -82,6 +83,8 @@ def cup(
             teams = f"{scenario} with {spec.red} red and {spec.blue} blue"
             raise refused("--scenario", "one with two teams of the same size", teams)
         place = output or Path("runs") / "cups" / f"{folder.resolve().name}-{name}"
+        if isolate is not False and bwrap_available():
+            check_not_bound(folder, place)
         before = read_manifest(place)  # a resumed cup keeps its settings, unless others are given
         if seed is None:
             seed = before.seed if before else secrets.randbits(63)

@@ -245,10 +245,12 @@ def grade(
     from multigrid_rl.config import data_root, load_scenario
     from multigrid_rl.judge import gradebook, grading
     from multigrid_rl.judge.copies import Originals
+    from multigrid_rl.players.bubblewrap import check_not_bound
     from multigrid_rl.players.cards import PlayerError
     from multigrid_rl.players.catalogue import Catalogue
 
     one_thread()
+    check_not_bound(*filter(None, (rubric, bundle, output, earlier)))
     rules = grading.read_rubric(rubric)
     if seed is not None:
         rules = rules.model_copy(update={"seed": seed})

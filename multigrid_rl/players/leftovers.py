@@ -1,4 +1,4 @@
-"""What agents and trainings leave behind, folders and processes: gone afterwards, and distinguished from what is used."""
+"""What agents and trainings leave behind, folders and processes: gone afterwards, and kept apart from what is used."""
 
 import ctypes
 import fcntl

@@ -104,7 +104,7 @@ class AgentProcess:
         self._heard = bytearray()
         self._stderr_tail = b""
         # Also called when this object is forgotten, or Python ends.
-        self._end = weakref.finalize(self, _end, self._process, self._selector, scratch)
+        self._end = weakref.finalize(self, _end, self._process, self._selector, scratch, self._usage)
 
     def ask(self, message: bytes, seconds: float) -> bytes:
         """Write ``message`` and return the next line of the answer, without its end.
@@ -216,8 +216,9 @@ def _environment(scratch: str, seed: int) -> dict[str, str]:
     }
 
 
-def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: Scratch) -> None:
+def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: Scratch, usage: "Usage") -> None:
     """Kill the process group, close pipes, wait for the process, remove its folder."""
+    usage.watched.discard(usage)
     with process, suppress(ProcessLookupError):  # all of it left already
         os.killpg(process.pid, signal.SIGKILL)
     selector.close()
@@ -257,16 +258,17 @@ class Usage:
 
     Attributes:
         found: what there was too much of, in words.
+        watched: of all agents that run.
     """
 
-    _all: ClassVar[weakref.WeakSet["Usage"]] = weakref.WeakSet()
+    watched: ClassVar[set["Usage"]] = set()
 
     def __init__(self, pid: int, folders: Iterable[Path], limits: Limits) -> None:
         self.pid, self.folders, self.limits = pid, tuple(folders), limits
         self.found: str | None = None
         self._next = 0.0
         self._reserve = _free_memory() // 10
-        self._all.add(self)
+        self.watched.add(self)
 
     def excess(self) -> str | None:
         """Return what there is too much of, in words; looks only if some time has passed."""
@@ -274,7 +276,7 @@ class Usage:
         if now >= self._next:
             self._next = now + _LOOK_S
             self.found = self.found or self._excess()
-            if _free_memory() < self._reserve:
+            if _free_memory() < self._reserve and not any(its.found for its in self.watched):
                 self._end_largest()
         return self.found
 
@@ -291,10 +293,8 @@ class Usage:
 
     def _end_largest(self) -> None:
         """End the agent that holds the most before the kernel ends processes of its own choice, the referee's too."""
-        held, _, largest = max((sum(map(_memory, its._processes())), its.pid, its) for its in self._all)
-        largest.found = largest.found or (
-            f"the machine runs out of memory, and of all agents this one holds the most: {held // 2**20} MB"
-        )
+        held, _, largest = max((sum(map(_memory, its._processes())), its.pid, its) for its in self.watched)
+        largest.found = f"the machine runs out of memory, and of all agents this one holds the most: {held >> 20} MB"
         with suppress(ProcessLookupError):
             os.killpg(largest.pid, signal.SIGKILL)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from agents import SPEC, agent_of, exists, play, player_of
+from commands import call, complaint
 from multigrid_rl.players import bubblewrap, sandbox
 from multigrid_rl.players.bubblewrap import check_not_bound
 from multigrid_rl.players.cards import PlayerError
@@ -96,11 +97,11 @@ def test_largest_agent_is_ended_where_memory_runs_out(tmp_path, monkeypatch):
     small = agent_of(
         tmp_path / "small",
         f"import time\ndef hello(m): open({str(tmp_path / 'meminfo')!r}, 'w')"
-        ".write('MemAvailable: 399999 kB'); say('{\"type\":\"ready\"}')",
+        ".write('MemAvailable: 399999 kB'); time.sleep(0.5); say('{\"type\":\"ready\"}')",
     )
     with player_of(large, LIMITS) as red, ExternalPlayer(small, SPEC, "blue", "1v1", 7, LIMITS) as blue:
         played = play_games(SPEC, {"red": red, "blue": blue}, 2, seed=1)
-    assert played.fault.name == "large"
+    assert played.fault.name == "large", played.fault
     assert "the machine runs out of memory, and of all agents this one holds the most: 1" in played.fault.reason
 
 
@@ -129,6 +130,9 @@ def found_inside(script: str, folder: Path) -> set[str]:
 
 @HAS_BWRAP
 def test_sandbox_holds_interpreter_and_scenarios_alone(tmp_path, monkeypatch):
+    there = {Path(line).name for line in found_inside(f"find {bubblewrap.data_root()} -maxdepth 2", tmp_path)}
+    assert "scenario" in there
+    assert not {"checkpoints", "grade"} & there
     # An environment that was made in the very folder of a class, with a package as a wheel installs it.
     packaged = "lib/packages/multigrid_rl/_data"
     hidden = ["submissions", "rubric", f"{packaged}/checkpoints", f"{packaged}/configs/grade"]
@@ -144,6 +148,8 @@ def test_sandbox_holds_interpreter_and_scenarios_alone(tmp_path, monkeypatch):
     for name in (*seen, "lib64/deep"):
         with pytest.raises(PlayerError, match="expected a place that agents in a sandbox cannot read, got one in "):
             check_not_bound(tmp_path / "rubric", tmp_path / name)
+    for words in (["grade", tmp_path / "rubric", "--rubric"], ["cup", tmp_path / "rubric", "-o"]):
+        assert "agents in a sandbox cannot read" in complaint(call(*words, tmp_path / "lib" / "file"))
 
 
 @HAS_BWRAP

@@ -161,6 +161,7 @@ def test_agent_ends_with_killed_referee(stubborn, tmp_path, monkeypatch):
     remove_leftovers()
     assert list((tmp_path / "tmp").iterdir()) == left  # too young: nobody may have come to lock it
     monkeypatch.setattr(leftovers, "_YOUNG_S", -1.0)
-    with closing(Scratch()) as used:
+    with closing(Scratch()) as used:  # that of the next agent, or training
+        assert list((tmp_path / "tmp").iterdir()) == [used.path]
         remove_leftovers()
         assert list((tmp_path / "tmp").iterdir()) == [used.path]
