@@ -22,6 +22,7 @@ _REFUSED = {"x86_64": (0xC000003E, (319, 447, 29, 68)), "aarch64": (0xC00000B7, 
 _X32 = 0x3FFFFFFF  # without the bit that marks x86_64's other way to make a call
 _CLONE_NEWUSER = 0x10000000
 _OPEN_FILES = 256
+_THREADS = 2_048
 
 
 def main() -> None:
@@ -41,6 +42,8 @@ def main() -> None:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NOFILE: _OPEN_FILES,  # what waits in pipes and sockets is memory, too
     }
+    if users:  # others' threads would count, too
+        bounds[resource.RLIMIT_NPROC] = _THREADS
     for kind, bound in bounds.items():
         # Refused where it is stricter already, or where a system has no such limit, as macOS for the address space.
         with contextlib.suppress(ValueError, OSError):

@@ -41,7 +41,7 @@ _FILE_BYTES = 64_000_000
 _MEMORY = Path("/proc/meminfo")
 _BY_SIGNAL = 128
 #: Of all its processes together: it may start a thousand of which each keeps within the limits of one.
-MAX_PROCESSES, MAX_FILES = 64, 20_000
+MAX_PROCESSES, MAX_THREADS, MAX_FILES = 64, 1_024, 20_000
 
 
 @dataclass(frozen=True)
@@ -284,6 +284,8 @@ class Usage:
         pids = self._processes()
         if len(pids) > MAX_PROCESSES:
             return f"more than {MAX_PROCESSES} processes"
+        if sum(map(_threads, pids)) > MAX_THREADS:
+            return f"more than {MAX_THREADS} threads"
         if sum(map(_memory, pids)) > self.limits.memory_mb * 2**20:
             return f"more than {self.limits.memory_mb} MB of memory in all processes"
         size, files = _within(pids, self.limits.disk_mb * 2**20) if self.limits.fence else _below(self.folders)
@@ -318,6 +320,12 @@ def _free_memory() -> int:
     with suppress(OSError):
         if found := re.search(r"MemAvailable: +(\d+) kB", _MEMORY.read_text()):
             return 1024 * int(found[1])
+    return 0
+
+
+def _threads(pid: int) -> int:
+    with suppress(OSError):  # it left
+        return len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - thousands of them
     return 0
 
 

@@ -49,10 +49,19 @@ MOUNTS = """
   import subprocess
   command = ["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/tmp"]
   sys.exit(str(subprocess.run(command, capture_output=True).returncode != 0))"""
+THREADS = """
+  import threading
+  threading.stack_size(65536)
+  for _ in range(4):
+    if os.fork() == 0:
+      for _ in range(400): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+      time.sleep(60)
+  time.sleep(60)"""
 FILES = "\n  for k in range(9): open(f'{k}', 'wb').write(bytes(8_000_000))\n  time.sleep(60)"
 GREEDY = {
     "forks": (FORK % "pass", "more than 64 processes"),
     "forks daemons": (FORK % "os.setsid(); os.fork() and os._exit(0)", "more than 64 processes"),
+    "starts threads": (THREADS, "more than 1024 threads"),
     "takes memory in many processes": (MEMORY, "more than 512 MB of memory in all processes"),
     "takes memory that they share": (SHARED, "more than 512 MB of memory in all processes"),
     "takes memory of no process": (REFUSED, "[True, True, True]"),
