@@ -49,14 +49,21 @@ class _KernelFile(IndexDataCacheFile):
     And what a power cut leaves of a file, numba would read and fail, at every start: such a file counts as none.
     """
 
+    def __init__(self, function: Callable[..., object], folder: str, name: str) -> None:
+        super().__init__(folder, name, None)
+        # Where it may not be written, as in the sandbox of an agent, it may still be read.
+        self._beside = Path(function.__code__.co_filename).parent / "__pycache__"
+
     def load(self, key: tuple[Any, ...]) -> Any:
         """Return what was saved for ``key``, or ``None``."""
-        try:
-            content = self._place(key).read_bytes()
-        except OSError:
-            return None
-        body = content[_DIGEST:]
-        return pickle.loads(body) if content[:_DIGEST] == self._digest(key, body) else None
+        own = self._place(key)
+        for place in (own, self._beside / own.name):
+            with suppress(OSError):
+                content = place.read_bytes()
+                body = content[_DIGEST:]
+                if content[:_DIGEST] == self._digest(key, body):
+                    return pickle.loads(body)
+        return None
 
     def save(self, key: tuple[Any, ...], data: Any) -> None:
         """Keep ``data`` for ``key``, in place of what was there."""
@@ -79,7 +86,7 @@ class _KernelCache(FunctionCache):
 
     def __init__(self, function: Callable[..., object]) -> None:
         super().__init__(function)
-        self._cache_file = _KernelFile(self._cache_path, self._impl.filename_base, None)
+        self._cache_file = _KernelFile(function, self._cache_path, self._impl.filename_base)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         with suppress(OSError):  # a full disk, a used up quota: ``doctor`` reports it

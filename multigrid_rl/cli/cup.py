@@ -56,7 +56,7 @@ def cup(
         bool, typer.Option("--allow-copies", help="Let copies of the catalogue's players play.")
     ] = False,
     isolate: Annotated[
-        bool | None, typer.Option(help="Run agents in sandboxes; by default where bubblewrap works.")
+        bool | None, typer.Option(help="Run agents in sandboxes; by default where bubblewrap is available.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="With verify: replay every pairing.")] = False,
 ) -> None:
@@ -66,9 +66,10 @@ def cup(
     from multigrid_rl.judge.copies import Originals
     from multigrid_rl.judge.cup.entries import CupConfig, find_copies, find_entries
     from multigrid_rl.judge.cup.folder import read_manifest
+    from multigrid_rl.players.bubblewrap import check_not_bound
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.players.leftovers import ScratchError, alone_in, remove_leftovers
-    from multigrid_rl.players.sandbox import Limits, at_hand
+    from multigrid_rl.players.leftovers import ScratchError, exclusive_lock
+    from multigrid_rl.players.sandbox import Limits, bwrap_available
     from multigrid_rl.runs.reader import run_config
     from multigrid_rl.types import RunError
 
@@ -76,12 +77,7 @@ def cup(
     if len(folders) == 2 and str(folders[0]) == "verify":
         verify(folders[1], None if every else AGAIN)
         return
-    if len(folders) > 1:
-        key, _, value = str(folders[1]).partition("=")
-        if value:
-            raise refused("FOLDER", f"one folder of entries (did you mean --{key} {value}?)", folders[1])
-        raise refused("FOLDER", "one folder of entries, or verify and the folder of a cup", " ".join(map(str, folders)))
-    folder = folders[0]
+    folder = _only(folders)
     with ended_by_signals("the same command resumes the cup"):
         if scenario is None:
             scenario = run_config(folder).scenario.name if (folder / "config.yaml").is_file() else "1v1"
@@ -91,26 +87,36 @@ def cup(
             teams = f"{scenario} with {spec.red} red and {spec.blue} blue"
             raise refused("--scenario", "one with two teams of the same size", teams)
         place = output or Path("runs") / "cups" / f"{folder.resolve().name}-{name}"
+        if isolate is not False and bwrap_available():
+            check_not_bound(folder, place)
         before = read_manifest(place)  # a resumed cup keeps its settings, unless others are given
         if seed is None:
             seed = before.seed if before else secrets.randbits(63)
-        if isolate and not at_hand():
+        if isolate and not bwrap_available():
             raise refused("--isolate", "bubblewrap that works on this machine (docs/instructors.md)", "none")
-        fence = at_hand() if isolate is None else isolate
+        fence = bwrap_available() if isolate is None else isolate
         limits = Limits(start_s, step_s, total_s, memory_mb, fence=fence)
         config = CupConfig(name, spec, games, seed, limits, cup_s=cup_s)
         if before:
             config = replace(config, agents_key=before.agents_key)
         entries = find_entries(folder, list(also or ()), Catalogue(), config)
         originals = Originals(spec, Catalogue(data_root() / "checkpoints"))
-        remove_leftovers()
         try:
-            with alone_in(place), warnings_on_screen():
+            with exclusive_lock(place), warnings_on_screen():
                 _play(find_copies(entries, originals, config, refuse=not allow_copies), config, place)
         except (ScratchError, OSError) as error:
             failure = RunError(reason(error, place) if isinstance(error, OSError) else str(error))
             failure.hint = "finished pairings are kept; the same command resumes the cup"
             raise failure from error
+
+
+def _only(folders: list[Path]) -> Path:
+    if len(folders) > 1:
+        key, _, value = str(folders[1]).partition("=")
+        if value:
+            raise refused("FOLDER", f"one folder of entries (did you mean --{key} {value}?)", folders[1])
+        raise refused("FOLDER", "one folder of entries, or verify and the folder of a cup", " ".join(map(str, folders)))
+    return folders[0]
 
 
 def verify(folder: Path, most: int | None) -> None:
@@ -128,13 +134,12 @@ def verify(folder: Path, most: int | None) -> None:
     from multigrid_rl.judge.cup.standings import results
     from multigrid_rl.judge.replays import ReplayError
     from multigrid_rl.players.cards import PlayerError
-    from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
-    from multigrid_rl.players.sandbox import at_hand
+    from multigrid_rl.players.leftovers import ScratchError
+    from multigrid_rl.players.sandbox import bwrap_available
     from multigrid_rl.show.cup_page import cup_page
     from multigrid_rl.show.report import REPORT_FILE, read_results
 
-    remove_leftovers()
-    config, entries = kept_cup(folder, fence=at_hand())
+    config, entries = kept_cup(folder, fence=bwrap_available())
     made_with = read_results(folder / RESULTS_FILE).versions
     pairings = kept_pairings(entries, config, folder)
     found = results(entries, pairings, config, made_with)

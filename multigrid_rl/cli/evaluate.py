@@ -231,11 +231,13 @@ def grade(
     from multigrid_rl.config import data_root, load_scenario
     from multigrid_rl.judge import gradebook, grading, handed_in
     from multigrid_rl.judge.copies import Originals
+    from multigrid_rl.players.bubblewrap import check_not_bound
     from multigrid_rl.players.catalogue import Catalogue
-    from multigrid_rl.players.leftovers import Scratch, ScratchError, remove_leftovers
+    from multigrid_rl.players.leftovers import Scratch, ScratchError
     from multigrid_rl.types import RunError
 
     one_thread()
+    check_not_bound(*filter(None, (rubric, bundle, output, earlier)))
     rules = grading.read_rubric(rubric)
     if seed is not None:
         rules = rules.model_copy(update={"seed": seed})
@@ -247,7 +249,6 @@ def grade(
     else:
         gradebook.check_table(table, bundle)
     limits = replace(grading.LIMITS, step_s=step_s, total_s=total_s)
-    remove_leftovers()
     try:
         with (
             ended_by_signals("the same command goes on with the class" if table else ""),
@@ -295,7 +296,7 @@ def _grade_one(found: HandIn, rules: Rubric, output: Path | None, grade: Callabl
 
 def _grade_class(hand_ins: list[HandIn], rules: Rubric, table: Path, book: Callable[[], Gradebook]) -> None:
     from multigrid_rl.judge.gradebook import FEEDBACK
-    from multigrid_rl.players.leftovers import alone_in
+    from multigrid_rl.players.leftovers import exclusive_lock
 
     screen, began = console(120), time.perf_counter()
     screen.print(f"{len(hand_ins)} hand-ins, {rules.points:g} points each, {rules.pass_points:g} are needed")
@@ -305,7 +306,7 @@ def _grade_class(hand_ins: list[HandIn], rules: Rubric, table: Path, book: Calla
         took = f" ({result['seconds']:.1f} s)" if now else " (graded before)"
         screen.print(f"  {name}: {result['points']:g} points, {verdict}{took}")
 
-    with alone_in(table.with_suffix("")):
+    with exclusive_lock(table.with_suffix("")):
         results = book().grade_all(hand_ins, show)
     screen.print(f"wrote {table}, {table.with_suffix('') / FEEDBACK}")
     passed, refused = (sum(bool(result[key]) for result in results) for key in ("passed", "problem"))

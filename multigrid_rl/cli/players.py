@@ -178,10 +178,9 @@ def inspect(
 ) -> None:
     """Show what a bundle or an agent is, check everything and play a few games; the last line says ok."""
     from multigrid_rl.players.inspection import inspect_folder
-    from multigrid_rl.players.leftovers import ScratchError, remove_leftovers
+    from multigrid_rl.players.leftovers import ScratchError
 
     one_thread()
-    remove_leftovers()
     with ended_by_signals():
         try:
             for line in inspect_folder(folder, scenario):

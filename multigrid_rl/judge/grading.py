@@ -20,9 +20,9 @@ from multigrid_rl.players.cards import PlayerError, sha256_of
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue, is_program
 from multigrid_rl.players.external import SeatedAgent
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.leftovers import none_left
+from multigrid_rl.players.leftovers import kill_descendants
 from multigrid_rl.players.match import PlayerFaultError, play_episodes
-from multigrid_rl.players.sandbox import Limits, at_hand
+from multigrid_rl.players.sandbox import Limits, bwrap_available
 from multigrid_rl.scenario import CODE, Bound, Part, check_listed
 from multigrid_rl.text import expected, first_error, unknown
 from multigrid_rl.types import EpisodeTable, GameSpec, Policy, RunError
@@ -168,7 +168,7 @@ def grade(
     program = folder_kind(bundle) == "agent"
     if rubric.hand_in == ("bundle" if program else "agent"):
         raise PlayerError(expected(f"{bundle}: hand-in", rubric.hand_in, "an agent" if program else "a bundle"))
-    if program and not at_hand():
+    if program and not bwrap_available():
         # Without a sandbox it could read the seed of the games.
         raise PlayerError(
             expected(bundle, "a bundle, as there is no bubblewrap for agents on this machine", "an agent")
@@ -187,7 +187,7 @@ def grade(
     began, folder = time.perf_counter(), rubric_file.parent
     sitting = _Sitting(spec, rubric, bundle, folder, limits, program)
     try:
-        with none_left() if program else nullcontext():
+        with kill_descendants() if program else nullcontext():
             exams = [_play_exam(exam, k, sitting) for k, exam in enumerate(rubric.exams)]
     except RunError as error:
         fault = error.__cause__
@@ -268,7 +268,7 @@ def _watched(agent: Path, rubric: Rubric, spec: GameSpec, limits: Limits) -> dic
     found = {}
     for team in {team for exam in rubric.exams for team in rubric.teams_of(exam)}:
         (player,) = load_team(agent, spec, team, limits=limits).values()
-        with none_left(), closing(cast("SeatedAgent", player)):
+        with kill_descendants(), closing(cast("SeatedAgent", player)):
             found[team] = watch(spec, team, player, games, rubric.seed ^ 1)
     return found
 

@@ -17,7 +17,7 @@ from multigrid_rl.players.agents import ExternalAgent, Part, fresh_copy, sha256_
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.leftovers import ScratchError
 from multigrid_rl.players.match import PlayerFaultError
-from multigrid_rl.players.sandbox import AgentProcess, Limits, ProcessError, TooSlowError, at_hand, unexpected
+from multigrid_rl.players.sandbox import AgentProcess, Limits, ProcessError, TooSlowError, bwrap_available, unexpected
 from multigrid_rl.text import expected, shown
 from multigrid_rl.types import GameSpec, RunError, SeatView, UniformSource
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
@@ -290,7 +290,7 @@ class SeatedAgent(ExternalPlayer):
         agent = ExternalAgent(name, (), "", self.sha256, Path())
         # Nothing that it could know the games by: they follow from seeds that it is not sent.
         seed = int(self.sha256[:8], 16)
-        limits = replace(limits or Limits(total_s=_NO_END_S), fence=at_hand())
+        limits = replace(limits or Limits(total_s=_NO_END_S), fence=bwrap_available())
         scenario = next((name for name in scenario_names() if load_scenario(name).spec == spec), "own")  # of its game
         super().__init__(agent, spec, spec.team_of(seats[0]), scenario, seed, limits)
         self.seats, self.members = seats, len(seats)

@@ -18,9 +18,9 @@ from multigrid_rl.players.cards import BoxSignature, Card, PlayerError, read_net
 from multigrid_rl.players.catalogue import refuse_class
 from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.frozen import FrozenPlayer
-from multigrid_rl.players.leftovers import none_left
+from multigrid_rl.players.leftovers import kill_descendants
 from multigrid_rl.players.match import Played, PlayerFaultError, play_games
-from multigrid_rl.players.sandbox import Limits, at_hand
+from multigrid_rl.players.sandbox import Limits, bwrap_available
 from multigrid_rl.players.scripted import RandomPlayer
 from multigrid_rl.text import shown
 from multigrid_rl.types import GameSpec, Policy, SeatView
@@ -169,7 +169,7 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
     agent = read_agent(folder)
     spec = load_scenario(scenario).spec
     teams = _teams(spec)
-    limits = replace(limits, fence=at_hand())
+    limits = replace(limits, fence=bwrap_available())
     yield _line("name", shown(agent.name))
     yield _line("command", shown(" ".join(agent.command), 200))
     yield _line("about", agent.about or "unknown")
@@ -177,7 +177,7 @@ def _agent(folder: Path, scenario: str, limits: Limits) -> Iterator[str]:
     for team in teams:
         # As in a cup: in a copy of its folder, with a seed that does not tell the games', and nothing left of it.
         with (
-            none_left(),
+            kill_descendants(),
             fresh_copy(read_parts(folder), agent.name) as copy,
             ExternalPlayer(copy, spec, team, scenario, secrets.randbits(32), limits) as player,
         ):

@@ -1,7 +1,8 @@
-"""Sets limits on itself, then becomes an external agent. Run as a file: ``launch.py AS FSIZE CPU REFEREE COMMAND...``.
+"""Sets limits on itself, then becomes an external agent.
 
-A program of its own, for two reasons. Code between fork and exec (``preexec_fn``) may hang in a process that has
-threads, and the referee has torch's. And a limit set from outside, after the start, leaves a moment without it.
+Run as a file: ``launch.py AS FSIZE CPU REFEREE USERS COMMAND...``. A program of its own, for two reasons. Code between
+fork and exec (``preexec_fn``) may hang in a process that has threads, and the referee has torch's. And a limit set from
+outside, after the start, leaves a moment without it.
 """
 
 import contextlib
@@ -9,37 +10,97 @@ import ctypes
 import os
 import resource
 import signal
+import struct
 import sys
 
-#: The signal that a process gets when its parent ends.
-_PR_SET_PDEATHSIG = 1
+#: The signal that a process gets when its parent ends; no program gains rights by being run; which calls are refused.
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 38, 22
+_SECCOMP_MODE_FILTER = 2
+#: Of each kind of processor its number in ``linux/audit.h``, and calls that take memory which belongs to no process, so
+#: that nobody can count it: ``memfd_create``, ``memfd_secret``, ``shmget``, ``msgget``.
+_REFUSED = {"x86_64": (0xC000003E, (319, 447, 29, 68)), "aarch64": (0xC00000B7, (279, 447, 194, 186))}
+_X32 = 0x3FFFFFFF  # without the bit that marks x86_64's other way to make a call
+_CLONE_NEWUSER = 0x10000000
+_OPEN_FILES = 256
+_THREADS = 2_048
 
 
 def main() -> None:
     """Limit address space (bytes), size of files (bytes) and processor time (seconds), then run the command."""
-    memory, size, seconds, referee = map(int, sys.argv[1:5])
+    memory, size, seconds, referee, users = map(int, sys.argv[1:6])
+    if users:
+        separate_users()
     with contextlib.suppress(OSError, AttributeError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != referee:
             sys.exit(1)  # it was killed before this was said
+        refuse_calls()
     bounds = {
         resource.RLIMIT_AS: memory,
         resource.RLIMIT_FSIZE: size,
         resource.RLIMIT_CPU: seconds,
         resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: _OPEN_FILES,  # what waits in pipes and sockets is memory, too
     }
+    if users:  # others' threads would count, too
+        bounds[resource.RLIMIT_NPROC] = _THREADS
     for kind, bound in bounds.items():
         # Refused where it is stricter already, or where a system has no such limit, as macOS for the address space.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(kind, (bound, bound))
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)  # this interpreter ignores them; a shell's tools count on them
-    command = sys.argv[5:]
+    command = sys.argv[6:]
     try:
         os.execvp(command[0], command)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{command[0]}: {getattr(error, 'strerror', error)}\n")
         sys.exit(127)  # what a shell says for a command that it cannot run
+
+
+def separate_users() -> None:
+    """Leave this machine's users: from now on root is root of this process's own, and 65534 is all it can become.
+
+    What belongs to root and to no other process, as the kernel's settings in /proc/sys, is out of reach for both. No
+    process in here can have users of its own again, with whom it could mount file systems that are not counted.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    ready, done = os.pipe()
+    helper = os.fork()  # only a process that stays outside may say who is who
+    if helper == 0:
+        os.close(done)
+        for kind in ("uid_map", "gid_map") if os.read(ready, 1) else ():
+            with open(f"/proc/{os.getppid()}/{kind}", "w") as file:  # noqa: PTH123 - pathlib takes time to import
+                file.write("0 0 1\n65534 65534 1\n")
+        os._exit(0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    refused = libc.unshare(_CLONE_NEWUSER) and ctypes.get_errno()
+    os.write(done, b"" if refused else b"1")
+    os.close(done)
+    os.waitpid(helper, 0)
+    if refused:
+        raise OSError(refused, f"user namespaces: {os.strerror(refused)}")
+    with open("/proc/sys/user/max_user_namespaces", "w") as file:  # noqa: PTH123
+        file.write("0")
+
+
+def refuse_calls() -> None:
+    """Refuse this process and all that it starts the calls in :data:`_REFUSED`, as far as the processor is known."""
+    if os.uname().machine not in _REFUSED:
+        return
+    processor, calls = _REFUSED[os.uname().machine]
+    count = len(calls)
+    # A program for the kernel: code, jump if equal, jump if not, operand. Loads are of ``struct seccomp_data``.
+    program = [(0x20, 0, 0, 4), (0x15, 0, count + 3, processor), (0x20, 0, 0, 0), (0x54, 0, 0, _X32)]
+    program += [(0x15, count - k, 0, call) for k, call in enumerate(calls)]
+    program += [(0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)]  # allowed; "operation not permitted"
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
+    whole = struct.pack("HP", len(program), ctypes.addressof(code))
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(whole), 0, 0)
 
 
 if __name__ == "__main__":

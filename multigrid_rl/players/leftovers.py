@@ -1,4 +1,4 @@
-"""What agents leave behind, folders and processes: gone afterwards, and distinguished from what is in use."""
+"""What agents and trainings leave behind, folders and processes: gone afterwards, and kept apart from what is used."""
 
 import ctypes
 import fcntl
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.text import expected
 
-_PREFIX = "multigrid-rl-agent-"
+_PREFIX = "multigrid-rl-scratch-"
 #: A folder that is younger may belong to a process that has not locked it yet.
 _YOUNG_S = 60.0
 
@@ -24,24 +25,28 @@ class ScratchError(RuntimeError):
 
 
 class Scratch:
-    """A new folder, removed with :meth:`close`. It is locked: who finds it unlocked knows that its owner was killed.
+    """A new folder, removed with ``close()``, when this object is forgotten, or when Python ends.
+
+    It is locked: who finds it unlocked knows that its owner was killed. Each new one removes those.
 
     Raises:
         ScratchError: there is no room for one.
     """
 
     def __init__(self) -> None:
+        remove_leftovers()
         try:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            self._handle = os.open(self.path, os.O_RDONLY)
+            handle = os.open(self.path, os.O_RDONLY)
         except OSError as error:
             raise ScratchError(expected(tempfile.gettempdir(), "a TMPDIR with room", error.strerror)) from error
-        lock(self._handle)
+        lock(handle)
+        self.close = weakref.finalize(self, _remove, self.path, handle)
 
-    def close(self) -> None:
-        """Remove the folder and all that is in it; never raises. To be called once."""
-        remove_tree(self.path)
-        os.close(self._handle)
+
+def _remove(folder: Path, handle: int) -> None:
+    remove_tree(folder)
+    os.close(handle)
 
 
 def lock(handle: int) -> bool:
@@ -56,7 +61,7 @@ def lock(handle: int) -> bool:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def exclusive_lock(folder: Path) -> Iterator[None]:
     """Make ``folder`` and keep it locked for the block.
 
     Raises:
@@ -107,7 +112,7 @@ _PATIENCE_S = 5.0
 
 
 @contextmanager
-def none_left() -> Iterator[None]:
+def kill_descendants() -> Iterator[None]:
     """End, with the block, every process that was started in it, also by others on behalf of this one.
 
     Within the block a process whose parent leaves becomes a child of this one: no daemon gets out of sight.

@@ -1,12 +1,14 @@
 """An external agent's process: lines to it and from it, each within a time limit, and nothing left of it afterwards.
 
 It is held within limits (time, memory, processes, files, output). That alone is against accidents, not against malice:
-it runs as the same user, who may read files and use the network. In a sandbox, bubblewrap (:func:`fenced`), it has no
-network, no sight of this machine's files and processes, and bounded memory: there are the system's programs, this
-interpreter with its packages, and a copy of the agent's own folder, in memory.
+it runs as the same user, who may read files and use the network. In a sandbox, bubblewrap (``bubblewrap.py``), it
+has no network, and no sight of this machine's files and processes: there are the system's programs, this interpreter
+with its packages, the scenarios, and a copy of the agent's own folder, in memory. Where the referee is root, it is run
+as another user.
 """
 
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -20,10 +22,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
-from multigrid_rl.files import data_root
 from multigrid_rl.players.agents import ExternalAgent
+from multigrid_rl.players.bubblewrap import bwrap_command
 from multigrid_rl.players.leftovers import Scratch, family_of, parents_of_all
 from multigrid_rl.text import shown
 
@@ -32,22 +34,14 @@ MAX_LINE = 1_000_000
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _NOTHING = memoryview(b"")
 _CHUNK = 65_536
-_LAST_WORDS = 4_096  # bytes of stderr that are kept
+_STDERR_TAIL = 4_096  # bytes of stderr that are kept
 _LOOK_S = 0.1  # between two looks at what it uses, which take some milliseconds each
 _GRACE_S = 0.5  # to leave by itself after "bye", and to be found dead after its output ended
 _FILE_BYTES = 64_000_000
+_MEMORY = Path("/proc/meminfo")
 _BY_SIGNAL = 128
 #: Of all its processes together: it may start a thousand of which each keeps within the limits of one.
-MAX_PROCESSES, MAX_FILES = 64, 20_000
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-#: What of the system a sandbox holds.
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
-_NOBODY = "65534"
-#: Where an agent's own folder lies in the sandbox, to be read, and the one folder that it may write.
-_HANDED_IN, _OWN = "/handed-in", "/tmp"
-#: Runs the command in a copy of what was handed in: its folder is its own, and what it writes there is gone afterwards.
-_BEGIN = f'cp -R {_HANDED_IN} {_OWN}/agent && cd {_OWN}/agent && exec "$@"'
-_SHARED_MEMORY = 16 * 2**20
+MAX_PROCESSES, MAX_THREADS, MAX_FILES = 64, 1_024, 20_000
 
 
 @dataclass(frozen=True)
@@ -98,13 +92,10 @@ class AgentProcess:
         # The agent ends with its referee, killed or not. Processes that it has put beside itself do not, but they end
         # by themselves at last: they cannot compute for ever.
         seconds = 4 * int(limits.start_s + limits.total_s + 1)
-        bounds = [limits.memory_mb * 2**20, _FILE_BYTES, seconds, os.getpid()]
-        launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, bounds)]
-        command = fenced(agent.command, agent.folder, limits.disk_mb) if limits.fence else agent.command
         with ExitStack() as stack:
             stack.callback(scratch.close)
             self._process = subprocess.Popen(
-                [*launcher, *command],
+                _launched(agent.command, agent.folder, limits, seconds),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -125,9 +116,9 @@ class AgentProcess:
         self._selector.register(self._stdout, selectors.EVENT_READ)
         self._selector.register(self._stderr, selectors.EVENT_READ)
         self._heard = bytearray()
-        self._last_words = b""
+        self._stderr_tail = b""
         # Also called when this object is forgotten, or Python ends.
-        self._end = weakref.finalize(self, _end, self._process, self._selector, scratch)
+        self._end = weakref.finalize(self, _end, self._process, self._selector, scratch, self._usage)
 
     def ask(self, message: bytes, seconds: float) -> bytes:
         """Write ``message`` and return the next line of the answer, without its end.
@@ -161,10 +152,10 @@ class AgentProcess:
         if not self._end.alive:
             return
         if farewell:
-            self._say_goodbye(farewell)
+            self._send_shutdown(farewell)
         self._end()
 
-    def _say_goodbye(self, farewell: bytes) -> None:
+    def _send_shutdown(self, farewell: bytes) -> None:
         deadline = time.monotonic() + _GRACE_S
         try:
             rest = self._pump(memoryview(farewell), 0.0)
@@ -188,22 +179,24 @@ class AgentProcess:
         if self._stdout in ready:
             data = self._stdout.read(_CHUNK)  # None for nothing yet, empty at the end
             if data == b"":
-                raise self._obituary()
+                raise self._exit_reason()
             self._heard += data or b""
         if rest and self._stdin in ready:
             try:
                 rest = rest[self._stdin.write(rest) or 0 :]
             except BrokenPipeError as error:
-                raise self._obituary() from error
+                raise self._exit_reason() from error
         return rest
 
     def _listen(self) -> bool:
         """Keep the end of what it wrote to stderr; says whether there was anything."""
         data = self._stderr.read(_CHUNK) or b""
-        self._last_words = (self._last_words + data)[-_LAST_WORDS:]
+        self._stderr_tail = (self._stderr_tail + data)[-_STDERR_TAIL:]
         return bool(data)
 
-    def _obituary(self) -> ProcessError:
+    def _exit_reason(self) -> ProcessError:
+        if self._usage.found is not None:
+            return ProcessError(self._usage.found)
         try:
             status: int | None = self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -219,7 +212,7 @@ class AgentProcess:
             how = f"was killed by {names.get(-status, f'signal {-status}')}"
         else:
             how = f"exited with status {status}"
-        lines = [line for line in self._last_words.splitlines() if line.strip()]
+        lines = [line for line in self._stderr_tail.splitlines() if line.strip()]
         return ProcessError(how, f": {shown(lines[-1], 200)}" if lines else "")
 
 
@@ -237,50 +230,36 @@ def _environment(scratch: str, seed: int) -> dict[str, str]:
     }
 
 
-def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: Scratch) -> None:
+def _end(process: subprocess.Popen[bytes], selector: selectors.BaseSelector, scratch: Scratch, usage: "Usage") -> None:
     """Kill the process group, close pipes, wait for the process, remove its folder."""
+    usage.watched.discard(usage)
     with process, suppress(ProcessLookupError):  # all of it left already
         os.killpg(process.pid, signal.SIGKILL)
     selector.close()
     scratch.close()
 
 
+def _launched(command: tuple[str, ...], folder: Path, limits: Limits, seconds: int) -> list[str]:
+    """Return a command that runs ``command`` within limits, ``seconds`` of them for each process to compute."""
+    bounds = [limits.memory_mb * 2**20, _FILE_BYTES, seconds, os.getpid(), int(limits.fence and os.geteuid() == 0)]
+    inner = bwrap_command(command, folder, limits.disk_mb) if limits.fence else command
+    return [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, bounds), *inner]
+
+
 @lru_cache(maxsize=1)
-def at_hand() -> bool:
+def bwrap_available() -> bool:
     """Whether this machine has a sandbox that works: some have bubblewrap and no user namespaces."""
     if shutil.which("bwrap") is None:
         return False
+    # The interpreter is run: where its files are root's alone, an agent could not.
+    command = (sys.executable, "-I", "-S", "-c", "")
     try:
         with TemporaryDirectory() as nothing:
-            tried = subprocess.run(fenced(("true",), Path(nothing), 1), capture_output=True, timeout=10, check=False)
+            inside = _launched(command, Path(nothing), Limits(fence=True), 10)
+            tried = subprocess.run(inside, capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return tried.returncode == 0
-
-
-def fenced(command: tuple[str, ...], folder: Path, disk_mb: int) -> list[str]:
-    """Return a command that runs ``command`` in a sandbox.
-
-    Args:
-        command: run in a copy of ``folder``.
-        folder: what the agent handed in.
-        disk_mb: size of everything that it may write.
-    """
-    # Namespaces of its own for users, processes, network and the rest; everything in it ends with this process.
-    walls = ["bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
-    walls += ["--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "agent"]
-    walls += ["--size", str(disk_mb * 2**20), "--tmpfs", _OWN]
-    ours = [Path(__file__).parents[1], data_root() / "configs", data_root() / "checkpoints"]  # to import and load
-    seen = dict.fromkeys([*_SYSTEM, sys.prefix, sys.base_prefix, *map(str, ours)])
-    for path in seen:
-        if Path(path).is_symlink():
-            walls += ["--symlink", os.readlink(path), path]  # noqa: PTH115 - as it is written
-        else:
-            walls += ["--ro-bind-try", path, path]
-    walls += ["--proc", "/proc", "--dev", "/dev", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"]
-    walls += ["--ro-bind", str(folder), _HANDED_IN, "--remount-ro", "/dev", "--remount-ro", "/"]
-    walls += ["--chdir", _OWN, "--setenv", "HOME", _OWN, "--setenv", "TMPDIR", _OWN]
-    return [*walls, "--", "/bin/sh", "-c", _BEGIN, "sh", *command]
 
 
 class Usage:
@@ -290,28 +269,54 @@ class Usage:
         pid: the process that all others come from.
         folders: where it may write; a sandbox's own are found through its processes.
         limits: what it may use.
+
+    Attributes:
+        found: what there was too much of, in words.
+        watched: of all agents that run.
     """
+
+    watched: ClassVar[set["Usage"]] = set()
 
     def __init__(self, pid: int, folders: Iterable[Path], limits: Limits) -> None:
         self.pid, self.folders, self.limits = pid, tuple(folders), limits
+        self.found: str | None = None
         self._next = 0.0
+        self._reserve = _free_memory() // 10
+        self.watched.add(self)
 
     def excess(self) -> str | None:
         """Return what there is too much of, in words; looks only if some time has passed."""
         now = time.monotonic()
-        if now < self._next:
-            return None
-        self._next = now + _LOOK_S
-        parents = parents_of_all()
-        pids = family_of({self.pid, *self._astray(parents)}, parents)
+        if now >= self._next:
+            self._next = now + _LOOK_S
+            self.found = self.found or self._excess()
+            if _free_memory() < self._reserve and not any(its.found for its in self.watched):
+                self._end_largest()
+        return self.found
+
+    def _excess(self) -> str | None:
+        pids = self._processes()
         if len(pids) > MAX_PROCESSES:
             return f"more than {MAX_PROCESSES} processes"
+        if sum(map(_threads, pids)) > MAX_THREADS:
+            return f"more than {MAX_THREADS} threads"
         if sum(map(_memory, pids)) > self.limits.memory_mb * 2**20:
             return f"more than {self.limits.memory_mb} MB of memory in all processes"
         size, files = _within(pids, self.limits.disk_mb * 2**20) if self.limits.fence else _below(self.folders)
         if size > self.limits.disk_mb * 2**20:
             return f"more than {self.limits.disk_mb} MB of files"
         return f"more than {MAX_FILES} files" if files > MAX_FILES else None
+
+    def _end_largest(self) -> None:
+        """End the agent that holds the most before the kernel ends processes of its own choice, the referee's too."""
+        held, _, largest = max((sum(map(_memory, its._processes())), its.pid, its) for its in self.watched)
+        largest.found = f"the machine runs out of memory, and of all agents this one holds the most: {held >> 20} MB"
+        with suppress(ProcessLookupError):
+            os.killpg(largest.pid, signal.SIGKILL)
+
+    def _processes(self) -> set[int]:
+        parents = parents_of_all()
+        return family_of({self.pid, *self._astray(parents)}, parents)
 
     def _astray(self, parents: dict[int, int]) -> set[int]:
         """Return processes that left their parents and were adopted by this one, known by their scratch folder."""
@@ -324,12 +329,31 @@ class Usage:
         return found
 
 
+def _free_memory() -> int:
+    """Return bytes that programs can still have; 0 where that is not known."""
+    with suppress(OSError):
+        if found := re.search(r"MemAvailable: +(\d+) kB", _MEMORY.read_text()):
+            return 1024 * int(found[1])
+    return 0
+
+
+def _threads(pid: int) -> int:
+    with suppress(OSError):  # it left
+        return len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - thousands of them
+    return 0
+
+
 def _memory(pid: int) -> int:
+    """Return bytes that a process holds: its own, and its share of what it has in common with others but for files."""
     try:
-        size, resident, shared = map(int, Path(f"/proc/{pid}/statm").read_bytes().split()[:3])
-    except (OSError, ValueError):
-        return 0  # it left
-    return max(resident - shared, 0) * _PAGE if size else 0
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        return 1024 * sum(map(int, re.findall(r"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+)", text, re.MULTILINE)))
+    except PermissionError:  # it hides from its own user: all that it has counts
+        with suppress(OSError, ValueError, IndexError):
+            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        pass  # it left
+    return 0
 
 
 def _within(pids: Iterable[int], room: int) -> tuple[int, int]:

@@ -16,8 +16,7 @@ from typing import Any
 
 import ray
 import torch
-from ray._private import services, worker
-from ray._private.ray_constants import PROCESS_TYPE_RAYLET
+from ray._private import ray_constants, services, worker
 from ray.exceptions import RayError, RayTaskError
 
 from multigrid_rl.config import ConfigError, RunConfig, available_cpus
@@ -70,7 +69,7 @@ def ray_session(config: RunConfig | None = None) -> Iterator[None]:
     scratch = _start(settings, address)
     with ExitStack() as stack:
         if address is None:
-            raylet = worker._global_node.all_processes[PROCESS_TYPE_RAYLET][0].process.pid
+            raylet = worker._global_node.all_processes[ray_constants.PROCESS_TYPE_RAYLET][0].process.pid
             stack.callback(_end_children, raylet)
             stack.callback(ray.shutdown)
             stack.enter_context(_watched(raylet))
@@ -110,7 +109,7 @@ def without_object_store() -> Iterator[None]:
 def _start(settings: dict[str, Any], address: str | None) -> Path:
     """Start Ray, or connect to it; returns the session's folder for temporary files."""
     try:
-        with _ray_settings():
+        with _ray_settings(local=address is None):
             if address is None:
                 _ensure_token()
             else:
@@ -128,8 +127,10 @@ def _start(settings: dict[str, Any], address: str | None) -> Path:
 
 
 @contextmanager
-def _ray_settings() -> Iterator[None]:
+def _ray_settings(*, local: bool) -> Iterator[None]:
     """Stop Ray from recording calls, keep our signal handler, and start its processes in separate sessions.
+
+    A local session listens on the loopback alone, as Ray's do by default on macOS: no other machine has part in it.
 
     Its server would grow by 13 MiB a minute with recorded calls; its handler of SIGTERM aborts the process. A terminal
     that closes and ``timeout`` signal a whole group of processes, and a service manager all of a service's: the driver
@@ -137,6 +138,7 @@ def _ray_settings() -> Iterator[None]:
     kernel does not end children with their parent, Ray ends its own by their group.
     """
     name, popen = "RAY_task_events_report_interval_ms", services.ConsolePopen
+    reachable = ray_constants.ENABLE_RAY_CLUSTER
     events, handler = os.environ.get(name), signal.getsignal(signal.SIGTERM)
 
     def start(command: list[str], **settings: Any) -> Any:
@@ -144,18 +146,20 @@ def _ray_settings() -> Iterator[None]:
 
         def prepared() -> None:
             prepare()
-            if Path(command[0]).name == PROCESS_TYPE_RAYLET:
+            if Path(command[0]).name == ray_constants.PROCESS_TYPE_RAYLET:
                 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
         return popen(command, preexec_fn=prepared, start_new_session=True, **settings)
 
     os.environ[name] = events or "0"
+    ray_constants.ENABLE_RAY_CLUSTER = reachable and not local
     if sys.platform == "linux":
         services.ConsolePopen = start
     try:
         yield
     finally:
         services.ConsolePopen = popen
+        ray_constants.ENABLE_RAY_CLUSTER = reachable
         if events is None:
             del os.environ[name]
         if handler is not None and threading.current_thread() is threading.main_thread():

@@ -4,34 +4,74 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from agents import agent_of, exists, play, player_of
-from multigrid_rl.players import sandbox
-from multigrid_rl.players.leftovers import none_left
+from agents import SPEC, agent_of, exists, play, player_of
+from commands import call, complaint
+from multigrid_rl.players import bubblewrap, sandbox
+from multigrid_rl.players.bubblewrap import check_not_bound
+from multigrid_rl.players.cards import PlayerError
+from multigrid_rl.players.external import ExternalPlayer
+from multigrid_rl.players.leftovers import kill_descendants
+from multigrid_rl.players.match import play_games
 from multigrid_rl.players.sandbox import Limits
+from multigrid_rl.world.streams import Streams
 
 LIMITS = Limits(start_s=20, step_s=10, total_s=30, memory_mb=512, disk_mb=32)
-FENCED = pytest.param(True, marks=pytest.mark.skipif(not sandbox.at_hand(), reason="bubblewrap is not at hand"))
+HAS_BWRAP = pytest.mark.skipif(not sandbox.bwrap_available(), reason="bubblewrap is not available")
+FENCED = pytest.param(True, marks=HAS_BWRAP)
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
 
 FORK = "\n  while True:\n    if os.fork() == 0: %s; time.sleep(60)"
 MEMORY = "\n  while True:\n    if os.fork() == 0: x = b'x' * 150_000_000; time.sleep(60)\n    time.sleep(0.1)"
+SHARED = """
+  import mmap
+  while True:
+    if os.fork() == 0:
+      pages = mmap.mmap(-1, 150_000_000)
+      for at in range(0, len(pages), 4096): pages[at] = 1
+      time.sleep(60)
+    time.sleep(0.1)"""
+#: Calls for memory that belongs to no process, and ways to file systems that nobody counts.
+REFUSED = """
+  import ctypes
+  libc, tried = ctypes.CDLL(None, use_errno=True), []
+  for name, arguments in {"memfd_create": [b"x", 0], "shmget": [0, 4096, 0o1600], "msgget": [0, 0o1600]}.items():
+    tried.append(getattr(libc, name)(*arguments) == -1 and ctypes.get_errno() == 1)
+  sys.exit(str(tried))"""
+MOUNTS = """
+  import subprocess
+  command = ["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/tmp"]
+  sys.exit(str(subprocess.run(command, capture_output=True).returncode != 0))"""
+THREADS = """
+  import threading
+  threading.stack_size(65536)
+  for _ in range(4):
+    if os.fork() == 0:
+      for _ in range(400): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+      time.sleep(60)
+  time.sleep(60)"""
 FILES = "\n  for k in range(9): open(f'{k}', 'wb').write(bytes(8_000_000))\n  time.sleep(60)"
 GREEDY = {
     "forks": (FORK % "pass", "more than 64 processes"),
     "forks daemons": (FORK % "os.setsid(); os.fork() and os._exit(0)", "more than 64 processes"),
+    "starts threads": (THREADS, "more than 1024 threads"),
     "takes memory in many processes": (MEMORY, "more than 512 MB of memory in all processes"),
+    "takes memory that they share": (SHARED, "more than 512 MB of memory in all processes"),
+    "takes memory of no process": (REFUSED, "[True, True, True]"),
     "fills the disk": (FILES, "more than 32 MB of files"),
 }
 
 
 def fault_of(folder: Path, code: str, *, fenced: bool) -> str | None:
     """Why an agent gave up."""
-    with none_left(), player_of(agent_of(folder, code), replace(LIMITS, fence=fenced)) as player:
+    with kill_descendants(), player_of(agent_of(folder, code), replace(LIMITS, fence=fenced)) as player:
         fault = play(player).fault
     return None if fault is None else fault.reason
 
@@ -54,7 +94,87 @@ def test_honest_agent_plays_and_writes_into_its_folder(fenced, tmp_path):
     assert (tmp_path / "a" / "log.txt").exists() != fenced
 
 
-@pytest.mark.skipif(not sandbox.at_hand(), reason="bubblewrap is not at hand")
+@HAS_BWRAP
+def test_no_file_system_of_its_own_in_sandbox(tmp_path):
+    assert fault_of(tmp_path / "mounts", f"def act(message): {MOUNTS}", fenced=True).endswith(": True")
+
+
+def test_largest_agent_is_ended_where_memory_runs_out(tmp_path, monkeypatch):
+    (tmp_path / "meminfo").write_text("MemAvailable: 4000000 kB")
+    monkeypatch.setattr(sandbox, "_MEMORY", tmp_path / "meminfo")
+    large = agent_of(tmp_path / "large", "def hello(m): global x; x = b'x' * 120_000_000; say('{\"type\":\"ready\"}')")
+    small = agent_of(
+        tmp_path / "small",
+        f"import time\ndef hello(m): open({str(tmp_path / 'meminfo')!r}, 'w')"
+        ".write('MemAvailable: 399999 kB'); time.sleep(0.5); say('{\"type\":\"ready\"}')",
+    )
+    with player_of(large, LIMITS) as red, ExternalPlayer(small, SPEC, "blue", "1v1", 7, LIMITS) as blue:
+        played = play_games(SPEC, {"red": red, "blue": blue}, 2, seed=1)
+    assert played.fault.name == "large", played.fault
+    assert "the machine runs out of memory, and of all agents this one holds the most: 1" in played.fault.reason
+
+
+@HAS_BWRAP
+def test_sandbox_has_no_kernel_settings_and_no_paths_of_the_machine(tmp_path):
+    probe = """
+def act(message):
+    opened = []
+    for top in ("/proc", "/sys"):
+        for here, _, names in os.walk(top):
+            if here.split("/")[2:3] in (["self"], ["thread-self"], [str(os.getpid())]): continue
+            for name in names:
+                try: os.close(os.open(os.path.join(here, name), os.O_WRONLY | os.O_NONBLOCK))  # and nothing is written
+                except OSError: continue
+                opened.append(os.path.join(here, name))
+    sys.exit(str([opened[:3], os.path.isdir("/proc/sys/kernel"), open("/proc/1/cmdline").read().count("%s")]))
+"""
+    assert fault_of(tmp_path / "a", probe % tmp_path, fenced=True).endswith(": [[], True, 0]")
+
+
+def found_inside(script: str, folder: Path) -> set[str]:
+    """Lines that a script writes in a sandbox."""
+    command = sandbox._launched(("sh", "-c", script), folder, replace(LIMITS, fence=True), 10)
+    return set(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
+
+
+@HAS_BWRAP
+def test_sandbox_holds_interpreter_and_scenarios_alone(tmp_path, monkeypatch):
+    there = {Path(line).name for line in found_inside(f"find {bubblewrap.data_root()} -maxdepth 2", tmp_path)}
+    assert "scenario" in there
+    assert not {"checkpoints", "grade"} & there
+    # An environment that was made in the very folder of a class, with a package as a wheel installs it.
+    packaged = "lib/packages/multigrid_rl/_data"
+    hidden = ["submissions", "rubric", f"{packaged}/checkpoints", f"{packaged}/configs/grade"]
+    seen = ["bin", "lib", f"{packaged}/configs/scenario"]
+    for folder in (*seen, *hidden):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "file").touch()
+    (tmp_path / "lib64").symlink_to("lib")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(bubblewrap, "data_root", lambda: tmp_path / packaged)
+    assert found_inside(f"find {tmp_path} -type f", tmp_path / "rubric") == {f"{tmp_path}/{name}/file" for name in seen}
+    check_not_bound(*(tmp_path / name for name in hidden))
+    for name in (*seen, "lib64/deep"):
+        with pytest.raises(PlayerError, match="expected a place that agents in a sandbox cannot read, got one in "):
+            check_not_bound(tmp_path / "rubric", tmp_path / name)
+    for words in (["grade", tmp_path / "rubric", "--rubric"], ["cup", tmp_path / "rubric", "-o"]):
+        assert "agents in a sandbox cannot read" in complaint(call(*words, tmp_path / "lib" / "file"))
+
+
+@HAS_BWRAP
+def test_kernels_of_this_package_are_not_compiled_again_in_sandbox(tmp_path):
+    package = Path(sandbox.__file__).parents[1]
+    if not os.access(package / "world", os.W_OK):
+        pytest.skip("kernels are not kept beside the sources")
+    Streams(1, np.zeros(1, np.int64))
+    code = "import numpy, multigrid_rl.world.streams as s; s.Streams(1, numpy.zeros(1, numpy.int64)); import pathlib\n"
+    code += "def act(message): sys.exit(str(len([*pathlib.Path('/tmp').rglob('*.nbc')])))"
+    agent = agent_of(tmp_path / "a", code, "[python3, agent.py]")
+    with player_of(agent, replace(LIMITS, fence=True, memory_mb=4096, start_s=60)) as player:
+        assert play(player).fault.reason == "step 0: exited with status 1: 0"
+
+
+@HAS_BWRAP
 def test_sandbox_hides_the_machine(tmp_path):
     (tmp_path / "secret").write_text("31337")
     listening = socket.create_server(("127.0.0.1", 0))
@@ -82,7 +202,7 @@ def act(message):
     assert message == f"step 0: exited with status 1: {nowhere} OSError OSError OSError OSError True"
 
 
-@pytest.mark.skipif(not sandbox.at_hand(), reason="bubblewrap is not at hand")
+@HAS_BWRAP
 def test_sandboxed_processes_end_with_game(tmp_path):
     code = "if os.fork() == 0: os.setsid(); os.close(0); os.close(1); os.close(2); time.sleep(300)"
     agent = agent_of(tmp_path / "a", code)
@@ -99,10 +219,10 @@ def test_broken_bubblewrap_means_no_sandbox(tmp_path, monkeypatch):
         (tmp_path / "bwrap").write_text(body)
         (tmp_path / "bwrap").chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
-        sandbox.at_hand.cache_clear()
-        assert sandbox.at_hand() == there
+        sandbox.bwrap_available.cache_clear()
+        assert sandbox.bwrap_available() == there
     monkeypatch.setenv("PATH", "/nowhere")
-    sandbox.at_hand.cache_clear()
-    assert not sandbox.at_hand()
+    sandbox.bwrap_available.cache_clear()
+    assert not sandbox.bwrap_available()
     monkeypatch.undo()
-    sandbox.at_hand.cache_clear()
+    sandbox.bwrap_available.cache_clear()

@@ -21,7 +21,9 @@ from multigrid_rl.players import sandbox
 from multigrid_rl.players.cards import MODEL_FILE
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads the process table")
-FENCED = pytest.param("--isolate", marks=pytest.mark.skipif(not sandbox.at_hand(), reason="bubblewrap is not at hand"))
+FENCED = pytest.param(
+    "--isolate", marks=pytest.mark.skipif(not sandbox.bwrap_available(), reason="bubblewrap is not available")
+)
 
 #: Where the referee, its parent, keeps things: an agent without a sandbox reads it from the process table.
 FIND = """
@@ -63,6 +65,16 @@ def act(message):
 READ = "\ndef act(message): sys.exit(open(%r).read())"
 CALL = "\ndef act(message): socket.create_connection(('127.0.0.1', %d), 2); sys.exit('connected')"
 BOMB = "\ndef act(message):\n  while True:\n    if os.fork() == 0: time.sleep(60)"
+SHARE = """
+def act(message):
+    import mmap
+    while True:
+        if os.fork() == 0:
+            pages = mmap.mmap(-1, 500_000_000)
+            for at in range(0, len(pages), 4096): pages[at] = 1
+            time.sleep(60)
+        time.sleep(0.3)
+"""
 FILL = "\ndef act(message):\n  for k in range(99): open(f'{k}', 'wb').write(bytes(20_000_000))\n  time.sleep(60)"
 
 
@@ -85,7 +97,7 @@ def class_of(folder: Path, *hostile: str) -> Path:
     secret = folder.parent / "secret"
     secret.write_text("the instructor's secret")
     code = {"rewriter": WRITE, "forger": FORGE, "killer": KILL, "leaver": STAY, "guesser": GUESS}
-    code |= {"reader": READ % str(secret), "caller": CALL % 9, "bomb": BOMB, "filler": FILL}
+    code |= {"reader": READ % str(secret), "caller": CALL % 9, "bomb": BOMB, "filler": FILL, "sharer": SHARE}
     bundles = {"clone": ("blue-adept", 0.0), "near": ("blue-adept", 0.02), "renamed": ("blue-master", 0.0)}
     for name in hostile:
         if name in code:
@@ -117,7 +129,20 @@ def between_the_sound(cup: Path) -> dict[str, object]:
     return found
 
 
-HOSTILE = ("rewriter", "forger", "leaver", "guesser", "reader", "caller", "bomb", "filler", "clone", "near", "renamed")
+HOSTILE = (
+    "rewriter",
+    "forger",
+    "leaver",
+    "guesser",
+    "reader",
+    "caller",
+    "bomb",
+    "filler",
+    "sharer",
+    "clone",
+    "near",
+    "renamed",
+)
 #: Why each gave up where it has a sandbox, and where not.
 REASONS = {
     "rewriter": ("no referee in sight", None),
@@ -129,6 +154,7 @@ REASONS = {
     "caller": ("Connection refused", "Connection refused"),
     "bomb": ("more than 64 processes", "more than 64 processes"),
     "filler": ("more than 256 MB of files", "more than 256 MB of files"),
+    "sharer": ("more than 2048 MB of memory", "more than 2048 MB of memory"),
 }
 
 

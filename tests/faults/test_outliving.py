@@ -19,7 +19,7 @@ from multigrid_rl.judge.cup.cup import play_pairing
 from multigrid_rl.judge.cup.entries import CupConfig, Entry
 from multigrid_rl.players import inspection, leftovers
 from multigrid_rl.players.agents import read_parts
-from multigrid_rl.players.leftovers import Scratch, none_left, remove_leftovers
+from multigrid_rl.players.leftovers import Scratch, kill_descendants, remove_leftovers
 from multigrid_rl.players.sandbox import Limits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone gives a process its orphans")
@@ -48,7 +48,7 @@ def act(message):
 WITHOUT_SANDBOX = """
 import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may have been started with nohup
 from multigrid_rl.players import inspection, sandbox
-sandbox.at_hand = inspection.at_hand = lambda: False
+sandbox.bwrap_available = inspection.bwrap_available = lambda: False
 from multigrid_rl.cli.main import app
 app()
 """
@@ -92,7 +92,7 @@ def test_agent_daemons_end_with_pairing(tmp_path):
 
 
 def test_agent_daemons_end_with_inspection(tmp_path, monkeypatch):
-    monkeypatch.setattr(inspection, "at_hand", lambda: False)
+    monkeypatch.setattr(inspection, "bwrap_available", lambda: False)
     note = tmp_path / "note"
     agent = agent_of(tmp_path / "agent", DAEMON % {"note": str(note)})
     assert call("inspect", agent.folder).exit_code == 0
@@ -104,7 +104,7 @@ def test_fork_bomb_is_ended(tmp_path):
     note = tmp_path / "note"
     # 400 at most: they would never end by themselves.
     chain = f'echo $$ >> {note}; sleep 0.05; [ $(wc -l < {note}) -lt 400 ] && setsid sh -c "$1" x "$1" & '
-    with none_left():
+    with kill_descendants():
         subprocess.run(["setsid", "sh", "-c", chain, "x", chain], check=True)
         assert soon(lambda: len(noted(note)) > 3)
     length = len(noted(note))
@@ -161,6 +161,7 @@ def test_agent_ends_with_killed_referee(stubborn, tmp_path, monkeypatch):
     remove_leftovers()
     assert list((tmp_path / "tmp").iterdir()) == left  # too young: nobody may have come to lock it
     monkeypatch.setattr(leftovers, "_YOUNG_S", -1.0)
-    with closing(Scratch()) as used:
+    with closing(Scratch()) as used:  # that of the next agent, or training
+        assert list((tmp_path / "tmp").iterdir()) == [used.path]
         remove_leftovers()
         assert list((tmp_path / "tmp").iterdir()) == [used.path]

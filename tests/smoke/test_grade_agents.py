@@ -12,9 +12,9 @@ from agents import agent_of
 from commands import call
 from multigrid_rl.config import data_root
 from multigrid_rl.judge import grading
-from multigrid_rl.players.sandbox import at_hand
+from multigrid_rl.players.sandbox import bwrap_available
 
-pytestmark = pytest.mark.skipif(not at_hand(), reason="bubblewrap is not at hand")
+pytestmark = pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not available")
 CHECKS = [
     {"metric": "draw/*", "at_least": 0.9, "points": 3},
     {"metric": "win/*", "at_least": 0.9, "points": 3},

@@ -133,12 +133,12 @@ def test_other_spaces_networks_and_objectives_train(tmp_path, monkeypatch, kind)
         "vector": ["env_id=strangers:EchoCut-v0", "env_args={actions: parts, seen: dict}"],
         "numbers": ["env_id=strangers:EchoCut-v0", "env_args={actions: vector}", "model.bound=tanh"],
         "memory": ["env_id=CartPole-v1", "model=gru", "model.hidden=[8]"],
-        "a2c": ["env_id=CartPole-v1", "train=a2c", "train.minibatch_size=null", "train.epochs=1"],
+        "a2c": ["env_id=CartPole-v1", "train=a2c", "train.minibatch_size=null", "train.v_iters=3"],
     }[kind]
     run = tmp_path / "run"
     verdict, rows = tiny_run(run, *overrides, *SHORT)
     assert rows[-1]["learner/agent_0/grad_norm"] > 0
-    assert rows[0]["gradient_steps"] == (1 if kind == "a2c" else 4)
+    assert rows[0]["gradient_steps"] == 4
     judgement = judged(tmp_path / "judged", run, "--episodes", 8)
     assert np.isfinite(judgement["modes"]["argmax"]["return_mean"])
     card = read_card(run / verdict["checkpoint"] / "players" / "agent_0")

@@ -96,9 +96,12 @@ def test_run_killed_before_its_first_checkpoint_starts_again_in_its_folder(half,
     [
         (
             ("checkpoints", "metrics.jsonl"),
-            "what was reported stays, and a checkpoint at step 2,048; go on: train --resume {}",
+            "what was reported stays, and a checkpoint at step 2,048; go on: multigrid-rl train --resume {}",
         ),
-        (("metrics.jsonl",), "what was reported stays, but there is no checkpoint yet; start again: train --resume {}"),
+        (
+            ("metrics.jsonl",),
+            "what was reported stays, but there is no checkpoint yet; start again: multigrid-rl train --resume {}",
+        ),
         ((), ""),
     ],
 )

@@ -42,6 +42,7 @@ def test_session_ignores_signals_and_leaves_no_files():
             with ray_session():
                 pass
             assert ray.is_initialized()
+            assert ray.util.get_node_ip_address() == "127.0.0.1"  # nothing listens for other machines
             assert signal.getsignal(signal.SIGTERM) is ours
             os.kill(os.getpid(), signal.SIGTERM)  # the handler that the kernel knows, too
             node = worker._global_node

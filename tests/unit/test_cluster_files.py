@@ -303,6 +303,7 @@ def test_ray_up_starts_image_with_required_options():
     (head,) = [shlex.split(line) for line in config["head_start_ray_commands"] if line.startswith("ray start")]
     (worker,) = [shlex.split(line) for line in config["worker_start_ray_commands"] if line.startswith("ray start")]
     assert started(worker)["address"] == f"$RAY_HEAD_IP:{started(head)['port']}"
+    assert started(head)["dashboard_host"] in (None, "localhost", "127.0.0.1")  # this machine alone
     command = re.search(r"ray exec docker/ray-up.yaml '(.*)'", text_of("ray-up.yaml"))[1]
     assert trained(command).cluster.address == "auto"
 

@@ -30,7 +30,7 @@ from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.match import Match
-from multigrid_rl.players.sandbox import MAX_FILES, MAX_PROCESSES, Limits, at_hand
+from multigrid_rl.players.sandbox import MAX_FILES, MAX_PROCESSES, Limits, bwrap_available
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.types import RunError, SeatView
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
@@ -346,7 +346,7 @@ def act(message):
 """
 
 
-@pytest.mark.skipif(not at_hand(), reason="bubblewrap is not at hand")
+@pytest.mark.skipif(not bwrap_available(), reason="bubblewrap is not available")
 def test_cup_finds_agent_that_wraps_player(tmp_path, originals):
     agent_of(tmp_path / "pupil", PUPIL, "[python3, agent.py]")
     weights = load_file(data_root() / "checkpoints" / "blue-rookie" / MODEL_FILE)

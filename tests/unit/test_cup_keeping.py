@@ -26,7 +26,7 @@ from multigrid_rl.players import inspection
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import Catalogue
 from multigrid_rl.players.external import ExternalPlayer
-from multigrid_rl.players.leftovers import alone_in
+from multigrid_rl.players.leftovers import exclusive_lock
 from multigrid_rl.players.sandbox import Limits
 
 SPEC = load_scenario("1v1").spec
@@ -307,7 +307,7 @@ def test_forged_results_do_not_count_after_interruption(tmp_path, monkeypatch, c
 def test_rejects_concurrent_cup_in_same_folder(tmp_path):
     (tmp_path / "in").mkdir()
     command = ["cup", tmp_path / "in", "--with", "random", "--with", "idle", "--games", "1", "-o", tmp_path / "cup"]
-    with alone_in(tmp_path / "cup"):
+    with exclusive_lock(tmp_path / "cup"):
         message = complaint(call(*command))
     assert "another is at work" in message
     assert call(*command).exit_code == 0
@@ -341,7 +341,7 @@ def test_rejects_outputs_that_are_files(tmp_path):
     message = complaint(call("cup", tmp_path / "in", "--with", "random", "--with", "idle", "-o", tmp_path / "cup"))
     assert str(tmp_path / "cup") in message
     with ExitStack() as stack, pytest.raises(PlayerError, match="expected a folder"):
-        stack.enter_context(alone_in(tmp_path / "cup"))
+        stack.enter_context(exclusive_lock(tmp_path / "cup"))
 
 
 # --- what an agent may cost, and who may join

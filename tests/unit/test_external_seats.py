@@ -41,7 +41,7 @@ def end(message): note(message)
 @pytest.fixture
 def unfenced(monkeypatch):
     """Agents of these tests write where the test reads."""
-    monkeypatch.setattr(external, "at_hand", lambda: False)
+    monkeypatch.setattr(external, "bwrap_available", lambda: False)
 
 
 @pytest.fixture
@@ -154,10 +154,10 @@ def test_grades_agent_only_in_sandbox(tmp_path, monkeypatch):
     folder = tmp_path / "forward"
     agent_of(folder)
     originals = Originals(load_scenario("1v1").spec, Catalogue(tmp_path / "nobody"))
-    monkeypatch.setattr(grading, "at_hand", lambda: False)
+    monkeypatch.setattr(grading, "bwrap_available", lambda: False)
     with pytest.raises(PlayerError, match="bubblewrap"):
         grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle"), originals)
-    monkeypatch.setattr(grading, "at_hand", lambda: True)
+    monkeypatch.setattr(grading, "bwrap_available", lambda: True)
     result = grading.grade(folder, tmp_path / "r.yaml", _rubric(opponent="idle"), originals)
     assert (result["passed"], result["sha256"]) == (True, folder_sha256(folder))
     entropy = [{"metric": "entropy/*", "at_most": 1, "points": 1}]

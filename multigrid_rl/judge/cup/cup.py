@@ -16,7 +16,7 @@ from multigrid_rl.judge.cup.folder import begin, begun, blamed, guarded, load_pa
 from multigrid_rl.judge.cup.results import Pairing
 from multigrid_rl.judge.replays import GameRecord, record
 from multigrid_rl.players.external import ExternalPlayer
-from multigrid_rl.players.leftovers import none_left
+from multigrid_rl.players.leftovers import kill_descendants
 from multigrid_rl.players.match import Played, PlayerFaultError, play_games
 from multigrid_rl.types import Policy
 
@@ -87,9 +87,8 @@ def play_cup(entries: list[Entry], config: CupConfig, folder: Path, show: Callab
                 elif out := conduct.out(red, blue):
                     pairing = forfeited(red, blue, config, out).model_copy(update={"out": True})
                 else:
-                    # Inside a sandbox an agent cannot kill the cup.
-                    exposed = "external" in (red.kind, blue.kind) and not config.limits.fence
-                    with begun(path) if exposed else nullcontext():
+                    # By memory that is not its own an agent may kill the cup from within a sandbox, too.
+                    with begun(path) if "external" in (red.kind, blue.kind) else nullcontext():
                         pairing = play_pairing(red, blue, config)
                 conduct.add(pairing)
                 if path.exists():
@@ -151,7 +150,7 @@ def play_pairing(red: Entry, blue: Entry, config: CupConfig) -> Pairing:
     seconds: dict[str, float] = {}
     with ExitStack() as stack:
         if "external" in (red.kind, blue.kind):
-            stack.enter_context(none_left())
+            stack.enter_context(kill_descendants())
         players: dict[str, Policy] = {}
         for entry, team in ((red, "red"), (blue, "blue")):
             begin_s = time.perf_counter()

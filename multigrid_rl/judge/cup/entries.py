@@ -18,7 +18,7 @@ from multigrid_rl.players.bundle import bundle_sha256, load_team, read_cards
 from multigrid_rl.players.cards import PlayerError
 from multigrid_rl.players.catalogue import BUILT_IN, CATALOGUE_FILE, WHAT, Catalogue, refuse_class
 from multigrid_rl.players.external import ExternalPlayer
-from multigrid_rl.players.leftovers import none_left
+from multigrid_rl.players.leftovers import kill_descendants
 from multigrid_rl.players.match import PlayerFaultError
 from multigrid_rl.players.sandbox import Limits
 from multigrid_rl.runs.checkpoints import LEAGUE
@@ -179,7 +179,7 @@ def _watched(entry: Entry, config: CupConfig) -> dict[str, Watched]:
     config = replace(config, limits=replace(config.limits, total_s=min(config.limits.total_s, _WATCHED_S)))
     found = {}
     for team in _TEAMS:
-        with suppress(PlayerFaultError, *UNREADABLE), none_left(), entry.players_of(config, team) as players:
+        with suppress(PlayerFaultError, *UNREADABLE), kill_descendants(), entry.players_of(config, team) as players:
             (player,) = players.values()
             found[team] = watch(config.spec, team, player, config.games, config.seed ^ 1)
     return found
