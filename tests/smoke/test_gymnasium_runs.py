@@ -211,15 +211,13 @@ def test_rejects_options_without_meaning(pole, frozen, tmp_path, args, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_forfeits_cup_with_reason(frozen, tmp_path):
+def test_player_of_another_environment_is_left_out_of_cup_with_reason(frozen, tmp_path):
     shutil.copytree(frozen / "pole", tmp_path / "cup" / "pole")
     result = call("cup", tmp_path / "cup", "--with", "random", "--games", 2, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert (
-        "pole: player pole does not fit seat red_0: env: expected the red/blue-door game, got CartPole-v1 (forfeits)"
-        in result.output
-    )
-    assert json.loads(result.output.splitlines()[-1])["forfeited"] == 4
+    reason = "pole: player pole does not fit seat red_0: env: expected the red/blue-door game, got CartPole-v1"
+    assert reason in result.output
+    assert json.loads(result.output.splitlines()[-1])["unranked"] == ["pole", "random"]
 
 
 @pytest.mark.parametrize(
