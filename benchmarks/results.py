@@ -83,6 +83,7 @@ SPEED = {
     ),
     "control": ("the scenarios of control with their recipes, over seeds", "study NAME=control"),
     "soak": ("env runners killed at random: recovery, memory, processes left behind", "soak"),
+    "robustness": ("the tests that train, over seeds and the kernels of other processors", "robustness"),
 }
 
 
