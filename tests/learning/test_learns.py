@@ -64,8 +64,8 @@ def test_only_recurrent_network_recalls_cue(tmp_path, monkeypatch, learning, mod
 
 
 def test_convolutions_learn_to_beat_idle(tmp_path, learning):
-    overrides = ("scenario.seats.blue_0=idle", "model=cnn", "experiment=none", "train.num_envs=64", "train.until=49152")
-    last = learned(tmp_path, learning, *overrides)[-1]
+    sizes = ("train.num_envs=64", "train.epochs=2", "train.until=98304")
+    last = learned(tmp_path, learning, "scenario.seats.blue_0=idle", "model=cnn", "experiment=none", *sizes)[-1]
     learning.check("return", last["return_mean/red_0"], above=0.8)
 
 

@@ -259,9 +259,8 @@ def test_policy_learns_to_imitate(learning, config):
     before = distance()
     for _ in range(30):
         statistics, _ = once(collector, update)
-    assert before > 0.7
-    learning.check("distance", distance(), below=0.45)
-    assert statistics["discriminator_accuracy"] < 1.0
+    learning.check("distance at first", before, above=0.5)
+    learning.check("distance", distance(), below=0.35)
 
 
 # --- earlier policies

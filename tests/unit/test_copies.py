@@ -30,7 +30,7 @@ from multigrid_rl.players.cards import MAX_MODEL_BYTES, MODEL_FILE
 from multigrid_rl.players.catalogue import BUILT_IN, Catalogue
 from multigrid_rl.players.external import ExternalPlayer
 from multigrid_rl.players.match import Match
-from multigrid_rl.players.sandbox import MAX_FILES, MAX_PROCESSES, Limits, bwrap_available
+from multigrid_rl.players.sandbox import MAX_FILES, MAX_PROCESSES, MAX_THREADS, Limits, bwrap_available
 from multigrid_rl.show.cup_page import cup_page
 from multigrid_rl.types import RunError, SeatView
 from multigrid_rl.world.constants import ACTIONS, CELL, DONE, MISSIONS
@@ -381,7 +381,8 @@ def test_widest_allowed_network_does_not_stall_cup(scale, tmp_path, originals):
 
 def test_instructor_page_is_accurate():
     page = (data_root() / "docs" / "instructors.md").read_text(encoding="utf-8")
-    own = f"{MAX_PROCESSES} processes, `--memory-mb` for all together, {Limits().disk_mb} MB, {MAX_FILES:,} files"
+    counted = f"{MAX_PROCESSES} processes, {MAX_THREADS:,} threads"
+    own = f"{counted}, `--memory-mb` for all together, {Limits().disk_mb} MB, {MAX_FILES:,} files"
     assert own in page
     for bound in (KNOWN, HAND_INS, ANSWERS):
         assert f"| {1 - bound.apart:.2f}" in page or f"| {bound.apart:.2f}" in page
